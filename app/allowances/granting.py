@@ -12,7 +12,7 @@ from app.core.errors import BusinessError
 from app.core.identifiers import ALLOWANCE_EVENT_INNER_INDEX, allowance_id
 from app.core.money import format_usdc
 from app.core.transaction_types import GRANT as GRANT_NAME
-from app.payments.spending import Spending
+from app.payments.expenses import Spending
 from app.store.allowances import (
     PENDING,
     AllowanceRecord,

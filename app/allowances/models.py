@@ -39,6 +39,7 @@ class GrantAllowance(MoneyBody):
     delegate: RecipientText
     expires_in: Annotated[int, Field(ge=MIN_SECONDS, le=MAX_SECONDS)] = DEFAULT_SECONDS
     reference: Reference | None = None
+    allow_unverified_recipient: bool = False
     idempotency_key: IdempotencyKey | None = None
 
 

@@ -17,6 +17,7 @@ from app.api.operation import Call, operation
     errors=(
         "invalid_amount",
         "invalid_recipient",
+        "recipient_unverified",
         "wallet_not_found",
         "policy_violation",
         "wallet_frozen",

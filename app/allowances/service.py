@@ -18,8 +18,10 @@ from app.core.errors import NotFoundError, RequestError, UnavailableError
 from app.core.identifiers import new_reference
 from app.core.money import format_usdc
 from app.core.timestamps import iso, iso_ms
+from app.payments.expenses import Spending
 from app.payments.landed import landed_error
-from app.payments.spending import Spending, spend
+from app.payments.refusing import require_account
+from app.payments.spending import spend
 from app.recipients.service import Payee
 from app.store.allowances import (
     OUTSTANDING,
@@ -88,7 +90,7 @@ async def _grant(  # noqa: PLR0917
 ) -> Outcome:
     paying, session = await admit(service, principal, wallet_id, token)
     delegate = _delegate(service, paying, body.delegate)
-    destination, owner = await _destination(service, body.destination)
+    destination, owner, exists = await _destination(service, body.destination)
     if str(destination) == paying.tokens:
         raise invalid_recipient("destination", "A wallet cannot pay itself.")
     expires_at = (await service.chain.clock()).unix_timestamp + body.expires_in
@@ -104,7 +106,10 @@ async def _grant(  # noqa: PLR0917
         session=session,
         gone=gone,
         reference=new_reference() if body.reference is None else bytes.fromhex(body.reference),
+        allows_unverified=body.allow_unverified_recipient,
     )
+    if not exists:
+        await require_account(spending, claim, "destination", "The address is not a USDC account and has none.")
     return await spend(spending, claim, lambda one: grant_plan(one, destination, delegate, expires_at))
 
 
@@ -120,8 +125,8 @@ def _delegate(service: Service, paying: WalletRecord, text: str) -> Pubkey:
     return delegate
 
 
-async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey]:
-    """Return the token account to pay and its owner. Raises ``invalid_recipient``."""
+async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey, bool]:
+    """Return the token account to pay, its owner, and whether it exists. Raises ``invalid_recipient``."""
     given = parse_address(text)
     if given is None:
         raise invalid_recipient("destination", "It must be the address of a USDC account or of its owner.")
@@ -133,8 +138,8 @@ async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey]:
     ):
         data = b"" if account is None or account.owner != addresses.token_program else account.data
         if len(data) >= _TOKEN_ACCOUNT_SIZE and data[_MINT] == bytes(addresses.mint):
-            return tokens, Pubkey.from_bytes(data[_OWNER])
-    raise invalid_recipient("destination", "There is no USDC account at the address, and none of it.")
+            return tokens, Pubkey.from_bytes(data[_OWNER]), True
+    return addresses.token_account(given), given, False
 
 
 async def settle(  # noqa: PLR0917

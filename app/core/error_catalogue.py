@@ -127,6 +127,11 @@ KINDS = (
     ErrorKind("invalid_recipient", 400, "Payments",
         "The recipient is not a chain address, a wallet, or a domain that resolves to an address.",
         "Give the owner's address (not a token account), a wallet id, or a domain that names its address."),
+    ErrorKind("recipient_unverified", 422, "Payments",
+        "The address has no known owner: it belongs to no private key, and has neither an account nor a token account.",
+        "Compare the address with its source: it may lack a character. If it is right, such as a multisig vault that "
+        "never held SOL, repeat the request with `allowUnverifiedRecipient` = `true`. For an agent's key this counts "
+        "only if the policy lists the address in `allowedRecipients`."),
     ErrorKind("invalid_amount", 400, "Payments",
         "The amount is not a decimal string above zero with at most 6 decimals and below 2^64 micro-USDC.",
         'Send amounts as strings, as in `"amount": "12.50"`.'),

@@ -24,6 +24,7 @@ from app.dashboard.policy_forms import (
     blank,
     changed,
     check,
+    consent,
     fields_of,
     meant,
     merged,
@@ -170,7 +171,7 @@ async def save(view: View) -> str:
     wanted = await _wanted(view, found)
     if not wanted:
         raise RequestError("invalid_request", _NOTHING_CHANGED)
-    body = UpdatePolicy.model_validate({name: after for name, (_, after) in wanted.items()})
+    body = UpdatePolicy.model_validate({name: after for name, (_, after) in wanted.items()} | consent(view))
     await changes.update(_request(view), body)
     return view.url("policies", found.policy_id, done="policy-saved")
 
@@ -181,7 +182,7 @@ async def create(view: View) -> str:
     source = view.typed("source") or None
     wanted = await meant(view)
     base = blank() if source is None else shown_by(await policies.get(view.service, view.principal, source))
-    given = {name: wanted[name] for name in ("name", *changed(base, wanted))}
+    given = {name: wanted[name] for name in ("name", *changed(base, wanted))} | consent(view)
     body = CreatePolicy.model_validate(given) if source is None else ClonePolicy.model_validate(given)
     made = await once(
         view,

@@ -22,6 +22,7 @@ _NUMBERS = ("velocity_cap", "max_open_escrows")
 #: A flag of a policy: what the form sends for no and for yes.
 FLAG_CHOICES = (("", "No"), ("yes", "Yes"))
 _FLAG, _YES = "allow_allowances", "yes"
+_CONSENT = "allow_unverified_recipient"
 _TEXTS = ("name", *MONEY, "expiry")
 #: Which hosts: those of the network's default, any, or those that are listed.
 HOST_CHOICES = (("default", "The default"), ("any", "Any host"), ("only", "Only the hosts below"))
@@ -90,6 +91,11 @@ async def _shown(view: View, body: CreatePolicy | UpdatePolicy) -> Shown:
     terms = await apply_changes(view.service, view.principal.org, NO_TERMS, body)
     rules = shown_rules(terms.rules, list(terms.entries.values()))
     return {"name": body.name, **rules, "x402_hosts": body.x402_hosts}
+
+
+def consent(view: View) -> dict[str, bool]:
+    """Return the field of a body that accepts new recipients without a known owner, if its box is checked."""
+    return {_CONSENT: True} if view.typed(_CONSENT) == _YES else {}
 
 
 def changed(before: Shown, after: Shown) -> dict[str, tuple[Any, Any]]:

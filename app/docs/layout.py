@@ -11,6 +11,7 @@ GUIDES: Mapping[str, str] = {
     "authentication": "Authentication",
     "dashboard": "Dashboard",
     "escrow": "Escrow",
+    "recipients": "Recipients",
     "allowances": "Allowances",
     "approvals": "Approvals",
     "alerts": "Alerts",
@@ -40,7 +41,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Build": {
         f"/docs/guides/{name}": GUIDES[name]
         for name in (
-            *("escrow", "allowances", "approvals", "alerts", "webhooks", "exports", "audit"),
+            *("recipients", "escrow", "allowances", "approvals", "alerts", "webhooks", "exports", "audit"),
             *("mcp", "x402", "direct-use"),
         )
     },

@@ -74,6 +74,7 @@ class CreateEscrow(MoneyBody):
         default=["output_hash", "signed_attestation", "webhook_callback"]
     )
     memo: Memo | None = None
+    allow_unverified_recipient: bool = False
     idempotency_key: IdempotencyKey | None = None
 
 

@@ -28,6 +28,7 @@ _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
     errors=(
         "invalid_amount",
         "invalid_recipient",
+        "recipient_unverified",
         "wallet_not_found",
         "policy_violation",
         "wallet_frozen",

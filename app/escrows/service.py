@@ -28,8 +28,10 @@ from app.escrows.models import (
     ListEscrows,
     ProofType,
 )
+from app.payments.expenses import Spending
 from app.payments.landed import landed_error
-from app.payments.spending import Spending, spend
+from app.payments.refusing import doubt
+from app.payments.spending import spend
 from app.payments.token_accounts import must_open
 from app.recipients.service import Payee, payee_of
 from app.store.attempts import Attempt
@@ -111,9 +113,10 @@ async def _lock(  # noqa: PLR0917
     paying = await wallets.find_living(service, principal.org, body.from_wallet)
     # Again, because the session may have been rotated meanwhile, and then the old key cannot sign for the wallet.
     session = session_key(principal, token, paying, service.clock)
+    payee, opens = await _payee(service, paying, body.to_wallet)
     spending = Spending(
         paying,
-        await _payee(service, paying, body.to_wallet),
+        payee,
         body.amount,
         purpose="escrow",
         kind=LOCK,
@@ -122,12 +125,17 @@ async def _lock(  # noqa: PLR0917
         memo=body.memo,
         session=session,
         gone=gone,
+        allows_unverified=body.allow_unverified_recipient,
     )
+    spending.refusal = await doubt(spending) if opens else None
     return await spend(spending, claim, partial(_plan, body))
 
 
-async def _payee(service: Service, paying: WalletRecord, to: str) -> Payee:
-    """Return who receives. Raises ``invalid_recipient`` and ``wallet_archived``."""
+async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee, bool]:
+    """Return the receiver, and whether it has no token account yet.
+
+    Raises ``invalid_recipient`` and ``wallet_archived``.
+    """
     org, address = paying.org, parse_address(to)
     if address is None and not is_id("wal_", to):
         raise invalid_recipient("toWallet", "It must be a wallet id or a chain address, not a domain.")
@@ -135,12 +143,11 @@ async def _payee(service: Service, paying: WalletRecord, to: str) -> Payee:
     found = await service.db.read(lambda conn: find(conn, org, to, service.clock.seen_ms()))
     if found is None and address is not None:
         # Opened and counted at the release, but refused now, while the requester can still choose.
-        await must_open(service, paying.wallet_id, address)
-        return Payee(address, to)
+        return Payee(address, to), await must_open(service, paying.wallet_id, address)
     payee = payee_of(found, "toWallet")
     if payee.wallet_id == paying.wallet_id:
         raise invalid_recipient("toWallet", "A wallet cannot make an escrow for itself.")
-    return payee
+    return payee, False
 
 
 def _plan(body: CreateEscrow, spending: Spending) -> Plan:

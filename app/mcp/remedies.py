@@ -22,6 +22,8 @@ _FOR_AGENTS: Mapping[str, str] = {
     "approval_not_found": "Use the `approval_id` of the refused payment.",
     "approval_not_pending": "Make the payment again. If it still needs an approval, that requests a new one.",
     "approval_outdated": "Make the payment again. If it still needs an approval, that requests a new one.",
+    "recipient_unverified": "Compare the address with its source. If it is right, ask an operator of the vault to list "
+    "it in the policy, then call the tool again with `allow_unverified_recipient` = true.",
     "invalid_amount": 'Give amounts as strings, such as "12.50".',
     "restore_unacknowledged": "Look with `list_transactions` and `get_transaction` whether the money has moved. "
     "If it has not, call the tool again with the same `idempotency_key` and, if the tool has this argument, with "

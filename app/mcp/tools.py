@@ -190,7 +190,7 @@ TOOLS = (
         "left of it, and when the same payment would pass.",
         "simulate_payment",
         wallet="wallet_id",
-        fixed={"currency": "USDC", "memo": None, "after_restore": False},
+        fixed={"currency": "USDC", "memo": None, "allow_unverified_recipient": False, "after_restore": False},
     ),
     VaultTool(
         "pay",

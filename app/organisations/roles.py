@@ -19,6 +19,7 @@ from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Authority, Plan, PlanType
+from app.submission.sight import unverified
 
 _CHANGES = frozenset({"update_org", "accept_authority"})
 _UPDATE = PlanType("update_org", resent=False, waits_for=_CHANGES)
@@ -96,6 +97,8 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
     found = await service.chain.account(owner)
     if found is not None and found.owner == service.addresses.token_program:
         raise ConfigurationError(f"{owner} is a token account; name the address of its owner")
+    if warning := (await unverified(service, [owner])).get(owner):
+        raise ConfigurationError(f"{warning} If it is right, send it some SOL first.")
     build, reference = service.instructions(org), new_reference()
     # It proves the owner to the signer, and fails if another owner has taken the account over.
     opening = build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)

@@ -22,6 +22,7 @@ from app.store.policies import PolicyRecord
 from app.submission.context import Service
 from app.submission.plan import RefusedError
 from app.submission.refusals import attempted_text, business_error, headroom_text, limit_text
+from app.submission.sight import unverified
 from app.wallets import service as wallets
 from idl.codec import CodecError
 
@@ -54,6 +55,7 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
         usdc_balance=format_usdc(balance),
         retry_at=optional(iso, verdict["retry_at"]) if enough else None,
         rules=[rule_verdict(rule, policy, payee.owner) for rule in verdict["rules"]],
+        warnings=[*(await unverified(service, [payee.owner])).values()],
     )
 
 
@@ -87,6 +89,16 @@ async def verdict_on(
     except CodecError as error:
         raise ChainUnavailable("the node's verdict is not the program's") from error
     return verdict
+
+
+async def broken_rule(service: Service, expense: Expense, verdict: Verdict) -> dict[str, str] | None:
+    """Return the violation of the first broken rule in a verdict, None without one; co-signing is left out."""
+    policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
+    for rule in (rule_verdict(one, policy, expense.payee.owner) for one in verdict["rules"]):
+        # Only the simulation of the payment itself shows whether the operator has approved it.
+        if not rule.passed and rule.rule != "require_co_sign" and rule.limit is not None and rule.attempted is not None:
+            return {"rule": rule.rule, "limit": rule.limit, "attempted": rule.attempted}
+    return None
 
 
 def rule_verdict(verdict: dict[str, int | None], policy: PolicyRecord, recipient: Pubkey) -> RuleVerdict:

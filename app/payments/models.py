@@ -14,6 +14,7 @@ class PayFromWallet(MoneyBody):
     amount: Amount
     currency: Literal["USDC"]
     memo: Memo | None = None
+    allow_unverified_recipient: bool = False
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -24,13 +25,17 @@ class CreatePayment(PayFromWallet):
 
 
 class SimulatePayment(Body):
-    """Body of a payment to simulate: the payment's own. `memo`, `idempotencyKey` and `afterRestore` have no effect."""
+    """Body of a payment to simulate: the payment's own.
+
+    `memo`, `allowUnverifiedRecipient`, `idempotencyKey` and `afterRestore` have no effect.
+    """
 
     wallet_id: Identifier
     to: Recipient
     amount: Amount
     currency: Literal["USDC"] = "USDC"
     memo: Memo | None = None
+    allow_unverified_recipient: bool = False
     idempotency_key: IdempotencyKey | None = None
     after_restore: bool = False
 
@@ -54,7 +59,7 @@ class RuleVerdict(Answer):
 
 
 class Simulation(Answer):
-    """The verdict of every rule on a payment that is not made."""
+    """The verdict of every rule on a payment that is not made, and warnings about its recipient."""
 
     wallet_id: WalletId
     recipient: str
@@ -64,3 +69,4 @@ class Simulation(Answer):
     usdc_balance: Usdc
     retry_at: Time | None
     rules: list[RuleVerdict]
+    warnings: list[str]

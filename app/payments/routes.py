@@ -13,6 +13,7 @@ from app.transactions.models import Payment, Transaction
 _ERRORS = (
     "invalid_amount",
     "invalid_recipient",
+    "recipient_unverified",
     "wallet_not_found",
     "policy_violation",
     "wallet_frozen",

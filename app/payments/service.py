@@ -12,9 +12,10 @@ from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
 from app.core.transaction_types import PAYMENT, TransactionStatus
 from app.payments._events import append_pending
+from app.payments.expenses import Spending
 from app.payments.landed import landed_error
 from app.payments.models import PayFromWallet
-from app.payments.spending import Spending, spend
+from app.payments.spending import spend
 from app.payments.token_accounts import count_opening
 from app.recipients.service import resolve
 from app.store.attempts import Attempt
@@ -63,6 +64,7 @@ async def pay(
             memo=body.memo,
             session=session,
             gone=gone,
+            allows_unverified=body.allow_unverified_recipient,
         )
         outcome = await spend(spending, claim, _plan)
         if outcome.status == "failed":

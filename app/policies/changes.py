@@ -21,7 +21,7 @@ from app.policies import service as policies
 from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
 from app.policies.details import DETAILS, describe
 from app.policies.models import Policy, UpdatePolicy
-from app.policies.terms import Terms, apply_changes, terms_of, with_recipients
+from app.policies.terms import Terms, apply_changes, require_owners, terms_of, with_recipients
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.policies import (
@@ -51,7 +51,7 @@ _OUTDATED = frozenset(
 )
 #: Steps that prepare a change.
 _PREPARING = (WRITE.name, _DISCARD.name)
-_OFF_CHAIN = frozenset({*DETAILS, "idempotency_key"})
+_OFF_CHAIN = frozenset({*DETAILS, "allow_unverified_recipient", "idempotency_key"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +182,7 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
         if (await request.find()).version != before.version:
             raise OutdatedError
         return None
+    await require_owners(service, old, new, body)
     entry = request.principal.entry(
         "policy.update", request.policy_id, fields=sorted(body.model_fields_set - _OFF_CHAIN)
     )

@@ -44,6 +44,7 @@ class RuleFields(PartialBody):
     expiry: Timestamp | None = None
     max_open_escrows: Annotated[int, Field(ge=0, le=MAX_OPEN_ESCROWS)] | None = None
     allow_allowances: bool = False
+    allow_unverified_recipient: bool = False
 
 
 class CreatePolicy(RuleFields):
@@ -71,7 +72,10 @@ class ClonePolicy(RuleFields):
 
 
 class PreviewPolicy(UpdatePolicy):
-    """Body of a preview: the body of the update. Its name and idempotency key have no effect here."""
+    """Body of a preview: the body of the update.
+
+    `name`, `allowUnverifiedRecipient` and the idempotency key have no effect here.
+    """
 
 
 class Policy(Answer):
@@ -150,7 +154,8 @@ class PolicyPreview(Answer):
     """What payments and escrows of the last seven days would have become.
 
     Covers as many wallets as one preview can take: `wallets` is their number, `wallets_left_out` that of the others.
-    `changes` lists the newest payments that differ; `changes_left_out` is the number of the others.
+    `changes` lists the newest payments that differ; `changes_left_out` is the number of the others. `warnings` names
+    new recipients without a known owner.
     """
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
@@ -165,3 +170,4 @@ class PolicyPreview(Answer):
     newly_confirmed: int
     changes: list[PreviewedPayment]
     changes_left_out: int
+    warnings: list[str]

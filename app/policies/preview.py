@@ -18,7 +18,7 @@ from app.core.timestamps import iso_ms
 from app.policies import service as policies
 from app.policies.models import PolicyPreview, PreviewedPayment, PreviewPolicy
 from app.policies.replay import PolicyReplay, Snapshot
-from app.policies.terms import Terms, apply_changes, terms_of
+from app.policies.terms import Terms, apply_changes, terms_of, unverified_entries
 from app.store.policies import PolicyRecord, attached_wallets
 from app.store.policy_history import PastPayment, past_payments
 from app.submission.admission import Admission
@@ -79,6 +79,7 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
             "newly_confirmed": len(differing) - blocked,
             "changes": differing[:_MAX_SHOWN],
             "changes_left_out": len(differing[_MAX_SHOWN:]),
+            "warnings": await unverified_entries(service, current, terms),
         }
     )
 

@@ -21,7 +21,7 @@ from app.policies.models import (
 )
 from app.policies.preview import preview
 
-_WRITING = ("invalid_amount", "invalid_recipient", "transaction_failed")
+_WRITING = ("invalid_amount", "invalid_recipient", "recipient_unverified", "transaction_failed")
 _CHANGING = ("policy_not_found", "policy_immutable", "version_conflict", "transaction_failed")
 
 

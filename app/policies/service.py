@@ -13,7 +13,7 @@ from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
 from app.policies.allowlists import Step, draft, is_written, steps, store_texts
 from app.policies.models import ClonePolicy, CreatePolicy, Policy, PolicyList
-from app.policies.terms import NO_TERMS, Terms, apply_changes, terms_of, with_recipients
+from app.policies.terms import NO_TERMS, Terms, apply_changes, require_owners, terms_of, with_recipients
 from app.projection.differences import shown as shown_rules
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
@@ -95,6 +95,8 @@ async def create(
     authority = await authority_of(service, org, claim)
     before = NO_TERMS if cloned is None else await terms_of(service, cloned)
     terms = await apply_changes(service, org, before, body)
+    if not begun:
+        await require_owners(service, before, terms, body)
     address = service.addresses.policy(Pubkey.from_string(org), policy_key(identifier))
 
     if authority.key is None and terms.entries:

@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 
 from solders.pubkey import Pubkey
 
+from app.chain.addresses import parse_address
 from app.chain.rules import Rules, category_bits
+from app.core.errors import BusinessError
 from app.policies.models import RuleFields
 from app.recipients.service import allowlist_entry
 from app.store.policies import PolicyRecord, domains_of, put_allowlist
 from app.submission.context import Service
-from app.submission.sight import seen_account
+from app.submission.sight import seen_account, unverified
 
 _PLAIN = (
     *("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry"),
@@ -64,6 +66,19 @@ async def apply_changes(service: Service, org: str, before: Terms, body: RuleFie
         entries = dict(sorted((await _entries(service, org, body.allowed_recipients)).items()))
         rules = replace(rules, restricted=bool(entries))
     return Terms(rules, entries)
+
+
+async def unverified_entries(service: Service, before: Terms, after: Terms) -> list[str]:
+    """Return a warning for each new address on the allowlist that has no known owner."""
+    added = {raw: text for raw, text in after.entries.items() if raw not in before.entries}
+    addresses = [Pubkey.from_bytes(raw) for raw, text in added.items() if parse_address(text) is not None]
+    return list((await unverified(service, addresses)).values())
+
+
+async def require_owners(service: Service, before: Terms, after: Terms, body: RuleFields) -> None:
+    """Raise ``recipient_unverified`` for a new address on the allowlist without a known owner, unless the body may."""
+    if not body.allow_unverified_recipient and (warnings := await unverified_entries(service, before, after)):
+        raise BusinessError("recipient_unverified", f"allowedRecipients: {warnings[0]}")
 
 
 async def _entries(service: Service, org: str, texts: Sequence[str]) -> dict[bytes, str]:

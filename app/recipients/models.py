@@ -15,6 +15,7 @@ class RegisteredRecipient(Answer):
     """What is registered for an address or a domain.
 
     `warnings` says what is odd about the address: a vault, of whatever organisation, whose payments its policy bounds.
+    The answer to a registration also warns of an address without a known owner.
     """
 
     recipient: str

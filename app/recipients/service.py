@@ -25,6 +25,7 @@ from app.submission.offline import authority_of
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType
 from app.submission.refusals import RECEIVER_ARCHIVED, invalid_recipient
+from app.submission.sight import unverified
 
 #: The program cannot tell the address at which a vault will be made from any other, so what is known is said here.
 _OWN_VAULT = "The address is a vault of this organisation: name its wallet instead."
@@ -114,7 +115,8 @@ async def put(
     found = await service.db.read(lambda conn: recipient(conn, org, str(address)))
     if found is None:
         raise UnavailableError("chain_unavailable")
-    return await _shown(service, found)
+    shown, doubts = await _shown(service, found), await unverified(service, [address])
+    return shown.model_copy(update={"warnings": [*shown.warnings, *doubts.values()]})
 
 
 async def _plan(

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from app.chain.instructions import MAX_UNITS, compute_unit_limit
 from app.chain.records import SimulationResult
 from app.core.actors import Actor
+from app.core.errors import ApiError
 from app.core.identifiers import EVENT_INNER_INDEX, transaction_id
 from app.core.signers import Signer
 from app.core.transaction_types import ROW_OF
@@ -99,6 +100,8 @@ class Plan:
     on_store: Hook = nothing
     #: Who pays the fee instead of the service, and sends the transaction: it is only handed out.
     fee_payer: Pubkey | None = None
+    #: Raised after a successful simulation, instead of sending the transaction.
+    refusal: ApiError | None = None
 
 
 def attempt_at(plan: Plan, raw: bytes, *, status: str, created_at: int, added: int = 0) -> Attempt:

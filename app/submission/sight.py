@@ -1,10 +1,12 @@
-"""Accounts of the program that the service has seen: that a node does not show them proves nothing."""
+"""Accounts on a node: proof of an address's owner, and doubts about a node that lacks a known account."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from solders.pubkey import Pubkey
 
-from app.core.errors import UnavailableError
+from app.core.errors import CATALOGUE, UnavailableError
+from app.store.wallets import orgs_of_vaults
 from app.submission.context import Service
 from idl.codec import CodecError
 
@@ -24,6 +26,22 @@ async def state_of(service: Service, address: str, name: str, *, sequence: int) 
     except CodecError:
         state = None
     return state.data if state is not None and state.name == name and state.data["sequence"] >= sequence else None
+
+
+async def unverified(service: Service, addresses: Iterable[Pubkey]) -> dict[Pubkey, str]:
+    """Return the addresses without a known owner, each with a warning: off the curve, no account, no token account.
+
+    Asks the chain only about addresses off the curve. Raises ``chain_unavailable`` if the node does not show a vault
+    that the service has seen.
+    """
+    doubtful = [one for one in addresses if not one.is_on_curve()]
+    wanted = [one for owner in doubtful for one in (owner, service.addresses.token_account(owner))]
+    found = await service.chain.accounts(wanted)
+    missing = [owner for owner, *pair in zip(doubtful, found[::2], found[1::2], strict=True) if pair == [None, None]]
+    known = await service.db.read(lambda conn: orgs_of_vaults(conn, [*map(str, missing)])) if missing else {}
+    if known:
+        raise outdated_error()
+    return {owner: f"{owner}: {CATALOGUE['recipient_unverified'].meaning}" for owner in missing}
 
 
 async def seen_account(service: Service, address: str | Pubkey) -> dict[str, Any]:

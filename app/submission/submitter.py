@@ -178,7 +178,7 @@ class Submitter(Outcomes):
         return Outcome(found, found.status, found.slot) if found and found.status != "pending" else None
 
     async def _prepare(self, plan: Plan) -> Attempt:
-        """Sign and simulate, and return the attempt to store. Raises RefusedError."""
+        """Sign and simulate, and return the attempt to store. Raises RefusedError and the plan's own refusal."""
         raw, signature, last_height = await self._sign(plan, fresh=False)
         try:
             simulation = await self._chain.simulate(raw)
@@ -187,6 +187,8 @@ class Submitter(Outcomes):
             simulation = await self._chain.simulate(raw)
         if simulation.err is not None:
             raise RefusedError(simulation)
+        if plan.refusal is not None:
+            raise plan.refusal
         attempt = attempt_at(plan, raw, status="pending", created_at=await self._clock.moment_ms())
         return replace(attempt, signature=signature, last_valid_block_height=last_height)
 

@@ -19,15 +19,16 @@ from sqlalchemy import Connection
 from app.allowances.granting import GRANT, admit, grant_plan, granting
 from app.allowances.service import end
 from app.core.transaction_types import ALLOWANCE
+from app.payments.expenses import Spending
 from app.payments.landed import landed_error
-from app.payments.spending import Spending, spend
+from app.payments.refusing import NO_ACCOUNT, require_account
+from app.payments.spending import spend
 from app.store.allowances import OUTSTANDING, PENDING, SETTLED, AllowanceRecord, allowance_of_transaction
 from app.store.attempts import Attempt
 from app.store.x402 import Payload, insert_payload, record_transfer
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome, Plan
-from app.submission.refusals import invalid_recipient
 from app.x402.instructions import transferred_by
 from app.x402.paying import Gone, Payer, Purchase
 from app.x402.payload import transaction_of
@@ -51,8 +52,7 @@ async def pay_by_allowance(
         payer = replace(payer, wallet=wallet, session=session)
         spending = await payer.spending(offer, gone, GRANT)
         destination = service.addresses.token_account(spending.payee.owner)
-        if await service.chain.token_balance(destination) is None:
-            raise invalid_recipient("payTo", "The recipient has no USDC account, and none can be opened beside this.")
+        await require_account(spending, claim, "payTo", NO_ACCOUNT)
         blockhash = await service.chain.blockhash(fresh=True)
         expires_at = (await service.chain.clock()).unix_timestamp + _SECONDS
 

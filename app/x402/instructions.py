@@ -9,7 +9,7 @@ from solders.pubkey import Pubkey
 from spl.token.instructions import TransferCheckedParams, transfer_checked
 
 from app.core.money import DECIMALS
-from app.payments.spending import Spending
+from app.payments.expenses import Spending
 from app.submission.context import Service
 
 #: Index of the payment among the instructions.

@@ -48,6 +48,7 @@ class FetchPaidResource(QuotePaidResource):
     """Body of a paid request. `maxAmount` is the most that it may cost."""
 
     max_amount: Amount
+    allow_unverified_recipient: bool = False
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -62,6 +63,7 @@ class PayOffer(Body):
     url: ResourceUrl
     payment_required: Terms
     max_amount: Amount
+    allow_unverified_recipient: bool = False
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -109,3 +111,4 @@ class Quote(Answer):
     allowed: bool
     retry_at: Time | None
     rules: list[RuleVerdict]
+    warnings: list[str]

@@ -3,13 +3,11 @@
 from solders.pubkey import Pubkey
 
 from app.core.errors import ApiError, BusinessError
-from app.payments._simulation import rule_verdict, verdict_on
-from app.payments.spending import Spending, block
-from app.policies import service as policies
+from app.payments._simulation import broken_rule, verdict_on
+from app.payments.expenses import Spending
+from app.payments.refusing import block
 from app.store.x402 import outstanding_of
 from app.submission.claim import Claim
-
-_CO_SIGN = "require_co_sign"
 
 
 async def check_outstanding(spending: Spending, claim: Claim) -> None:
@@ -39,15 +37,12 @@ async def _refusal(spending: Spending, outstanding: tuple[int, int]) -> dict[str
     """Return the rule that would refuse it, as a violation, or the error if the balance would."""
     service, wallet = spending.service, spending.wallet
     try:
-        # Whether the operator has approved it, the simulation of the payment tells.
         verdict = await verdict_on(service, spending, co_signed=True, outstanding=outstanding)
     except ApiError:
         # Whatever the program refuses to judge, it refuses in the simulation as well, in better words.
         return None
-    policy = await policies.find(service, wallet.org, wallet.policy.policy_id)
-    for rule in (rule_verdict(one, policy, spending.payee.owner) for one in verdict["rules"]):
-        if not rule.passed and rule.rule != _CO_SIGN and rule.limit is not None and rule.attempted is not None:
-            return {"rule": rule.rule, "limit": rule.limit, "attempted": rule.attempted}
+    if (broken := await broken_rule(service, spending, verdict)) is not None:
+        return broken
     if spending.amount + outstanding[0] > (await service.chain.token_balance(Pubkey.from_string(wallet.tokens)) or 0):
         return BusinessError("wallet_insufficient_balance", "What was handed out before takes the balance.")
     return None

@@ -16,8 +16,9 @@ from app.chain.addresses import parse_address
 from app.core.errors import BusinessError, RequestError
 from app.core.hosts import ANY_HOST
 from app.core.transaction_types import ENFORCED
+from app.payments.expenses import Spending
 from app.payments.service import PAY
-from app.payments.spending import Spending, hand_out
+from app.payments.spending import hand_out
 from app.policies import service as policies
 from app.policies.terms import with_recipients
 from app.recipients.domains import normalise
@@ -34,7 +35,7 @@ from app.wallets import service as wallets
 from app.x402.fetching import ResourceRequest
 from app.x402.guard import RequestGuard, host_of
 from app.x402.instructions import EVENT_INSTRUCTION, programs, settled_by_others
-from app.x402.models import QuotePaidResource
+from app.x402.models import PayOffer, QuotePaidResource
 from app.x402.offers import SCHEME, Network, Offer, invalid_terms
 from app.x402.outstanding import check_outstanding
 from app.x402.payload import header_of
@@ -50,12 +51,17 @@ class Payer:
     principal: Principal
     wallet: WalletRecord
     session: Keypair | None
+    allows_unverified: bool
 
     @classmethod
-    async def of(cls, service: Service, principal: Principal, wallet_id: str, token: str | None) -> "Payer":
+    async def of(
+        cls, service: Service, principal: Principal, body: QuotePaidResource | PayOffer, token: str | None
+    ) -> "Payer":
         """Return the payer. Raises ``wallet_not_found``, ``wallet_archived`` and the errors of the session token."""
-        wallet = await wallets.find_living(service, principal.org, wallet_id)
-        return cls(service, principal, wallet, session_key(principal, token, wallet, service.clock))
+        wallet = await wallets.find_living(service, principal.org, body.wallet_id)
+        session = session_key(principal, token, wallet, service.clock)
+        # The body of a quote has no such field: nothing is paid.
+        return cls(service, principal, wallet, session, getattr(body, "allow_unverified_recipient", False))
 
     async def request(self, body: QuotePaidResource) -> ResourceRequest:
         """Return the request to the resource. Raises ``invalid_request`` and ``x402_host_not_allowed``."""
@@ -118,6 +124,7 @@ class Payer:
             session=self.session,
             gone=gone,
             handed_out=kind is PAY,
+            allows_unverified=self.allows_unverified,
             first=check_outstanding,
         )
 

@@ -20,6 +20,7 @@ _ASKING = (
 _PAYING = (
     *_ASKING,
     "invalid_amount",
+    "recipient_unverified",
     "x402_price_too_high",
     "x402_wallet_not_supported",
     "policy_violation",

@@ -42,7 +42,7 @@ _log = structlog.get_logger(__name__)
 
 async def quote(service: Service, principal: Principal, body: QuotePaidResource, token: str | None) -> Quote:
     """Ask the resource what it costs, and the program whether it may be paid. Nothing is paid."""
-    payer = await Payer.of(service, principal, body.wallet_id, token)
+    payer = await Payer.of(service, principal, body, token)
     asked = await payer.request(body)
     answer = await _ask(service, principal, asked)
     await _note(service, principal, asked, answer)
@@ -59,6 +59,7 @@ async def quote(service: Service, principal: Principal, body: QuotePaidResource,
             allowed=True,
             retry_at=None,
             rules=[],
+            warnings=[],
         )
     demand = demand_in(answer)
     offer = choose(demand, payer.network(), 2**64 - 1)
@@ -79,6 +80,7 @@ async def quote(service: Service, principal: Principal, body: QuotePaidResource,
         allowed=verdict.allowed,
         retry_at=verdict.retry_at,
         rules=verdict.rules,
+        warnings=verdict.warnings,
     )
 
 
@@ -92,7 +94,7 @@ async def fetch(
     # First what an earlier run handed out: nothing about the wallet can refuse a payment that is under way.
     paid = await _earlier(service, claim)
     if paid is None:
-        payer = await Payer.of(service, principal, body.wallet_id, token)
+        payer = await Payer.of(service, principal, body, token)
         asked = await payer.request(body)
         answer = await _ask(service, principal, asked)
         try:
@@ -148,7 +150,7 @@ async def pay_offer(
     """Hand out a payment for a request that the client makes itself."""
     paid = await _earlier(service, claim)
     if paid is None:
-        payer = await Payer.of(service, principal, body.wallet_id, token)
+        payer = await Payer.of(service, principal, body, token)
         url = await payer.url(body.url)
         demand = demand_given(body.payment_required)
         offer = choose(demand, payer.network(), body.max_amount)

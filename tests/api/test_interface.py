@@ -194,9 +194,8 @@ async def test_examples_are_shown_with_their_operations(world: ServiceWorld) -> 
 async def test_names_in_bodies_are_camel_case_and_in_answers_snake_case(world: ServiceWorld) -> None:
     schemas = (await _document(world))["components"]["schemas"]
 
-    assert {"walletId", "to", "amount", "currency", "memo", "idempotencyKey", "afterRestore"} == set(
-        schemas["CreatePayment"]["properties"]
-    )
+    theirs = {"walletId", "to", "amount", "currency", "memo", "idempotencyKey"}
+    assert {*theirs, "allowUnverifiedRecipient", "afterRestore"} == set(schemas["CreatePayment"]["properties"])
     assert {"tx_id", "wallet_id", "on_chain_slot", "policy_triggered"} <= set(schemas["Payment"]["properties"])
     assert schemas["CreatePayment"]["additionalProperties"] is False
 

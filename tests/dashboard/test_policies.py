@@ -22,6 +22,7 @@ from tests.dashboard.browsing import (
 )
 from tests.dashboard.corpus import CORPUS
 from tests.support.service_world import Json, ServiceWorld
+from tests.support.unowned import unowned
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -309,6 +310,28 @@ async def test_field_is_refused_with_its_message_and_the_rest_is_kept(world: Ser
         assert (checked.status_code, message in unescape(checked.text)) == (200, True)
         assert "Each vault may spend at most 77.00 USDC" in checked.text
     assert len((await world.ok("GET", "/v1/policies"))["data"]) == before
+
+
+async def test_recipient_without_an_owner_is_listed_by_a_box(world: ServiceWorld) -> None:
+    admin, address = Crafted(world, sign_in(world, "admin")), unowned()
+    policy = await world.policy(maxPerTx="5")
+    box = {"allow_unverified_recipient": "yes"}
+    for place, fields in (
+        ("/dashboard/policies", {"name": "Boxed"}),
+        (_path(policy), await _form(admin, _path(policy))),
+    ):
+        typed = {**fields, "allowed_recipients": address}
+        assert "Allow new addresses" not in (await admin.client.get(_path(policy))).text
+
+        refused = await admin.post(place, typed)
+        assert (refused.status_code, f"{address}: The address has no known owner" in refused.text) == (422, True)
+        assert "Allow new addresses" in refused.text
+        made = await admin.post(place, {**typed, **box})
+        assert made.status_code == 303, made.text
+
+    listed = await world.ok("GET", "/v1/policies")
+    assert [address] in [one["allowed_recipients"] for one in listed["data"]]
+    assert (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["allowed_recipients"] == [address]
 
 
 async def test_policy_with_vaults_or_of_another_version_is_not_deleted(world: ServiceWorld) -> None:

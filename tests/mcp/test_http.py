@@ -16,7 +16,8 @@ from app.mcp.tools import TOOLS
 from app.submission.restoration import Restoration, mark_restored
 from tests.mcp.clients import agent, connected, headers_of
 from tests.support.http import served, site
-from tests.support.service_world import ServiceWorld, error_of
+from tests.support.service_world import Json, ServiceWorld, error_of
+from tests.support.unowned import unowned
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -304,3 +305,19 @@ async def test_frozen_wallet_is_refused_with_a_remedy(world: ServiceWorld) -> No
         assert refused["error"]["code"] == "wallet_frozen"
         assert "Ask an operator of the vault to unfreeze it." in refused["message"]
         assert "PATCH" not in refused["message"]
+
+
+async def test_payee_without_an_owner_is_paid_only_if_the_policy_lists_it(world: ServiceWorld) -> None:
+    payee = unowned()
+    async with agent(world) as one:
+        anyway: Json = {"to": payee, "amount": "1", "allow_unverified_recipient": True}
+        checked = await one.call("check_payment", to=payee, amount="1")
+        refused = await one.call("pay", **anyway)
+
+        assert [said.partition(":")[0] for said in checked["data"]["warnings"]] == [payee]
+        assert (refused["outcome"], refused["error"]["code"]) == ("refused", "recipient_unverified")
+        assert "ask an operator of the vault to list it in the policy" in refused["message"]
+        listing = {"allowedRecipients": [payee], "allowUnverifiedRecipient": True}
+        policy = await world.policy(**listing)
+        await world.ok("PATCH", f"/v1/wallets/{one.wallet['wallet_id']}", {"policyId": policy["policy_id"]})
+        assert (await one.call("pay", **anyway))["outcome"] == "done"

@@ -15,6 +15,7 @@ from solders.keypair import Keypair
 from app.core.signers import create_key, read_key
 from app.server.cli import main
 from tests.support.processes import COMMAND_LINE, free_ports, running, serving
+from tests.support.unowned import unowned
 
 Json = dict[str, Any]
 
@@ -212,6 +213,7 @@ async def test_changes_of_roles_are_signed_by_key_files(tmp_path: Path) -> None:
             (["roles", "accept-authority", *folder], 1),
             (["roles", "set", "--arbiter", arbiter, "--org", "unknown", *folder], 1),
             (["orgs", "withdraw", "1000000000", arbiter, *folder], 1),
+            (["orgs", "withdraw", "1", unowned(), *folder], 1),
             (["orgs", "withdraw", "-1", arbiter, *folder], 2),
             (["roles", "show", "--data-dir", str(tmp_path / "none")], 1),
         ]

@@ -21,8 +21,8 @@ from solders.pubkey import Pubkey
 
 from app.access.keyring import system
 from app.chain.transactions import sign_for
+from app.payments.expenses import Spending
 from app.payments.service import PAY
-from app.payments.spending import Spending
 from app.recipients.service import resolve
 from app.x402.instructions import settled_by_others
 from tests.support.service_world import Json

@@ -1,0 +1,116 @@
+"""Money on its way out of a wallet: a payment, an escrow or an allowance, and the needs found by simulation."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from solders.instruction import Instruction
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+
+from app.access.keyring import Principal
+from app.approvals.service import Expense
+from app.core.errors import ApiError
+from app.core.identifiers import EVENT_INNER_INDEX, new_reference
+from app.store.approvals import OnChainApproval
+from app.submission.claim import Claim
+from app.submission.context import Service
+from app.submission.plan import Hook, Plan, PlanType
+
+
+@dataclass(slots=True, kw_only=True)
+class Spending(Expense):
+    """An expense, the ``kind`` of its transaction, who asks for it, and what refused simulations have shown it to need.
+
+    Without a ``session`` the operator signs. Added on demand: a token account for the payee, the operator's
+    co-signature, or its approval. ``sought_account`` is set once the payee's token account has been looked for.
+    ``unusable`` are addresses of approvals that the chain has refused. ``gone`` tells whether the client has closed its
+    connection.
+    """
+
+    kind: PlanType
+    service: Service
+    principal: Principal
+    session: Keypair | None
+    gone: Callable[[], Awaitable[bool]]
+    #: Whether others send it, and so nothing may stand beside it: no second signature, no new token account.
+    handed_out: bool = False
+    #: The request pays also a payee without a known owner.
+    allows_unverified: bool = False
+    #: Refuses the expense once the policy allows it.
+    refusal: ApiError | None = None
+    #: Asked under the wallet's lock before anything is signed; raises what refuses the expense.
+    first: Callable[["Spending", Claim], Awaitable[None]] | None = None
+    reference: bytes = field(default_factory=new_reference)
+    #: The signer's address; to derive it from the key takes long.
+    signer: Pubkey = field(init=False)
+    opens_account: bool = False
+    sought_account: bool = False
+    co_signed: bool = False
+    approval: OnChainApproval | None = None
+    unusable: set[str] = field(default_factory=set)
+    refreshed: bool = False
+
+    def __post_init__(self) -> None:
+        self.signer = self.service.signers.operator_address
+        if self.session is not None and self.wallet.session_authority is not None:
+            self.signer = Pubkey.from_string(self.wallet.session_authority)
+
+    @property
+    def policy_triggered(self) -> bool:
+        """Whether the policy made the service ask the operator."""
+        return self.co_signed or self.approval is not None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that the instructions for a payment and for an escrow share."""
+        policy, approval, addresses = self.wallet.policy, self.approval, self.service.addresses
+        org = Pubkey.from_string(self.wallet.org)
+        consulted = policy.rules.blocked_categories or policy.rules.restricted
+        return {
+            "signer": self.signer,
+            "policy": Pubkey.from_string(policy.address),
+            "vault": Pubkey.from_string(self.wallet.vault),
+            "amount": self.amount,
+            "reference": self.reference,
+            "allowlist": Pubkey.from_string(policy.allowlist) if policy.allowlist else None,
+            "budget": Pubkey.from_string(self.wallet.budget) if self.wallet.budget else None,
+            "recipient": addresses.recipient(org, self.payee.owner) if consulted else None,
+            "co_signer": self.service.signers.operator_address if self.co_signed else None,
+            "approval": Pubkey.from_string(approval.address) if approval else None,
+            "approval_rent_receiver": Pubkey.from_string(approval.payer) if approval else None,
+        }
+
+    def plan(
+        self,
+        instructions: list[Instruction],
+        on_store: Hook,
+        *,
+        event_instruction: int = 0,
+        event_inner: int = EVENT_INNER_INDEX,
+        fee_payer: Pubkey | None = None,
+    ) -> Plan:
+        """Return the plan of the transaction that spends; with a ``fee_payer``, that one sends it."""
+        operator = self.service.signers.operator
+        first = self.session or operator
+        beside = self.session is not None and (self.co_signed or self.purpose == "allowance")
+        return Plan(
+            org=self.wallet.org,
+            type=self.kind,
+            instructions=instructions,
+            signers=[first, operator] if beside else [first],
+            event_instruction=event_instruction,
+            event_inner=event_inner,
+            wallet_id=self.wallet.wallet_id,
+            recipient=self.payee.name,
+            recipient_address=str(self.payee.owner),
+            amount=self.amount,
+            policy_id=self.wallet.policy.policy_id,
+            policy_triggered=self.policy_triggered,
+            memo=self.memo,
+            asked_by=self.principal.actor,
+            reference=self.reference,
+            attested=self.session is not None,
+            on_store=on_store,
+            fee_payer=fee_payer,
+            refusal=self.refusal,
+        )

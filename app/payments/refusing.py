@@ -1,0 +1,108 @@
+"""Refusals of expenses by the policy, which are recorded, and of payees without a known owner."""
+
+from sqlalchemy import Connection
+
+from app.approvals import service as approvals
+from app.core.errors import ApiError, BusinessError, PolicyViolationError
+from app.core.identifiers import random_id
+from app.core.transaction_types import A2A_SEND
+from app.payments._events import append_blocked
+from app.payments._simulation import broken_rule, verdict_on
+from app.payments.expenses import Spending
+from app.policies import service as policies
+from app.policies.terms import with_recipients
+from app.store.attempts import Attempt, insert_attempt
+from app.submission.claim import Claim
+from app.submission.refusals import invalid_recipient
+from app.submission.sight import unverified
+
+CO_SIGN = "require_co_sign"
+"""The rule that an operator's signature or approval satisfies."""
+#: What an operator's request without a session lacks; with one, the service adds the operator's signature by itself.
+_NO_SESSION = (
+    "Above this amount the wallet's session must sign as well as the operator, and the request has no session token. "
+    "Repeat it with the wallet's token in the header Session-Token: the operator then co-signs. "
+    "`POST /v1/wallets/{wallet_id}/rotate-token` issues a token."
+)
+_ASKED = "Above this amount an operator must approve. Once the approval is given, send the same request again."
+_NO_SESSION_TO_APPROVE = (
+    "Above this amount the wallet's session must sign as well, and an operator must approve the allowance. Repeat the "
+    "request with the wallet's token in the header Session-Token: that requests the approval."
+)
+
+NO_ACCOUNT = "The recipient has no USDC account, and none can be opened next to this payment."
+
+
+async def doubt(spending: Spending) -> BusinessError | None:
+    """Return the refusal of a payee without a known owner; None for others, and if the request may pay it.
+
+    The request of an agent may if the wallet's policy lists the address as well.
+    """
+    service, paying, owner = spending.service, spending.wallet, spending.payee.owner
+    if (warning := (await unverified(service, [owner])).get(owner)) is None:
+        return None
+    allowed = spending.allows_unverified
+    if allowed and spending.principal.role == "agent":
+        policy = await policies.find(service, paying.org, paying.policy.policy_id)
+        allowed = str(owner) in (await with_recipients(service, policy)).allowed_recipients
+    return None if allowed else BusinessError("recipient_unverified", warning)
+
+
+async def require_account(spending: Spending, claim: Claim, field: str, reason: str) -> None:
+    """Require a token account of the payee where none can be opened.
+
+    Raises ``recipient_unverified`` for a payee without a known owner, but ``policy_violation`` first, which the program
+    does not reach. Otherwise raises ``invalid_recipient`` with the ``reason``.
+    """
+    service, owner = spending.service, spending.payee.owner
+    if await service.chain.token_balance(service.addresses.token_account(owner)) is not None:
+        return
+    if (refusal := await doubt(spending)) is None:
+        raise invalid_recipient(field, reason)
+    broken = await broken_rule(service, spending, await verdict_on(service, spending, co_signed=True))
+    raise refusal if broken is None else await block(spending, claim, broken)
+
+
+async def block(spending: Spending, claim: Claim, found: dict[str, str]) -> ApiError:
+    """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error.
+
+    Raises ``idempotency_in_progress`` if the same request was carried out on another node meanwhile: it may be what the
+    policy counts.
+    """
+    await claim.require_free()
+    service, wallet = spending.service, spending.wallet
+    approval_id = remedy = None
+    if found["rule"] == CO_SIGN and spending.session is not None:
+        approval_id = await approvals.request(service, spending.principal.actor, spending, unusable=spending.unusable)
+        remedy = _ASKED
+    elif found["rule"] == CO_SIGN:
+        remedy = _NO_SESSION if spending.purpose != "allowance" else _NO_SESSION_TO_APPROVE
+    blocked = Attempt(
+        tx_id=random_id("tx_"),
+        org=wallet.org,
+        wallet_id=wallet.wallet_id,
+        type=A2A_SEND if spending.purpose == "escrow" else spending.kind.name,
+        status="blocked",
+        recipient=spending.payee.name,
+        recipient_address=str(spending.payee.owner),
+        amount=spending.amount,
+        policy_id=wallet.policy.policy_id,
+        policy_triggered=True,
+        memo=spending.memo,
+        violation=found,
+        created_at=await service.clock.moment_ms(),
+    )
+
+    def record(conn: Connection) -> None:
+        insert_attempt(conn, blocked)
+        append_blocked(conn, blocked, approval_id)
+
+    await service.db.write(record)
+    return PolicyViolationError(
+        violation=found,
+        wallet_id=wallet.wallet_id,
+        policy_id=wallet.policy.policy_id,
+        tx_id=blocked.tx_id,
+        approval_id=approval_id,
+        remedy=remedy,
+    )
