@@ -13,6 +13,8 @@ from app.submission.restoration import Restoration
 
 #: Fields in which repetitions of a request may differ.
 _NOT_COMPARED = {"idempotency_key", "after_restore"}
+#: Newer fields, compared only if they are set: a request sent before an upgrade is still recognised after it.
+_COMPARED_IF_SET = {"allow_unverified_recipient"}
 
 
 def fingerprint(  # noqa: PLR0917
@@ -20,6 +22,7 @@ def fingerprint(  # noqa: PLR0917
 ) -> Fingerprint:
     """Return what identifies a request under its idempotency key."""
     given = {} if arguments is None else arguments.model_dump(exclude=_NOT_COMPARED)
+    given = {name: value for name, value in given.items() if value or name not in _COMPARED_IF_SET}
     return Fingerprint(by.org, key, method, path, body_hash(given, by.wallet_id), sealed_for)
 
 

@@ -6,6 +6,9 @@ import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
+from app.core.timestamps import now_ms
+from app.store.idempotency import find
+from app.submission.fingerprint import body_hash
 from tests.support.escrows import A2A, Agent, agent, terms
 from tests.support.service_world import Json, ServiceWorld, error_of
 from tests.support.unowned import unowned
@@ -140,6 +143,16 @@ async def test_override_is_part_of_what_an_idempotency_key_names(world: ServiceW
 
     assert paid.status_code == 200
     assert (await world.pay(wallet, to, "1", body={**key, **_ANYWAY})).json() == paid.json()
+
+
+async def test_request_from_before_an_upgrade_keeps_its_fingerprint(world: ServiceWorld) -> None:
+    wallet, to = await world.wallet(), await world.payee()
+    body = {"wallet_id": wallet["wallet_id"], "to": to, "amount": 1_000_000, "currency": "USDC", "memo": None}
+    await world.pay(wallet, to, "1", body={"idempotencyKey": "older"})
+
+    stored = world.service.db.read_now(lambda conn: find(conn, world.org, "older", now_ms()))
+    assert stored is not None
+    assert stored.body_hash == body_hash(body)
 
 
 async def test_smart_wallet_with_an_account_is_paid(world: ServiceWorld) -> None:
