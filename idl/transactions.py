@@ -8,7 +8,6 @@ import base64
 import hashlib
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -84,20 +83,22 @@ class ChainEvent:
     event: Event
 
 
-@contextmanager
-def reading() -> Iterator[None]:
-    """Turn errors of malformed fields into `UnreadableTransactionError`."""
-    try:
-        yield
-    except (UnreadableTransactionError, IncompleteTransactionError):
-        raise
-    except _MALFORMED as error:
-        raise UnreadableTransactionError(f"it is malformed: {error}") from error
+class Reading:
+    """Turns errors of malformed fields into `UnreadableTransactionError`."""
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Raise `UnreadableTransactionError` for what a malformed field raises."""
+        known = isinstance(error, UnreadableTransactionError | IncompleteTransactionError)
+        if isinstance(error, _MALFORMED) and not known:
+            raise UnreadableTransactionError(f"it is malformed: {error}") from error
 
 
 def parse(transaction: bytes) -> SignedTransaction:
     """Parse a serialised transaction. Raises `UnreadableTransactionError`."""
-    with reading():
+    with Reading():
         if transaction[0] >= _VERSION_1:
             parsed, content = _version_1(transaction)
         else:
@@ -166,7 +167,7 @@ def signed(raw: RawTransaction) -> SignedTransaction:
     Raises `UnreadableTransactionError`, and `IncompleteTransactionError` if the node left it out.
     """
     encoded = part(raw, "transaction", list)
-    with reading():
+    with Reading():
         return parse(base64.b64decode(encoded[0], validate=True))
 
 
@@ -187,7 +188,7 @@ def accounts(raw: RawTransaction, transaction: SignedTransaction) -> list[Pubkey
     from_tables = [*part(loaded, "writable", list), *part(loaded, "readonly", list)]
     if len(from_tables) != transaction.from_tables:
         raise IncompleteTransactionError("the node left out addresses of lookup tables")
-    with reading():
+    with Reading():
         return [*transaction.keys, *map(Pubkey.from_string, from_tables)]
 
 
@@ -199,11 +200,13 @@ def at(values: Sequence[_T], index: Any) -> _T:
 
 
 def events(raw: RawTransaction, keys: Sequence[Pubkey], codec: Codec) -> Iterator[ChainEvent]:
-    """Yield the program's events in a transaction with these `accounts`. Raises like `signed`."""
+    """Yield the program's events in a transaction with these `accounts`.
+
+    Raises like `signed`, and `CodecError` for an event that the IDL does not describe.
+    """
     for instruction, inner, program, named, data in _called(raw, keys):
         if program == codec.program_id and named == [codec.event_authority]:
-            with reading():
-                event = codec.decode_event(data)
+            event = codec.decode_event(data)
             if event is not None:
                 yield ChainEvent(instruction, inner, event)
 
@@ -223,14 +226,13 @@ def instructions(raw: RawTransaction) -> Iterator[tuple[Pubkey, bytes, list[Pubk
 
 def _called(raw: RawTransaction, keys: Sequence[Pubkey]) -> Iterator[tuple[int, int, Pubkey, list[Pubkey], bytes]]:
     """Yield place, program, accounts and data of the instructions that programs called."""
-    for group in part(part(raw, "meta", dict), "innerInstructions", list):
-        place = at(_INSTRUCTIONS, part(group, "index", int))
-        for inner, one in enumerate(part(group, "instructions", list)):
-            program = at(keys, part(one, "programIdIndex", int))
-            named = [at(keys, index) for index in part(one, "accounts", list)]
-            with reading():
-                data = b58decode(part(one, "data", str).encode())
-            yield place, inner, program, named, data
+    groups = part(part(raw, "meta", dict), "innerInstructions", list)
+    with Reading():
+        for group in groups:
+            place = at(_INSTRUCTIONS, group["index"])
+            for inner, one in enumerate(group["instructions"]):
+                named = [at(keys, index) for index in one["accounts"]]
+                yield place, inner, at(keys, one["programIdIndex"]), named, b58decode(one["data"].encode())
 
 
 def message_hash(transaction: bytes) -> str:

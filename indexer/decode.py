@@ -6,7 +6,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.rpc import whole
 from idl.codec import Codec
-from idl.transactions import RawTransaction, accounts, at, events, failure, part, reading, signed
+from idl.transactions import RawTransaction, Reading, accounts, at, events, failure, part, signed
 from indexer.records import ChainTransaction, TokenMove
 
 _MOST = 2**64 - 1
@@ -22,7 +22,7 @@ def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | 
         return None
     transaction = signed(raw)
     keys = accounts(raw, transaction)
-    with reading():
+    with Reading():
         return ChainTransaction(
             signature=str(transaction.signatures[0]),
             slot=whole(part(raw, "slot", int)),
