@@ -61,9 +61,11 @@ async def _serving(node: Node) -> AsyncIterator[HttpTransport]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    async with aclosing(HttpTransport(f"http://127.0.0.1:{runner.addresses[0][1]}")) as transport:
-        yield transport
-    await runner.cleanup()
+    try:
+        async with aclosing(HttpTransport(f"http://127.0.0.1:{runner.addresses[0][1]}")) as transport:
+            yield transport
+    finally:
+        await runner.cleanup()
 
 
 def _client(transport: Any) -> ChainClient:
