@@ -64,7 +64,7 @@ def sign(
     try:
         found = inspect(raw, key.pubkey(), codec)
     except UnsafeTransactionError as error:
-        raise click.ClickException(f"{file} is not signed: {plain(str(error))}") from None
+        raise click.ClickException(plain(f"{file} is not signed: {error}")) from None
     source = "the file" if rpc_url is None else rpc_url
     if rpc_url is not None:
         accounts = asyncio.run(_read(rpc_url, found, codec))
@@ -74,10 +74,10 @@ def sign(
     _show("Facts, from the signed bytes alone:", facts(found), "  ")
     for place in still_unproved(found, known):
         if str(place) not in accepted:
-            raise click.ClickException(
-                f"{file} is not signed: owner not proved of the token account {place}. If you know its owner from "
-                f"another source, repeat with --accept-unproved {place}"
+            unproved = (
+                f"{file} is not signed: owner not proved of the token account {place}. If you know its owner from"
             )
+            raise click.ClickException(plain(f"{unproved} another source, repeat with --accept-unproved {place}"))
     if not yes:
         click.confirm(f"Sign with {key.pubkey()}?", abort=True, err=True)
     signed = found.signed_with(key.sign_message(found.transaction.message))

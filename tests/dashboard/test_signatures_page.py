@@ -10,9 +10,13 @@ import pytest_asyncio
 from click.testing import CliRunner
 from playwright.async_api import Browser, Page, expect
 from solders.keypair import Keypair
+from solders.pubkey import Pubkey
 
+from app.chain.nonces import advance
+from app.chain.transactions import unsigned
 from app.core.signers import read_key
 from app.server.cli import main
+from idl.transactions import parse
 from tests.api.test_signed_transactions import Hardened
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, refusals, sign_in
 from tests.support.http import served
@@ -138,6 +142,35 @@ async def test_change_is_withdrawn_and_sending_waits_for_a_step_up(hardened: Har
         assert answer.status_code in {400, 422}
         assert "notice bad" in answer.text or "says wrong" in answer.text
     assert (await fresh.client.get(f"/dashboard/signatures/{asked['id']}/file")).status_code == 404
+
+
+async def test_rows_of_the_database_change_no_fact_and_offer_no_wallet(hardened: Hardened) -> None:
+    # Given a transaction that pays a thief under the name of an unfreeze
+    world, thief = hardened.world, Keypair().pubkey()
+    wallet = await _frozen(world, "Named by a row")
+    asked = await hardened.asked("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "active"})
+    honest = parse(base64.b64decode(asked["transaction"]))
+    build, authority = world.service.instructions(world.org), hardened.authority.pubkey()
+    theft = build.withdraw_reserve(
+        authority=authority, destination=thief, amount=None, reference=bytes(16), expected_sequence=0
+    )
+    steps = [advance(Pubkey.from_string(asked["nonce_account"]), authority), theft]
+    forged = unsigned(steps, payer=honest.signers[0], blockhash=honest.blockhash)
+    text = f"UPDATE attempts SET raw = x'{forged.hex()}' WHERE tx_id = '{asked['id']}'"
+    await world.service.db.write(lambda conn: conn.exec_driver_sql(text))
+
+    shown = (await Crafted(world, sign_in(world, "admin")).client.get("/dashboard/signatures")).text
+
+    article = shown.partition(f'aria-labelledby="{asked["id"]}"')[2].partition("</article>")[0]
+    facts, _, claims = article.partition("Claims of the service, not proved")
+    assert "Withdraw from the reserve (withdraw_reserve)" in facts
+    assert f"destination: {thief}, owner not proved" in facts
+    assert "amount: everything" in facts
+    assert "Named by a row" not in facts
+    assert "Unfreeze wallet of" in claims
+    assert "Named by a row" in claims
+    assert base64.b64encode(forged).decode() not in shown
+    await world.ok("DELETE", f"/v1/signed-transactions/{asked['id']}", {})
 
 
 async def test_only_admins_see_and_send_signatures(hardened: Hardened) -> None:
