@@ -538,7 +538,7 @@ async def test_command_exits_with_1_on_a_difference_and_2_when_undecided(story: 
 
     async with story.world.localnet.serving("127.0.0.1", port):
         honest = await run(await export(story.world, story.folder / "command.csv", format="csv"))
-        false = await run(story.changed(_with(story.row("payment"), amount="1.00\x1b[2J")))
+        false = await run(story.changed(_with(story.row("payment"), amount="1.00\x1b[2J\u05d0")))
         unreadable = await run(Path(__file__))
         wrong = await run(story.changed(lambda _rows: None), "--program-id", "nonsense")
 
@@ -546,9 +546,10 @@ async def test_command_exits_with_1_on_a_difference_and_2_when_undecided(story: 
     assert wrong.output == "Error: --program-id: must be an address in base58\n"
     assert "verified against the chain, 0 differences." in honest.output
     assert "verified against the chain, 1 difference." in false.output
-    assert "OFF-CHAIN tx_" in honest.output
+    claims, _, facts = false.output.partition("Facts, provided that the node is honest:")
+    assert ("OFF-CHAIN tx_" in claims, "OFF-CHAIN" in facts, "DIFFERENT" in claims) == (True, False, False)
     assert f"organisation  {story.world.org}" in honest.output
-    assert "amount is 1.00\\x1b[2J in the export, 45.00 on the chain" in false.output
+    assert "amount is 1.00\\x1b[2J\\u05d0 in the export, 45.00 on the chain" in false.output
 
 
 async def test_allowances_are_verified_as_payments_and_what_came_back(own_world: ServiceWorld, tmp_path: Path) -> None:
