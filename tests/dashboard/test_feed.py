@@ -218,7 +218,7 @@ async def test_approver_reads_the_whole_address_that_is_approved(world: ServiceW
     shown = (await Crafted(world, sign_in(world, "operator")).client.get("/dashboard/approvals")).text
 
     assert f'<span class="mono">{payee}</span>' in shown
-    assert "which the request calls approved.example.com" in shown
+    assert "approved.example.com in the request" in shown
     [waiting] = (await world.ok("GET", "/v1/approvals?status=pending"))["data"]
     await world.ok("POST", f"/v1/approvals/{waiting['approval_id']}/reject", {})
 
