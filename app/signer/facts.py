@@ -11,7 +11,7 @@ from app.chain.instructions import UNLIMITED
 from app.chain.rules import CATEGORIES, category_names
 from app.core.money import MICRO_PER_USDC, format_usdc
 from app.core.timestamps import iso
-from app.signer.inspection import MEMO, OPEN_TOKENS, Inspected
+from app.signer.inspection import COSTS, MEMO, OPEN_TOKENS, Inspected
 from idl.codec import Call
 
 #: What each instruction does, in words.
@@ -32,6 +32,7 @@ _TITLES: Mapping[str, str] = {
     "accept_authority": "Take over as the organisation's authority",
     "withdraw_reserve": "Withdraw from the reserve",
     OPEN_TOKENS: "Open a token account, unless its owner has it",
+    COSTS: "Limit or price the computation",
     MEMO: "Memo, which changes nothing",
 }
 _MONEY = frozenset(

@@ -19,6 +19,7 @@ from app.chain.transactions import MAX_SIZE
 from idl.codec import Call, Codec, CodecError
 from idl.transactions import SignedTransaction, UnreadableTransactionError, parse
 
+COSTS = "compute_budget"
 MEMO = "memo"
 OPEN_TOKENS = "create_token_account"
 _MEMO_PROGRAMS = frozenset(
@@ -159,5 +160,5 @@ def _step(codec: Codec, program: Pubkey, data: bytes, named: Sequence[Pubkey]) -
         return Call(MEMO, text, {"program": program}), Instruction(program, data, [])
     if program == COMPUTE_BUDGET and len(data) == _BUDGETS.get(data[0] if data else 0, ("", -1))[1]:
         limit = {_BUDGETS[data[0]][0]: int.from_bytes(data[1:], "little")}
-        return Call("compute_budget", limit, {}), Instruction(program, data, [])
+        return Call(COSTS, limit, {}), Instruction(program, data, [])
     raise UnsafeTransactionError(f"it has an instruction of another program, {program}")
