@@ -22,8 +22,6 @@ _Kind = TypeVar("_Kind", Counter, Gauge)
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _STATUSES = ("2xx", "3xx", "4xx", "5xx")
-_UNKNOWN = "unknown"
-"""The route of requests that match none."""
 _GROUPS = {
     "escrows": ("/v1/payments/a2a",),
     "payments": ("/v1/payments", "/v1/wallets/{wallet_id}/pay"),
@@ -44,8 +42,6 @@ _RESERVE = """# HELP agent_vault_reserve_micro_usdc Micro-USDC in the reserve.
 # TYPE agent_vault_reserve_micro_usdc gauge
 agent_vault_reserve_micro_usdc{} {}
 """
-_REMEMBER = 1.0
-"""Seconds for which a text is served before another is rendered."""
 
 # They would add a series to each counter and histogram.
 disable_created_metrics()  # type: ignore[no-untyped-call] # the package declares no types here
@@ -95,12 +91,13 @@ class Metrics:
             gauge.set(math.nan)
         self.reserves: Mapping[str | None, tuple[str, int]] = {}
         """By the organisation's address: its id as a label, and its reserve in micro-USDC. None has the sum."""
-        self.remember = _REMEMBER
+        self.remember = 1.0
+        """Seconds for which a text is served before another is rendered."""
         self._text, self._rendered = b"", -math.inf
 
     def serve(self, routes: Iterable[Route]) -> None:
         """Declare a series for each route and class of status."""
-        for path in (_UNKNOWN, *(route.path for route in routes)):
+        for path in ("unknown", *(route.path for route in routes)):
             group = next(name for name, beginnings in _GROUPS.items() if path.startswith(beginnings))
             self._answered[path] = [
                 (self._requests.labels(path, status), self._seconds.labels(group, status)) for status in _STATUSES
@@ -110,7 +107,7 @@ class Metrics:
         """Count an answered request, under the template of its route."""
         route = scope.get("route")
         # A status of 0 belongs to a request that got no answer.
-        counter, histogram = self._answered[_UNKNOWN if route is None else route.path][(status or 500) // 100 - 2]
+        counter, histogram = self._answered["unknown" if route is None else route.path][(status or 500) // 100 - 2]
         counter.inc()
         histogram.observe(seconds)
 

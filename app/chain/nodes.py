@@ -22,7 +22,7 @@ _LOOK_EVERY = 1.0
 _SAME_EVERY = 10.0
 """Seconds after which a node is asked again which chain it belongs to."""
 _PATIENCE = 2.0
-"""Seconds that a node has to say how far it is; a slower one is passed over."""
+"""Seconds that a node has to say how far it is, and to answer while others could; a slower one is passed over."""
 _CLOSE = 4
 """Slots by which a node may be behind the freshest and still be read from, rather than change nodes all the time."""
 _MOST_AHEAD, _MOST_A_SECOND = 10_000, 1_000
@@ -91,11 +91,12 @@ class Nodes:
         seen = self._seen
         absence: bytes | None = None
         error: ChainUnavailable | None = None
-        for node in nodes:
+        for at, node in enumerate(nodes, 1):
             if absence is not None and not node.up:
                 break
+            patience = _PATIENCE if any(one.up for one in nodes[at:]) else None
             try:
-                answer, parts = await self._ask(node, body)
+                answer, parts = await self._ask(node, body, patience)
                 slot = _as_of(parts) if dated else None
                 if not _is_there(parts) and slot is None and await self._has_seen(node, seen):
                     # What it lacked before it said so may have come meanwhile.
@@ -115,10 +116,13 @@ class Nodes:
             return absence
         raise error or ChainUnavailable("no node answers")
 
-    async def _ask(self, node: _Node, body: bytes) -> tuple[bytes, list[dict[str, Any]]]:
-        answer = await node.transport(body)
+    async def _ask(self, node: _Node, body: bytes, patience: float | None = None) -> tuple[bytes, list[dict[str, Any]]]:
         try:
+            async with asyncio.timeout(patience):
+                answer = await node.transport(body)
             found = from_json(answer)
+        except TimeoutError:
+            raise ChainUnavailable("the node does not answer in time") from None
         except ValueError:
             raise ChainUnavailable("the node's answer is not JSON") from None
         parts = found if isinstance(found, list) else [found]

@@ -1,5 +1,6 @@
 """Several nodes of one chain: one that lags, one that lies, one that dies, one of another chain."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from app.chain.transport import AsgiTransport
 from app.core.paths import program_file
 from app.localnet import Localnet
 from idl.codec import load
+from tests.support.http import PATIENCE
 from tests.support.service_world import GENESIS_HASHES, Clock, FlakyTransport, ServiceWorld, error_of
 
 _PROGRAM = load().program_id
@@ -153,6 +155,31 @@ async def test_transaction_is_sent_to_all_and_in_doubt_if_one_is_silent(localnet
         second.lose_answers = lambda method: method == "sendTransaction"
         with pytest.raises(ChainUnavailable, match="no node says that it has taken the transaction"):
             await client.send(b"no transaction")
+
+
+async def test_node_that_hangs_is_passed_over_while_another_answers(
+    localnet: Localnet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.chain.nodes._PATIENCE", 0.2)
+    hung, other, go_on = _node(localnet), _node(localnet), asyncio.Event()
+    async with _client(hung, other) as (client, several):
+        await client.account(_PROGRAM)
+        assert "getMultipleAccounts" in hung.methods
+
+        # Given the node that was read from, which now takes requests and answers none
+        hung.hold = lambda _method: go_on.wait()
+        async with asyncio.timeout(PATIENCE):
+            assert (await client.account(_PROGRAM)) is not None
+        assert other.methods.count("getMultipleAccounts") == 1
+
+        # But it is waited for if no other answers
+        hung.hold = lambda method: go_on.wait() if method == "getMultipleAccounts" else None
+        other.die()
+        await _looked(several)
+        asked = asyncio.create_task(client.account(_PROGRAM))
+        assert await asyncio.wait({asked}, timeout=1) == (set(), {asked})
+        go_on.set()
+        assert (await asked) is not None
 
 
 async def test_node_of_another_chain_is_left_out(localnet: Localnet) -> None:
