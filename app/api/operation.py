@@ -17,9 +17,10 @@ from app.access.sealing import AnswerSeal
 from app.api._parsing import query_items, read_json, validation_error
 from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
 from app.api.money_body import MoneyBody
-from app.api.repetition import admit_money, fingerprint
+from app.api.repetition import FIRST_CALL, PREFER_FIRST_CALL, admit_money, fingerprint
 from app.api.signing import awaiting_signature, signs_offline
 from app.core.errors import CATALOGUE, ApiError, ConflictError, NotFoundError, RequestError, UnavailableError
+from app.core.timestamps import iso_ms
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.fingerprint import Fingerprint
@@ -163,14 +164,16 @@ def operation(
                 # Another request than the same without it.
                 identity = replace(identity, path=f"{identity.path}?{request.url.query}")
             try:
-                content, replayed = await service.part(Idempotency).run(identity, work, seal=seal)
+                content, replayed, called_at = await service.part(Idempotency).run(identity, work, seal=seal)
             except ConflictError:
                 raise  # It says nothing of the payment, which another request makes.
             except ApiError as error:
                 if pays:
                     request.app.state.metrics.not_paid(error)
                 raise
-            headers = {"Idempotent-Replayed": "true"} if replayed else None
+            headers = {"Idempotent-Replayed": "true"} if replayed else {}
+            if called_at is not None and request.headers.get("prefer") == PREFER_FIRST_CALL:
+                headers[FIRST_CALL] = iso_ms(called_at)
             return Response(content, media_type="application/json", headers=headers)
 
         endpoint.__name__ = endpoint.__qualname__ = handler.__name__

@@ -11,6 +11,9 @@ from app.submission.context import Service
 from app.submission.fingerprint import Fingerprint, body_hash
 from app.submission.restoration import Restoration
 
+#: A value of the header `Prefer`, and the header that then answers a repetition with the time of the key's first use.
+#: The tools for agents send it.
+PREFER_FIRST_CALL, FIRST_CALL = "first-called-at", "First-Called-At"
 #: Fields in which repetitions of a request may differ.
 _NOT_COMPARED = {"idempotency_key", "after_restore"}
 #: Newer fields, compared only if they are set: a request sent before an upgrade is still recognised after it.
@@ -23,7 +26,8 @@ def fingerprint(  # noqa: PLR0917
     """Return what identifies a request under its idempotency key."""
     given = {} if arguments is None else arguments.model_dump(exclude=_NOT_COMPARED)
     given = {name: value for name, value in given.items() if value or name not in _COMPARED_IF_SET}
-    return Fingerprint(by.org, key, method, path, body_hash(given, by.wallet_id), sealed_for)
+    scope = by.wallet_id or (by.key_id if by.role == "viewer" else "")
+    return Fingerprint(by.org, key, method, path, body_hash(given, by.wallet_id), sealed_for, scope)
 
 
 def admit_money(service: Service, claim: Claim, arguments: BaseModel | None) -> None:

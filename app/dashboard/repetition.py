@@ -45,5 +45,5 @@ async def once(
         # Apart from the keys of the API's clients.
         own, owner = f"{by.key_id} {key}", None if seal is None else seal.owner
         identity = fingerprint(by, own, view.request.method, view.request.url.path, arguments, owner)
-    content, _ = await service.part(Idempotency).run(identity, run, seal=seal)
+    content, _, _ = await service.part(Idempotency).run(identity, run, seal=seal)
     return answer.model_validate_json(content)

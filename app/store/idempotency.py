@@ -1,14 +1,19 @@
-"""Idempotency keys: the request that holds each key, and its answer."""
+"""Idempotency keys: the request that holds each key, and its answer.
+
+Callers with different scopes may use the same key. The first is stored under the key itself, where a version without
+scopes finds it during an upgrade; the others are stored under their scope and the key.
+"""
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
-from app.store.columns import upsert
 from app.store.leases import lives
 from app.store.prepared import execute
-from app.store.records import columns_of, fetch_one
+from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import idempotency as table
 
 LIFETIME = 24 * 60 * 60 * 1000
@@ -19,6 +24,9 @@ State = Literal["running", "done"]
 
 # Built once: building a statement takes longer than executing it.
 _BY_KEY = select(table).where(table.c.org == bindparam("org"), table.c.key == bindparam("key"))
+_OF_CALLER = select(table).where(
+    table.c.org == bindparam("org"), or_(table.c.key == bindparam("key"), table.c.key == bindparam("other"))
+)
 _UPDATE = update(table).where(table.c.org == bindparam("of_org"), table.c.key == bindparam("of_key"))
 _FINISH = _UPDATE.where(table.c.state == "running", table.c.node == bindparam("of_node"))
 
@@ -28,7 +36,7 @@ class IdempotencyRecord:
     """The request that holds a key. `body_hash` is of the parsed body, so that formatting does not matter.
 
     `sealed_for` is the digest of the API key under which a secret answer is sealed. `node` is the one of several on
-    which it runs.
+    which it runs. `scope` is that of the caller, or `None` if a version without scopes stored the record.
     """
 
     org: str
@@ -44,22 +52,30 @@ class IdempotencyRecord:
     tx_id: str | None = None
     sealed_for: str | None = None
     node: str | None = None
+    scope: str | None = None
 
 
-def claim(connection: Connection, record: IdempotencyRecord) -> IdempotencyRecord | None:
-    """Claim a key for a request; returns `None` on success, else the record that holds it.
+def claim(connection: Connection, record: IdempotencyRecord) -> bool:
+    """Claim a key for a request; returns false if another record holds it, or one of the same caller and key exists.
 
     An expired answer gives the key up; a running request does not.
     """
-    values, keys = columns_of(record), ["org", "key"]
-    if upsert(connection, table, values, keys=keys, replace=False):
-        return None
-    held = fetch_one(connection, IdempotencyRecord, _BY_KEY, {"org": record.org, "key": record.key})
-    assert held is not None
-    if not _is_over(held, record.created_at):
-        return held
-    upsert(connection, table, values, keys=keys)
-    return None
+    other = _other(record.key, record.scope or "")
+    return execute(connection, _claiming(connection.dialect.name), {}, other=other, **columns_of(record)) == 1
+
+
+def find_own(connection: Connection, org: str, key: str, scope: str, now: int) -> tuple[str, IdempotencyRecord | None]:
+    """Return the key under which a caller's request is stored or to be stored, and its record if there is one.
+
+    A record without a scope may be anyone's in the organisation, as the version that stored it had it.
+    """
+    given = {"org": org, "key": key, "other": _other(key, scope)}
+    held = [one for one in fetch_all(connection, IdempotencyRecord, _OF_CALLER, given) if not _is_over(one, now)]
+    own = [one for one in held if one.scope in {scope, None}]
+    if not own:
+        return given["other" if held else "key"], None
+    found = next((one for one in own if one.scope == scope), own[0])
+    return found.key, found
 
 
 def find(connection: Connection, org: str, key: str, now: int) -> IdempotencyRecord | None:
@@ -118,6 +134,31 @@ def release(connection: Connection, org: str, key: str) -> None:
 def purge(connection: Connection, now: int) -> int:
     """Delete expired answers; returns their number."""
     return connection.execute(delete(table).where(table.c.state == "done", table.c.expires_at <= now)).rowcount
+
+
+def _other(key: str, scope: str) -> str:
+    """Return the other of the two keys under which a caller's request may be stored; no client's key has a new line."""
+    beginning = f"{scope}\n"
+    return key.removeprefix(beginning) if key.startswith(beginning) else beginning + key
+
+
+@cache
+def _claiming(dialect: str) -> Any:
+    """Return the statement that claims a key unless the caller holds it under the other one: both in one round trip."""
+    other, now = table.alias(), bindparam("created_at", type_=table.c.created_at.type)
+    held = exists().where(
+        other.c.org == bindparam("org"),
+        other.c.key == bindparam("other"),
+        or_(other.c.scope.is_(None), other.c.scope == bindparam("scope")),
+        or_(other.c.state == "running", other.c.expires_at > now),
+    )
+    values = select(*(bindparam(one.name, type_=one.type) for one in table.c)).where(~held)
+    statement = (postgresql if dialect == "postgresql" else sqlite).insert(table).from_select(table.c.keys(), values)
+    return statement.on_conflict_do_update(
+        index_elements=["org", "key"],
+        set_={one.name: statement.excluded[one.name] for one in table.c},
+        where=(table.c.state == "done") & (table.c.expires_at <= now),
+    )
 
 
 def _is_over(held: IdempotencyRecord, now: int) -> bool:

@@ -51,7 +51,7 @@ class _Compiled:
     def _values(self, row: Row) -> Any:
         given = {**self._constants, **row} if self._constants else row
         values = {name: given[name] if convert is None else convert(given[name]) for name, convert in self._convert}
-        return tuple(values.values()) if self._by_position else values
+        return tuple(values[name] for name, _ in self._convert) if self._by_position else values
 
 
 class _Query(_Compiled):

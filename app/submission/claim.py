@@ -51,6 +51,8 @@ class Claim:
         self.sign_offline = sign_offline
         #: Whether an earlier run of the request claimed the key and stored its effect, but did not answer.
         self.repeats = repeats
+        #: True if the key turned out to be taken when it was to be claimed.
+        self.lost = False
         self._db = db
         self._fingerprint = fingerprint
         self._claimed = repeats
@@ -60,7 +62,7 @@ class Claim:
 
     @property
     def key(self) -> str | None:
-        """The idempotency key, if the request has one."""
+        """The idempotency key as it is stored, if the request has one: unique in the organisation."""
         return self._fingerprint.key if self._fingerprint else None
 
     @property
@@ -179,5 +181,6 @@ class Claim:
             **columns_of(fingerprint), state="running", tx_id=tx_id, created_at=now, expires_at=now + LIFETIME
         )
         record = replace(record, node=node or None)
-        if claim_key(conn, record) is not None:
+        if not claim_key(conn, record):
+            self.lost = True
             raise in_progress()

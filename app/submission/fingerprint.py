@@ -8,9 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What identifies a request (organisation and key), and what its repetitions must have in common.
+    """What identifies a request (organisation, scope and key), and what its repetitions must have in common.
 
-    ``sealed_for`` is the digest of the API key under which a secret answer is sealed.
+    ``sealed_for`` is the digest of the API key under which a secret answer is sealed. ``scope`` names the caller whose
+    key it is: the wallet of an agent, the API key of a viewer; it is empty for operators and admins, who share theirs.
     """
 
     org: str
@@ -19,6 +20,7 @@ class Fingerprint:
     path: str
     body_hash: str
     sealed_for: str | None = None
+    scope: str = ""
 
     @property
     def record(self) -> str:

@@ -10,16 +10,19 @@ import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.access.sealing import AnswerSeal
 from app.core.errors import ApiError, ConflictError
 from app.core.timestamps import now_ms
 from app.store.attempts import attempt
 from app.store.database import WRITE_ERRORS, Database
-from app.store.idempotency import IdempotencyRecord, find, leave, take_over
+from app.store.idempotency import IdempotencyRecord, find_own, leave, take_over
 from app.submission.claim import Claim, in_progress
 from app.submission.fingerprint import Fingerprint
+
+Caller = tuple[str, str, str]
+"""Organisation, scope and key: what all repetitions of a request share, and no other request."""
 
 _PAUSE = 0.1
 """Seconds between two looks whether another node has ended the first request."""
@@ -42,7 +45,7 @@ class Idempotency:
     def __init__(self, db: Database, *, wait: float) -> None:
         self._db = db
         self._wait = wait
-        self._running: dict[tuple[str, str], _Running] = {}
+        self._running: dict[Caller, _Running] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def run(
@@ -51,50 +54,51 @@ class Idempotency:
         work: Callable[[Claim], Awaitable[bytes]],
         *,
         seal: AnswerSeal | None = None,
-    ) -> tuple[bytes, bool]:
-        """Return the answer, and whether it repeats an earlier one.
+    ) -> tuple[bytes, bool, int | None]:
+        """Return the answer, whether it repeats an earlier one, and when the key was first used, if this repeats it.
 
         With a ``seal``, the answer is stored sealed. Raises ``idempotency_conflict`` for the same key with other
         parameters, or with another API key if the answer is sealed, and ``idempotency_in_progress`` if the first
         request does not end in time.
         """
         if fingerprint is None:
-            return await work(Claim(self._db)), False
-        scope = (fingerprint.org, fingerprint.key)
-        await self._wait_for_first(scope, fingerprint)
-        running = self._running[scope] = _Running(fingerprint)
+            return await work(Claim(self._db)), False, None
+        caller = (fingerprint.org, fingerprint.scope, fingerprint.key)
+        await self._wait_for_first(caller, fingerprint)
+        running = self._running[caller] = _Running(fingerprint)
         claim = Claim(self._db, fingerprint)
         deadline = time.monotonic() + self._wait
         try:
             while True:
-                found = await self._found(scope, fingerprint, deadline)
+                stored, found = await self._found(fingerprint, deadline)
                 if found is not None:
                     _same(fingerprint, found)
                 running.admitted.set()
+                called = None if found is None else found.created_at
                 if found is not None and found.state == "done" and found.response is not None:
-                    return _opened(found.response, fingerprint, seal), True
-                claim = await self._claim(fingerprint, found)
+                    return _opened(found.response, stored, seal), True, called
+                claim = await self._claim(stored, found)
                 try:
-                    return await self._work(claim, work, seal), False
+                    return await self._work(claim, caller, work, seal), False, called
                 except WRITE_ERRORS:
                     raise  # The database could not say who holds the key.
                 except ApiError:
                     # Nothing is done again for what may have had an effect. Otherwise the key's holder has the answer.
-                    if claim.effective or not await claim.is_taken():
+                    if claim.effective or not (claim.lost or await claim.is_taken()):
                         raise
         except WRITE_ERRORS:
             # The key's release or the answer may not be stored. Nothing is retried for what has claimed nothing.
             if claim.held or claim.effective:
-                self._leave_later(scope)
+                self._leave_later(claim.scope, caller)
             raise
         finally:
-            del self._running[scope]
+            del self._running[caller]
             running.admitted.set()
             running.done.set()
 
-    async def _wait_for_first(self, scope: tuple[str, str], fingerprint: Fingerprint) -> None:
+    async def _wait_for_first(self, caller: Caller, fingerprint: Fingerprint) -> None:
         deadline = time.monotonic() + self._wait
-        while (first := self._running.get(scope)) is not None:
+        while (first := self._running.get(caller)) is not None:
             if first.admitted.is_set():
                 _same(fingerprint, first.fingerprint)
             # One with other parameters may itself be refused, as the key is that of an earlier request like this one.
@@ -113,27 +117,28 @@ class Idempotency:
         earlier = None if tx_id is None else await self._db.look_up(lambda conn: attempt(conn, tx_id))
         return Claim(self._db, fingerprint, earlier, repeats=True)
 
-    async def _found(
-        self, scope: tuple[str, str], fingerprint: Fingerprint, deadline: float
-    ) -> IdempotencyRecord | None:
-        """Return the record of an earlier run, once no other node runs the request.
+    async def _found(self, fingerprint: Fingerprint, deadline: float) -> tuple[Fingerprint, IdempotencyRecord | None]:
+        """Return the fingerprint as stored, and the record of an earlier run once no other node runs the request.
 
         Raises ``idempotency_in_progress`` if that takes too long.
         """
-        node = self._db.node
+        node, org = self._db.node, fingerprint.org
         while True:
-            found = await self._db.look_up(lambda conn: find(conn, *scope, now_ms()))
+            key, found = await self._db.look_up(
+                lambda conn: find_own(conn, org, fingerprint.key, fingerprint.scope, now_ms())
+            )
+            stored = replace(fingerprint, key=key)
             if found is None or not node or found.state == "done":
-                return found
+                return stored, found
             _same(fingerprint, found)
-            taken = await self._db.write(lambda conn: take_over(conn, *scope, node))
+            taken = await self._db.write(lambda conn: take_over(conn, org, key, node))  # noqa: B023 - awaited at once
             if taken is not None:
-                return taken
+                return stored, taken
             if time.monotonic() >= deadline:
                 raise in_progress()
             await asyncio.sleep(_PAUSE)
 
-    async def _leave(self, scope: tuple[str, str]) -> None:
+    async def _leave(self, scope: tuple[str, str], caller: Caller) -> None:
         """Let the request go on elsewhere when it is repeated; retries in the background if that cannot be stored."""
         node = self._db.node
         if not node:
@@ -141,33 +146,35 @@ class Idempotency:
         try:
             await self._db.write(lambda conn: leave(conn, *scope, node))
         except WRITE_ERRORS:
-            self._leave_later(scope)
+            self._leave_later(scope, caller)
 
-    def _leave_later(self, scope: tuple[str, str]) -> None:
+    def _leave_later(self, scope: tuple[str, str], caller: Caller) -> None:
         """Leave the request in the background, unless it is repeated here before that."""
         if not self._db.node:
             return
 
         async def wait_and_leave() -> None:
             await asyncio.sleep(_LEAVE_PAUSE)
-            if scope not in self._running:
-                await self._leave(scope)
+            if caller not in self._running:
+                await self._leave(scope, caller)
 
         task = asyncio.create_task(wait_and_leave(), name="idempotency_leave")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    async def _work(self, claim: Claim, work: Callable[[Claim], Awaitable[bytes]], seal: AnswerSeal | None) -> bytes:
+    async def _work(
+        self, claim: Claim, caller: Caller, work: Callable[[Claim], Awaitable[bytes]], seal: AnswerSeal | None
+    ) -> bytes:
         try:
             body = await work(claim)
         except BaseException as error:
             if claim.releasable:
                 await claim.release()
             elif claim.held and not isinstance(error, WRITE_ERRORS):
-                await self._leave(claim.scope)
+                await self._leave(claim.scope, caller)
             raise
         if claim.open_ended:
-            await self._leave(claim.scope)
+            await self._leave(claim.scope, caller)
         else:
             await claim.finish(body.decode() if seal is None else seal.seal(body, claim.record))
         return body

@@ -158,7 +158,8 @@ class Purchase:
             pay_to=offer.pay_to,
             facilitator=offer.fee_payer,
             version=offer.version,
-            header=header_of(offer, raw, claim.key or made.tx_id),
+            # With the wallet's id: a resource may give two payers of one identifier the same answer.
+            header=header_of(offer, raw, f"{payer.wallet.wallet_id} {claim.key or made.tx_id}"),
             fetched=self.fetched,
             created_at=made.created_at,
             **more,

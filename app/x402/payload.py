@@ -3,7 +3,7 @@
 import base64
 import json
 
-from x402.extensions.payment_identifier import PAYMENT_IDENTIFIER, is_valid_payment_id
+from x402.extensions.payment_identifier import PAYMENT_IDENTIFIER
 
 from app.core.identifiers import derived_id
 from app.x402.offers import SCHEME, Json, Offer
@@ -38,8 +38,8 @@ def transaction_of(header: str) -> bytes:
 
 
 def _identified(declared: object, key: str) -> Json:
-    """Return the extension `payment-identifier` with the payment's key, or what is derived from it if it is no id."""
+    """Return the extension `payment-identifier` with an id derived from the key, which others never learn."""
     extension = dict(declared) if isinstance(declared, dict) else {}
     info = extension.get("info")
-    identifier = key if is_valid_payment_id(key) else derived_id("x402_", key)
-    return {**extension, "info": {**(info if isinstance(info, dict) else {"required": False}), "id": identifier}}
+    known = info if isinstance(info, dict) else {"required": False}
+    return {**extension, "info": {**known, "id": derived_id("x402_", key)}}

@@ -143,7 +143,7 @@ async def test_agent_does_not_get_the_answer_to_another_wallets_request(world: S
     body = {**terms(paying, receiving, "3"), "idempotencyKey": "between-two"}
     made = await paying.ok("POST", A2A, body)
 
-    error_of(await other.call("POST", A2A, body), 409, "idempotency_conflict")
+    error_of(await other.call("POST", A2A, body), 403, "insufficient_permissions")
 
     assert (await paying.ok("POST", A2A, body)) == made
 

@@ -26,7 +26,17 @@ from app.store.attempts import Attempt, attempt, insert_attempt, pending_attempt
 from app.store.columns import upsert_all
 from app.store.escrows import EscrowFilter, escrows
 from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, append_event, feed, feed_after, feed_row
-from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, claim, find, finish, purge, release
+from app.store.idempotency import (
+    LIFETIME,
+    IdempotencyRecord,
+    attach_transaction,
+    claim,
+    find,
+    find_own,
+    finish,
+    purge,
+    release,
+)
 from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key, touch_api_keys
 from app.store.read_tables import feed as feed_table
 from app.store.read_tables import policies as policy_table
@@ -755,12 +765,10 @@ RECORD = IdempotencyRecord(
 
 
 def test_key_is_held_until_it_is_freed_or_its_answer_is_old(db: Database) -> None:
-    assert db.write_now(lambda c: claim(c, RECORD)) is None
-    held = db.write_now(lambda c: claim(c, replace(RECORD, created_at=10**15)))
-    assert held is not None
-    assert held.state == "running"
+    assert db.write_now(lambda c: claim(c, RECORD))
+    assert not db.write_now(lambda c: claim(c, replace(RECORD, created_at=10**15)))
     db.write_now(lambda c: release(c, ORG, "k"))
-    assert db.write_now(lambda c: claim(c, RECORD)) is None
+    assert db.write_now(lambda c: claim(c, RECORD))
     db.write_now(lambda c: attach_transaction(c, ORG, "k", "tx_1"))
     db.write_now(lambda c: finish(c, ORG, "k", 200, "{}", 100))
     db.write_now(lambda c: release(c, ORG, "k"))
@@ -769,7 +777,44 @@ def test_key_is_held_until_it_is_freed_or_its_answer_is_old(db: Database) -> Non
     assert (answered.status_code, answered.response, answered.tx_id) == (200, "{}", "tx_1")
     assert db.read_now(lambda c: find(c, ORG, "k", 100 + LIFETIME)) is None
     assert db.read_now(lambda c: find(c, OTHER, "k", 0)) is None
-    assert db.write_now(lambda c: claim(c, replace(RECORD, created_at=100 + LIFETIME))) is None
+    assert not db.write_now(lambda c: claim(c, replace(RECORD, created_at=100 + LIFETIME - 1)))
+    assert db.write_now(lambda c: claim(c, replace(RECORD, created_at=100 + LIFETIME, path="/v1/other")))
+    renewed = db.read_now(lambda c: find(c, ORG, "k", 0))
+    assert renewed is not None
+    assert (renewed.state, renewed.path, renewed.tx_id, renewed.response) == ("running", "/v1/other", None, None)
+
+
+def test_callers_of_two_scopes_hold_one_key(db: Database) -> None:
+    def place(scope: str, now: int = 5) -> tuple[str, str | None]:
+        key, found = db.read_now(lambda c: find_own(c, ORG, "k", scope, now))
+        return key, None if found is None else found.path
+
+    # The first is found under the key itself, where a version without scopes looks for it
+    assert place("wal_1") == place("wal_2") == ("k", None)
+    assert db.write_now(lambda c: claim(c, replace(RECORD, scope="wal_1", path="/1")))
+    assert place("wal_1") == ("k", "/1")
+    assert place("wal_2") == ("wal_2\nk", None)
+    assert place("") == ("\nk", None)
+    assert db.write_now(lambda c: claim(c, replace(RECORD, key="wal_2\nk", scope="wal_2", path="/2")))
+    assert place("wal_2") == ("wal_2\nk", "/2")
+
+    # The first ends: the other stays where it is, and cannot be claimed a second time
+    db.write_now(lambda c: release(c, ORG, "k"))
+    assert place("wal_2") == ("wal_2\nk", "/2")
+    assert not db.write_now(lambda c: claim(c, replace(RECORD, scope="wal_2")))
+    assert db.write_now(lambda c: claim(c, replace(RECORD, scope="wal_1", path="/1")))
+    assert not db.write_now(lambda c: claim(c, replace(RECORD, key="wal_1\nk", scope="wal_1")))
+    db.write_now(lambda c: finish(c, ORG, "k", 200, "{}", 100))
+    assert place("wal_1", 100 + LIFETIME) == ("k", None)
+
+
+def test_record_without_a_scope_is_everyones_in_the_organisation(db: Database) -> None:
+    assert db.write_now(lambda c: claim(c, RECORD))
+    for scope in ("", "wal_1", "key_1"):
+        key, found = db.read_now(lambda c, scope=scope: find_own(c, ORG, "k", scope, 5))  # type: ignore[misc]
+        assert (key, found) == ("k", RECORD)
+        own = replace(RECORD, key=f"{scope}\nk", scope=scope)
+        assert not db.write_now(lambda c, own=own: claim(c, own))  # type: ignore[misc]
 
 
 def test_answer_is_stored_only_by_the_node_that_runs_the_request(db: Database) -> None:

@@ -1,0 +1,14 @@
+"""Store with each idempotency key whose it is; keys without a scope remain the organisation's until they expire."""
+
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+oldest_code = "0001"
+
+
+def upgrade() -> None:
+    """Add the column."""
+    postgresql = op.get_bind().dialect.name == "postgresql"
+    column = 'IF NOT EXISTS scope VARCHAR COLLATE "C"' if postgresql else "scope VARCHAR"
+    op.execute(f"ALTER TABLE idempotency ADD COLUMN {column}")
