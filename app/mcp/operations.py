@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 import httpx
 
+from app.api.repetition import FIRST_CALL, PREFER_FIRST_CALL
+
 Json = dict[str, Any]
 
 _JSON = "application/json"
@@ -19,11 +21,15 @@ _CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the API answered: a status and its JSON; the status is 0 if there was no answer."""
+    """What the API answered: a status and its JSON; the status is 0 if there was no answer.
+
+    ``first_called_at`` is the time of the first request with the same idempotency key, if this one repeats it.
+    """
 
     status: int
     body: Json
     retry_after: str | None = None
+    first_called_at: str | None = None
 
     @property
     def good(self) -> bool:
@@ -139,7 +145,7 @@ class Api:
         """Send a request and return its answer, whatever it is. Raises BadArgumentError."""
         described = self.operations[operation_id].request(arguments)
         try:
-            request = self._client.build_request(**described)
+            request = self._client.build_request(**described, headers={"Prefer": PREFER_FIRST_CALL})
         except (ValueError, httpx.InvalidURL):
             raise BadArgumentError("A number is not finite, or an argument is too long.") from None
         try:
@@ -151,7 +157,8 @@ class Api:
             return Reply(0, {})
         if response.is_error and "message" in body.get("error", {}):
             body["error"]["message"] = self.operations.in_arguments(body["error"]["message"])
-        return Reply(response.status_code, body, response.headers.get("Retry-After"))
+        headers = response.headers
+        return Reply(response.status_code, body, headers.get("Retry-After"), headers.get(FIRST_CALL))
 
 
 def _snake(name: str) -> str:

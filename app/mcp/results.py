@@ -30,7 +30,15 @@ _AROUND: Mapping[str, Json] = {
     "message": {"type": "string", "description": "What happened and what to do next, in words."},
     "idempotency_key": {
         **_STRING_OR_NULL,
-        "description": "Repeat the call with this key to learn what became of it; null for tools that change nothing.",
+        "description": "Repeat the call with this key to learn its outcome; null if the call had no valid key.",
+    },
+    "repeated": {
+        "type": "boolean",
+        "description": "True if an earlier call used this key: all calls with it together have this one outcome.",
+    },
+    "first_called_at": {
+        **_STRING_OR_NULL,
+        "description": "When that earlier call was made (ISO 8601, UTC); null unless `repeated`.",
     },
     "refusal": {
         "description": "Which rule of the policy refuses the payment; null if none does.",
@@ -108,6 +116,8 @@ def result(
         "outcome": outcome,
         "message": " ".join(_sentences(outcome, answer, error, refusal, key)),
         "idempotency_key": key,
+        "repeated": answer.first_called_at is not None,
+        "first_called_at": answer.first_called_at,
         "refusal": refusal,
         "error": error and {name: error[name] for name in _DEFINITIONS["Error"]["properties"] if name in error},
         "data": data if answer.good else None,
@@ -152,6 +162,8 @@ def _refusal(error: Json, verdict: Json | None) -> Json | None:
 
 
 def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | None, key: str | None) -> Iterable[str]:
+    if answer.first_called_at is not None:
+        yield f"The key was first used at {answer.first_called_at}; all calls with it have this one outcome."
     resource = answer.body.get("resource")
     said = f"answered {resource['status']}" if resource else "gave no answer"
     if answer.good and outcome == "refused":

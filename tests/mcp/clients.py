@@ -1,6 +1,7 @@
 """The official client of the Model Context Protocol, on a served world."""
 
 import contextlib
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,17 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import TextResourceContents
 
+from app.mcp.tools import TOOLS
 from tests.support.http import served
 from tests.support.service_world import Json, ServiceWorld
+
+CHANGING = {tool.name for tool in TOOLS if tool.changes}
+"""Tools that require an idempotency key."""
+
+
+def new_key() -> str:
+    """A key as an agent is to choose it for each payment that it intends."""
+    return str(uuid.uuid4())
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,12 @@ class Agent:
     client: Client
 
     async def call(self, tool: str, **arguments: Any) -> Json:
-        """The structured content of a result; the client has checked it against the tool's schema."""
+        """The structured content of a result; the client has checked it against the tool's schema.
+
+        A tool that requires an idempotency key gets a new one unless it is given.
+        """
+        if tool in CHANGING:
+            arguments.setdefault("idempotency_key", new_key())
         result = await self.client.call_tool(tool, arguments)
         content: Json = result.structured_content
         assert result.is_error == (content["outcome"] not in {"done", "pending"}), content

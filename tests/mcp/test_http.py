@@ -11,16 +11,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from app.core.errors import UnavailableError
-from app.core.timestamps import now_ms
+from app.core.timestamps import now_ms, parse_iso_ms
 from app.mcp.tools import TOOLS
 from app.submission.restoration import Restoration, mark_restored
-from tests.mcp.clients import agent, connected, headers_of
+from tests.mcp.clients import CHANGING, agent, connected, headers_of, new_key
 from tests.support.http import served, site
 from tests.support.service_world import Json, ServiceWorld, error_of
 from tests.support.unowned import unowned
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+_KEY = "one payment of the test"
 _OUTPUT = b"the answer"
 _PROOF = f"sha256:{hashlib.sha256(_OUTPUT).hexdigest()}"
 
@@ -78,6 +79,7 @@ async def test_every_tool_over_http(world: ServiceWorld) -> None:
         locked = await done("create_escrow", **terms, expected_output_hash=_PROOF)
         async with served(world) as url, connected(url, await headers_of(world, worker)) as other:
             proof = {"escrow_id": locked["escrow_id"], "proof_type": "output_hash", "proof": _PROOF}
+            proof["idempotency_key"] = new_key()
             completed = await other.call_tool("complete_escrow", proof)
             called.add("complete_escrow")
         assert completed.structured_content["data"]["status"] == "released"
@@ -90,31 +92,72 @@ async def test_refusal_names_rule_limit_headroom_and_when_it_passes(world: Servi
     async with agent(world, maxPerDay="5") as one:
         await one.call("pay", to=payee, amount="4")
 
-        refused = await one.call("pay", to=payee, amount="2.50", idempotency_key="order 7")
+        refused = await one.call("pay", to=payee, amount="2.50", idempotency_key="seventh order of the day")
 
         refusal = refused["refusal"]
         assert refusal["rule"] == "max_per_day"
         assert (refusal["limit"], refusal["attempted"], refusal["headroom"]) == ("5.00", "6.50", "1.00")
         assert refusal["retry_at"] is not None
         assert refusal["retry_at"] in refused["message"]
-        assert refused["idempotency_key"] == "order 7"
+        assert refused["idempotency_key"] == "seventh order of the day"
         assert refused["error"]["code"] == "policy_violation"
         assert refused["data"] is None
         assert await world.balance(payee) == 4_000_000
 
 
-async def test_key_of_a_result_repeats_it_and_another_pays_again(world: ServiceWorld) -> None:
-    payee = await world.payee()
+async def test_repeated_key_returns_the_first_outcome_and_its_time(world: ServiceWorld) -> None:
+    payee, key = await world.payee(), new_key()
     async with agent(world) as one:
-        first = await one.call("pay", to=payee, amount="1")
-
-        again = await one.call("pay", to=payee, amount="1", idempotency_key=first["idempotency_key"])
+        first = await one.call("pay", to=payee, amount="1", idempotency_key=key)
+        again = await one.call("pay", to=payee, amount="1.00", idempotency_key=key)
         other = await one.call("pay", to=payee, amount="1")
 
-        assert first["idempotency_key"].startswith("mcp_")
-        assert again["data"]["tx_id"] == first["data"]["tx_id"]
+        assert (first["repeated"], first["first_called_at"]) == (False, None)
+        assert (other["repeated"], other["first_called_at"]) == (False, None)
+        assert again["repeated"] is True
+        assert abs(parse_iso_ms(again["first_called_at"]) - now_ms()) < 60_000
+        assert again["first_called_at"] in again["message"]
+        assert (again["outcome"], again["data"]) == ("done", first["data"])
+        assert again["idempotency_key"] == first["idempotency_key"] == key
         assert other["data"]["tx_id"] != first["data"]["tx_id"]
         assert await world.balance(payee) == 2_000_000
+
+
+async def test_answer_over_http_names_the_first_call_only_if_asked(world: ServiceWorld) -> None:
+    wallet, to, headers = await world.wallet(), await world.payee(), {"Idempotency-Key": new_key()}
+    await world.pay(wallet, to, "1", headers=headers)
+    plain = await world.pay(wallet, to, "1", headers=headers)
+    asked = await world.pay(wallet, to, "1", headers={**headers, "Prefer": "first-called-at"})
+
+    assert plain.headers["idempotent-replayed"] == asked.headers["idempotent-replayed"] == "true"
+    assert "first-called-at" not in plain.headers
+    assert asked.headers["first-called-at"].endswith("Z")
+    assert asked.content == plain.content
+
+
+@pytest.mark.parametrize("key", [None, "", "short", 15 * "x", " " * 20, f"  {'x' * 15}  ", 10**20, ["x" * 16], True])
+@pytest.mark.parametrize("tool", sorted(CHANGING))
+async def test_call_without_a_valid_key_changes_nothing(world: ServiceWorld, tool: str, key: Any) -> None:
+    async with agent(world) as one:
+        arguments = {} if key is None else {"idempotency_key": key}
+        result = await one.client.call_tool(
+            tool, {"to": "x", "amount": "1", **arguments} if tool == "pay" else arguments
+        )
+
+    content = result.structured_content
+    assert result.is_error
+    assert (content["outcome"], content["idempotency_key"]) == ("invalid", None)
+    for said in ("idempotency_key", "required", "at least 16 characters", "Nothing was paid", "new random key"):
+        assert said in content["message"]
+
+
+async def test_payment_without_a_key_pays_nothing(world: ServiceWorld) -> None:
+    payee = await world.payee()
+    async with agent(world) as one:
+        for arguments in ({}, {"idempotency_key": None}, {"idempotency_key": "order-1"}):
+            refused = await one.client.call_tool("pay", {"to": payee, "amount": "1", **arguments})
+            assert "Nothing was paid" in refused.structured_content["message"]
+    assert await world.balance(payee) == 0
 
 
 async def test_payment_whose_outcome_is_unknown_says_so_and_how_to_go_on(own_world: ServiceWorld) -> None:
@@ -122,10 +165,10 @@ async def test_payment_whose_outcome_is_unknown_says_so_and_how_to_go_on(own_wor
     async with agent(own_world) as one:
         own_world.line.lose_requests = lambda _method: True
 
-        lost = await one.call("pay", to=payee, amount="1", idempotency_key="k")
+        lost = await one.call("pay", to=payee, amount="1", idempotency_key=_KEY)
 
         own_world.line.mend()
-        again = await one.call("pay", to=payee, amount="1", idempotency_key="k")
+        again = await one.call("pay", to=payee, amount="1", idempotency_key=_KEY)
         assert lost["outcome"] == "unknown"
         assert lost["error"]["code"] == "chain_unavailable"
         assert "idempotency_key" in lost["message"]
@@ -165,8 +208,8 @@ async def test_payment_after_a_restore_asks_whether_it_was_made(
         # What a start on these data would read.
         monkeypatch.setattr(world.service.part(Restoration), "_restored_at", now_ms())
 
-        asked = await one.call("pay", to=payee, amount="1", idempotency_key="k")
-        made = await one.call("pay", to=payee, amount="1", idempotency_key="k", after_restore=True)
+        asked = await one.call("pay", to=payee, amount="1", idempotency_key=_KEY)
+        made = await one.call("pay", to=payee, amount="1", idempotency_key=_KEY, after_restore=True)
 
         assert (asked["outcome"], asked["error"]["code"]) == ("unknown", "restore_unacknowledged")
         for name in ("`after_restore`", "`list_transactions`", "`get_transaction`", "`idempotency_key`"):
@@ -217,7 +260,9 @@ async def test_wrong_arguments_are_named_and_change_nothing(
 
 async def test_number_that_is_not_finite_is_invalid(world: ServiceWorld) -> None:
     headers = {**await headers_of(world, await world.wallet()), "Accept": "application/json, text/event-stream"}
-    call = _rpc("tools/call", name="pay", arguments={"to": await world.payee(), "amount": float("inf")})
+    call = _rpc(
+        "tools/call", name="pay", arguments={"to": await world.payee(), "amount": float("inf"), "idempotency_key": _KEY}
+    )
     async with served(world) as url, httpx.AsyncClient(base_url=url, headers=headers) as http:
         # JSON has no such number, but one that is too large becomes one.
         body = json.dumps(call).replace("Infinity", "1e400")
@@ -268,7 +313,7 @@ async def test_agents_key_alone_pays_nothing(world: ServiceWorld) -> None:
     headers = await headers_of(world, wallet)
     del headers["Session-Token"]
     async with served(world) as url, connected(url, headers) as client:
-        refused = await client.call_tool("pay", {"to": payee, "amount": "1"})
+        refused = await client.call_tool("pay", {"to": payee, "amount": "1", "idempotency_key": new_key()})
 
         assert refused.is_error
         assert refused.structured_content["error"]["code"] == "session_token_invalid"

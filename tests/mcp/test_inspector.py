@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from app.mcp.tools import TOOLS
-from tests.mcp.clients import headers_of
+from tests.mcp.clients import headers_of, new_key
 from tests.support.http import served
 from tests.support.node import x402_packages
 from tests.support.processes import PATIENCE
@@ -40,6 +40,7 @@ async def test_inspector_lists_the_tools_and_calls_one(world: ServiceWorld) -> N
     wallet, payee = await world.wallet(), await world.payee()
     headers = await headers_of(world, wallet)
     call = ("--method", "tools/call", "--tool-name", "pay", "--tool-arg", f"to={payee}", "--tool-arg", 'amount="1.50"')
+    call += ("--tool-arg", f"idempotency_key={new_key()}")
     async with served(world) as url:
         listed = await _inspect(url, headers, "--method", "tools/list")
         paid = await _inspect(url, headers, *call)

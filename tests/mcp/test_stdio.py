@@ -11,7 +11,7 @@ from mcp.client.stdio import stdio_client
 
 from app.mcp.tools import TOOLS
 from app.server.cli import main
-from tests.mcp.clients import headers_of, read
+from tests.mcp.clients import headers_of, new_key, read
 from tests.support.http import served
 from tests.support.processes import COMMAND_LINE
 from tests.support.service_world import ServiceWorld
@@ -24,7 +24,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 async def test_tools_over_standard_input_and_output(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="2")
     wallet, payee = await world.wallet(policy["policy_id"]), await world.payee()
-    headers = await headers_of(world, wallet)
+    headers, key = await headers_of(world, wallet), new_key()
     async with served(world) as url:
         parameters = StdioServerParameters(
             command=sys.executable,
@@ -39,12 +39,15 @@ async def test_tools_over_standard_input_and_output(world: ServiceWorld) -> None
         )
         async with Client(stdio_client(parameters)) as client:
             listed = await client.list_tools()
-            paid = await client.call_tool("pay", {"to": payee, "amount": "1.50"})
-            refused = await client.call_tool("pay", {"to": payee, "amount": "2.50"})
+            paid = await client.call_tool("pay", {"to": payee, "amount": "1.50", "idempotency_key": key})
+            again = await client.call_tool("pay", {"to": payee, "amount": "1.50", "idempotency_key": key})
+            refused = await client.call_tool("pay", {"to": payee, "amount": "2.50", "idempotency_key": new_key()})
             policy_text = await read(client, "agent-vault://policy")
 
     assert {tool.name for tool in listed.tools} == {tool.name for tool in TOOLS}
     assert paid.structured_content["outcome"] == "done"
+    assert again.structured_content["repeated"] is True
+    assert again.structured_content["data"] == paid.structured_content["data"]
     assert refused.structured_content["refusal"]["rule"] == "max_per_tx"
     assert "at most 2.00 USDC" in policy_text
     assert await world.balance(payee) == 1_500_000
@@ -77,14 +80,13 @@ async def test_service_that_does_not_answer_leaves_the_outcome_unknown() -> None
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(_ROOT), "AGENT_VAULT_API_KEY": "avk_test_x"},
     )
     async with Client(stdio_client(parameters)) as client:
-        lost = await client.call_tool("pay", {"wallet_id": "wal_x", "to": "nobody", "amount": "1"})
-        unsent = await client.call_tool("pay", {"to": "nobody", "amount": "1"})
-        named = await client.call_tool("pay", {"to": "nobody", "amount": "1", "idempotency_key": "order 7"})
+        order = {"to": "nobody", "amount": "1", "idempotency_key": new_key()}
+        lost = await client.call_tool("pay", {"wallet_id": "wal_x", **order})
+        unsent = await client.call_tool("pay", order)
 
     assert lost.structured_content["outcome"] == "unknown"
-    assert lost.structured_content["idempotency_key"]
+    assert lost.structured_content["idempotency_key"] == order["idempotency_key"]
     # Without its vault's id, nothing was sent but the question for it.
     assert unsent.structured_content["outcome"] == "unavailable"
-    assert unsent.structured_content["idempotency_key"].startswith("mcp_")
+    assert unsent.structured_content["idempotency_key"] == order["idempotency_key"]
     assert "changed nothing and can be repeated" in unsent.structured_content["message"]
-    assert named.structured_content["idempotency_key"] == "order 7"

@@ -23,6 +23,8 @@ _CODES = {
     for code, kind in CATALOGUE.items()
     if kind.area in {"Requests", "Payments", "x402"} or code.startswith(("session_", "wallet_", "escrow_", "restore_"))
 } - {"method_not_allowed"}
+#: Operations that are sent by POST and change nothing.
+_ASKING = {"simulate_payment", "quote_paid_resource"}
 _SECRETS = ("token", "secret", "password", "api_key", "authorization")
 
 _each = pytest.mark.parametrize("tool", TOOLS, ids=[tool.name for tool in TOOLS])
@@ -72,8 +74,27 @@ def test_annotations_say_what_the_operation_does(tool: VaultTool) -> None:
     assert listed.annotations is not None
     assert listed.annotations.read_only_hint is not changes
     assert listed.annotations.destructive_hint is changes
-    if not changes:
-        assert listed.annotations.idempotent_hint is True
+    assert listed.annotations.idempotent_hint is True
+
+
+@_each
+def test_tool_that_changes_something_requires_a_key_of_its_own(tool: VaultTool) -> None:
+    listed = tool.described(_OPERATIONS)
+    operation = _OPERATIONS[tool.operation]
+    assert tool.changes is (operation.method != "GET" and tool.operation not in _ASKING)
+    if not tool.changes:
+        return
+
+    key = listed.input_schema["properties"]["idempotency_key"]
+    assert "idempotency_key" in listed.input_schema["required"]
+    assert (key["type"], key["minLength"]) == ("string", 16)
+    # Without a value that a model could copy
+    assert not {"example", "examples", "default", "const", "enum"} & key.keys()
+    assert not re.search(r"[`\"']|\d|such as|e\.g\.|for example", key["description"])
+    assert "\n" not in key["description"]
+    for said in ("new random key for each payment", "the same key to retry"):
+        assert said in key["description"]
+    assert "order-1024" not in listed.model_dump_json()
 
 
 @pytest.mark.parametrize(
