@@ -25,7 +25,8 @@ def main(data: Path) -> None:
     admin = httpx.Client(base_url=URL, headers={"Authorization": f"Bearer {key}"}, timeout=30)
 
     def post(path: str, **body: Any) -> Any:
-        return admin.post(path, json=body).raise_for_status().json()
+        key = {"Idempotency-Key": str(uuid.uuid4())}
+        return admin.post(path, json=body, headers=key).raise_for_status().json()
 
     name = f"example-{uuid.uuid4().hex[:8]}"
     # At most 0.05 USDC a request, 1 USDC a day, and only from this machine.

@@ -25,9 +25,10 @@ _REFERENCE = re.compile(r"#/components/schemas/(\w+)")
 
 _REQUEST_HEADERS: Mapping[str, Json] = {
     "Idempotency-Key": {
-        "description": "Alternative to the field idempotencyKey: within 24 hours, a repetition of what succeeded gets "
+        "description": "Alternative to the field idempotencyKey: a new random one for each intended change, the same "
+        "one to retry it. Within 24 hours, a repetition of what succeeded gets "
         "its answer and does nothing; what was refused is judged anew.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 255, "examples": ["order-1024"]},
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     },
     "Session-Token": {
         "description": "The wallet's session token, from `rotate-token`. Keys with the role agent need it; others may "

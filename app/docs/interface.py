@@ -14,8 +14,8 @@ Json = Mapping[str, Any]
 
 _JSON = "application/json"
 _TITLES = ("Type", "Meaning", "Example")
-#: Headers that every line of curl has or that clients rarely send.
-_NOT_SHOWN = ("Idempotency-Key", "If-Match")
+#: Headers of the lines of curl, each with its variable; clients rarely send others.
+_SHOWN = {"Idempotency-Key": "$NEW_KEY", "Session-Token": "$TOKEN"}
 
 
 def interface_page(document: Json, others: Sequence[Route]) -> DocPage:
@@ -46,7 +46,8 @@ class _Interface:
         return (
             f"<h1>{escape(info['title'])}</h1><p>{escape(info['description'])}</p>"
             "<p>Every request carries <code>Authorization: Bearer &lt;API key&gt;</code>. State-changing requests take "
-            "an idempotency key in the field <code>idempotencyKey</code> or the header <code>Idempotency-Key</code>. "
+            "an idempotency key in the field <code>idempotencyKey</code> or the header <code>Idempotency-Key</code>: "
+            "a new random one for each intended change, here <code>$NEW_KEY</code>, and the same one to retry. "
             'The same <a href="/openapi.json">as an OpenAPI document</a>, and <a href="/docs/explorer">to try</a>.</p>'
             f'<p class="row">{menu}</p>{sections}<h2 id="service">Service</h2>{_others(others)}'
             f'<h2 id="objects">Objects</h2>{self._objects()}'
@@ -58,8 +59,8 @@ class _Interface:
             if one["in"] == "path":
                 path = path.replace(f"{{{one['name']}}}", str(_example(one["schema"])))
         parts = ["curl -sS", f'"$URL{path}"', '-H "Authorization: Bearer $KEY"']
-        headers = {one["name"] for one in operation["parameters"] if one["in"] == "header"}.difference(_NOT_SHOWN)
-        parts += [f'-H "{name}: $TOKEN"' for name in sorted(headers)]
+        headers = {one["name"] for one in operation["parameters"] if one["in"] == "header"} & _SHOWN.keys()
+        parts += [f'-H "{name}: {_SHOWN[name]}"' for name in sorted(headers)]
         body = self._example_body(operation)
         if body is not None:
             parts += ['-H "Content-Type: application/json"', f"-d '{json.dumps(body)}'"]

@@ -49,7 +49,8 @@ class Quickstart:
         )
         return (
             f'curl -sS {shlex.quote(base_url + "/v1/payments")} -H "Authorization: Bearer $(cat {key_file})" '
-            f"-H 'Content-Type: application/json' -d {shlex.quote(body)}"
+            # Each run of the line is another intended payment.
+            f"-H 'Content-Type: application/json' -H \"Idempotency-Key: $(date +%s%N)\" -d {shlex.quote(body)}"
         )
 
 

@@ -1,7 +1,9 @@
 """Types the commands of the guides as they are shown, on a service of their own, and looks at what comes back."""
 
 import json
+import re
 import socket
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +50,8 @@ class _Story:
 
     async def types(self, guide: str, pattern: str, **values: str) -> str:
         """Type the guide's one block that has the pattern; `values` replace what it shows."""
-        reader = Reader(self.folder, _BLOCKS[guide], {**values, **self.values}, **self.environment)
+        environment = {**self.environment, "NEW_KEY": str(uuid.uuid4())}
+        reader = Reader(self.folder, _BLOCKS[guide], {**values, **self.values}, **environment)
         return await reader.types(pattern)
 
     async def told(self, guide: str, pattern: str, values: dict[str, str] | None = None) -> list[Any]:
@@ -103,6 +106,16 @@ async def test_every_command_of_a_guide_is_typed_or_says_why_not() -> None:
             continue
         left = [block for block in blocks if any(one in block for one in _ON_POSTGRESQL)]
         assert _THIS.count(f'("{guide}"') == len(blocks) - len(left), guide
+
+
+async def test_every_command_that_changes_something_sends_an_idempotency_key() -> None:
+    changes = 0
+    for guide, blocks in _BLOCKS.items():
+        for command in re.split(r"\n(?=curl|ask)", "\n".join(blocks)):
+            if re.search(r"/v1/", command) and re.search(r" -d | -X ", command):
+                changes += 1
+                assert re.search(r"[Ii]dempotency-?Key", command), f"{guide}: {command}"
+    assert changes >= 15
 
 
 async def test_rules_of_alerts_are_set(story: _Story) -> None:

@@ -40,10 +40,9 @@ async def test_inspector_lists_the_tools_and_calls_one(world: ServiceWorld) -> N
     wallet, payee = await world.wallet(), await world.payee()
     headers = await headers_of(world, wallet)
     call = ("--method", "tools/call", "--tool-name", "pay", "--tool-arg", f"to={payee}", "--tool-arg", 'amount="1.50"')
-    call += ("--tool-arg", f"idempotency_key={new_key()}")
     async with served(world) as url:
         listed = await _inspect(url, headers, "--method", "tools/list")
-        paid = await _inspect(url, headers, *call)
+        paid = await _inspect(url, headers, *call, "--tool-arg", f"idempotency_key={new_key()}")
 
     assert {tool["name"] for tool in listed["tools"]} == {tool.name for tool in TOOLS}
     assert paid["structuredContent"]["outcome"] == "done"
