@@ -30,7 +30,7 @@ _LEAST = "0.000001"
 
 @dataclass(frozen=True, slots=True)
 class VaultTool:
-    """A tool and the operation that it calls; one that ``changes`` anything takes an idempotency key.
+    """A tool and its operation. A tool that ``changes`` anything requires an idempotency key.
 
     ``wallet`` is the argument that is the API key's own wallet unless it is given, ``fixed`` what the tool decides
     itself, ``optional`` what it has a value for. ``explain`` asks for the verdict on a refused payment.
@@ -77,7 +77,7 @@ class VaultTool:
                 title=self.title,
                 read_only_hint=not self.changes,
                 destructive_hint=self.changes,
-                # What changes something takes a key, under which it happens once.
+                # Changing tools require a key, and a key takes effect once.
                 idempotent_hint=True,
                 open_world_hint=self.changes,
             ),

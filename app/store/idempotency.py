@@ -36,7 +36,7 @@ class IdempotencyRecord:
     """The request that holds a key. `body_hash` is of the parsed body, so that formatting does not matter.
 
     `sealed_for` is the digest of the API key under which a secret answer is sealed. `node` is the one of several on
-    which it runs. `scope` is that of the caller, or `None` if a version without scopes stored the record.
+    which it runs. `scope` names the caller; `None`: stored by a version without scopes.
     """
 
     org: str
@@ -65,9 +65,9 @@ def claim(connection: Connection, record: IdempotencyRecord) -> bool:
 
 
 def find_own(connection: Connection, org: str, key: str, scope: str, now: int) -> tuple[str, IdempotencyRecord | None]:
-    """Return the key under which a caller's request is stored or to be stored, and its record if there is one.
+    """Return the stored form of a caller's key, and its record if there is one.
 
-    A record without a scope may be anyone's in the organisation, as the version that stored it had it.
+    A record without a scope belongs to the whole organisation: the version that stored it had no scopes.
     """
     given = {"org": org, "key": key, "other": _other(key, scope)}
     held = [one for one in fetch_all(connection, IdempotencyRecord, _OF_CALLER, given) if not _is_over(one, now)]
@@ -137,14 +137,14 @@ def purge(connection: Connection, now: int) -> int:
 
 
 def _other(key: str, scope: str) -> str:
-    """Return the other of the two keys under which a caller's request may be stored; no client's key has a new line."""
+    """Return the other stored form of a caller's key. Keys of clients contain no line feed, so the forms differ."""
     beginning = f"{scope}\n"
     return key.removeprefix(beginning) if key.startswith(beginning) else beginning + key
 
 
 @cache
 def _claiming(dialect: str) -> Any:
-    """Return the statement that claims a key unless the caller holds it under the other one: both in one round trip."""
+    """Return the statement that claims a key unless the caller holds its other form: check and claim are one."""
     other, now = table.alias(), bindparam("created_at", type_=table.c.created_at.type)
     held = exists().where(
         other.c.org == bindparam("org"),

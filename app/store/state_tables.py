@@ -192,7 +192,7 @@ idempotency = Table(
     Column("node", String, comment="on which the request runs; null if on none, and on SQLite"),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
-    Column("scope", String, comment="whose key it is; null if stored by a version without scopes"),
+    Column("scope", String, comment="wallet, viewer's API key or empty; null from a version without scopes"),
 )
 
 escrow_details = Table(

@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What identifies a request (organisation, scope and key), and what its repetitions must have in common.
+    """Identifies a request by organisation, scope and key, and holds the properties that its repetitions share.
 
-    ``sealed_for`` is the digest of the API key under which a secret answer is sealed. ``scope`` names the caller whose
-    key it is: the wallet of an agent, the API key of a viewer; it is empty for operators and admins, who share theirs.
+    ``sealed_for`` is the digest of the API key under which a secret answer is sealed. ``scope`` is an agent's wallet,
+    a viewer's API key, or empty for operators and admins, who share their keys.
     """
 
     org: str

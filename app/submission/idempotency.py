@@ -22,7 +22,7 @@ from app.submission.claim import Claim, in_progress
 from app.submission.fingerprint import Fingerprint
 
 Caller = tuple[str, str, str]
-"""Organisation, scope and key: what all repetitions of a request share, and no other request."""
+"""Organisation, scope and key, which identify a request and its repetitions."""
 
 _PAUSE = 0.1
 """Seconds between two looks whether another node has ended the first request."""

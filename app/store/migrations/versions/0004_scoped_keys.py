@@ -1,4 +1,4 @@
-"""Store with each idempotency key whose it is; keys without a scope remain the organisation's until they expire."""
+"""Add the scope of idempotency keys; keys without one remain the organisation's until they expire."""
 
 from alembic import op
 
