@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.chain.client import ChainClient
-from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.errors import ChainUnavailable, HistoryNotAvailable, RpcError
 from idl.codec import Codec
 from idl.transactions import RawTransaction, signed
 from indexer.decode import decode_transaction
@@ -71,7 +71,8 @@ class AllowanceReader:
         try:
             transaction, signers = decode_transaction(raw, self._codec), signed(raw).signers
         except ValueError as error:
-            raise ChainUnavailable("the node's transaction is malformed") from error
+            # A stranger may have sent it there: it must not delay the other allowances.
+            raise HistoryNotAvailable("a transaction of the allowance cannot be read") from error
         if transaction is None:
             raise ChainUnavailable("the node lists a failed transaction as successful")
         left = _left(transaction, one.allowance, one.tokens)

@@ -3,20 +3,21 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from app.chain.client import ChainClient
-from app.chain.errors import ChainUnavailable, HistoryNotAvailable, RpcError
+from app.chain.errors import HistoryNotAvailable, RpcError
 from app.chain.records import HistoryEntry
 from app.chain.transport import Transport
 from app.core.recent import Recent
 from idl.codec import Codec
 from indexer.accounts import FollowedAccount
 from indexer.allowances import AllowanceReader
-from indexer.decode import decode_transaction
+from indexer.reading import Found, TransactionReader
 from indexer.reconcile import Reconciler
-from indexer.records import ChainTransaction, Hole, Position
+from indexer.records import Hole, Position, TransactionHole
 from indexer.store import Events, EventStore, EventTables, StoredEvent
 from indexer.wakeup import LogListener
 
@@ -32,6 +33,11 @@ _PRUNED_AFTER = 1000
 """Slots without a transaction of the program after which it is checked whether the node still has what came before."""
 _REMEMBERED = 10_000
 """Stored transactions about which the store need not be asked when a node notifies of one that is not among them."""
+_RETRIES = 50
+"""The most holes that one check retries."""
+_LISTED = 1_000
+_LASTING = 10.0
+"""Seconds for which an event may be missing because transactions are stored out of their order."""
 _LATE_EVERY = 5
 """Every fifth check looks for late transactions and fills gaps."""
 
@@ -64,9 +70,9 @@ class Indexer:
         """
         assert (db_path is None) != (events is None)
         self._events = events or EventStore(db_path or "", orgs=orgs)
-        self._codec = codec
         self._program = str(codec.program_id)
         self._chain = ChainClient(transport, program_id=codec.program_id)
+        self._reader = TransactionReader(self._chain, codec)
         self._reconciler = Reconciler(self._chain, self._events, codec, self._ingest)
         self._allowances = AllowanceReader(self._chain, self._events, codec)
         self._poll_interval = poll_interval
@@ -79,6 +85,8 @@ class Indexer:
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._failing_since: float | None = None
+        self._gaps: dict[str, float] = {}
+        """Since when vaults and organisations have lacked an event."""
 
     @property
     def store(self) -> EventStore:
@@ -128,6 +136,18 @@ class Indexer:
         """Return the parts of the history that no node has given, oldest first."""
         return await self._events.look_up(lambda store: store.holes())
 
+    async def transaction_holes(self) -> list[TransactionHole]:
+        """Return the unreadable transactions, newest first, at most 1,000."""
+        return await self._events.look_up(lambda store: store.transaction_holes.newest(_LISTED))
+
+    async def gaps(self) -> list[str]:
+        """Return the vaults and organisations with a gap that is not momentary."""
+        now = time.monotonic()
+        stored = await self._events.look_up(lambda store: store.streams_with_gaps())
+        found = {*stored, *self._reconciler.doubted}
+        self._gaps = {one: self._gaps.get(one, now) for one in found}
+        return sorted(one for one, since in self._gaps.items() if now - since >= _LASTING)
+
     async def newest_block_time(self) -> int | None:
         """Return the Unix second of the newest block with a stored transaction."""
         return await self._events.look_up(lambda store: store.newest_block_time())
@@ -159,21 +179,22 @@ class Indexer:
     async def catch_up(self, *, seen: int | None = None) -> int:
         """Store everything in the program's history that is not stored yet; return how many rows were added.
 
-        With `seen` it raises `RpcError` if the node has not seen this slot or does not serve all that it lists.
+        An unreadable transaction becomes a hole. With `seen` it raises `RpcError` if the node has not seen this
+        slot, or does not serve yet what it lists.
         """
         history = await self._history(seen or 0)
         added = 0
         for start in range(0, len(history), _CHUNK):
             chunk = history[start : start + _CHUNK]
-            wanted = await self.unknown([one.signature for one in chunk if not one.failed])
-            transactions, missing = await self._fetch(wanted)
-            if missing:
+            slots = {one.signature: one.slot for one in chunk if not one.failed}
+            found = await self._reader.read({one: slots[one] for one in await self.unknown(list(slots))})
+            if found.missing:
                 # The history lists what the node cannot serve yet, and the cursor must not pass it.
-                added += await self._store(transactions)
+                added += await self._store(found)
                 if seen is not None:
                     raise HistoryNotAvailable("the node, or another at its address, does not serve all that it lists")
                 return added
-            added += await self._store(transactions, cursor=(PROGRAM_CURSOR, chunk[-1].signature))
+            added += await self._store(found, cursor=(PROGRAM_CURSOR, chunk[-1].signature))
         return added
 
     async def _history(self, seen: int) -> list[HistoryEntry]:
@@ -194,7 +215,9 @@ class Indexer:
         suspicious = refusal is not None or (history and history[0].slot > slot + _PRUNED_AFTER)
         if not suspicious or await self._reconciler.knows(cursor):
             if refusal is not None:
-                raise refusal
+                # Another node at its address knows the cursor. The history after an older transaction has the rest.
+                older = await self._events.look_up(lambda store: store.last_finalized(slot - 1))
+                return await self._chain.history(self._program, older, seen=seen)
             return history
         if refusal is not None:
             history = await self._chain.history(self._program, None, seen=seen)
@@ -217,12 +240,22 @@ class Indexer:
             await self.catch_up(seen=slot)
         except RpcError:
             return False
-        return await self._events.look_up(lambda store: store.holds(account, count))
+        whole = await self._events.look_up(lambda store: store.holds(account, count))
+        self._reconciler.doubted.pop(account, None)
+        if not whole:
+            self.doubt(account, count)
+        return whole
+
+    def doubt(self, account: str, count: int) -> None:
+        """Have the next checks fill the gap of a vault or organisation with this number of events on the chain."""
+        if self._tasks:  # otherwise another process follows
+            self._reconciler.doubted[account] = count
 
     async def check(self, *, late: bool = True) -> None:
         """Compare the store with the chain once."""
         await self._reconciler.finalize()
         await self._look()
+        await self._retry_holes()
         if late:
             await self._reconciler.catch_late()
             await self._reconciler.fill_holes()
@@ -277,42 +310,46 @@ class Indexer:
             # What was stored before may have been rolled back since.
             doubtful = [one for one in hints if one in self._seen]
             known = set(doubtful).difference(await self.unknown(doubtful)) if doubtful else ()
-            transactions, missing = await self._fetch([one for one in hints if one not in known])
+            found = await self._reader.read({one: 0 for one in hints if one not in known})
         except Exception:
             self._hints = {**hints, **self._hints}
             raise
-        await self._store(transactions)
-        again = {one: hints[one] + 1 for one in missing if hints[one] < _TRIES}
+        # Holes are noted with their slots when the history lists them.
+        await self._store(found._replace(holes=[]))
+        again = {one: hints[one] + 1 for one in found.missing if hints[one] < _TRIES}
         if again:
             self._hints = {**again, **self._hints}
             asyncio.get_running_loop().call_later(_RETRY_PAUSE, self._woken.set)
 
-    async def _ingest(self, signatures: Sequence[str]) -> int:
-        added = 0
+    async def _ingest(self, slots: Mapping[str, int], *, again: bool = False) -> int:
+        added, signatures = 0, list(slots)
         for start in range(0, len(signatures), _CHUNK):
-            transactions, _ = await self._fetch(signatures[start : start + _CHUNK])
-            added += await self._store(transactions)
+            chunk = {one: slots[one] for one in signatures[start : start + _CHUNK]}
+            added += await self._store(await self._reader.read(chunk), again=chunk if again else ())
         return added
 
-    async def _fetch(self, signatures: Sequence[str]) -> tuple[list[ChainTransaction], list[str]]:
-        """Return the decoded transactions, and the signatures that the node does not serve."""
-        raw = await self._chain.transactions(signatures)
-        missing = [one for one, found in zip(signatures, raw, strict=True) if found is None]
-        if (refusal := next((one for one in raw if isinstance(one, RpcError)), None)) is not None:
-            raise refusal
-        try:
-            known = [one for one in raw if one is not None and not isinstance(one, RpcError)]
-            decoded = [decode_transaction(one, self._codec) for one in known]
-        except ValueError as error:
-            raise ChainUnavailable("the node's transaction is malformed") from error
-        transactions = [one for one in decoded if one is not None]
-        if not {one.signature for one in transactions} <= set(signatures):
-            raise ChainUnavailable("the node answered with another transaction")
-        return transactions, missing
+    async def _retry_holes(self) -> None:
+        """Retry some of the unreadable transactions."""
+        now = int(time.time())
+        due = await self._events.look_up(lambda store: store.transaction_holes.due(now, _RETRIES))
+        if due:
+            asked = {one.signature: one for one in due}
+            try:
+                found = await self._reader.read({one.signature: one.slot for one in due})
+            except RpcError:
+                found = Found([], [], due)
+            left = [*found.missing, *(one.signature for one in found.holes)]
+            await self._store(found._replace(holes=[asked[one] for one in left]), again=asked)
 
-    async def _store(self, transactions: Sequence[ChainTransaction], cursor: tuple[str, str] | None = None) -> int:
+    async def _store(self, found: Found, *, cursor: tuple[str, str] | None = None, again: Collection[str] = ()) -> int:
+        """Store transactions and note holes; of those read `again`, close the holes and add events that are missing."""
+        transactions = found.transactions
+        closed = set(again).difference(found.missing, (one.signature for one in found.holes))
+
         def record(store: EventTables) -> tuple[int, int]:
-            added = store.record(transactions, cursor=cursor)
+            store.transaction_holes.close(list(closed))
+            store.transaction_holes.put(found.holes, int(time.time()))
+            added = store.replace(transactions) if again else store.record(transactions, cursor=cursor)
             # Writers follow one another, so no row of another one can be newer than one that was added here.
             return added, store.last_stored if added else store.newest_row()
 

@@ -2,8 +2,9 @@
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from app.chain.client import ACCOUNT_BATCH, COMMITMENT, ChainClient
 from app.chain.confirmations import STATUS_BATCH
@@ -15,8 +16,13 @@ from indexer.store import Events, EventTables
 
 logger = logging.getLogger(__name__)
 
-Ingest = Callable[[Sequence[str]], Awaitable[int]]
-"""Fetches and stores the transactions with these signatures, oldest first; returns the rows added."""
+
+class Ingest(Protocol):
+    """Fetches and stores the transactions with these signatures and slots, oldest first; returns the rows added."""
+
+    def __call__(self, slots: Mapping[str, int], *, again: bool = False) -> Awaitable[int]:
+        """Fetch and store; `again` replaces transactions stored without events."""
+
 
 _ACCOUNT_PREFIX = "tokens:"
 _ROUND = 4
@@ -24,6 +30,8 @@ _ROUND = 4
 _LOOKS = 3
 _LOOK_SLOTS = 8
 """How many looks, and how many finalized slots apart, must miss a transaction before it may count as rolled back."""
+_STREAMS, _REREAD = 8, 1000
+"""Vaults and organisations with gaps that one check looks after, and transactions that it rereads for each."""
 _READS = 3
 """How often at most an account is read in one check, while each reading finds transactions that were not stored."""
 _SKIPPED_AT_MOST = 64
@@ -47,8 +55,11 @@ class Reconciler:
         self._codec = codec
         self._program = str(codec.program_id)
         self._ingest = ingest
+        self.doubted: dict[str, int] = {}
+        """Vaults and organisations that may lack their last events, with the chain's count of them."""
         self._missing: dict[str, _Missing] = {}
         self._gaps: set[str] = set()
+        self._turn, self._round = "", 0
         # The number of oldest transactions whose fate the node did not know; the next check skips them.
         self._undecided = 0
         self._compared = ""
@@ -173,9 +184,9 @@ class Reconciler:
             if not await self.knows(hole.after):
                 continue
             history = await self._chain.history(self._program, hole.after)
-            wanted = [one.signature for one in history if not one.failed and one.slot <= hole.before_slot]
+            wanted = {one.signature: one.slot for one in history if not one.failed and one.slot <= hole.before_slot}
             await self._ingest_unknown(wanted)
-            if not await self._unknown(wanted):
+            if not await self._unknown(list(wanted)):
                 await self._events.write(lambda store: store.close_hole(hole))  # noqa: B023 - awaited at once
                 logger.info("the history after slot %d is complete again", hole.after_slot)
                 closed += 1
@@ -186,13 +197,27 @@ class Reconciler:
         return (await self._chain.statuses([signature], search_history=True)).found[0] is not None
 
     async def fill_gaps(self) -> int:
-        """Read the history of every vault and organisation that misses an event now and did at the last check.
+        """Reread the transactions of some vaults and organisations that had a gap at the last check, too.
 
         An event may be missing for a moment, because transactions are stored as they are confirmed.
         """
-        gaps = set(await self._events.look_up(lambda store: store.streams_with_gaps()))
-        lasting, self._gaps = gaps & self._gaps, gaps
-        return sum([await self._read(stream, None) for stream in sorted(lasting)])
+        for stream, count in list(self.doubted.items()):
+            if await self._events.look_up(lambda store: store.holds(stream, count)):  # noqa: B023 - awaited at once
+                self.doubted.pop(stream, None)
+        gaps = {*self.doubted, *await self._events.look_up(lambda store: store.streams_with_gaps())}
+        lasting, self._gaps, self._round = gaps & self._gaps, gaps, self._round + 1
+        # Doubted ones first, then the others in rotation: strangers may have many.
+        turn = sorted(lasting, key=lambda one: (one not in self.doubted, one <= self._turn, one))[:_STREAMS]
+        self._turn = turn[-1] if turn else ""
+        return sum([await self._fill(stream) for stream in turn])
+
+    async def _fill(self, stream: str) -> int:
+        """Reread transactions of a vault or organisation that are stored without events, or not at all."""
+        history = await self._chain.history(stream, None)
+        slots = {one.signature: one.slot for one in history if not one.failed}
+        doubtful = await self._events.read(lambda store: store.without_events(list(slots)))
+        start = self._round * _REREAD % max(1, len(doubtful))
+        return await self._ingest({one: slots[one] for one in doubtful[start : start + _REREAD]}, again=True)
 
     async def check_balances(self) -> int:
         """Compare balances with the chain's, and replace those of suspect accounts; return how many were replaced."""
@@ -238,8 +263,8 @@ class Reconciler:
             seen = await self._chain.balances([address])
             cursor = await self._events.read(lambda store: store.cursor(name))
             history = await self._chain.history(address, cursor, seen=seen.slot)
-            successful = [one.signature for one in history if not one.failed]
-            if not await self._unknown(successful):
+            successful = {one.signature: one.slot for one in history if not one.failed}
+            if not await self._unknown(list(successful)):
                 break
             # Read once more after them: in a slot that is not over, what came after the reading would look older.
             await self._ingest_unknown(successful)
@@ -259,11 +284,11 @@ class Reconciler:
 
     async def _read(self, address: str, until: str | None) -> int:
         history = await self._chain.history(address, until)
-        return await self._ingest_unknown([one.signature for one in history if not one.failed])
+        return await self._ingest_unknown({one.signature: one.slot for one in history if not one.failed})
 
-    async def _ingest_unknown(self, signatures: Sequence[str]) -> int:
-        unknown = await self._unknown(signatures)
-        return await self._ingest(unknown) if unknown else 0
+    async def _ingest_unknown(self, slots: Mapping[str, int]) -> int:
+        unknown = await self._unknown(list(slots))
+        return await self._ingest({one: slots[one] for one in unknown}) if unknown else 0
 
     async def _unknown(self, signatures: Sequence[str]) -> list[str]:
         return await self._events.read(lambda store: store.unknown(signatures))

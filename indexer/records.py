@@ -28,6 +28,19 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionHole:
+    """A transaction that the program's history lists and that no node serves in a readable form.
+
+    `since` is in Unix seconds.
+    """
+
+    signature: str
+    slot: int
+    reason: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """How far a vault or organisation is stored: the balance of its token account, and its last event's number.
 

@@ -42,6 +42,13 @@ TABLES = {
         after TEXT PRIMARY KEY,
         after_slot INTEGER NOT NULL,
         before_slot INTEGER NOT NULL""",
+    # Unreadable transactions of the program; `since` and `retry_at` are Unix seconds.
+    "transaction_holes": """
+        signature TEXT PRIMARY KEY,
+        slot INTEGER NOT NULL,
+        reason TEXT NOT NULL,
+        since INTEGER NOT NULL,
+        retry_at INTEGER NOT NULL""",
     # Token accounts of reserves (`vault` is null) and vaults. A `suspect` one moved in a transaction not stored yet.
     "token_accounts": """
         address TEXT PRIMARY KEY,
@@ -68,6 +75,8 @@ INDEXES = (
     "CREATE INDEX IF NOT EXISTS token_accounts_by_org ON token_accounts (org)",
     "CREATE INDEX IF NOT EXISTS allowances_by_tokens ON allowances (tokens)",
     "CREATE INDEX IF NOT EXISTS token_accounts_suspect ON token_accounts (address) WHERE suspect = 1",
+    "CREATE INDEX IF NOT EXISTS transaction_holes_due ON transaction_holes (retry_at)",
+    "CREATE INDEX IF NOT EXISTS transaction_holes_by_age ON transaction_holes (since, signature)",
     "CREATE INDEX IF NOT EXISTS streams_with_gaps ON streams (stream) WHERE last <> count",
 )
 POSTGRES_INDEXES = ("CREATE INDEX IF NOT EXISTS transactions_by_message ON transactions (message_hash)",)

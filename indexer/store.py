@@ -12,6 +12,7 @@ from solders.pubkey import Pubkey
 from sqlite_utils import Database
 
 from indexer.accounts import AccountsOfBatch, FollowedAccount, TokenAccounts
+from indexer.holes import TransactionHoles
 from indexer.records import ChainTransaction, Hole
 from indexer.rows import insert_rows, parts
 from indexer.schema import prepare
@@ -87,6 +88,7 @@ class EventTables:
         self._orgs = None if orgs is None else frozenset(orgs)
         self.accounts = TokenAccounts(statements)
         self.unread = UnreadAllowances(statements)
+        self.transaction_holes = TransactionHoles(statements)
         self.last_stored = 0
         """Id of the row that was stored last by this object; 0 if there is none."""
 
@@ -113,22 +115,36 @@ class EventTables:
         return None if row is None else str(row[0])
 
     def position(self, name: str) -> tuple[str | None, int | None]:
-        """Return the cursor `name`, and the slot of its transaction if that is stored."""
+        """Return the cursor `name`, and the slot of its transaction if that is stored or a hole."""
         row = self._db.execute(
-            "SELECT c.signature, t.slot FROM cursors c LEFT JOIN transactions t ON t.signature = c.signature"
-            " WHERE c.name = ?",
+            "SELECT c.signature, coalesce(t.slot, h.slot) FROM cursors c"
+            " LEFT JOIN transactions t ON t.signature = c.signature"
+            " LEFT JOIN transaction_holes h ON h.signature = c.signature WHERE c.name = ?",
             [name],
         ).fetchone()
         return (None, None) if row is None else (str(row[0]), None if row[1] is None else int(row[1]))
 
     def unknown(self, signatures: Sequence[str]) -> list[str]:
-        """Return the signatures that are not stored, in their order."""
-        known: set[str] = set()
-        for chunk in parts(signatures):
-            marks = ",".join("?" * len(chunk))
-            found = self._db.execute(f"SELECT signature FROM transactions WHERE signature IN ({marks})", chunk)  # noqa: S608 - only question marks
-            known.update(row[0] for row in found)
+        """Return the signatures that are neither stored nor holes, in their order."""
+        query = (
+            "SELECT signature FROM transactions WHERE signature IN ({0})"
+            " UNION ALL SELECT signature FROM transaction_holes WHERE signature IN ({0})"
+        )
+        known = self._among(signatures, query, times=2)
         return [one for one in signatures if one not in known]
+
+    def without_events(self, signatures: Sequence[str]) -> list[str]:
+        """Return the signatures of which no event of the program is stored, in their order."""
+        query = f"SELECT signature FROM events WHERE instruction <> {NOT_AN_EVENT} AND signature IN ({{0}})"  # noqa: S608 - a number
+        known = self._among(signatures, query)
+        return [one for one in signatures if one not in known]
+
+    def _among(self, signatures: Sequence[str], query: str, times: int = 1) -> set[str]:
+        """Return what a query finds, which takes the signatures so many times in the place of `{0}`."""
+        found: set[str] = set()
+        for part in parts(signatures):
+            found |= {row[0] for row in self._db.execute(query.format(",".join("?" * len(part))), [*part] * times)}
+        return found
 
     def last_rows(self, message_hashes: Sequence[str]) -> list[LastRow]:
         """Return the newest row of each organisation in the stored transactions with one of these messages."""
@@ -235,6 +251,21 @@ class EventTables:
                 )
         return added
 
+    def replace(self, transactions: Sequence[ChainTransaction]) -> int:
+        """Store transactions like `record`, also in the place of those that are stored without their events.
+
+        A node once left these out; what was made of the rest, such as a deposit that was none, is taken back.
+        """
+        with self._db.atomic():
+            emptied = set(self.without_events([one.signature for one in transactions]))
+            for one in transactions:
+                if one.signature not in emptied or not any(self._follows(each.event.data) for each in one.events):
+                    continue
+                if self._db.execute("SELECT 1 FROM events WHERE signature = ? LIMIT 1", [one.signature]).fetchone():
+                    self._take_back(one.signature, one.slot)
+                self._db.execute("DELETE FROM transactions WHERE signature = ?", [one.signature])
+            return self._add(transactions)
+
     def note_hole(self, hole: Hole) -> None:
         """Remember a part of the history that the node does not have."""
         with self._db.atomic():
@@ -265,15 +296,19 @@ class EventTables:
                 slot = self.slot_of(signature)
                 if slot is None:
                     continue
-                found = "SELECT name, org, data FROM events WHERE signature = ? ORDER BY id"
-                gone = [_subject(*row) for row in self._db.execute(found, [signature])]
-                self._db.execute("DELETE FROM events WHERE signature = ?", [signature])
-                self._db.execute("DELETE FROM transactions WHERE signature = ?", [signature])
-                self.unread.forget(signature)
-                self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {"events": gone})
+                self._take_back(signature, slot)
             self._db.execute("DELETE FROM cursors")
             self._recount()
             self.accounts.mark_all_suspect()
+
+    def _take_back(self, signature: str, slot: int) -> None:
+        """Remove a transaction with its rows, and add a row about that."""
+        found = "SELECT name, org, data FROM events WHERE signature = ? ORDER BY id"
+        gone = [_subject(*row) for row in self._db.execute(found, [signature])]
+        self._db.execute("DELETE FROM events WHERE signature = ?", [signature])
+        self._db.execute("DELETE FROM transactions WHERE signature = ?", [signature])
+        self.unread.forget(signature)
+        self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {"events": gone})
 
     def observe(self, known: FollowedAccount, balance: int, slot: int) -> bool:
         """Store a followed account's balance as read from the chain, unless something newer is stored.

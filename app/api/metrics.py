@@ -71,6 +71,10 @@ class Metrics:
         )
         self.ready = self._gauge("ready", "1 while the service is ready.")
         self.lag = self._gauge("indexer_lag_slots", "Slots by which the indexer is behind the chain.")
+        self.holes = self._gauge(
+            "index_holes", "Parts of the program's history and transactions that could not be read."
+        )
+        self.gaps = self._gauge("index_gaps", "Vaults and organisations that lack an event.")
         self.pending = self._gauge("pending_attempts", "Transactions whose outcome is not yet known.")
         self.fee_payer = self._gauge("fee_payer_lamports", "Lamports of the fee payer; a SOL has 1,000,000,000.")
         scopes = [scope.name.lower() for scope in LockScope]

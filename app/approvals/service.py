@@ -45,6 +45,7 @@ from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, error_name
+from app.submission.sight import require_whole
 from app.wallets import service as wallets
 
 _DECISIONS = frozenset({"approve_payment", "close_approval"})
@@ -194,7 +195,8 @@ async def _find(service: Service, principal: Principal, approval_id: str) -> App
 async def _up_to_date(service: Service, principal: Principal, approval_id: str) -> ApprovalRequest:
     """Return the approval as the chain has it, once no earlier decision on it can land any more."""
     await wait_for_earlier(service, principal.org, _DECISIONS, where=lambda earlier: earlier.recipient == approval_id)
-    await service.catch_up()
+    wallet_id = (await _find(service, principal, approval_id)).wallet_id
+    await require_whole(service, (await wallets.find(service, principal.org, wallet_id)).vault)
     return await _find(service, principal, approval_id)
 
 

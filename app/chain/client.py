@@ -39,7 +39,8 @@ _CONTRADICTED_PAUSE = 0.1
 """Seconds after which a failure that the transaction does not confirm is asked for again."""
 _SKIPPED = frozenset({-32007, -32009})
 """Error codes of `getBlock` for a slot that has no block, or whose block this node, or its long-term storage, lacks."""
-_UNSUPPORTED_VERSION = -32015
+UNSUPPORTED_VERSION = -32015
+"""Error code of `getTransaction` for a version that the node cannot, or may not, give."""
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, BinasciiError, ParseHashError)
 
 _T = TypeVar("_T")
@@ -177,13 +178,18 @@ class ChainClient:
     async def transactions(self, signatures: Sequence[str]) -> list[RawTransaction | RpcError | None]:
         """Return each transaction, `None` for one that the node does not know (yet).
 
-        One of a version that is newer than the node or this client can tell is the node's refusal, an `RpcError`.
+        The node's refusal of one is returned as an `RpcError`, with the code `UNSUPPORTED_VERSION` for a version that
+        the node or this client does not know. If the node refuses several and answers none, the refusal is raised.
         """
         found: list[RawTransaction | RpcError | None] = []
         for start in range(0, len(signatures), _TRANSACTION_BATCH):
             chunk = signatures[start : start + _TRANSACTION_BATCH]
             calls = [("getTransaction", [one, OPTIONS]) for one in chunk]
-            found += await self._rpc.batch(calls, kept=_UNSUPPORTED_VERSION)
+            answers = await self._rpc.batch(calls, refusals=True)
+            refused = [one for one in answers if isinstance(one, RpcError) and one.code != UNSUPPORTED_VERSION]
+            if len(refused) == len(answers) > 1:
+                raise refused[0]
+            found += answers
         return found
 
     async def account(self, address: Pubkey | str, commitment: str = COMMITMENT, *, seen: int = 0) -> RawAccount | None:

@@ -27,6 +27,8 @@ _CLOSE = 4
 """Slots by which a node may be behind the freshest and still be read from, rather than change nodes all the time."""
 _MOST_AHEAD, _MOST_A_SECOND = 10_000, 1_000
 """Slots by which the chain can have grown since it was last seen, at once and a second. Who says more is wrong."""
+_PARTS = ("innerInstructions", "preTokenBalances", "postTokenBalances")
+"""Parts of a successful transaction's `meta`. A null part was not recorded by this node; another may have it."""
 _CONFIRMED = [{"commitment": "confirmed"}]
 
 
@@ -260,6 +262,12 @@ def _lacks(result: Any) -> bool:
             return None in value
         # A node that lags does not know a new blockhash.
         return value is None or (isinstance(value, dict) and value.get("err") == "BlockhashNotFound")
+    if isinstance(result, dict) and "transaction" in result:
+        meta = result.get("meta")
+        if not isinstance(meta, dict):
+            return True
+        needed = [result.get("blockTime"), *map(meta.get, _PARTS)]
+        return meta.get("err") is None and None in needed
     return result is None
 
 

@@ -36,10 +36,10 @@ class Rpc:
         request = self._request(method, params)
         return _result(await self._exchange(request), request["id"])
 
-    async def batch(self, calls: Sequence[RpcCall], *, kept: int | None = None) -> list[Any]:
+    async def batch(self, calls: Sequence[RpcCall], *, refusals: bool = False) -> list[Any]:
         """Return the results of many calls in their order. Raises `RpcError` or `ChainUnavailable`.
 
-        An `RpcError` with the code `kept` is returned instead of the result that it refuses. A node that refuses a
+        With `refusals` an `RpcError` is returned in the place of the result that it refuses. A node that refuses a
         batch gets single calls from then on, 16 at a time.
         """
 
@@ -47,7 +47,7 @@ class Rpc:
             try:
                 return _result(answer, request["id"])
             except RpcError as error:
-                if error.code != kept:
+                if not refusals:
                     raise
                 return error
 

@@ -32,6 +32,7 @@ from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.plan import Failure, Hook, Plan, PlanType, RefusedError, nothing
 from app.submission.refusals import business_error, error_name, is_known, require_confirmed
+from app.submission.sight import require_whole
 from app.wallets import service as wallets
 
 _COMPLETE, _DISPUTE, _RESOLVE = PlanType("complete_escrow"), PlanType("dispute_escrow"), PlanType("resolve_dispute")
@@ -70,7 +71,7 @@ class _Step:
     async def take(self, escrow: EscrowRecord, plan_of: Callable[[EscrowRecord], Awaitable[Plan]]) -> Escrow:
         """Send the plan and return the escrow as it is then."""
         service = self.service
-        if escrow.status == PENDING:
+        if escrow.status in {PENDING, DISPUTED} and escrow.status not in self.allowed:
             escrow = await self._caught_up(escrow)
         self._check(escrow)
         plan = await plan_of(escrow)
@@ -98,7 +99,7 @@ class _Step:
 
     async def _caught_up(self, escrow: EscrowRecord) -> EscrowRecord:
         """Return the escrow as the chain has it now."""
-        await self.service.catch_up()
+        await require_whole(self.service, escrow.vault)
         return await find(self.service, self.principal, escrow.escrow_id)
 
     async def _error(self, escrow: EscrowRecord, failure: Failure) -> ApiError:

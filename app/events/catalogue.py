@@ -168,6 +168,13 @@ _KINDS = (
         _COMPARED_IDS,
     ),
     EventKind(
+        "index.incomplete",
+        "The service cannot read so many `unreadable_transactions` of the program, or lacks events of the organization "
+        "and its vaults (`missing_events` has the addresses). Sent at most once an hour: about transactions "
+        "once, about missing events as long as they are missing.",
+        ("unreadable_transactions", "missing_events"),
+    ),
+    EventKind(
         "x402.paid_without_resource",
         "A payment for a resource has landed, but the resource did not answer with success. Nothing pays it a second "
         "time; ask its operator.",

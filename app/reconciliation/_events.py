@@ -1,5 +1,6 @@
 """The events of the reconciliation."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic_core import to_json
@@ -9,6 +10,8 @@ from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.timestamps import iso_ms
 from app.store.feed import append_event
 from app.store.reconciliation import Difference
+
+INCOMPLETE = "index.incomplete"
 
 
 def append_difference(connection: Connection, difference: Difference, slot: int, now: int) -> None:
@@ -23,6 +26,19 @@ def append_cleared(connection: Connection, difference: Difference, slot: int, no
     """Report that a difference is gone."""
     summary = f"The {difference.subject} {_name(difference)} agrees with the chain again"
     _append(connection, "reconciliation.cleared", difference, slot, now, summary, {})
+
+
+def append_incomplete(connection: Connection, org: str, holes: int, gaps: Sequence[str], now: int) -> None:
+    """Report holes and gaps of the index to an organisation."""
+    append_event(
+        connection,
+        event_id=derived_id(EVENT_PREFIX, org, INCOMPLETE, str(now)),
+        org=org,
+        type=INCOMPLETE,
+        timestamp=now,
+        summary=f"The index lacks {holes} transactions, and events of {len(gaps)} accounts of the organization",
+        payload={"unreadable_transactions": holes, "missing_events": gaps, "timestamp": iso_ms(now)},
+    )
 
 
 def _append(  # noqa: PLR0917

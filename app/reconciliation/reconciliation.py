@@ -186,6 +186,8 @@ class Reconciliation(Periodic):
         for subject, *known in zip(batch, before, after, strict=True):
             chain = on_the_chain(subject, found, self._service.codec)
             first, second = (_look_of(subject, slot, chain, one) for one in known)
+            if chain.sequence not in {None, known[1].position.sequence}:
+                self._service.indexer.doubt(subject.stream, chain.sequence or 0)
             looks.append(first if not first.differences else second)
         return looks
 

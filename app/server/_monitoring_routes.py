@@ -1,6 +1,7 @@
 """For operators of the service: liveness, readiness and metrics."""
 
 import ipaddress
+from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
@@ -17,6 +18,9 @@ from app.submission.context import Service
 #: What answers under any host: probes call by address.
 PROBES = frozenset({"/healthz", "/readyz"})
 
+#: Unreadable transactions that an answer names.
+_LISTED = 10
+
 #: Headers by which a proxy says that it passes a request on; what comes from the machine itself has none.
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 
@@ -29,7 +33,8 @@ async def live(_request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Show whether the chain answers, the database can be written and the indexer keeps up.
 
-    `missing_history` names the slots between which no node has given the program's transactions, if there are any.
+    `missing_history` names the slots between which no node has given the program's transactions, if there are any,
+    `unreadable_transactions` the newest unreadable ones, and `missing_events` the vaults and organisations with gaps.
     `lost_roles` names the roles that the chain gave to another key than the service's, which must be started with it.
     Answers 503 `not_ready` with `reasons` otherwise. Needs no key.
     """
@@ -39,6 +44,11 @@ async def ready(request: Request) -> Response:
     answer: dict[str, Any] = {"status": "ready", "indexer_lag_slots": report.lag}
     if report.holes:
         answer["missing_history"] = [{"after_slot": after, "before_slot": before} for after, before in report.holes]
+    if report.unreadable:
+        newest = [asdict(one) for one in report.unreadable[:_LISTED]]
+        answer["unreadable_transactions"] = {"count": len(report.unreadable), "newest": newest}
+    if report.gaps:
+        answer["missing_events"] = list(report.gaps)
     if report.lost:
         answer["lost_roles"] = [
             {"organization_address": one.org.org, "role": one.role, "holder": str(one.holder), "key": str(one.key)}

@@ -15,6 +15,7 @@ from app.keeper.enforcer import Enforcer
 from app.keeper.keeper import Keeper
 from app.keeper.settler import Settler
 from app.projection.arrivals import Arrivals
+from app.reconciliation.index_watch import IndexWatch
 from app.reconciliation.reconciliation import Reconciliation
 from app.server.housekeeping import Housekeeping, KeyUse
 from app.server.listener import Listener
@@ -85,6 +86,7 @@ def _following(service: Service) -> list[Startable]:
     found: list[Startable] = [service.indexer, service.projector]
     if service.settings.alerts:
         found.append(service.part(Watcher))
+    found.append(IndexWatch(service))
     if service.settings.reconciliation:
         found.append(Reconciliation(service, interval=service.settings.reconciliation_interval))
     return found

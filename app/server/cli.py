@@ -19,6 +19,7 @@ _COMMANDS = {
     "db": "_database_commands.database",
     "demo": "_serve_commands.demo",
     "faucet": "_faucet_command.faucet",
+    "holes": "_holes_command.holes",
     "keeper": "_keeper_command.keeper",
     "keys": "_key_commands.keys",
     "localnet": "_serve_commands.localnet",

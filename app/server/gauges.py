@@ -34,6 +34,8 @@ class Gauges(Periodic):
         report = await self._health.report()
         metrics.ready.set(not report.failing)
         metrics.lag.set(report.lag)
+        metrics.holes.set(len(report.holes) + len(report.unreadable))
+        metrics.gaps.set(len(report.gaps))
         metrics.fee_payer.set(await self._lamports())
         await self._service.db.read(self._read, in_thread=True)
         metrics.updated.set(time.time())

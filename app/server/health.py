@@ -3,17 +3,19 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.timestamps import now_ms
 from app.organisations.roles import LostRole, lost_roles
+from app.reconciliation.index_watch import lasting_gaps
 from app.store.database import WRITE_ERRORS
 from app.store.values import put_value
 from app.submission.context import Service
+from indexer.records import TransactionHole
 
 _log = structlog.get_logger(__name__)
 
@@ -29,6 +31,8 @@ class HealthReport:
     """The failing parts, and the indexer's lag in slots, NaN if the chain does not answer.
 
     `holes` are the slots between which the node lacks the program's history, so the read models may lack something.
+    `unreadable` are the newest unreadable transactions, `gaps` the vaults and organisations of this
+    service that lack an event.
     The lag is the age of the oldest transaction that the chain has confirmed and the indexer has not stored. A lost
     role fails no part: agents still pay, and a freeze must reach the service, which then sends no payments.
     """
@@ -37,6 +41,8 @@ class HealthReport:
     lag: float
     holes: tuple[tuple[int, int], ...] = ()
     lost: tuple[LostRole, ...] = ()
+    unreadable: Sequence[TransactionHole] = ()
+    gaps: Sequence[str] = ()
 
 
 class Health:
@@ -85,7 +91,14 @@ class Health:
             failing.append("indexer")
         if failing:
             _log.warning("not_ready", reasons=failing, lag=lag)
-        return HealthReport(tuple(failing), lag, await self._holes(), lost)
+        report = HealthReport(tuple(failing), lag, lost=lost)
+        try:
+            holes = tuple((hole.after_slot, hole.before_slot) for hole in await indexer.holes())
+            unreadable = await indexer.transaction_holes()
+            gaps = sorted(await lasting_gaps(self._service))
+        except WRITE_ERRORS:
+            return report  # the database is said to fail
+        return replace(report, holes=holes, unreadable=unreadable, gaps=gaps)
 
     async def _lag(self) -> float:
         service = self._service
@@ -102,12 +115,6 @@ class Health:
         except WRITE_ERRORS:
             return math.inf  # nothing is indexed now
         return max((slot - slots[one] for one in unknown), default=0)
-
-    async def _holes(self) -> tuple[tuple[int, int], ...]:
-        try:
-            return tuple((hole.after_slot, hole.before_slot) for hole in await self._service.indexer.holes())
-        except WRITE_ERRORS:
-            return ()  # the database is said to fail
 
     async def _lost(self) -> tuple[LostRole, ...]:
         try:

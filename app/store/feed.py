@@ -36,6 +36,7 @@ SEVERITIES = {
     "x402.paid_without_resource": "warning",
     "wallet.frozen": "critical",
     "reconciliation.difference": "critical",
+    "index.incomplete": "critical",
     "allowance.discrepancy": "critical",
     "allowance.overdue": "critical",
 }

@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    union_all,
 )
 
 from app.store.allowances import OUTSTANDING
@@ -135,6 +136,10 @@ _WALLETS = select(*_WALLET, _OPEN_OF, _OUTSTANDING_OF).where(wallets.c.vault.in_
 _ESCROWS = select(*_ESCROW).where(escrows.c.address.in_(_KEYS))
 _OF_THIS_SERVICE = select(organisations.c.org)
 _VAULTS = select(wallets.c.org, wallets.c.vault, wallets.c.tokens).where(wallets.c.org.in_(_OF_THIS_SERVICE))
+_OWNERS = union_all(
+    select(organisations.c.org.label("address"), organisations.c.org).where(organisations.c.org.in_(_KEYS)),
+    select(wallets.c.vault, wallets.c.org).where(wallets.c.vault.in_(_KEYS), wallets.c.org.in_(_OF_THIS_SERVICE)),
+)
 # What holds money is due at some time, which an index finds among all that ever were.
 _OPEN_ESCROWS = select(*_ESCROW).where(escrows.c.org.in_(_OF_THIS_SERVICE), _HOLDS_MONEY, escrows.c.due_at >= 0)
 
@@ -142,6 +147,11 @@ _OPEN_ESCROWS = select(*_ESCROW).where(escrows.c.org.in_(_OF_THIS_SERVICE), _HOL
 def vaults(connection: Connection) -> list[Vault]:
     """Return the vaults of all wallets."""
     return fetch_all(connection, Vault, _VAULTS)
+
+
+def owners(connection: Connection, addresses: Sequence[str]) -> dict[str, str]:
+    """Return the organisation of each of these vaults and organisations, by address; strangers' are left out."""
+    return {one.address: one.org for one in connection.execute(_OWNERS, {"keys": list(addresses)})}
 
 
 def open_escrows(connection: Connection) -> list[EscrowModel]:

@@ -3,12 +3,14 @@
 from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol, TypeVar
 
+from app.access.keyring import Principal
 from app.core.errors import ConflictError
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.offline import sign_elsewhere
 from app.submission.plan import Outcome, Plan, RefusedError
 from app.submission.refusals import business_error, error_name, require_confirmed
+from app.submission.sight import require_whole
 
 Found = TypeVar("Found")
 Landed = TypeVar("Landed")
@@ -25,6 +27,10 @@ class Revision(Protocol[Found]):
     @property
     def service(self) -> Service:
         """The service."""
+
+    @property
+    def principal(self) -> Principal:
+        """The principal of the request."""
 
     async def find(self) -> Found:
         """Return what is to be changed."""
@@ -44,7 +50,7 @@ async def send_current(request: Revision[Found], thing: str, send: Callable[[Fou
     Raises ``version_conflict``.
     """
     for _ in range(_TRIES):
-        await request.service.catch_up()
+        await require_whole(request.service, request.principal.org)
         before = await request.find()
         request.check(before)
         try:

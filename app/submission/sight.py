@@ -1,5 +1,6 @@
-"""Accounts on a node: proof of an address's owner, and doubts about a node that lacks a known account."""
+"""Comparison of stored state with a node: owners of addresses, and accounts that the node lacks."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,12 +11,29 @@ from app.store.wallets import orgs_of_vaults
 from app.submission.context import Service
 from idl.codec import CodecError
 
+_GAP = "Its events are not all read from the chain. The service reads them again; repeat the request a little later."
+_PAUSES = (0.1, 0.2, 0.4, 0.8)
+"""Seconds between the looks for events that may just be arriving, perhaps not in their order."""
 _STALE = "The chain's node does not show what the service has seen there."
 
 
 def outdated_error() -> UnavailableError:
     """Return the error for an account that a node shows as it no longer is, or not at all: it lags, or lies."""
     return UnavailableError("chain_unavailable", _STALE)
+
+
+async def require_whole(service: Service, account: str) -> None:
+    """Bring everything on the chain into the read models.
+
+    Raises ``chain_unavailable`` while this vault or organisation has a gap, so that its shown state may be old.
+    """
+    for pause in (*_PAUSES, None):
+        if await service.indexer.holds_all(account, 0):
+            await service.projector.catch_up()
+            return
+        if pause is not None:
+            await asyncio.sleep(pause)
+    raise UnavailableError("chain_unavailable", _GAP, headers={"Retry-After": "1"})
 
 
 async def state_of(service: Service, address: str, name: str, *, sequence: int) -> dict[str, Any] | None:

@@ -45,6 +45,7 @@ from app.submission.offline import refuse_needless
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, error_name
+from app.submission.sight import require_whole
 from app.wallets._changes import attaching_authority, changes
 from app.wallets.freezing import CHANGES_OF_STATE, FREEZE, UNFREEZE, braked, freeze
 from app.wallets.models import (
@@ -206,6 +207,12 @@ async def _check_owner(service: Service, org: str, named: str | None) -> None:
         raise RequestError("invalid_request", "owner_org: must be the organisation of the API key.")
 
 
+async def caught_up(service: Service, org: str, wallet_id: str) -> WalletRecord:
+    """Return a wallet that is not archived as the chain has it now; raises ``chain_unavailable`` if that is unknown."""
+    await require_whole(service, (await find_living(service, org, wallet_id)).vault)
+    return await find_living(service, org, wallet_id)
+
+
 async def update(
     service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet
 ) -> WalletDetail:
@@ -245,8 +252,7 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
     for again in (True, False):
         # A freeze that has not reached the chain yet is not lifted by finding nothing to lift.
         await service.brake.check_everywhere(kind, principal.org, wallet_id)
-        await service.catch_up()
-        before = await find_living(service, principal.org, wallet_id)
+        before = await caught_up(service, principal.org, wallet_id)
         instructions, authority = await changes(service, principal, claim, before, body)
         if not instructions:
             return

@@ -54,8 +54,7 @@ async def _rotate(  # noqa: PLR0917
     async with service.locks.hold(LockScope.WALLET_SESSION, wallet_id):
         await wait_for_earlier(service, principal.org, _ROTATE.waits_for, wallet_id=wallet_id)
         # Of two rotations with one token, the second must see that the first has ended it.
-        await service.catch_up()
-        before = await wallets.find_living(service, principal.org, wallet_id)
+        before = await wallets.caught_up(service, principal.org, wallet_id)
         # The transaction of an earlier run was only an earlier rotation, which this one replaces.
         claim.resolve(lasts=False)
         if not claim.repeats:

@@ -100,11 +100,15 @@ async def test_parameters_invalid_for_another_reason_are_not_the_version(monkeyp
     node = Node(newest=-1)
     async with _serving(node) as transport:
         chain = _client(transport)
+        [refusal] = await chain.transactions([_SIGNATURE])
+        assert isinstance(refusal, RpcError)
+        assert refusal.message.startswith("Invalid params")
         with pytest.raises(RpcError, match="Invalid params"):
-            await chain.transactions([_SIGNATURE])
+            await chain.transactions([_SIGNATURE, _SIGNATURE])
         monkeypatch.setattr(node, "newest", 1)
         assert isinstance((await chain.transactions([_SIGNATURE]))[0], dict)
-    assert node.asked == [1, 0, 1]
+    assert node.asked[:2] == [1, 0]
+    assert node.asked[-1] == 1
 
 
 async def test_log_that_looks_like_a_rejection_is_none() -> None:

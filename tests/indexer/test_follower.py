@@ -14,9 +14,10 @@ import pytest_asyncio
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.transport import HttpTransport
-from indexer import EventStore, Indexer
+from indexer import EventStore
 from indexer.store import DEPOSIT
 from tests.support.chain import USDC, Stage, altered
+from tests.support.indexer import Altered, indexer_of
 
 
 @pytest_asyncio.fixture(name="stage")
@@ -36,28 +37,6 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.01)
-
-
-def indexer_of(stage: Stage, path: Path, transport: Any = None, **options: Any) -> Indexer:
-    """Return an indexer of the stage's chain."""
-    return Indexer(transport=transport or stage.transport, codec=stage.codec, db_path=path / "chain.db", **options)
-
-
-class Altered:
-    """Carries calls to a node and lets a test change the answers."""
-
-    def __init__(self, transport: Callable[[bytes], Awaitable[bytes]]) -> None:
-        self.transport = transport
-        self.calls: list[str] = []
-        self.params: list[Any] = []
-        self.change: Callable[[str, Any], Any] = lambda method, result: result  # noqa: ARG005
-
-    async def __call__(self, body: bytes) -> bytes:
-        request = json.loads(body)
-        methods = [one["method"] for one in (request if isinstance(request, list) else [request])]
-        self.calls += methods
-        self.params += [one["params"] for one in (request if isinstance(request, list) else [request])]
-        return altered(methods, await self.transport(body), self.change)
 
 
 async def test_history_is_stored_oldest_first_and_once(stage: Stage, tmp_path: Path) -> None:

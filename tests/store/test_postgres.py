@@ -466,7 +466,7 @@ def test_upgrade_gives_up_rather_than_keep_a_service_waiting(cluster: Cluster, m
     url, newest = cluster.url(cluster.database()), migrations.REVISIONS[-1]
     engine = engine_of(url)
     with monkeypatch.context() as old_code:
-        old_code.setattr(migrations, "REVISIONS", migrations.REVISIONS[:-1])
+        old_code.setattr(migrations, "REVISIONS", ("0001", "0002"))
         before = migrations.upgrade(engine, "it")[1]
     monkeypatch.setattr(migrations, "_TABLE_PATIENCE", "100ms")
     with engine.connect() as busy:

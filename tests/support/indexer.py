@@ -1,12 +1,17 @@
-"""Invented transactions, in the form that the decoder returns."""
+"""Indexers of a stage, nodes that misbehave, and invented transactions in the form that the decoder returns."""
 
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from solders.pubkey import Pubkey
 
 from idl.codec import Event
 from idl.transactions import ChainEvent
+from indexer import Indexer
 from indexer.records import ChainTransaction, TokenMove
+from tests.support.chain import Stage, altered
 
 ORG, RESERVE = Pubkey(bytes([1]) * 32), Pubkey(bytes([2]) * 32)
 VAULT, TOKENS = Pubkey(bytes([3]) * 32), Pubkey(bytes([4]) * 32)
@@ -39,3 +44,25 @@ def vault_event(name: str, sequence: int, **fields: Any) -> Event:
 def move(account: Pubkey, before: int, after: int, index: int = 1) -> TokenMove:
     """Return what a transaction did to a token account."""
     return TokenMove(str(account), index, before, after)
+
+
+def indexer_of(stage: Stage, path: Path, transport: Any = None, **options: Any) -> Indexer:
+    """Return an indexer of the stage's chain."""
+    return Indexer(transport=transport or stage.transport, codec=stage.codec, db_path=path / "chain.db", **options)
+
+
+class Altered:
+    """Carries calls to a node and lets a test change the answers."""
+
+    def __init__(self, transport: Callable[[bytes], Awaitable[bytes]]) -> None:
+        self.transport = transport
+        self.calls: list[str] = []
+        self.params: list[Any] = []
+        self.change: Callable[[str, Any], Any] = lambda method, result: result  # noqa: ARG005
+
+    async def __call__(self, body: bytes) -> bytes:
+        request = json.loads(body)
+        methods = [one["method"] for one in (request if isinstance(request, list) else [request])]
+        self.calls += methods
+        self.params += [one["params"] for one in (request if isinstance(request, list) else [request])]
+        return altered(methods, await self.transport(body), self.change)

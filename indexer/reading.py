@@ -1,0 +1,63 @@
+"""Reads transactions from the nodes, and decides which are missing for the moment and which are holes."""
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from app.chain.client import UNSUPPORTED_VERSION, ChainClient
+from app.chain.errors import RpcError
+from app.core.recent import Recent
+from idl.codec import Codec
+from idl.transactions import IncompleteTransactionError, RawTransaction, UnreadableTransactionError
+from indexer.decode import decode_transaction
+from indexer.records import ChainTransaction, TransactionHole
+
+_PATIENCE = 15.0
+"""Seconds that the nodes have to serve the whole of a transaction that they list."""
+_REMEMBERED = 10_000
+
+
+class Found(NamedTuple):
+    """The transactions read, the signatures of missing ones, and the holes."""
+
+    transactions: list[ChainTransaction]
+    missing: list[str]
+    holes: list[TransactionHole]
+
+
+class TransactionReader:
+    """Reads transactions. An incomplete one is missing at first, and becomes a hole after some seconds."""
+
+    def __init__(self, chain: ChainClient, codec: Codec) -> None:
+        self._chain = chain
+        self._codec = codec
+        self._missed: Recent[float] = Recent(_REMEMBERED)
+
+    async def read(self, slots: Mapping[str, int]) -> Found:
+        """Read the transactions with these signatures and slots; failed ones are left out."""
+        found, now = Found([], [], []), time.monotonic()
+        for signature, raw in zip(slots, await self._chain.transactions(list(slots)), strict=True):
+            try:
+                transaction = self._decoded(signature, raw)
+            except (UnreadableTransactionError, IncompleteTransactionError) as error:
+                since = self._missed.get(signature) or now
+                self._missed.put(signature, since)
+                if isinstance(error, IncompleteTransactionError) and now - since < _PATIENCE:
+                    found.missing.append(signature)
+                else:
+                    found.holes.append(TransactionHole(signature, slots[signature], str(error), int(time.time())))
+            else:
+                self._missed.forget(signature)
+                found.transactions.extend([transaction] if transaction else [])
+        return found
+
+    def _decoded(self, signature: str, raw: RawTransaction | RpcError | None) -> ChainTransaction | None:
+        if raw is None:
+            raise IncompleteTransactionError("no node serves it")
+        if isinstance(raw, RpcError):
+            kind = UnreadableTransactionError if raw.code == UNSUPPORTED_VERSION else IncompleteTransactionError
+            raise kind(str(raw))
+        found = decode_transaction(raw, self._codec)
+        if found is not None and found.signature != signature:
+            raise IncompleteTransactionError("the node answered with another transaction")
+        return found
