@@ -12,7 +12,7 @@ from app.chain.client import ChainClient
 from tests.support.fault_proxy import fault_proxy
 from tests.support.faults import Faults
 from tests.support.founding import founded
-from tests.support.processes import WITH_LOG, free_ports, running
+from tests.support.processes import WITH_LOG, command, free_ports, running
 
 _STARTS = 20
 """How often a service that a fault ended during its start is started again, as a supervisor would."""
@@ -62,6 +62,10 @@ class Deployment:
         self.kills += 1
         await self.kill()
         await self.start()
+
+    async def holes(self) -> list[str]:
+        """Return what `agent-vault holes` prints."""
+        return (await command("holes", "--data-dir", str(self.folder / "service"))).splitlines()
 
     def logged(self) -> str:
         """Return what the service has written to its log."""

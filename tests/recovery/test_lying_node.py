@@ -6,18 +6,24 @@ there are three runs of eight minutes.
 
 import asyncio
 import contextlib
+import itertools
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+from solders.system_program import TransferParams, transfer
 
 from app.chain.errors import ChainUnavailable
+from app.chain.transactions import sign
 from app.server.health import Health
 from app.submission.recovery import Recovery
-from tests.recovery.deployment import deployed
+from idl.codec import load
+from tests.recovery.deployment import Deployment, deployed
 from tests.support.agreement import (
     export_problems,
     history,
@@ -28,7 +34,7 @@ from tests.support.agreement import (
     wronged_escrows,
 )
 from tests.support.escrows import A2A, OUTPUT, agent, of, shows_output, terms
-from tests.support.faults import Faults, FaultyTransport
+from tests.support.faults import Faults, FaultyTransport, Strange
 from tests.support.fleet import Fleet
 from tests.support.service_world import ServiceWorld
 
@@ -39,6 +45,7 @@ _AGENTS = 8
 _EQUAL, _DECIDED = 60.0, 180.0
 #: Seconds in which the last answers reach the rows.
 _SETTLED = 10.0
+_STRANGE_EVERY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,7 @@ async def test_lies_and_kills_leave_service_and_chain_agreed(
         fleet = Fleet(deployment.client, chaos_seed)
         await fleet.recruit(_AGENTS)
         work = asyncio.create_task(fleet.work())
+        strangers = asyncio.create_task(_strangers(deployment))
 
         # When the node lies and the service is killed, again and again
         faults.share = profile.share
@@ -82,6 +90,7 @@ async def test_lies_and_kills_leave_service_and_chain_agreed(
         faults.share = 0.0
         ended = time.monotonic()
         fleet.stop()
+        strangers.cancel()
         await work
 
         # Then every request gets its answer, and all show what the chain has
@@ -96,6 +105,7 @@ async def test_lies_and_kills_leave_service_and_chain_agreed(
         events = await history(deployment)
         contradicted = [*await wronged(deployment, fleet, events), *await wronged_escrows(fleet, events)]
         exported = await export_problems(deployment, fleet)
+        incomplete = await within(ended + _DECIDED - time.monotonic(), lambda: _incomplete(deployment))
         log = deployment.logged()
         print(
             f"seed {chaos_seed}: {fleet.requests} requests, {faults.requests} calls of the node, "
@@ -109,6 +119,7 @@ async def test_lies_and_kills_leave_service_and_chain_agreed(
             "contradicted by the chain": contradicted,
             "wrong answer": fleet.wrong,
             "wrong export": exported,
+            "hole or gap": incomplete,
         }
         for kind, found in problems.items():
             for one in found:
@@ -119,13 +130,39 @@ async def test_lies_and_kills_leave_service_and_chain_agreed(
         assert sum(faults.counts.values()) > profile.lives * profile.lifetime
 
 
+async def _strangers(deployment: Deployment) -> None:
+    """Land transactions that only name the program, and that the faulty node shows in other versions."""
+    kinds, chain, payer = itertools.cycle(get_args(Strange)), deployment.chain, Keypair()
+    assert await chain.confirm(await chain.airdrop(payer.pubkey(), 10**10), timeout=10)
+    while True:
+        step = transfer(TransferParams(from_pubkey=payer.pubkey(), to_pubkey=payer.pubkey(), lamports=1))
+        named = [*step.accounts, AccountMeta(load().program_id, is_signer=False, is_writable=False)]
+        blockhash = (await chain.blockhash(fresh=True)).hash
+        signed = sign([Instruction(step.program_id, step.data, named)], payer=payer, signers=[], blockhash=blockhash)
+        deployment.faults.strange[signed.signature] = next(kinds)
+        await chain.send(signed.raw)
+        await asyncio.sleep(_STRANGE_EVERY)
+
+
+async def _incomplete(deployment: Deployment) -> list[str]:
+    """Return the holes of transactions that could be read by now, those that are not listed, and gaps."""
+    ready = (await deployment.client.get("/readyz")).json()
+    strange = deployment.faults.strange
+    never = {signature for signature, kind in strange.items() if kind == "malformed"}
+    listed = {line.split()[1] for line in await deployment.holes() if line.startswith("transaction")}
+    counted = ready.get("unreadable_transactions", {"count": 0})["count"]
+    found = [f"{one} is a hole" for one in listed - never] + [f"{one} is not listed" for one in never - listed]
+    found += [f"events of {one} are missing" for one in ready.get("missing_events", ())]
+    return found if counted == len(listed) else [*found, f"{counted} of {len(listed)} holes are counted: {ready}"]
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_false_answers_are_503_in_every_request(
     own_world: ServiceWorld, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = own_world
     paying, receiving = await agent(world), await agent(world, funds=None)
-    recipients = [str(Keypair().pubkey()) for _ in range(3)]
+    recipients = [str(Pubkey.new_unique()) for _ in range(3)]
     made = await world.policy(maxPerTx="10", allowedRecipients=recipients)
     wallet, to = await world.wallet(), await world.payee()
     await world.restart(confirm_timeout=0.5)

@@ -1,21 +1,24 @@
 """A node that lies and forgets: faults between a service and its chain, drawn from a seed.
 
 The faults deny, cut, delay, repeat, refuse and contradict what the node says, one answer at a time: a false one is
-contradicted by the next, or by what another method answers.
+contradicted by the next, or by what another method answers. Some transactions are withheld, and those of strangers are
+shown in other versions, by every answer.
 """
 
 import asyncio
 import base64
 import json
 import random
+import zlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from solders.signature import Signature
 
 from app.chain.errors import ChainUnavailable
+from tests.support.version1 import UNSUPPORTED, as_version_1
 
 Through = Callable[[bytes], Awaitable[bytes]]
 
@@ -27,8 +30,16 @@ _TOO_OLD = -32016
 _FAILURE = {"InstructionError": [0, {"Custom": 6001}]}
 #: Fields that, altered, would make an answer that is not malformed.
 _FATES = frozenset({"id", "jsonrpc", "err", "confirmationStatus"})
+_WITHHELD = 40
+"""One of so many transactions is served by no answer as long as there are faults."""
+_PARTS = ("blockTime", "slot", "transaction", "meta")
+_PARTS_OF_META = ("innerInstructions", "preTokenBalances", "postTokenBalances", "err")
 _KEPT = 40
 """Earlier answers to a request that may be repeated."""
+
+
+Strange = Literal["version 1", "later version", "malformed"]
+"""How a stranger's transaction is shown: the second only as long as there are faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,8 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self.seed = seed
         self.random = random.Random(seed)
+        self.strange: dict[str, Strange] = {}
+        """Transactions of strangers, by their signatures, and how they are shown."""
         self._earlier: dict[str, deque[Any]] = {}
 
     def strikes(self) -> bool:
@@ -62,6 +75,7 @@ class Faults:
         self.requests += 1
         request = json.loads(body)
         calls = request if isinstance(request, list) else [request]
+        through = self._selecting(through, calls)
         if not self.strikes():
             answer = await through(body)
             self._remember(calls, answer)
@@ -122,7 +136,7 @@ class Faults:
             return self._told(calls, stale, body)
         lies = {
             "getSignatureStatuses": [self._without_statuses, self._without_statuses, self._with_failures],
-            "getTransaction": [self._without],
+            "getTransaction": [self._without, self._without_part],
             "getSignaturesForAddress": [self._shortened],
             "getBlock": [self._without_signatures],
         }.get(method)
@@ -148,6 +162,52 @@ class Faults:
 
     def _without(self, result: Any) -> Any:
         return None if self.random.random() < 0.7 else result
+
+    def _without_part(self, result: Any) -> Any:
+        """Leave out a part, as a node that has not recorded it does."""
+        if not isinstance(result, dict):
+            return result
+        if self.random.random() < 0.3:
+            return {**result, self.random.choice(_PARTS): None}
+        part = self.random.choice(_PARTS_OF_META)
+        if part != "err":
+            return {**result, "meta": {**result["meta"], part: None}}
+        return {**result, "meta": {name: value for name, value in result["meta"].items() if name != part}}
+
+    def _selecting(self, through: Through, calls: list[Any]) -> Through:
+        """Return the way to the node on which some transactions are withheld or shown in another version."""
+
+        async def answer(body: bytes) -> bytes:
+            told = await through(body)
+            signatures = {call["id"]: call for call in calls if call["method"] == "getTransaction"}
+            return (
+                self._changed(told, lambda one: self._selected(signatures.get(one["id"]), one)) if signatures else told
+            )
+
+        return answer
+
+    def _selected(self, call: Any, told: Any) -> Any:
+        if call is None or not told.get("result"):
+            return told
+        signature, options = call["params"]
+        if self.share and zlib.crc32(f"{self.seed}{signature}".encode()) % _WITHHELD == 0:
+            self.counts["withheld"] += 1
+            return {**told, "result": None}
+        match self.strange.get(signature):
+            case "version 1":
+                self.counts["shown in version 1"] += 1
+                if options["maxSupportedTransactionVersion"] < 1:
+                    return {"jsonrpc": "2.0", "id": call["id"], "error": UNSUPPORTED}
+                data = as_version_1(base64.b64decode(told["result"]["transaction"][0]))
+            case "later version" if self.share:
+                self.counts["shown in a later version"] += 1
+                data = bytes([0x82])
+            case "malformed":
+                self.counts["shown malformed"] += 1
+                data = b"\x01"
+            case _:
+                return told
+        return {**told, "result": {**told["result"], "transaction": [base64.b64encode(data).decode(), "base64"]}}
 
     def _shortened(self, result: list[Any]) -> list[Any]:
         match self.random.randrange(3):
