@@ -90,6 +90,30 @@ async def test_reads_come_from_the_freshest_node(localnet: Localnet) -> None:
     assert "getMultipleAccounts" not in slow.methods
 
 
+@pytest.mark.parametrize("part", ["meta", "blockTime", "innerInstructions", "preTokenBalances", "postTokenBalances"])
+async def test_part_that_one_node_left_out_comes_from_another(localnet: Localnet, part: str) -> None:
+    partial, whole = _node(localnet), _node(localnet)
+
+    def leave_out(method: str, result: Any) -> Any:
+        if method != "getTransaction":
+            return result
+        return {**result, part: None} if part in result else {**result, "meta": {**result["meta"], part: None}}
+
+    async with _client(partial, whole) as (client, _):
+        signature = await client.airdrop(Keypair().pubkey(), 10**9)
+        assert (await client.confirm(signature, timeout=5)) is not None
+        partial.alter = leave_out
+        [found] = await client.transactions([signature])
+        assert isinstance(found, dict)
+        assert {**found, **found["meta"]}[part] is not None
+
+        # If all leave it out, that is what is told
+        whole.alter = leave_out
+        [found] = await client.transactions([signature])
+        assert isinstance(found, dict)
+        assert found[part] is None if part in found else found["meta"][part] is None
+
+
 async def test_absence_told_by_a_node_that_lags_is_not_believed(localnet: Localnet) -> None:
     fresh, slow = _node(localnet), _node(localnet)
     slow.lag()
