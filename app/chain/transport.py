@@ -37,20 +37,24 @@ class HttpTransport:
         self._timeout = aiohttp.ClientTimeout(connect=timeout, sock_read=timeout)
         self._session: aiohttp.ClientSession | None = None
         self._older_until = 0.0
+        self._rejected = False
 
     async def __call__(self, body: bytes) -> bytes:
         """Return the answer's body. Raises `ChainUnavailable` on a refusal, a timeout, a rate limit or a 5xx.
 
-        A node that rejects version 1 as the newest version of a transaction is asked for version 0, and for the next
-        ten minutes for that only.
+        A node that rejects version 1 as the newest version of a transaction is asked for version 0. One rejection may
+        be false. After two in a row, the node is asked for version 0 alone for ten minutes.
         """
         older = body.replace(_NEWEST, _OLDER)
         if older == body or time.monotonic() < self._older_until:
             return await self._post(older)
         answer = await self._post(body)
         if not _INVALID_PARAMS.search(answer) or _INVALID_PARAMS.search(second := await self._post(older)):
+            self._rejected = False
             return answer
-        self._older_until = time.monotonic() + _OLDER_FOR
+        if self._rejected:
+            self._older_until = time.monotonic() + _OLDER_FOR
+        self._rejected = True
         return second
 
     async def _post(self, body: bytes) -> bytes:

@@ -86,14 +86,26 @@ async def test_node_that_rejects_version_1_is_asked_for_0_until_later(monkeypatc
     monkeypatch.setattr("app.chain.transport.time.monotonic", lambda: now[0])
     async with _serving(node) as transport:
         chain = _client(transport)
-        assert await chain.transactions([_UNKNOWN]) == [None]
-        assert await chain.transactions([_UNKNOWN]) == [None]
-        assert node.asked == [1, 0, 0]
+        for _ in range(3):
+            assert await chain.transactions([_UNKNOWN]) == [None]
+        assert node.asked == [1, 0, 1, 0, 0]
         node.newest = 1
         now[0] += 601
         [found] = await chain.transactions([_SIGNATURE])
         assert isinstance(found, dict)
-        assert node.asked == [1, 0, 0, 1]
+        assert node.asked == [1, 0, 1, 0, 0, 1]
+
+
+async def test_single_false_rejection_of_version_1_is_not_remembered() -> None:
+    node = Node(newest=0)
+    async with _serving(node) as transport:
+        chain = _client(transport)
+        assert await chain.transactions([_UNKNOWN]) == [None]
+        node.newest = 1
+        assert isinstance((await chain.transactions([_SIGNATURE]))[0], dict)
+        node.newest = 0
+        assert await chain.transactions([_UNKNOWN]) == [None]
+        assert node.asked == [1, 0, 1, 1, 0]
 
 
 async def test_parameters_invalid_for_another_reason_are_not_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
