@@ -32,6 +32,8 @@ _LOOK_SLOTS = 8
 """How many looks, and how many finalized slots apart, must miss a transaction before it may count as rolled back."""
 _STREAMS, _REREAD = 8, 1000
 """Vaults and organisations with gaps that one check looks after, and transactions that it rereads for each."""
+_LATE_SLOTS = 600
+"""Slots before the newest final transaction that are listed again, in case that a node left something out."""
 _READS = 3
 """How often at most an account is read in one check, while each reading finds transactions that were not stored."""
 _SKIPPED_AT_MOST = 64
@@ -174,8 +176,13 @@ class Reconciler:
         return found.slot, int(found.decode(self._codec).data["sequence"])
 
     async def catch_late(self) -> int:
-        """Store what entered the program's history behind the cursor, in slots that are not final yet."""
-        return await self._read(self._program, await self._events.read(lambda store: store.last_finalized()))
+        """Store what entered the program's history behind the cursor, or was left out when a node listed it."""
+
+        def before(store: EventTables) -> str | None:
+            final = store.last_finalized()
+            return final and store.last_finalized((store.slot_of(final) or 0) - _LATE_SLOTS)
+
+        return await self._read(self._program, await self._events.read(before))
 
     async def fill_holes(self) -> int:
         """Read the holes of the history from a node that has them; return how many are closed."""

@@ -274,3 +274,19 @@ async def test_hole_at_the_cursor_that_a_node_forgets_stops_nothing(stage: Stage
     await indexer.catch_up(seen=0)
     assert indexer.store.cursor("program") == good
     await indexer.stop()
+
+
+async def test_transaction_that_a_list_left_out_is_found_after_it_is_final(stage: Stage, tmp_path: Path) -> None:
+    vault, node = await stage.wallet("agent-1", funds=20 * USDC), Altered(stage.transport)
+    indexer = indexer_of(stage, tmp_path, node)
+    left_out, listed = await stage.pay(vault, USDC), await stage.pay(vault, USDC)
+    node.change = lambda method, result: (
+        [one for one in result if one["signature"] != left_out] if method == "getSignaturesForAddress" else result
+    )
+    await indexer.catch_up()
+    indexer.store.finalize([listed])
+    honest(node)
+
+    assert await indexer._reconciler.catch_late() == 1
+    assert indexer.store.slot_of(left_out) is not None
+    await indexer.stop()
