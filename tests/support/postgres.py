@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -80,6 +81,26 @@ class Cluster:
             self._process.send_signal(how)
             self._process.wait(30)
             self._process = None
+
+    def standby(self) -> "Cluster":
+        """Return a running copy in a new folder, which follows this server; stop and remove it as any other."""
+        other = Cluster(Path(tempfile.mkdtemp(prefix="agent-vault-postgres-")), self._binaries)
+        options = ["-h", str(self.folder), "-U", SUPERUSER, "-D", str(other.folder / "data"), "-R", "-c", "fast"]
+        command = [str(self._binaries / "pg_basebackup"), *options]
+        subprocess.run(command, check=True, capture_output=True, cwd=other.folder, **self._account)
+        other.start()
+        return other
+
+    def stop_receiving(self) -> None:
+        """End the replication to this standby, which goes on to answer."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+        while self.execute("SELECT count(*) FROM pg_stat_wal_receiver")[0][0]:
+            time.sleep(0.01)
+
+    def promote(self) -> None:
+        """Make this standby a primary."""
+        assert self.execute("SELECT pg_promote(true, 30)") == [(True,)]
 
     def restart(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server and start it again."""
