@@ -76,6 +76,7 @@ class Metrics:
         )
         self.gaps = self._gauge("index_gaps", "Vaults and organisations that lack an event.")
         self.pending = self._gauge("pending_attempts", "Transactions whose outcome is not yet known.")
+        self.guard = self._gauge("payment_guard", "1 while money moves only after a check; see `guard` of `/readyz`.")
         self.fee_payer = self._gauge("fee_payer_lamports", "Lamports of the fee payer; a SOL has 1,000,000,000.")
         scopes = [scope.name.lower() for scope in LockScope]
         self.waiting = self._by(Gauge, "waiting_requests", "Requests that wait for a lock.", lock=scopes)

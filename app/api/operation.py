@@ -143,7 +143,7 @@ def operation(
             async def work(claim: Claim) -> bytes:
                 claim.sign_offline = offline
                 call = Call(service, principal, request, claim)
-                admit_money(service, claim, arguments)
+                admit_money(service, claim, principal.org, arguments)
                 result: BaseModel
                 try:
                     result = await (handler(call) if arguments is None else handler(call, arguments))

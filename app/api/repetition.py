@@ -30,14 +30,14 @@ def fingerprint(  # noqa: PLR0917
     return Fingerprint(by.org, key, method, path, body_hash(given, by.wallet_id), sealed_for, scope)
 
 
-def admit_money(service: Service, claim: Claim, arguments: BaseModel | None) -> None:
-    """Refuse a movement of money that may have been forgotten by a restore, now and before it is sent.
+def admit_money(service: Service, claim: Claim, org: str, arguments: BaseModel | None) -> None:
+    """Refuse a movement of money that may have been forgotten by a restore or a failover, now and before it is sent.
 
     Raises ``restore_catching_up`` and ``restore_unacknowledged``.
     """
     if not isinstance(arguments, MoneyBody):
         return
-    claim.admit = partial(service.part(Restoration).admit, acknowledged=arguments.after_restore)
+    claim.admit = partial(service.part(Restoration).admit, org, acknowledged=arguments.after_restore)
     if claim.attempt is None:
         # Before anything is looked up: what is refused must not depend on what was forgotten.
         claim.admit()

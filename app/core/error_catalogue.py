@@ -144,11 +144,11 @@ KINDS = (
         "A request with this idempotency key is still running, or its outcome is not yet known.",
         "Repeat the same request a little later."),
     ErrorKind("restore_unacknowledged", 409, "Payments",
-        "The service was restored from a backup within the last 24 hours and may have forgotten that it carried out "
-        "this request. Nothing was sent.",
+        "The service was restored from a backup within the last 24 hours, or its database lost commits, so it may have "
+        "forgotten that it carried out this request. Nothing was sent.",
         "Check in `GET /v1/transactions` whether the money has moved already. If it has not, send the request again "
-        "with `afterRestore` = `true`. The operator of the service can end this sooner with "
-        "`agent-vault restore --gap-checked`."),
+        "with `afterRestore` = `true`. An admin can end this sooner under Developers in the dashboard, the operator of "
+        "the service with `agent-vault restore --gap-checked`."),
     ErrorKind("transaction_not_found", 404, "Payments",
         "The organisation has no transaction with this id.",
         "Check the id."),
@@ -264,8 +264,8 @@ KINDS = (
         "The company's sign-in does not answer, or not as OpenID Connect demands. Nothing has changed.",
         "Try again later, or sign in by passkey. The log of the service and the audit log name the reason."),
     ErrorKind("restore_catching_up", 503, "Service",
-        "The service was restored from a backup and is still reading from the chain what happened after it. No money "
-        "moves under an idempotency key that it does not know.",
+        "The service was restored from a backup, or its database has failed over, and it is still reading the later "
+        "transactions from the chain. No money moves under an idempotency key that it does not know.",
         "Repeat the request with the same idempotency key a little later."),
     ErrorKind("storage_unavailable", 503, "Service",
         "The service cannot write or read its database, for instance because it is being restarted or its disk is "

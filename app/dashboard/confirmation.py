@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from app.core.errors import ConflictError
 from app.dashboard.formatting import usdc
 from app.dashboard.pages import FORM_KEY, View
 from app.submission.restoration import Restoration
@@ -61,8 +60,4 @@ def ask(view: View, question: Question) -> Response:
 
 def _restored(view: View) -> bool:
     """Whether a restore may have forgotten that this was carried out before."""
-    try:
-        view.service.part(Restoration).admit(acknowledged=False)
-    except ConflictError:
-        return True
-    return False
+    return view.service.part(Restoration).state(view.principal.org) == "unacknowledged"

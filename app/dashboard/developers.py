@@ -1,5 +1,6 @@
 """For developers: API keys, what was asked with them, and the health of the service."""
 
+from sqlalchemy import Connection
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -11,7 +12,10 @@ from app.dashboard.pages import View, action, page
 from app.dashboard.repetition import once
 from app.keys import service as keys
 from app.keys.models import CreateKey, KeyPage, ListKeys, ListRequests, NewKey, RotateKey
+from app.store.audit import append
+from app.store.guard import forgotten, mark_checked
 from app.store.wallets import labels
+from app.submission.restoration import Restoration
 
 #: Choices for how long a rotated key still works, in seconds.
 _OVERLAPS = (
@@ -44,7 +48,23 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
         overlaps=_OVERLAPS,
         identity=service.identity,
         report=await view.request.app.state.health.report(),
+        guard=service.part(Restoration).state(by.org),
+        forgotten=await service.db.read(lambda conn: forgotten(conn, by.org)),
     )
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def release(view: View) -> str:
+    """Declare that the organisation's gap is checked."""
+    by, restoration = view.principal, view.service.part(Restoration)
+
+    def check(conn: Connection) -> None:
+        if mark_checked(conn, by.org):
+            append(conn, by.entry("backup.gap_checked"))
+
+    await view.service.db.write(check)
+    await restoration.tick()
+    return view.url("developers", done="gap-checked")
 
 
 @action(roles=ADMINS, back=show, step_up=True)
@@ -111,6 +131,7 @@ async def requests(view: View) -> Response:
 
 routes = [
     Route("/dashboard/developers", show, methods=["GET"]),
+    Route("/dashboard/developers/gap-checked", release, methods=["POST"]),
     Route("/dashboard/developers/keys", create, methods=["POST"]),
     Route("/dashboard/developers/keys/{key_id}/rotate", rotate, methods=["POST"]),
     Route("/dashboard/developers/keys/{key_id}/revoke", revoke, methods=["POST"]),

@@ -18,6 +18,7 @@ NOTICES: Mapping[str, str] = {
     "frozen-selected": "The selected vaults are frozen.",
     "funded": "The money is in the vaults.",
     "funding-pending": "The funding was sent. The chain has not confirmed it yet; the feed tells when it has.",
+    "gap-checked": "The gap is checked: money moves again without a question.",
     "invitation-withdrawn": "The invitation was withdrawn. Its link is not valid any more.",
     "joined": "Welcome. From now on you sign in with your passkey.",
     "joined-company": "Welcome. From now on you sign in with your company's account.",

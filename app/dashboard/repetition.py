@@ -37,7 +37,7 @@ async def once(
 
     async def run(claim: Claim) -> bytes:
         claim.sign_offline = view.sign_offline
-        admit_money(service, claim, arguments)
+        admit_money(service, claim, by.org, arguments)
         return (await work(claim)).model_dump_json().encode()
 
     identity = None

@@ -17,8 +17,8 @@ FOR_PEOPLE: Mapping[str, str] = {
     "idempotency_in_progress": "The same is being done already, or its outcome is not known yet. Look in a moment.",
     "insufficient_permissions": "Your role does not allow this.",
     "rate_limited": "You asked for too much in a short time. Wait a moment, then try again.",
-    "restore_catching_up": "The service was restored from a backup and is still reading from the chain what happened "
-    "after it. No money moves until it has. Try again in a minute.",
+    "restore_catching_up": "The service was restored from a backup, or its database has failed over, and it is still "
+    "reading the later transactions from the chain. No money moves until it has. Try again in a minute.",
     "version_conflict": f"Somebody changed it while you edited it. {_KEPT}",
 }
 """What pages say instead of the general message of an error."""

@@ -167,6 +167,13 @@ _KINDS = (
         _COMPARED_DIFFERENT,
         _COMPARED_IDS,
     ),
+    EventKind("database.commits_lost", "The database has lost commits. Money moves only after a check."),
+    EventKind(
+        "transaction.forgotten",
+        "Money moved in a transaction of the service that its database has lost. A repeated request may pay twice.",
+        ("tx_signature", "recipient", "amount", "on_chain_slot"),
+        ("wallet_id", "tx_id"),
+    ),
     EventKind(
         "index.incomplete",
         "The service cannot read so many `unreadable_transactions` of the program, or lacks events of the organization "

@@ -8,6 +8,7 @@ from app.projection.batch import Batch
 from app.projection.handlers import HANDLERS
 from app.projection.rollbacks import CURSOR, ROLLED_BACK, changed_orgs, reset, undo
 from app.store.columns import upsert_later
+from app.store.guard import report_lost
 from app.store.prepared import rows as rows_of
 from app.store.read_tables import projection
 from app.store.state_tables import organisations
@@ -33,20 +34,26 @@ def unapplied(rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> list[S
     return [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
 
 
-def apply(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping[str, int], last: int) -> bool | None:
+def apply(
+    connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping[str, int], last: int, *, fee_payer: str = ""
+) -> bool | None:
     """Apply rows and move the cursors to `last`, or back to the start for organisations to be applied again.
 
     Returns whether no row has to be applied again. Does nothing and returns None if the cursors differ from these, by
-    which the rows were chosen: another process has applied more or started again.
+    which the rows were chosen: another process has applied more or started again. With the service's ``fee_payer``,
+    raises the guard for transactions of its own that have no attempt; rows that are applied again need no such look.
     """
     if cursors_of(connection) != cursors:
         return None
     reverted = [row for row in rows if row.name == ROLLED_BACK and undo(connection, row)]
     batch = Batch(connection, rows)
+    batch.fee_payer = fee_payer
     for row in rows:
         if row.org is not None and row.name in HANDLERS:
             HANDLERS[row.name](batch, row)
     batch.flush()
+    if batch.forgotten:
+        report_lost(connection, batch.forgotten)
     to = moved(cursors, last) | dict.fromkeys(batch.again, 0)
     positions = [{"name": CURSOR + org, "position": position} for org, position in to.items()]
     upsert_later(connection, projection, positions, keys=["name"])

@@ -10,11 +10,14 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, bindparam, delete, select, update
 
 from app.core.identifiers import event_id, transaction_id
-from app.core.timestamps import iso_ms
+from app.core.money import format_usdc
+from app.core.timestamps import iso_ms, now_ms
 from app.core.transaction_types import ESCROW_LOCK, FUNDING, GRANT, PAYMENT, ROW_OF, WITHDRAWAL
 from app.store.attempts import Attempt, attempts_of
 from app.store.columns import upsert, upsert_later
 from app.store.feed import feed_row
+from app.store.guard import FORGOTTEN
+from app.store.idempotency import LIFETIME
 from app.store.prepared import execute_later, scalar
 from app.store.read_tables import (
     allowances,
@@ -29,6 +32,7 @@ from app.store.read_tables import (
 )
 from app.store.records import fetch_all
 from app.store.state_tables import attempts
+from app.store.topups import topup_rule
 from indexer import StoredEvent
 
 Values = dict[str, Any]
@@ -120,6 +124,10 @@ class Batch:
         """Organisations whose rows must be applied again from the first one."""
         # Not by signature: the service does not know that of a transaction which others send.
         self._attempts = {one.message_hash: one for one in attempts_of(connection, {row.message_hash for row in rows})}
+        self.fee_payer = ""
+        """The service's own, if transactions of its own without an attempt are to be noted."""
+        self.forgotten: dict[str, int] = {}
+        """Unix milliseconds of the newest forgotten transaction, by organisation."""
         self._policy_ids: dict[str, str | None] = {}
         self._transactions: dict[str, Values] = {}
         self._feed: dict[str, Values] = {}
@@ -185,6 +193,24 @@ class Batch:
             payload={**payload, "timestamp": payload.get("timestamp", iso_ms(timestamp))},
         )
         self._feed[values["event_id"]] = values
+
+    def note_forgotten(self, row: StoredEvent, shown: Mapping[str, Any]) -> None:
+        """Report a movement of money that the service signed and does not know, because its commit was lost.
+
+        Only the last day counts, for which idempotency keys are kept. The keeper stores no attempt of a top-up.
+        """
+        moment, wallet_id, amount = row.block_time * 1000, shown.get("wallet_id"), format_usdc(row.data["amount"])
+        if row.fee_payer != self.fee_payer or self.cause(row) is not None or moment <= now_ms() - LIFETIME:
+            return
+        rule = topup_rule(self.connection, wallet_id) if row.name == "WalletFunded" and wallet_id else None
+        if rule is not None and rule.topup_amount == row.data["amount"]:
+            return
+        org = str(row.org)
+        self.forgotten[org] = max(moment, self.forgotten.get(org, 0))
+        summary = f"{amount} USDC moved in a transaction that the service has forgotten"
+        payload = {name: shown[name] for name in ("wallet_id", "tx_id", "recipient") if name in shown}
+        payload |= {"tx_signature": row.signature, "amount": amount, "on_chain_slot": row.slot}
+        self.report(row, FORGOTTEN, summary, payload, wallet_id=wallet_id)
 
     def policy_id(self, address: str) -> str | None:
         """Return the id of the policy at this address."""

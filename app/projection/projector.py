@@ -68,11 +68,12 @@ class Projector(Background):
 
     name = "projector"
 
-    def __init__(self, db: Database, changes: Changes, beside: StoredBeside | None = None) -> None:
-        """Take rows from `changes`; `look` and `store` need those `beside`."""
+    def __init__(self, db: Database, changes: Changes, beside: StoredBeside | None = None, *, payer: str = "") -> None:
+        """Take rows from `changes`; `look` and `store` need those `beside`. `payer` is the service's fee payer."""
         self._db = db
         self._changes = changes
         self._beside = beside
+        self._payer = payer
         self._stored = asyncio.Event()
         self._newest = 0
         self._applying = asyncio.Lock()
@@ -161,7 +162,7 @@ class Projector(Background):
             rows = beside.changes_in(connection, min(notified, *cursors.values()), _BATCH)
             if len(rows) == _BATCH or any(row.name == ROLLED_BACK for row in rows):
                 return result, rows, None
-            return result, rows, _apply_and_say(connection, rows, cursors) if rows else True
+            return result, rows, self._apply(connection, rows, cursors) if rows else True
 
         async with self._applying:
             # If this fails, the next work comes alone, and the rows in a transaction of their own.
@@ -303,11 +304,19 @@ class Projector(Background):
         # Otherwise another process has applied them all.
         whole: bool | None = True
         if unapplied(rows, cursors) or rows[-1].id > min(cursors.values()):
-            whole = await self._db.write(partial(_apply_and_say, rows=rows, cursors=cursors), repeatable=True)
+            whole = await self._db.write(partial(self._apply, rows=rows, cursors=cursors), repeatable=True)
             if whole:
                 self._moved = moved(cursors, rows[-1].id)
         if whole is not None:
             self._applied_here(rows, cursors)
+        return whole
+
+    def _apply(self, connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
+        """Do as `apply` with those rows that are not applied yet, and name them to the other nodes."""
+        mine = unapplied(rows, cursors)
+        whole = apply(connection, mine, cursors, rows[-1].id, fee_payer=self._payer)
+        if whole is not None:
+            signal(connection, ROWS, [f"{row.message_hash}:{row.slot}" for row in mine])
         return whole
 
     def _applied_here(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> None:
@@ -330,15 +339,6 @@ class Projector(Background):
         for row in rows:
             self._applied.put(row.message_hash, _Applied(row.signature, row.slot))
             self._waiting.notify(row.message_hash, row.slot)
-
-
-def _apply_and_say(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
-    """Do as `apply` with those rows that are not applied yet, and name them to the other nodes."""
-    mine = unapplied(rows, cursors)
-    whole = apply(connection, mine, cursors, rows[-1].id)
-    if whole is not None:
-        signal(connection, ROWS, [f"{row.message_hash}:{row.slot}" for row in mine])
-    return whole
 
 
 def _applied_of(

@@ -4,7 +4,7 @@ from app.core.identifiers import wallet_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
 from app.core.transaction_types import FUNDING, PAYMENT, ROW_OF, WITHDRAWAL
-from app.projection.batch import Batch, Values, address_or_none, transaction_of
+from app.projection.batch import ATTEMPT_TYPES, Batch, Values, address_or_none, transaction_of
 from app.projection.organisations import set_reserve
 from app.projection.wallets import change, spend_approval
 from app.store.attempts import Attempt
@@ -106,6 +106,8 @@ def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Val
         if values["policy_id"] is None:
             batch.note_orphan(data["policy"])
     batch.put_transaction(values)
+    if row.name in ATTEMPT_TYPES:
+        batch.note_forgotten(row, values)
     return values
 
 

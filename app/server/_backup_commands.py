@@ -6,6 +6,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ from sqlalchemy import Connection
 
 from app.access.keyring import COMMAND_LINE, system
 from app.core.paths import ConfigurationError, Paths
+from app.core.settings import Settings
 from app.core.signers import KeyFileError, read_secret
 from app.core.timestamps import iso_ms, now_ms
 from app.server._archive import Manifest, create_archive, extract, extract_keys, is_data, is_key, open_archive
 from app.server._command_options import data_folder, open_database, settings_of
-from app.server._databases import require_file
+from app.server._databases import data_name, require_file
 from app.store import SqliteDatabase
 from app.store.audit import append
 from app.store.audit_actions import Action
 from app.store.database import WRITE_ERRORS
+from app.store.guard import forgotten, mark_checked, mark_restored
 from app.store.organisations import organisations
-from app.submission.restoration import mark_checked, mark_restored
 
 _MIN_PASSPHRASE = 12
 _STAGE = "restoring"
@@ -82,11 +84,11 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
 def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | None, *, gap_checked: bool) -> None:
     """Restore FILE into a new or empty data folder."""
     settings = settings_of(data_dir=data_dir)
+    if file is None:
+        _declare_checked(settings, gap_checked=gap_checked)
+        return
     require_file(settings, "this command")
     paths = settings.paths()
-    if file is None:
-        _declare_checked(paths, gap_checked=gap_checked)
-        return
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
     try:
@@ -114,12 +116,17 @@ def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | No
         )
 
 
-def _declare_checked(paths: Paths, *, gap_checked: bool) -> None:
+def _declare_checked(settings: Settings, *, gap_checked: bool) -> None:
     if not gap_checked:
         raise click.UsageError("name the FILE to restore, or --gap-checked for a folder that was restored before")
-    with open_database(paths.root) as (db, _ring):
+    with open_database(settings.data_dir) as (db, _ring):
         if not db.write_now(_check):
-            raise ConfigurationError(f"{paths.root} was not restored from a backup")
+            raise ConfigurationError(f"{data_name(settings)} was not restored and has lost no commits")
+        for one in db.read_now(organisations):
+            for event in db.read_now(partial(forgotten, org=one.org)):
+                shown = event.payload
+                where = f"{shown.get('wallet_id', one.org_id)} to {shown['recipient']}"
+                click.echo(f"{event.signature} {shown['timestamp']} {where} {shown['amount']} USDC")
     click.echo("The gap is declared checked: payments need no afterRestore any more.")
 
 

@@ -36,11 +36,11 @@ def open_events(settings: Settings, db: Database) -> Events:
     return PostgresEvents(db) if isinstance(db, PostgresDatabase) else EventStore(settings.paths().events)
 
 
-def open_projector(db: Database, events: Events, indexer: Indexer) -> Projector:
+def open_projector(db: Database, events: Events, indexer: Indexer, *, payer: str = "") -> Projector:
     """Return the projector of an indexer's rows; where those are in the same database, it applies them with it."""
     if not isinstance(events, PostgresEvents):
-        return Projector(db, indexer.changes)
-    projector = Projector(db, indexer.changes, events)
+        return Projector(db, indexer.changes, payer=payer)
+    projector = Projector(db, indexer.changes, events, payer=payer)
     events.store = projector.store
     return projector
 

@@ -35,6 +35,7 @@ async def ready(request: Request) -> Response:
 
     `missing_history` names the slots between which no node has given the program's transactions, if there are any,
     `unreadable_transactions` the newest unreadable ones, and `missing_events` the vaults and organisations with gaps.
+    `guard` is `catching_up` or `unacknowledged` while a restore or a failover may have forgotten payments.
     `lost_roles` names the roles that the chain gave to another key than the service's, which must be started with it.
     Answers 503 `not_ready` with `reasons` otherwise. Needs no key.
     """
@@ -49,6 +50,8 @@ async def ready(request: Request) -> Response:
         answer["unreadable_transactions"] = {"count": len(report.unreadable), "newest": newest}
     if report.gaps:
         answer["missing_events"] = list(report.gaps)
+    if report.guard is not None:
+        answer["guard"] = report.guard
     if report.lost:
         answer["lost_roles"] = [
             {"organization_address": one.org.org, "role": one.role, "holder": str(one.holder), "key": str(one.key)}

@@ -21,7 +21,7 @@ from app.server.housekeeping import Housekeeping, KeyUse
 from app.server.listener import Listener
 from app.server.node import ServingNode
 from app.store.postgres_database import PostgresDatabase
-from app.store.signals import EXPORTS, KEYS, ROWS, RULES
+from app.store.signals import EXPORTS, GUARD, KEYS, ROWS, RULES
 from app.submission.context import Service
 from app.submission.recovery import Recovery
 from app.submission.restoration import Restoration
@@ -44,8 +44,7 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     # Before the enforcer, whose freezes it listens for.
     last: list[Startable] = [Settler(service), Enforcer(service)]
     last.append(KeyUse(service.part(KeyRing), interval=settings.housekeeping_interval))
-    if service.part(Restoration).pending:
-        last.append(service.part(Restoration))
+    last.append(service.part(Restoration))
     single = {INDEXER: _following(service), WORKER: _single(service)}
     exporter = [service.part(Exporter)] if settings.exports else []
     if not isinstance(db, PostgresDatabase):
@@ -72,6 +71,7 @@ def _listener(service: Service, db: PostgresDatabase, arrivals: Arrivals) -> Lis
         ROWS: arrivals.hear,
         KEYS: lambda _about: service.part(KeyRing).forget(),
         EXPORTS: lambda _about: service.part(Exporter).wake(),
+        GUARD: lambda _about: service.part(Restoration).wake(),
     }
     if settings.alerts:
         handlers[RULES] = lambda _about: service.part(Watcher).rules_changed()

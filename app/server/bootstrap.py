@@ -41,6 +41,8 @@ from app.server._databases import data_name, open_database, open_events, open_pr
 from app.server._works import WORKER, works_of
 from app.server.plan_types import PLAN_TYPES
 from app.store.database import Database
+from app.store.ledger import Ledger
+from app.store.postgres_database import PostgresDatabase
 from app.store.values import get_value, put_value
 from app.submission.brake import Brake
 from app.submission.context import Service
@@ -191,6 +193,8 @@ async def running(
         signers = open_signers(paths, settings)
         db, secret = open_state(settings)
         stack.callback(db.close)
+        if isinstance(db, PostgresDatabase) and not beside:
+            db.ledger = Ledger(settings.data_dir, str(settings.port))
         codec = codec_of(settings)
         known = db.read_now(remembered)
         expected = known.identity.genesis_hash if known else None
@@ -216,7 +220,7 @@ async def running(
         clock = ChainClock(ChainClient(transport, program_id=codec.program_id), stored=stored)
         with suppress(ChainUnavailable, RpcError):  # its first round says so
             await clock.read()
-        projector = open_projector(db, events, indexer)
+        projector = open_projector(db, events, indexer, payer=str(signers.fee_payer_address))
         indexer.subscribe(projector.notify)
         recorder = Recorder(db)
         requests = RequestLog(db, kept=settings.request_log_size)

@@ -36,6 +36,7 @@ class Gauges(Periodic):
         metrics.lag.set(report.lag)
         metrics.holes.set(len(report.holes) + len(report.unreadable))
         metrics.gaps.set(len(report.gaps))
+        metrics.guard.set(report.guard is not None)
         metrics.fee_payer.set(await self._lamports())
         await self._service.db.read(self._read, in_thread=True)
         metrics.updated.set(time.time())

@@ -15,6 +15,7 @@ from app.reconciliation.index_watch import lasting_gaps
 from app.store.database import WRITE_ERRORS
 from app.store.values import put_value
 from app.submission.context import Service
+from app.submission.restoration import Restoration, State
 from indexer.records import TransactionHole
 
 _log = structlog.get_logger(__name__)
@@ -34,12 +35,14 @@ class HealthReport:
     `unreadable` are the newest unreadable transactions, `gaps` the vaults and organisations of this
     service that lack an event.
     The lag is the age of the oldest transaction that the chain has confirmed and the indexer has not stored. A lost
-    role fails no part: agents still pay, and a freeze must reach the service, which then sends no payments.
+    role fails no part: agents still pay, and a freeze must reach the service, which then sends no payments. `guard` is
+    the state of the guard after a restore or lost commits.
     """
 
     failing: tuple[str, ...]
     lag: float
     holes: tuple[tuple[int, int], ...] = ()
+    guard: State | None = None
     lost: tuple[LostRole, ...] = ()
     unreadable: Sequence[TransactionHole] = ()
     gaps: Sequence[str] = ()
@@ -91,7 +94,7 @@ class Health:
             failing.append("indexer")
         if failing:
             _log.warning("not_ready", reasons=failing, lag=lag)
-        report = HealthReport(tuple(failing), lag, lost=lost)
+        report = HealthReport(tuple(failing), lag, guard=self._service.part(Restoration).state(), lost=lost)
         try:
             holes = tuple((hole.after_slot, hole.before_slot) for hole in await indexer.holes())
             unreadable = await indexer.transaction_holes()

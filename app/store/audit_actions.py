@@ -71,7 +71,7 @@ ACTIONS: Mapping[Action, str] = {
     "approval.reject": "An approval was refused or withdrawn.",
     "audit.checkpoint": "Old entries were deleted. `details` has `number` and `hash` of the last one.",
     "authentication.failed": "Requests of a minute had no valid API key. Only in the log of the service.",
-    "backup.gap_checked": "After a restore, payments were declared checked: they need no `afterRestore` any more.",
+    "backup.gap_checked": "After a restore or lost commits, payments were declared checked and need no `afterRestore`.",
     "backup.restore": "The service was restored. `details` has `backup_of`, the backup's time, and `gap_checked`.",
     "brake.refused": "The chain refused a freeze or pause that was asked for, so it is not in force.",
     "budget.create": "A budget was created.",

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from app.core.errors import StorageUnavailableError
+from app.store.ledger import Ledger
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
@@ -36,6 +37,15 @@ class Database(ABC):
     """What people know it by; without a password."""
     node: str = ""
     """The id of this process among those that serve on it at the same time; empty if only one can."""
+    server: str = ""
+    """The start time of the server that this process wrote to last; empty for a file."""
+    ledger: Ledger | None = None
+    """Remembers committed attempts outside of the database, where that can lose commits."""
+
+    def remember(self, tx_id: str, org: str) -> None:
+        """Write a committed attempt to the ledger, if there is one."""
+        if self.ledger is not None:
+            self.ledger.add(tx_id, org)
 
     @abstractmethod
     async def write(self, work: Work[T], *, repeatable: bool = False) -> T:

@@ -39,6 +39,8 @@ SEVERITIES = {
     "index.incomplete": "critical",
     "allowance.discrepancy": "critical",
     "allowance.overdue": "critical",
+    "database.commits_lost": "critical",
+    "transaction.forgotten": "critical",
 }
 """Severity of each type of event, apart from `EXCEPTIONS`; lists would miss an event with any other."""
 EXCEPTIONS = {"escrow.refunded": "critical"}

@@ -96,6 +96,8 @@ class PostgresDatabase(Database):
         self._look_ups = SharedWork(self._watch, self._looking_up, self._look_up_all)
         self._broken_until = 0.0
         self._closed = False
+        #: Runs in a transaction of its own before any other on a server that this process has not written to yet.
+        self.on_new_server: Work[object] | None = None
         try:
             require_current(self._engine, self.name)
         except BaseException:
@@ -252,6 +254,11 @@ class PostgresDatabase(Database):
             connection = own.enter_context(self._connections.one())
             with call.using(connection):
                 begun = begin_writing(connection, leases, limits)
+                if self.on_new_server is not None and begun.server != self.server:
+                    self.on_new_server(connection)
+                    commit(connection)
+                    self.server = begun.server
+                    begun = begin_writing(connection, leases, limits)
             stack.push(own.pop_all())
             return connection, begun
 

@@ -20,6 +20,8 @@ KEYS = "keys"
 """An API key was revoked or rotated."""
 EXPORTS = "exports"
 """An export was requested."""
+GUARD = "guard"
+"""The guard against forgotten payments was raised."""
 
 
 def signal(connection: Connection, what: str, about: Sequence[str] = ()) -> None:

@@ -127,6 +127,9 @@ class Claim:
         """
 
         def claim_and_store(conn: Connection) -> T:
+            if tx_id is not None:
+                # Again: only a transaction on the server shows that this is another one, which may have lost commits.
+                self.admit()
             self._hold(conn, tx_id)
             return effect(conn)
 

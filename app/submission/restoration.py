@@ -1,4 +1,4 @@
-"""After a restore from a backup: what was paid after the backup is on the chain, but its idempotency key is forgotten.
+"""Guards against repeated payments after a restore or a failover that lost their idempotency keys.
 
 A client that repeats such a request would pay twice. So money moves under a key that the service does not know only
 once the read models have caught up with the chain, and for the time that idempotency keys are kept only if the client
@@ -6,7 +6,7 @@ says that it has looked.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from sqlalchemy import Connection
 
@@ -15,30 +15,29 @@ from app.core.background import Periodic
 from app.core.errors import ConflictError, UnavailableError
 from app.core.timestamps import now_ms
 from app.store.database import Database
+from app.store.guard import (
+    CAUGHT_UP,
+    SERVER,
+    all_have_compared,
+    checked_at,
+    guard_values,
+    raised_at,
+    report_lost,
+    server_of,
+)
 from app.store.idempotency import LIFETIME
-from app.store.values import get_value, put_value
+from app.store.postgres_database import PostgresDatabase
+from app.store.values import put_value
 
-#: Names of the stored values.
-_RESTORED_AT, _CAUGHT_UP, _GAP_CHECKED = "restored_at", "restored_caught_up", "restored_gap_checked"
-
-
-def mark_restored(connection: Connection, *, gap_checked: bool) -> None:
-    """Record that the database was restored now; whatever an earlier restore left no longer counts."""
-    put_value(connection, _RESTORED_AT, str(now_ms()))
-    put_value(connection, _CAUGHT_UP, "no")
-    put_value(connection, _GAP_CHECKED, "yes" if gap_checked else "no")
-
-
-def mark_checked(connection: Connection) -> bool:
-    """Record that the operator has checked what was paid between backup and restore; False if nothing was restored."""
-    if get_value(connection, _RESTORED_AT) is None:
-        return False
-    put_value(connection, _GAP_CHECKED, "yes")
-    return True
+State = Literal["catching_up", "unacknowledged"]
 
 
 class Restoration(Periodic):
-    """Refuses requests that may repeat a forgotten payment. Catches up with the chain once after a restore."""
+    """Refuses requests that may repeat a forgotten payment. Catches up with the chain after a restore or a failover.
+
+    On PostgreSQL, each node compares its ledger with every server before it writes there. After a promotion, no money
+    moves until all living nodes have done so, because each knows only its own commits.
+    """
 
     name = "restoration"
     outages: ClassVar[tuple[type[Exception], ...]] = (ChainUnavailable, RpcError)
@@ -47,30 +46,67 @@ class Restoration(Periodic):
         super().__init__(interval)
         self._db = db
         self._catch_up = catch_up
-        restored = db.read_now(lambda conn: get_value(conn, _RESTORED_AT))
-        self._restored_at = None if restored is None else int(restored)
-        self._caught_up = db.read_now(lambda conn: get_value(conn, _CAUGHT_UP)) != "no"
+        self._server: str | None = None
+        #: When the guard was last raised as of the last comparison: values that were read before it do not count.
+        self._floor = 0
+        if isinstance(db, PostgresDatabase):
+            db.on_new_server = self._compare
+        self._values = db.write_now(guard_values)
 
     @property
     def pending(self) -> bool:
-        """Whether the read models have not caught up since the restore."""
-        return not self._caught_up
+        """True until the read models have caught up since the restore or the failover."""
+        values = self._values
+        return values.get(CAUGHT_UP) == "no" or values.get(SERVER) != self._server or raised_at(values) < self._floor
+
+    def state(self, org: str = "") -> State | None:
+        """Return the state of the guard for an organisation or the whole service; None if it is not raised."""
+        if self.pending:
+            return "catching_up"
+        raised = raised_at(self._values)
+        return "unacknowledged" if now_ms() < raised + LIFETIME and checked_at(self._values, org) < raised else None
 
     async def tick(self) -> None:
-        """Catch up with the chain, if that has not been done since the restore."""
-        if self._caught_up:
+        """Read the guard that other nodes may have raised, and catch up with the chain if necessary."""
+        server = await self._db.look_up(self._look)
+        if server != self._server:
+            # Any write compares first.
+            await self._db.write(guard_values)
+        if not self.pending or not await self._db.write(self._all_have_compared):
             return
         await self._catch_up()
-        await self._db.write(lambda conn: put_value(conn, _CAUGHT_UP, "yes"))
-        self._caught_up = True
+        self._values = await self._db.write(self._settle)
 
-    def admit(self, *, acknowledged: bool) -> None:
+    def admit(self, org: str, *, acknowledged: bool) -> None:
         """Let a new movement of money pass. Raises ``restore_catching_up`` and ``restore_unacknowledged``."""
-        if self._restored_at is None:
-            return
-        if not self._caught_up:
-            raise UnavailableError("restore_catching_up")
-        if acknowledged or now_ms() - self._restored_at >= LIFETIME:
-            return
-        if self._db.read_now(lambda conn: get_value(conn, _GAP_CHECKED)) != "yes":
+        state = self.state(org)
+        if state == "catching_up":
+            raise UnavailableError("restore_catching_up", headers={"Retry-After": "1"})
+        if state is not None and not acknowledged:
             raise ConflictError("restore_unacknowledged")
+
+    def _look(self, conn: Connection) -> str | None:
+        self._values = guard_values(conn)
+        return server_of(conn) if self._db.node else None
+
+    def _compare(self, conn: Connection) -> None:
+        """Compare the ledger with a server, and raise the guard if attempts are missing."""
+        assert isinstance(self._db, PostgresDatabase)
+        server = server_of(conn)
+        if self._db.ledger is not None and (lost := self._db.ledger.missing(conn)):
+            report_lost(conn, lost)
+        values = guard_values(conn)
+        if SERVER not in values and server is not None:
+            put_value(conn, SERVER, server)
+            values[SERVER] = server
+        self._floor, self._values, self._server = raised_at(values), values, server
+
+    def _all_have_compared(self, conn: Connection) -> bool:
+        """Record that this node has compared; return True once all living nodes have."""
+        return self._server is None or all_have_compared(conn, self._server, self._db.node)
+
+    def _settle(self, conn: Connection) -> dict[str, str]:
+        put_value(conn, CAUGHT_UP, "yes")
+        if self._server is not None:
+            put_value(conn, SERVER, self._server)
+        return guard_values(conn)

@@ -16,7 +16,7 @@ from app.chain.client import ChainClient
 from app.chain.clock import ChainClock
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.transactions import sign_for, sign_with_any
-from app.core.errors import UnavailableError
+from app.core.errors import StorageDoubtError, UnavailableError
 from app.core.signers import Signer
 from app.projection.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, stopped_by
@@ -202,7 +202,12 @@ class Submitter(Outcomes):
             if plan.entry is not None:
                 append(conn, plan.entry.about(**ids_of(attempt)))
 
+        server = self._db.server
         await claim.store(store, tx_id=attempt.tx_id, repeatable=True)
+        self._db.remember(attempt.tx_id, attempt.org)
+        if self._db.server != server:
+            # Perhaps it was stored before a failover, and compared too late to be missed.
+            raise StorageDoubtError
 
     async def _stored_soon(self, plan: Plan, attempt: Attempt, claim: Claim) -> bool:
         """Store an attempt and return whether that was possible in time."""
@@ -227,6 +232,7 @@ class Submitter(Outcomes):
         stopped = self._brake.stops(kind, attempt.org, attempt.wallet_id, attested=attested)
         if stopped is not None:
             return Outcome(attempt, "pending")
+        self._db.remember(attempt.tx_id, attempt.org)
         return await self._post(attempt)
 
     async def _post(self, attempt: Attempt) -> Outcome:

@@ -8,8 +8,9 @@ from playwright.async_api import expect
 from solders.keypair import Keypair
 
 from app.organisations import deposits
+from app.store.guard import mark_restored
 from app.store.wallets import WalletRecord
-from app.submission.restoration import Restoration, mark_restored
+from app.submission.restoration import Restoration
 from tests.dashboard.browsing import (
     LOOKS,
     Crafted,

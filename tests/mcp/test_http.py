@@ -13,7 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 from app.core.errors import UnavailableError
 from app.core.timestamps import now_ms, parse_iso_ms
 from app.mcp.tools import TOOLS
-from app.submission.restoration import Restoration, mark_restored
+from app.store.guard import mark_restored
+from app.submission.restoration import Restoration
 from tests.mcp.clients import CHANGING, agent, connected, headers_of, new_key
 from tests.support.http import served, site
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -199,14 +200,11 @@ async def test_vault_that_cannot_be_looked_up_leaves_nothing_sent(
         assert await own_world.balance(payee) == 1_000_000
 
 
-async def test_payment_after_a_restore_asks_whether_it_was_made(
-    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_payment_after_a_restore_asks_whether_it_was_made(own_world: ServiceWorld) -> None:
     world, payee = own_world, await own_world.payee()
     async with agent(world) as one:
         await world.service.db.write(lambda conn: mark_restored(conn, gap_checked=False))
-        # What a start on these data would read.
-        monkeypatch.setattr(world.service.part(Restoration), "_restored_at", now_ms())
+        await world.service.part(Restoration).tick()
 
         asked = await one.call("pay", to=payee, amount="1", idempotency_key=_KEY)
         made = await one.call("pay", to=payee, amount="1", idempotency_key=_KEY, after_restore=True)

@@ -209,6 +209,7 @@ async def test_checked_gap_and_a_day_later_need_no_word(own_world: ServiceWorld,
         error_of(await _pay(world, wallet, to, "one"), 409, "restore_unacknowledged")
     if how == "later":
         await _ok("restore", "--gap-checked", "--data-dir", folder)
+        await world.service.part(Restoration).tick()
     if how == "after a day":
         day_ago = str(now_ms() - 24 * 3600 * 1000)
         await world.service.db.write(lambda conn: put_value(conn, "restored_at", day_ago))

@@ -1,0 +1,118 @@
+"""The guard against payments that the database has forgotten, kept as values that all nodes read.
+
+It is raised by the restore of a backup, by a database that lacks attempts which a node has committed, and by a
+transaction of the service's own on the chain without an attempt.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+from sqlalchemy import Connection, select, text
+
+from app.core.identifiers import EVENT_PREFIX, derived_id
+from app.core.timestamps import iso_ms, now_ms
+from app.store.claims import table as claims
+from app.store.columns import upsert
+from app.store.feed import FeedEvent, append_event
+from app.store.idempotency import LIFETIME
+from app.store.leases import NODE, alive
+from app.store.organisations import organisations
+from app.store.read_tables import feed
+from app.store.records import fetch_all
+from app.store.signals import GUARD, signal
+from app.store.state_tables import setting_values
+from app.store.values import put_value
+
+FORGOTTEN = "transaction.forgotten"
+"""The event of a transaction on the chain without an attempt."""
+_PREFIX = "restored_"
+RESTORED_AT, CAUGHT_UP, CHECKED = f"{_PREFIX}at", f"{_PREFIX}caught_up", f"{_PREFIX}gap_checked"
+"""Names of the values. An organisation's own check has its address after the name."""
+SERVER = f"{_PREFIX}server"
+"""System identifier and timeline of the server; stored once all nodes have compared their commits with it."""
+
+_SERVER = text(
+    "SELECT CASE WHEN NOT pg_is_in_recovery() THEN system_identifier || ' '"
+    " || left(pg_walfile_name(pg_current_wal_lsn()), 8) END FROM pg_control_system()"
+)
+
+_log = structlog.get_logger(__name__)
+
+
+def guard_values(connection: Connection) -> dict[str, str]:
+    """Return the values of the guard by their names."""
+    query = select(setting_values.c.name, setting_values.c.value)
+    return {row.name: row.value for row in connection.execute(query.where(setting_values.c.name.startswith(_PREFIX)))}
+
+
+def raised_at(values: Mapping[str, str]) -> int:
+    """Return when the guard was raised last, in Unix milliseconds; 0 for never."""
+    return int(values.get(RESTORED_AT, 0))
+
+
+def checked_at(values: Mapping[str, str], org: str) -> int:
+    """Return when the gap of an organisation was declared checked, in Unix milliseconds; 0 for never."""
+    found = (values.get(name, "") for name in (CHECKED, f"{CHECKED}:{org}"))
+    return max([int(value) for value in found if value.isdecimal()], default=0)
+
+
+def server_of(connection: Connection) -> str | None:
+    """Return the system identifier and the timeline of the server, which each promotion changes; None on a standby."""
+    found: str | None = connection.scalar(_SERVER)
+    return found
+
+
+def all_have_compared(connection: Connection, server: str, node: str) -> bool:
+    """Record that a node has compared its commits with a server; return True once all living nodes have."""
+    kind = f"server {server}"
+    upsert(connection, claims, {"kind": kind, "id": node, "node": node}, keys=["kind", "id"])
+    compared = connection.scalars(select(claims.c.id).where(claims.c.kind == kind))
+    return {name.removeprefix(NODE) for name in alive(connection) if name.startswith(NODE)} <= set(compared)
+
+
+def mark_restored(connection: Connection, *, gap_checked: bool) -> None:
+    """Record that the database was restored now; earlier restores no longer count."""
+    now = str(now_ms())
+    put_value(connection, RESTORED_AT, now)
+    put_value(connection, CAUGHT_UP, "no")
+    put_value(connection, CHECKED, now if gap_checked else "no")
+
+
+def mark_checked(connection: Connection, org: str = "") -> bool:
+    """Record that the gap was checked, for one organisation or for all; False if there is no guard."""
+    if raised_at(guard_values(connection)) == 0:
+        return False
+    put_value(connection, f"{CHECKED}:{org}" if org else CHECKED, str(now_ms()))
+    return True
+
+
+def report_lost(connection: Connection, lost: Mapping[str, int]) -> None:
+    """Raise the guard and report it to all organisations.
+
+    ``lost`` maps each organisation to the Unix millisecond of its newest lost transaction. One older than a day, or
+    than the last guard or its check, raises nothing.
+    """
+    now, values = now_ms(), guard_values(connection)
+    known = max(now - LIFETIME, raised_at(values))
+    if all(moment <= max(known, checked_at(values, org)) for org, moment in lost.items()):
+        return
+    _log.critical("commits_lost", organizations=list(lost))
+    mark_restored(connection, gap_checked=False)
+    signal(connection, GUARD)
+    for one in organisations(connection):
+        append_event(
+            connection,
+            event_id=derived_id(EVENT_PREFIX, one.org, "database.commits_lost", str(now)),
+            org=one.org,
+            type="database.commits_lost",
+            timestamp=now,
+            summary="The database has lost commits: money moves only after a check",
+            payload={"timestamp": iso_ms(now)},
+        )
+
+
+def forgotten(connection: Connection, org: str) -> Sequence[FeedEvent]:
+    """Return the forgotten transactions of an organisation since a day before the guard was raised, oldest first."""
+    since = raised_at(guard_values(connection)) - LIFETIME
+    mine = (feed.c.org == org, feed.c.type == FORGOTTEN, feed.c.timestamp > since)
+    return fetch_all(connection, FeedEvent, select(feed).where(*mine).order_by(feed.c.timestamp))
