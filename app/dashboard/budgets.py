@@ -116,12 +116,7 @@ async def check_form(view: View) -> Response:
 async def create(view: View) -> str:
     """Create a budget."""
     body = new(view)
-    made = await once(
-        view,
-        body,
-        Budget,
-        lambda claim: budgets.create(view.service, view.principal, claim, body),
-    )
+    made = await once(view, body, Budget, view.asks(budgets.create, body))
     return view.url("budgets", made.budget_id, done="budget-created")
 
 

@@ -100,12 +100,7 @@ async def review(view: View) -> Response:
 async def decide(view: View) -> str:
     """Decide a dispute, signed by the arbiter's key."""
     escrow_id, body = view.path("escrow_id"), _decision(view)
-    await once(
-        view,
-        body,
-        Escrow,
-        lambda claim: settlement.resolve(view.service, view.principal, claim, escrow_id, body),
-    )
+    await once(view, body, Escrow, view.asks(settlement.resolve, escrow_id, body))
     return view.url("disputes", done="decided")
 
 

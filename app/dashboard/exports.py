@@ -62,7 +62,7 @@ async def create(view: View) -> str:
     """Ask for an export. The form's last day is part of it; the API's `to` is not."""
     wallet_id = (await vault_named(view, "wallet_id")).wallet_id if view.typed("wallet_id").strip() else None
     body = view.body(CreateExport, wallet_id=wallet_id, to=_day_after(view.typed("to")))
-    await once(view, body, Export, lambda claim: exports.create(view.service, view.principal, claim, body))
+    await once(view, body, Export, view.asks(exports.create, body))
     return view.url("developers", "exports", done="export-asked")
 
 

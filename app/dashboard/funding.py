@@ -83,12 +83,7 @@ async def review_many(view: View) -> Response:
 async def fund_many(view: View) -> str:
     """Fund vaults in one transaction."""
     body = _allocations(view)
-    done = await once(
-        view,
-        body,
-        FundedBatch,
-        lambda claim: funding.fund_batch(view.service, view.principal, claim, body),
-    )
+    done = await once(view, body, FundedBatch, view.asks(funding.fund_batch, body))
     return view.url("funding", done="funding-pending" if done.status == "pending" else "funded")
 
 
@@ -122,12 +117,7 @@ async def review_fund(view: View) -> Response:
 async def fund(view: View) -> str:
     """Fund the vault."""
     wallet_id, body = view.path("wallet_id"), _money(view, FundWallet, _FUND)
-    done = await once(
-        view,
-        body,
-        Funded,
-        lambda claim: funding.fund(view.service, view.principal, claim, wallet_id, body),
-    )
+    done = await once(view, body, Funded, view.asks(funding.fund, wallet_id, body))
     return _place(view, "funding", done="funding-pending" if done.status == "pending" else "funded")
 
 
@@ -159,12 +149,7 @@ async def review_withdrawal(view: View) -> Response:
 async def withdraw(view: View) -> str:
     """Move money from the vault back to the reserve."""
     wallet_id, body = view.path("wallet_id"), _money(view, WithdrawFromWallet, _WITHDRAW)
-    done = await once(
-        view,
-        body,
-        Withdrawn,
-        lambda claim: funding.withdraw(view.service, view.principal, claim, wallet_id, body),
-    )
+    done = await once(view, body, Withdrawn, view.asks(funding.withdraw, wallet_id, body))
     pending = done.transaction_status == "pending"
     return _place(view, "funding", done="withdrawal-pending" if pending else "withdrawn")
 

@@ -46,7 +46,7 @@ async def create(view: View) -> str:
         raise UnavailableError("authority_offline", _ELSEWHERE)
     tags = [tag for text in view.typed("tags").split(",") if (tag := text.strip())]
     body = view.body(CreateWallet, tags=tags, budget_id=view.typed("budget_id") or None)
-    made = await once(view, body, Wallet, lambda claim: wallets.create(view.service, view.principal, claim, body))
+    made = await once(view, body, Wallet, view.asks(wallets.create, body))
     return view.url("vaults", made.wallet_id, done="vault-created")
 
 

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 from hmac import compare_digest
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 from urllib.parse import quote, urlencode
 
 from sqlalchemy import Connection
@@ -48,6 +48,8 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import AwaitingSignatureError
 
+Changed = TypeVar("Changed")
+Given = TypeVarTuple("Given")
 Endpoint = Callable[[Request], Awaitable[Response]]
 Shown = Callable[["View"], Awaitable[Response]]
 #: An action returns its answer, or the address that the browser goes to.
@@ -104,6 +106,12 @@ class View:
     def claim(self) -> Claim:
         """Return the claim with which a use case makes a change."""
         return Claim(self.service.db, sign_offline=self.sign_offline)
+
+    def asks(
+        self, change: Callable[[Service, Principal, Claim, *Given], Awaitable[Changed]], *given: *Given
+    ) -> Callable[[Claim], Awaitable[Changed]]:
+        """Return the use case that the person asks for; it takes only its claim."""
+        return lambda claim: change(self.service, self.principal, claim, *given)
 
     def url(self, *parts: str, **query: str) -> str:
         """Return the address of a page of the dashboard."""

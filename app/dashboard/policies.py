@@ -184,12 +184,7 @@ async def create(view: View) -> str:
     base = blank() if source is None else shown_by(await policies.get(view.service, view.principal, source))
     given = {name: wanted[name] for name in ("name", *changed(base, wanted))} | consent(view)
     body = CreatePolicy.model_validate(given) if source is None else ClonePolicy.model_validate(given)
-    made = await once(
-        view,
-        body,
-        Policy,
-        lambda claim: policies.create(view.service, view.principal, claim, body, source),
-    )
+    made = await once(view, body, Policy, view.asks(policies.create, body, source))
     return view.url("policies", made.policy_id, done="policy-created")
 
 

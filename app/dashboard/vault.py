@@ -123,13 +123,7 @@ async def rotate(view: View) -> Response:
     """Rotate the session token, and show the new one this once."""
     wallet_id = view.path("wallet_id")
     body = view.body(RotateToken, ttl_seconds=view.number("ttl_seconds"))
-    made = await once(
-        view,
-        body,
-        SessionToken,
-        lambda claim: sessions.rotate(view.service, view.principal, claim, wallet_id, body, None),
-        secret=True,
-    )
+    made = await once(view, body, SessionToken, view.asks(sessions.rotate, wallet_id, body, None), secret=True)
     return await _show(view, made)
 
 

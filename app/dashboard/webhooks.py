@@ -32,13 +32,7 @@ async def show_all(view: View) -> Response:
 async def create(view: View) -> Response:
     """Register a webhook, and show its secret this once."""
     body = view.body(CreateWebhook, events=view.chosen("events"))
-    made = await once(
-        view,
-        body,
-        WebhookWithSecret,
-        lambda claim: webhooks.create(view.service, view.principal, claim, body),
-        secret=True,
-    )
+    made = await once(view, body, WebhookWithSecret, view.asks(webhooks.create, body), secret=True)
     return await _show(view, made.webhook_id, made=made)
 
 
@@ -99,13 +93,7 @@ async def enable(view: View) -> str:
 async def rotate(view: View) -> Response:
     """Replace the signing secret, and show the new one this once."""
     webhook_id, body = view.path("webhook_id"), view.body(EmptyBody)
-    made = await once(
-        view,
-        body,
-        WebhookWithSecret,
-        lambda claim: webhooks.rotate(view.service, view.principal, claim, webhook_id),
-        secret=True,
-    )
+    made = await once(view, body, WebhookWithSecret, view.asks(webhooks.rotate, webhook_id), secret=True)
     return await _show(view, webhook_id, made=made)
 
 
