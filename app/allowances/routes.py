@@ -7,6 +7,7 @@ from app.allowances import service as allowances
 from app.allowances.models import Allowance, AllowancePage, GrantAllowance, ListAllowances
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
+from app.payments.spending_errors import SPENDING_ERRORS
 
 
 @operation(
@@ -14,20 +15,7 @@ from app.api.operation import Call, operation
     roles=OPERATORS,
     body=GrantAllowance,
     answer=Allowance,
-    errors=(
-        "invalid_amount",
-        "invalid_recipient",
-        "recipient_unverified",
-        "wallet_not_found",
-        "policy_violation",
-        "wallet_frozen",
-        "wallet_archived",
-        "wallet_insufficient_balance",
-        "allowances_not_allowed",
-        "too_many_allowances",
-        "org_paused",
-        "transaction_failed",
-    ),
+    errors=(*SPENDING_ERRORS, "allowances_not_allowed", "too_many_allowances"),
     changes=True,
     session=True,
 )

@@ -16,6 +16,7 @@ from app.escrows.models import (
     ResolveDispute,
     WithdrawDispute,
 )
+from app.payments.spending_errors import SPENDING_ERRORS
 
 _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
 
@@ -25,19 +26,7 @@ _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
     roles=PAYERS,
     body=CreateEscrow,
     answer=Escrow,
-    errors=(
-        "invalid_amount",
-        "invalid_recipient",
-        "recipient_unverified",
-        "wallet_not_found",
-        "policy_violation",
-        "wallet_frozen",
-        "wallet_archived",
-        "wallet_insufficient_balance",
-        "too_many_escrows",
-        "org_paused",
-        "transaction_failed",
-    ),
+    errors=(*SPENDING_ERRORS, "too_many_escrows"),
     changes=True,
     session=True,
 )

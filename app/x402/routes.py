@@ -4,6 +4,7 @@ from starlette.routing import Route
 
 from app.access.auth import PAYERS
 from app.api.operation import Call, operation
+from app.payments.spending_errors import SPENDING_ERRORS
 from app.x402 import service as x402
 from app.x402.fetching import Fetcher
 from app.x402.models import FetchedResource, FetchPaidResource, HandedOut, PayOffer, Quote, QuotePaidResource
@@ -19,16 +20,10 @@ _ASKING = (
 )
 _PAYING = (
     *_ASKING,
-    "invalid_amount",
-    "recipient_unverified",
+    *SPENDING_ERRORS,
     "x402_price_too_high",
     "x402_wallet_not_supported",
-    "policy_violation",
-    "wallet_frozen",
-    "wallet_insufficient_balance",
-    "org_paused",
     "too_many_allowances",
-    "transaction_failed",
 )
 
 

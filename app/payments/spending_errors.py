@@ -1,0 +1,14 @@
+"""The codes of errors that everything can answer which a policy judges as a payment."""
+
+SPENDING_ERRORS = (
+    "invalid_amount",
+    "invalid_recipient",
+    "recipient_unverified",
+    "wallet_not_found",
+    "policy_violation",
+    "wallet_frozen",
+    "wallet_archived",
+    "wallet_insufficient_balance",
+    "org_paused",
+    "transaction_failed",
+)
