@@ -6,6 +6,7 @@ The program judges each step in a simulation; the service only explains what it 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from solders.instruction import Instruction
 from solders.keypair import Keypair
@@ -53,9 +54,9 @@ class _Party:
 
     def explain(self, service: Service, failure: Failure) -> ApiError | None:
         """Return the error for a session that the chain does not know, or no longer."""
-        if self.session is not None and error_name(service.codec, failure) == "Unauthorized":
-            return AuthenticationError("session_token_invalid")
-        return None
+        if self.session is None:
+            return None
+        return _unauthorised(service, AuthenticationError("session_token_invalid"), failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ async def complete(  # noqa: PLR0917
         # It does not matter to the program who brings a signature, so it is not asked to check that.
         key = party.key(service) if proof.signature is None else None
         completion = service.instructions(escrow.org).complete_escrow(
-            await _settled(service, escrow),
+            await with_budget(service, _accounts(escrow)),
             payer=service.signers.fee_payer_address,
             kind=proof.kind,
             output_hash=proof.output_hash,
@@ -179,8 +180,6 @@ async def dispute(  # noqa: PLR0917
     if (taken := await _taken(service, principal, claim, identifier)) is not None:
         return taken
     found = await find(service, principal, identifier)
-    if body.wallet_id not in (None, found.wallet_id, found.to_wallet):
-        raise RequestError("invalid_request", "walletId: must be the paying or the receiving wallet.")
     party = await _party(service, principal, found, token, body.wallet_id)
     side, key = party.wallet_id or found.wallet_id, party.key(service)
 
@@ -197,10 +196,7 @@ async def dispute(  # noqa: PLR0917
 
         return _plan(escrow, _DISPUTE, [instruction], [key], store)
 
-    def explain(failure: Failure) -> ApiError | None:
-        return party.explain(service, failure)
-
-    return await _Step(service, principal, claim, (LOCKED,), explain).take(found, plan)
+    return await _Step(service, principal, claim, (LOCKED,), partial(party.explain, service)).take(found, plan)
 
 
 async def withdraw(  # noqa: PLR0917
@@ -213,8 +209,6 @@ async def withdraw(  # noqa: PLR0917
     if (taken := await _taken(service, principal, claim, identifier)) is not None:
         return taken
     found = await find(service, principal, identifier)
-    if body.wallet_id not in (None, found.wallet_id, found.to_wallet):
-        raise RequestError("invalid_request", "walletId: must be the paying or the receiving wallet.")
     party = await _party(service, principal, found, token, body.wallet_id)
     key = party.key(service)
 
@@ -224,13 +218,8 @@ async def withdraw(  # noqa: PLR0917
         instruction = service.instructions(escrow.org).withdraw_dispute(_accounts(escrow), signer=key.pubkey())
         return _plan(escrow, _WITHDRAW, [instruction], [key])
 
-    def explain(failure: Failure) -> ApiError | None:
-        if error_name(service.codec, failure) != "Unauthorized":
-            return None
-        return AuthenticationError(
-            "insufficient_permissions", "Only who raised the dispute, or that side's operator, may withdraw it."
-        )
-
+    says = "Only who raised the dispute, or that side's operator, may withdraw it."
+    explain = partial(_unauthorised, service, AuthenticationError("insufficient_permissions", says))
     return await _Step(service, principal, claim, OPEN, explain).take(found, plan)
 
 
@@ -249,7 +238,7 @@ async def resolve(
 
     async def plan(escrow: EscrowRecord) -> Plan:
         instruction = service.instructions(escrow.org).resolve_dispute(
-            await _settled(service, escrow),
+            await with_budget(service, _accounts(escrow)),
             payer=service.signers.fee_payer_address,
             arbiter=arbiter.pubkey(),
             released=released,
@@ -259,11 +248,8 @@ async def resolve(
         )
         return replace(_plan(escrow, _RESOLVE, [instruction], [arbiter]), entry=entry)
 
-    def explain(failure: Failure) -> ApiError | None:
-        if error_name(service.codec, failure) != "Unauthorized":
-            return None
-        return UnavailableError("authority_offline", "The escrow's arbiter is not this service's key.")
-
+    offline = UnavailableError("authority_offline", "The escrow's arbiter is not this service's key.")
+    explain = partial(_unauthorised, service, offline)
     return await _Step(service, principal, claim, OPEN, explain).take(found, plan)
 
 
@@ -280,8 +266,10 @@ async def _party(
 ) -> _Party:
     """Return who acts: the agent, or for a key of another role the wallet of the session token, else the operator.
 
-    Raises ``session_token_invalid`` and ``session_token_expired``.
+    Raises ``invalid_request`` for a wallet of neither side, ``session_token_invalid`` and ``session_token_expired``.
     """
+    if named not in (None, found.wallet_id, found.to_wallet):
+        raise RequestError("invalid_request", "walletId: must be the paying or the receiving wallet.")
     named = principal.wallet_id or named
     if token is None and principal.role != "agent":
         return _Party(named, None)
@@ -295,18 +283,14 @@ async def _party(
     raise AuthenticationError("session_token_invalid")
 
 
+def _unauthorised(service: Service, error: ApiError, failure: Failure) -> ApiError | None:
+    """Return the error if the program refused who signed."""
+    return error if error_name(service.codec, failure) == "Unauthorized" else None
+
+
 def _accounts(found: EscrowRecord) -> OpenEscrow:
-    return OpenEscrow(
-        Pubkey.from_string(found.address),
-        Pubkey.from_string(found.vault),
-        Pubkey.from_string(found.receiver),
-        Pubkey.from_string(found.payer),
-    )
-
-
-async def _settled(service: Service, found: EscrowRecord) -> OpenEscrow:
-    """Return the accounts with which an escrow is settled."""
-    return await with_budget(service, _accounts(found))
+    """Return an escrow's accounts, without the budget."""
+    return OpenEscrow(*map(Pubkey.from_string, (found.address, found.vault, found.receiver, found.payer)))
 
 
 def _plan(
