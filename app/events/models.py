@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.api.fields import Answer, End, EventId, Identifier, Moment, Page, Time
+from app.api.fields import Answer, End, EventId, Identifier, ListAnswer, Moment, Page, Time
 from app.events.catalogue import EVENTS
 
 Severity = Literal["info", "warning", "critical"]
@@ -63,9 +63,5 @@ class Event(Answer):
     timestamp: Time
 
 
-class EventPage(Answer):
+class EventPage(ListAnswer[Event]):
     """One page of events, newest first."""
-
-    data: list[Event]
-    has_more: bool
-    next_cursor: str | None

@@ -25,7 +25,7 @@ async def page(service: Service, principal: Principal, query: ListEvents) -> Eve
     found = await service.db.read(
         lambda conn: feed(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
     )
-    return EventPage(data=[_shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
+    return EventPage.of(found, _shown)
 
 
 async def newest(service: Service, org: str, wallet_id: str, types: list[str], limit: int) -> list[Event]:

@@ -78,12 +78,8 @@ class NewKey(Key):
     key: str
 
 
-class KeyPage(Answer):
+class KeyPage(ListAnswer[Key]):
     """One page of API keys, newest first."""
-
-    data: list[Key]
-    has_more: bool
-    next_cursor: str | None
 
 
 class ListRequests(Page):

@@ -45,7 +45,7 @@ async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPa
     """Return one page of the organisation's keys, newest first."""
     org = principal.org
     found = await service.db.read(lambda conn: api_key_page(conn, org, limit=query.limit, cursor=query.cursor))
-    return KeyPage(data=[_shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
+    return KeyPage.of(found, _shown)
 
 
 async def rotate(service: Service, principal: Principal, claim: Claim, key_id: str, body: RotateKey) -> NewKey:

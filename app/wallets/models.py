@@ -13,6 +13,7 @@ from app.api.fields import (
     BudgetId,
     IdempotencyKey,
     Identifier,
+    ListAnswer,
     Name,
     NewIdentifier,
     Page,
@@ -168,12 +169,8 @@ class WalletDetail(Wallet):
     last_transaction_at: Time | None
 
 
-class WalletPage(Answer):
+class WalletPage(ListAnswer[Wallet]):
     """One page of wallets."""
-
-    data: list[Wallet]
-    has_more: bool
-    next_cursor: str | None
 
 
 class Funded(Answer):

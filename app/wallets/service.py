@@ -118,8 +118,7 @@ async def page(service: Service, principal: Principal, query: ListWallets) -> Wa
     found = await service.db.read(
         lambda conn: wallets(conn, org, now, status=query.status, tags=tags, limit=query.limit, cursor=query.cursor)
     )
-    data = [_summary(one) for one in found.data]
-    return WalletPage(data=data, has_more=found.has_more, next_cursor=found.next_cursor)
+    return WalletPage.of(found, _summary)
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateWallet) -> Wallet:

@@ -35,8 +35,7 @@ async def page(service: Service, principal: Principal, webhook_id: str, query: L
         found = find(conn, principal.org, webhook_id)
         shown = list_deliveries(conn, found.webhook_id, status=query.status, limit=query.limit, cursor=query.cursor)
         attempts = attempts_of(conn, [one.delivery_id for one in shown.data])
-        data = [_answer(one, attempts.get(one.delivery_id, ())) for one in shown.data]
-        return DeliveryPage(data=data, has_more=shown.has_more, next_cursor=shown.next_cursor)
+        return DeliveryPage.of(shown, lambda one: _answer(one, attempts.get(one.delivery_id, ())))
 
     return await service.db.read(read, in_thread=True)
 

@@ -20,6 +20,7 @@ from app.api.fields import (
     End,
     EventId,
     IdempotencyKey,
+    ListAnswer,
     Moment,
     Page,
     Time,
@@ -119,12 +120,8 @@ class WebhookWithSecret(Webhook):
     signing_secret: str
 
 
-class WebhookPage(Answer):
+class WebhookPage(ListAnswer[Webhook]):
     """One page of webhooks, newest first."""
-
-    data: list[Webhook]
-    has_more: bool
-    next_cursor: str | None
 
 
 class DeliveryAttempt(Answer):
@@ -155,12 +152,8 @@ class Delivery(Answer):
     attempts: list[DeliveryAttempt]
 
 
-class DeliveryPage(Answer):
+class DeliveryPage(ListAnswer[Delivery]):
     """One page of deliveries, newest event first."""
-
-    data: list[Delivery]
-    has_more: bool
-    next_cursor: str | None
 
 
 class Replay(Answer):

@@ -48,8 +48,7 @@ async def get(service: Service, principal: Principal, webhook_id: str) -> Webhoo
 async def page(service: Service, principal: Principal, query: Page) -> WebhookPage:
     """Return one page of webhooks, newest first."""
     found = await service.db.read(lambda conn: webhooks(conn, principal.org, limit=query.limit, cursor=query.cursor))
-    data = [_answer(one) for one in found.data]
-    return WebhookPage(data=data, has_more=found.has_more, next_cursor=found.next_cursor)
+    return WebhookPage.of(found, _answer)
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateWebhook) -> WebhookWithSecret:
