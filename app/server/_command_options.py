@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from solders.pubkey import Pubkey
 
 from app.access.keyring import KeyRing
+from app.core.money import InvalidAmountError, parse_usdc
 from app.core.settings import Settings
 from app.server._data_folder import require_data
 from app.server.bootstrap import key_ring, open_state
@@ -42,6 +44,22 @@ usdc_mint = click.option("--usdc-mint", help="Mint of USDC there.  [default: the
 def settings_of(**given: Any) -> Settings:
     """Return the settings with the options that were given."""
     return Settings(**{name: value for name, value in given.items() if value is not None})
+
+
+def address_argument(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Pubkey | None:
+    """Return the address that a text spells."""
+    try:
+        return None if text is None else Pubkey.from_string(text)
+    except ValueError:
+        raise click.BadParameter(f"{text} is not an address") from None
+
+
+def usdc_argument(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
+    """Return micro-USDC."""
+    try:
+        return parse_usdc(text)
+    except InvalidAmountError as error:
+        raise click.BadParameter(f"{text}: {error}") from None
 
 
 @contextmanager

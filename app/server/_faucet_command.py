@@ -23,30 +23,16 @@ from app.chain.errors import ChainUnavailable
 from app.chain.identity import SameChain, WrongChainError, chain_name
 from app.chain.nodes import transport_of
 from app.chain.transactions import sign
-from app.core.money import InvalidAmountError, format_usdc, parse_usdc
+from app.core.money import format_usdc
 from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.localnet import genesis
 from app.localnet.genesis import USDC_MINT
-from app.server._command_options import data_folder, rpc_url, settings_of
+from app.server._command_options import address_argument, data_folder, rpc_url, settings_of, usdc_argument
 from app.server._data_folder import beside_service, folder_chain, node_name
 from app.submission.plan import distinct
 
 _PATIENCE = 30.0
-
-
-def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> Pubkey:
-    try:
-        return Pubkey.from_string(text)
-    except ValueError:
-        raise click.BadParameter(f"{text} is not an address") from None
-
-
-def _amount(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
-    try:
-        return parse_usdc(text)
-    except InvalidAmountError as error:
-        raise click.BadParameter(f"{text}: {error}") from None
 
 
 @click.group()
@@ -55,8 +41,8 @@ def faucet() -> None:
 
 
 @faucet.command("usdc")
-@click.argument("address", callback=_address)
-@click.argument("amount", callback=_amount)
+@click.argument("address", callback=address_argument)
+@click.argument("amount", callback=usdc_argument)
 @data_folder
 @rpc_url
 def faucet_usdc(address: Pubkey, amount: int, **given: Any) -> None:

@@ -11,9 +11,9 @@ from app.access.keyring import KeyRing
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
 from app.organisations import service as organisations
-from app.server._command_options import data_folder, open_database, rpc_url, settings_of, usdc_mint
+from app.server._command_options import address_argument, data_folder, open_database, rpc_url, settings_of, usdc_mint
 from app.server._data_folder import beside_service
-from app.server._role_commands import address_argument, amount_argument, change_options, withdraw_from_reserve
+from app.server._role_commands import amount_argument, change_options, withdraw_from_reserve
 from app.server._sidecar import running_sidecar
 from app.store.organisations import organisations as all_organisations
 from app.store.organisations import reserve

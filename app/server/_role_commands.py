@@ -10,12 +10,19 @@ from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
 
 from app.api.signing import awaiting_signature
-from app.core.money import InvalidAmountError, parse_usdc
 from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.core.signers import file_of, install_next, next_key, read_key, write_secret
 from app.organisations import roles as organisation_roles
-from app.server._command_options import address_of, data_folder, org_option, rpc_url, settings_of
+from app.server._command_options import (
+    address_argument,
+    address_of,
+    data_folder,
+    org_option,
+    rpc_url,
+    settings_of,
+    usdc_argument,
+)
 from app.server._data_folder import beside_existing
 from app.server._sidecar import running_sidecar
 from app.store.organisations import organisations as all_organisations
@@ -48,14 +55,6 @@ _offline = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the unsigned transaction to this new file, for `agent-vault sign`.",
 )
-
-
-def address_argument(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Pubkey | None:
-    """Return the address that a text spells."""
-    try:
-        return None if text is None else Pubkey.from_string(text)
-    except ValueError:
-        raise click.BadParameter(f"{text} is not an address") from None
 
 
 @click.group()
@@ -138,12 +137,9 @@ def withdraw_from_reserve(amount: int | None, owner: Pubkey, **given: Any) -> No
         click.echo("Withdrawn.")
 
 
-def amount_argument(_ctx: click.Context, _param: click.Parameter, text: str) -> int | None:
+def amount_argument(ctx: click.Context, param: click.Parameter, text: str) -> int | None:
     """Return micro-USDC, None for `all`."""
-    try:
-        return None if text == "all" else parse_usdc(text)
-    except InvalidAmountError as error:
-        raise click.BadParameter(f"{text}: {error}") from None
+    return None if text == "all" else usdc_argument(ctx, param, text)
 
 
 @roles.command("show")
