@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -32,13 +31,12 @@ from app.dashboard.budget_forms import (
 )
 from app.dashboard.confirmation import Question, Shift, ask
 from app.dashboard.formatting import Words
-from app.dashboard.naming import vault_named
+from app.dashboard.naming import labelled, vault_named
 from app.dashboard.pages import View, action, page
 from app.dashboard.policy_words import LABELS
 from app.dashboard.repetition import once
 from app.dashboard.words import changed_meanwhile
 from app.store.budgets import wallets_in
-from app.store.wallets import labels
 from app.submission.claim import Claim
 from app.wallets import service as wallets
 from app.wallets.models import UpdateWallet
@@ -90,7 +88,7 @@ async def show(view: View) -> Response:
         editable=editable,
         says=sentences(check(view)[0]),
         since=since,
-        vaults=await _vaults(view, record.address),
+        vaults=await labelled(view, lambda conn: wallets_in(conn, view.principal.org, record.address, _VAULTS)),
         history=await _history(view, found.budget_id) if editable else [],
         offline=view.service.signers.authority is None,
     )
@@ -192,18 +190,6 @@ def _wanted(view: View) -> UpdateBudget:
 def _change(view: View, claim: Claim) -> BudgetChange:
     expected = Precondition([view.typed("expected_version")])
     return BudgetChange(view.service, view.principal, claim, view.path("budget_id"), expected)
-
-
-async def _vaults(view: View, address: str) -> list[tuple[str, str]]:
-    """Return id and label of vaults in the budget at this address, the last used first."""
-    org = view.principal.org
-
-    def read(conn: Connection) -> list[tuple[str, str]]:
-        ids = wallets_in(conn, org, address, _VAULTS)
-        named = labels(conn, ids)
-        return [(one, named.get(one) or one) for one in ids]
-
-    return await view.service.db.read(read)
 
 
 async def _history(view: View, budget_id: str) -> list[_Entry]:

@@ -1,9 +1,13 @@
 """Vaults by what people know of them: a name, an agent's id, an id or an address."""
 
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import Connection
+
 from app.api.forms import validated
 from app.core.errors import RequestError
 from app.dashboard.pages import View
-from app.store.wallets import WalletRecord, wallet
+from app.store.wallets import WalletRecord, labels, wallet
 from app.wallets import fleet
 from app.wallets.fleet import FleetQuery
 
@@ -27,3 +31,14 @@ async def vault_named(view: View, field: str) -> WalletRecord:
         says = f"{count:,} vaults match: type the id of one." if found else "No vault has this name or id."
         raise RequestError("invalid_request", f"{field}: {says}")
     return matching[0]
+
+
+async def labelled(view: View, read_ids: Callable[[Connection], Sequence[str]]) -> list[tuple[str, str]]:
+    """Return id and label of vaults, in the order of their ids."""
+
+    def read(conn: Connection) -> list[tuple[str, str]]:
+        ids = read_ids(conn)
+        named = labels(conn, ids)
+        return [(one, named.get(one) or one) for one in ids]
+
+    return await view.service.db.read(read)

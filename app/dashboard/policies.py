@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -16,6 +15,7 @@ from app.core.actors import Actor
 from app.core.errors import ApiError, RequestError, UnavailableError
 from app.core.identifiers import PRESET_POLICY_IDS
 from app.dashboard.actors import names_of
+from app.dashboard.naming import labelled
 from app.dashboard.pages import View, action, page
 from app.dashboard.policy_forms import (
     FLAG_CHOICES,
@@ -242,13 +242,7 @@ def _reader(view: View) -> Reader:
 async def _vaults(view: View, found: Policy) -> list[tuple[str, str]]:
     """Return id and label of vaults under a policy, the last used first."""
     record = await policies.find(view.service, view.principal.org, found.policy_id)
-
-    def read(conn: Connection) -> list[tuple[str, str]]:
-        ids = attached_wallets(conn, record.address, _VAULTS)
-        named = labels(conn, ids)
-        return [(one, named.get(one) or one) for one in ids]
-
-    return await view.service.db.read(read)
+    return await labelled(view, lambda conn: attached_wallets(conn, record.address, _VAULTS))
 
 
 async def _history(view: View, entries: list[tuple[str, Actor, dict[str, tuple[Any, Any]]]]) -> list[_Change]:
