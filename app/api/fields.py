@@ -254,17 +254,6 @@ EventId = Annotated[str, _id("evt")]
 KeyId = Annotated[str, _id("key")]
 
 
-def at_least_one_change(schema: dict[str, Any]) -> None:
-    """Require at least one change in a body's schema, and forbid `null`, except for leaving a budget."""
-    for name, field in schema["properties"].items():
-        if name not in {"idempotencyKey", "budgetId"}:
-            kept, _null = field.pop("anyOf")
-            field.update(kept)
-    schema["if"] = {"required": ["idempotencyKey"]}
-    schema["then"] = {"minProperties": 2}
-    schema["else"] = {"minProperties": 1}
-
-
 class Page(Query):
     """Parameters of list endpoints for paging."""
 

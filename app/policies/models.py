@@ -55,20 +55,14 @@ class CreatePolicy(RuleFields):
     idempotency_key: IdempotencyKey | None = None
 
 
-class UpdatePolicy(RuleFields):
+class UpdatePolicy(CreatePolicy):
     """Body of a policy update. An absent field keeps its value; `null` or an empty list clears a rule."""
 
     name: Name = Field(default="")
-    x402_hosts: Hosts | None = None
-    idempotency_key: IdempotencyKey | None = None
 
 
-class ClonePolicy(RuleFields):
+class ClonePolicy(CreatePolicy):
     """Body of a policy clone. An absent rule is copied; `null` or an empty list clears it."""
-
-    name: Name
-    x402_hosts: Hosts | None = None
-    idempotency_key: IdempotencyKey | None = None
 
 
 class PreviewPolicy(UpdatePolicy):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from app.api.fields import (
@@ -24,10 +24,9 @@ from app.api.fields import (
     TransactionId,
     Usdc,
     WalletId,
-    at_least_one_change,
 )
 from app.api.money_body import MoneyBody
-from app.api.partial_body import PartialBody
+from app.api.partial_body import PartialBody, UpdateBody
 
 WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded", "archived"]
 
@@ -50,10 +49,8 @@ class CreateWallet(Body):
     idempotency_key: IdempotencyKey | None = None
 
 
-class UpdateWallet(PartialBody):
+class UpdateWallet(PartialBody, UpdateBody):
     """Body of a wallet update; an absent field keeps its value, and `null` takes the wallet out of its budget."""
-
-    model_config = ConfigDict(json_schema_extra=at_least_one_change)
 
     label: Name | None = None
     policy_id: Identifier | None = None
@@ -62,23 +59,10 @@ class UpdateWallet(PartialBody):
     status: Literal["frozen", "active"] | None = None
     idempotency_key: IdempotencyKey | None = None
 
-    @model_validator(mode="after")
-    def _changes_something(self) -> "UpdateWallet":
-        if not self.model_fields_set - {"idempotency_key"}:
-            raise PydanticCustomError("empty_update", "give at least one of label, policyId, budgetId, tags, status")
-        return self
-
     @property
     def moves(self) -> bool:
         """Whether it sets the budget."""
         return "budget_id" in self.model_fields_set
-
-    @field_validator("label", "policy_id", "tags", "status", mode="before")
-    @classmethod
-    def _not_null(cls, value: object) -> object:
-        if value is None:
-            raise PydanticCustomError("null_update", "must not be null; leave the field out to keep its value")
-        return value
 
 
 class FundWallet(MoneyBody):

@@ -4,12 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
-    ConfigDict,
     Field,
     StringConstraints,
     WithJsonSchema,
-    field_validator,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -25,8 +22,8 @@ from app.api.fields import (
     Page,
     Time,
     WebhookId,
-    at_least_one_change,
 )
+from app.api.partial_body import UpdateBody
 from app.events.catalogue import EVENTS
 from app.store.webhooks import ALL_EVENTS
 
@@ -63,28 +60,13 @@ class CreateWebhook(Body):
     idempotency_key: IdempotencyKey | None = None
 
 
-class UpdateWebhook(Body):
+class UpdateWebhook(UpdateBody):
     """Body of an update; absent fields keep their values. `status` ends a pause and sends the queue at once."""
-
-    model_config = ConfigDict(json_schema_extra=at_least_one_change)
 
     url: Url | None = None
     events: EventNames | None = None
     status: Literal["enabled"] | None = None
     idempotency_key: IdempotencyKey | None = None
-
-    @model_validator(mode="after")
-    def _changes_something(self) -> "UpdateWebhook":
-        if not self.model_fields_set - {"idempotency_key"}:
-            raise PydanticCustomError("empty_update", "give at least one of url, events, status")
-        return self
-
-    @field_validator("url", "events", "status", mode="before")
-    @classmethod
-    def _not_null(cls, value: object) -> object:
-        if value is None:
-            raise PydanticCustomError("null_update", "must not be null; leave the field out to keep its value")
-        return value
 
 
 class ReplayEvents(Body):
