@@ -12,9 +12,9 @@ from app.access.auth import READERS
 from app.access.keyring import Principal
 from app.access.recorder import Recorder
 from app.core.actors import Actor
-from app.core.errors import AuthenticationError, NotFoundError
+from app.core.errors import NotFoundError
 from app.dashboard.pages import View, action, page
-from app.dashboard.sign_in import count_begun, count_failure, enter, replayed, visiting
+from app.dashboard.sign_in import count_begun, count_failure, enter, invited_by, visiting
 from app.dashboard.site import HEADERS
 from app.people import company, sessions
 from app.people import service as people
@@ -40,11 +40,8 @@ async def join(view: View) -> str:
     """Send the browser to the provider to use an invitation."""
     body = view.body(JoinRequest)
     invitation = sessions.digest(body.token)
-    try:
+    async with invited_by(view, body.token):
         await view.service.db.read(lambda conn: people.invitation_of(conn, invitation, view.now))
-    except AuthenticationError:
-        await replayed(view, body.token)
-        raise
     return await _begin(view, "join", invitation=invitation, name=body.name)
 
 

@@ -1,5 +1,8 @@
 """Signing in: by the admin key at first, then by passkey; invitations; step-up; signing out."""
 
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
 from sqlalchemy import Connection
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -31,11 +34,8 @@ async def sign_in(view: View) -> Response:
 @action(roles=None, back=sign_in)
 async def sign_in_with_key(view: View) -> Response:
     """Sign in with the admin key of an organisation without people."""
-    try:
+    with _counted(view):
         admin = await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key)
-    except AuthenticationError:
-        count_failure(view)
-        raise
     return await enter(view, admin, "admin_key", view.url("passkey"))
 
 
@@ -59,11 +59,8 @@ async def sign_in_with_passkey(view: View) -> Response:
         role = people.role_of(found)
         return Principal(sessions.person_actor(found.person_id), found.org, role, None, visit.address, visit.request_id)
 
-    try:
+    with _counted(view):
         principal = await view.service.db.write(work)
-    except AuthenticationError:
-        count_failure(view)
-        raise
     return await enter(view, principal, "passkey", view.url())
 
 
@@ -116,22 +113,17 @@ async def join_options(view: View) -> Response:
         people.invitation_of(conn, sessions.digest(body.token), view.now)
         return view.ceremony.register_options(conn, "join", people.new_person_id(), body.name)
 
-    try:
-        return _options(await view.service.db.write(work))
-    except AuthenticationError:
-        await replayed(view, body.token)
-        raise
+    async with invited_by(view, body.token):
+        options = await view.service.db.write(work)
+    return _options(options)
 
 
 @action(roles=None)
 async def accept(view: View) -> Response:
     """Use an invitation: make its holder a person, and sign them in."""
     body, visit = view.body(JoinWithPasskey), visiting(view)
-    try:
+    async with invited_by(view, body.token):
         joined = await view.service.db.write(lambda conn: people.join(conn, visit, view.ceremony, body))
-    except AuthenticationError:
-        await replayed(view, body.token)
-        raise
     return await enter(view, joined, "invitation", view.url(done="joined"))
 
 
@@ -147,11 +139,8 @@ async def step_up(view: View) -> Response:
     """Confirm who is signed in: by passkey, or by the admin key of an organisation without people."""
     by, signed_in = view.principal, view.signed_in
     assert signed_in is not None
-    try:
+    with _counted(view):
         await _confirm(view, signed_in)
-    except AuthenticationError:
-        count_failure(view)
-        raise
     session_id = signed_in.session.session_id
     await view.service.db.write(lambda conn: sessions.step_up(conn, by, session_id, view.now))
     return JSONResponse({}, headers=HEADERS)
@@ -220,19 +209,34 @@ def count_failure(view: View) -> None:
     limits.failed(client)
 
 
+@contextmanager
+def _counted(view: View) -> Iterator[None]:
+    """Count a sign-in that fails within this context."""
+    try:
+        yield
+    except AuthenticationError:
+        count_failure(view)
+        raise
+
+
 def _client(view: View) -> str | None:
     return view.request.client.host if view.request.client else None
 
 
-async def replayed(view: View, token: str) -> None:
-    """Record the use of an invitation that is not valid any more in the log of its organisation."""
-    found = await view.service.db.read(lambda conn: invitation_by_digest(conn, sessions.digest(token)))
-    if found is not None:
-        recorder: Recorder = view.request.app.state.recorder
-        recorder.refused(
-            visiting(view).invited_to(found.org), f"{view.request.method} {view.request.scope['route'].path}"
-        )
-    count_failure(view)
+@asynccontextmanager
+async def invited_by(view: View, token: str) -> AsyncIterator[None]:
+    """Record a use of an invitation that is not valid any more in the log of its organisation."""
+    try:
+        yield
+    except AuthenticationError:
+        found = await view.service.db.read(lambda conn: invitation_by_digest(conn, sessions.digest(token)))
+        if found is not None:
+            recorder: Recorder = view.request.app.state.recorder
+            recorder.refused(
+                visiting(view).invited_to(found.org), f"{view.request.method} {view.request.scope['route'].path}"
+            )
+        count_failure(view)
+        raise
 
 
 routes = [
