@@ -23,11 +23,10 @@ class CreateBudget(LimitFields):
     idempotency_key: IdempotencyKey | None = None
 
 
-class UpdateBudget(LimitFields):
+class UpdateBudget(CreateBudget):
     """Body of a budget's update. An absent field keeps its value; `null` clears a limit."""
 
     name: Name = Field(default="")
-    idempotency_key: IdempotencyKey | None = None
 
 
 class BudgetConsumption(Answer):

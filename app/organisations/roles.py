@@ -4,6 +4,7 @@ These have no endpoint: with one, an admin's API key alone would have the author
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from solders.pubkey import Pubkey
 
@@ -34,10 +35,7 @@ PLAN_TYPES = (_UPDATE, _ACCEPT, _WITHDRAW, _CREATE_TOKENS, TRANSFER)
 
 async def roles_of(service: Service, org: str) -> dict[str, Pubkey]:
     """Return the organisation's roles as the chain has them; the default address stands for nobody."""
-    account = await service.chain.account(org)
-    if account is None:
-        raise UnavailableError("chain_unavailable", "The organisation is not on the chain yet.")
-    found = account.decode(service.codec).data
+    found = await _account(service, org)
     return {name: found[name] for name in ("authority", "pending_authority", "operator", "arbiter", "verifier")}
 
 
@@ -125,11 +123,15 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
 
 async def _sequence(service: Service, org: str) -> int:
     """Return the number of the authority's last change: what it signs for it is good until the next one."""
+    sequence: int = (await _account(service, org))["authority_sequence"]
+    return sequence
+
+
+async def _account(service: Service, org: str) -> dict[str, Any]:
     account = await service.chain.account(org)
     if account is None:
         raise UnavailableError("chain_unavailable", "The organisation is not on the chain yet.")
-    sequence: int = account.decode(service.codec).data["authority_sequence"]
-    return sequence
+    return account.decode(service.codec).data
 
 
 async def _carry_out(service: Service, plan: Plan) -> None:
