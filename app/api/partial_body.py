@@ -1,4 +1,4 @@
-"""Bodies whose absent fields mean something else than their defaults."""
+"""Bodies that tell an absent field from its default."""
 
 from typing import Any, Self
 
@@ -41,7 +41,7 @@ def _at_least_one_change(schema: dict[str, Any]) -> None:
 
 
 class UpdateBody(Body):
-    """A body of which an absent field keeps its value; it changes at least one."""
+    """A body that changes at least one field; absent fields keep their values."""
 
     model_config = ConfigDict(json_schema_extra=_at_least_one_change)
 
