@@ -90,8 +90,12 @@ async def test_upgrade_under_load_loses_nothing(
         engine = engine_of(cluster.url(name))
         assert migrations.upgrade(engine, name) == (None, REVISIONS[-2])
         engine.dispose()
-    # What plays the old version is the code of this one, which knows the column.
-    cluster.execute('ALTER TABLE idempotency ADD COLUMN IF NOT EXISTS scope VARCHAR COLLATE "C"', name)
+    # The code of this version plays the old one, and needs the new table.
+    cluster.execute(
+        'CREATE TABLE chain_transaction_holes (signature TEXT COLLATE "C" PRIMARY KEY, slot BIGINT NOT NULL,'
+        ' reason TEXT COLLATE "C" NOT NULL, since BIGINT NOT NULL, retry_at BIGINT NOT NULL)',
+        name,
+    )
     with pytest.raises(ConfigurationError, match=_REFUSAL):
         PostgresDatabase(cluster.url(name))
 

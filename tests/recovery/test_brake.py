@@ -369,9 +369,11 @@ async def test_refused_freeze_with_a_policy_leaves_the_brake_as_it_was(own_world
     # A freeze that is on its way goes on, whatever becomes of this one
     world.line.lose_requests = lambda method: method == "getMultipleAccounts"
     error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
-    error_of(await world.call("PATCH", _path(wallet), change), 404, "policy_not_found")
+    error_of(await world.call("PATCH", _path(wallet), change), 503, "chain_unavailable")
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
     world.line.mend()
+    error_of(await world.call("PATCH", _path(wallet), change), 404, "policy_not_found")
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
     await _until(lambda: not world.service.brake.unattended())
     assert await _frozen(world, wallet) == 1
 

@@ -15,7 +15,6 @@ from typing import Any, get_args
 import pytest
 from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
-from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
 
 from app.chain.errors import ChainUnavailable
@@ -162,7 +161,7 @@ async def test_false_answers_are_503_in_every_request(
 ) -> None:
     world = own_world
     paying, receiving = await agent(world), await agent(world, funds=None)
-    recipients = [str(Pubkey.new_unique()) for _ in range(3)]
+    recipients = [str(Keypair().pubkey()) for _ in range(3)]
     made = await world.policy(maxPerTx="10", allowedRecipients=recipients)
     wallet, to = await world.wallet(), await world.payee()
     await world.restart(confirm_timeout=0.5)

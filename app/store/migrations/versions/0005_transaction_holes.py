@@ -10,10 +10,10 @@ oldest_code = "0001"
 def upgrade() -> None:
     """Create the table and its indexes."""
     if op.get_bind().dialect.name == "postgresql":
-        text, whole = 'TEXT COLLATE "C"', "BIGINT NOT NULL"
+        text, whole, table = 'TEXT COLLATE "C"', "BIGINT NOT NULL", "chain_transaction_holes"
         op.execute(
-            f"CREATE TABLE chain_transaction_holes (signature {text} PRIMARY KEY, slot {whole}, reason {text} NOT NULL,"
+            f"CREATE TABLE IF NOT EXISTS {table} (signature {text} PRIMARY KEY, slot {whole}, reason {text} NOT NULL,"
             f" since {whole}, retry_at {whole})"
         )
-        op.execute("CREATE INDEX chain_transaction_holes_due ON chain_transaction_holes (retry_at)")
-        op.execute("CREATE INDEX chain_transaction_holes_by_age ON chain_transaction_holes (since, signature)")
+        for name, columns in ((f"{table}_due", "retry_at"), (f"{table}_by_age", "since, signature")):
+            op.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({columns})")
