@@ -180,7 +180,7 @@ class Indexer:
         """Store everything in the program's history that is not stored yet; return how many rows were added.
 
         An unreadable transaction becomes a hole. With `seen` it raises `RpcError` if the node has not seen this
-        slot, or does not serve yet what it lists.
+        slot, or does not serve some of the listed transactions yet.
         """
         history = await self._history(seen or 0)
         added = 0

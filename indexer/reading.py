@@ -15,6 +15,7 @@ from indexer.records import ChainTransaction, TransactionHole
 _PATIENCE = 15.0
 """Seconds that the nodes have to serve the whole of a transaction that they list."""
 _REMEMBERED = 10_000
+_LONGEST_REASON = 200
 
 
 class Found(NamedTuple):
@@ -45,7 +46,7 @@ class TransactionReader:
                 if isinstance(error, IncompleteTransactionError) and now - since < _PATIENCE:
                     found.missing.append(signature)
                 else:
-                    found.holes.append(TransactionHole(signature, slots[signature], str(error), int(time.time())))
+                    found.holes.append(TransactionHole(signature, slots[signature], _line(error), int(time.time())))
             else:
                 self._missed.forget(signature)
                 found.transactions.extend([transaction] if transaction else [])
@@ -61,3 +62,8 @@ class TransactionReader:
         if found is not None and found.signature != signature:
             raise IncompleteTransactionError("the node answered with another transaction")
         return found
+
+
+def _line(error: Exception) -> str:
+    """Return an error as a short printable text; parts of it come from the node."""
+    return ascii(str(error)[:_LONGEST_REASON])[1:-1]

@@ -134,13 +134,13 @@ class EventTables:
         return [one for one in signatures if one not in known]
 
     def without_events(self, signatures: Sequence[str]) -> list[str]:
-        """Return the signatures of which no event of the program is stored, in their order."""
+        """Return the signatures without a stored event of the program, in their order."""
         query = f"SELECT signature FROM events WHERE instruction <> {NOT_AN_EVENT} AND signature IN ({{0}})"  # noqa: S608 - a number
         known = self._among(signatures, query)
         return [one for one in signatures if one not in known]
 
     def _among(self, signatures: Sequence[str], query: str, times: int = 1) -> set[str]:
-        """Return what a query finds, which takes the signatures so many times in the place of `{0}`."""
+        """Return the signatures that a query finds; it takes all of them at each `{0}`."""
         found: set[str] = set()
         for part in parts(signatures):
             found |= {row[0] for row in self._db.execute(query.format(",".join("?" * len(part))), [*part] * times)}
@@ -252,9 +252,9 @@ class EventTables:
         return added
 
     def replace(self, transactions: Sequence[ChainTransaction]) -> int:
-        """Store transactions like `record`, also in the place of those that are stored without their events.
+        """Store transactions like `record`, but replace those that are stored without their events.
 
-        A node once left these out; what was made of the rest, such as a deposit that was none, is taken back.
+        False deposits that were derived from such a transaction are taken back.
         """
         with self._db.atomic():
             emptied = set(self.without_events([one.signature for one in transactions]))

@@ -20,6 +20,7 @@ from app.server.gauges import Gauges
 from app.server.health import Health
 from indexer.reading import TransactionReader
 from tests.support.chain import altered
+from tests.support.processes import command
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -121,6 +122,10 @@ async def test_stranger_stops_nothing_by_an_unreadable_transaction(
     await due_now(world)
     listed = (await ready(world))["unreadable_transactions"]
     assert (listed["count"], [one["signature"] for one in listed["newest"]]) == (1, [hole])
+    url = world.settings.database_url
+    database = {} if url is None else {"AGENT_VAULT_DATABASE_URL": url.get_secret_value()}
+    printed = await command("holes", "--data-dir", str(world.settings.data_dir), **database)
+    assert printed.split()[:3] == ["transaction", hole, "slot"]
     await Gauges(world.service).tick()
     assert "agent_vault_index_holes 1.0" in (await world.client.get("/metrics")).text
     watch = IndexWatch(world.service)
