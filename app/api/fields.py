@@ -122,6 +122,13 @@ class _Plain:
         return {**handler(schema), "pattern": f"^[^{CONTROL}]*$"}
 
 
+def _key(value: str) -> str:
+    if not (value.isascii() and value.isprintable() and 0 < len(value.strip()) == len(value) <= 255):
+        words = "must have 1 to 255 printable ASCII characters, without a blank at either end"
+        raise PydanticCustomError("idempotency_key", words)
+    return value
+
+
 def _recipient(value: Any, validate: ValidatorFunctionWrapHandler) -> str:
     try:
         return str(validate(value))
@@ -225,7 +232,12 @@ RecipientText = Annotated[str, StringConstraints(min_length=1, max_length=253), 
 #: The recipient of a payment: malformed text is an `invalid_recipient`, as is text that names nobody.
 Recipient = Annotated[RecipientText, WrapValidator(_recipient)]
 Category = Annotated[str, AfterValidator(_category), WithJsonSchema({"type": "string", "enum": list(CATEGORIES)})]
-IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=255), _Plain()]
+#: Printable ASCII without a blank at either end, so that a key is the same in a header and in a body.
+IdempotencyKey = Annotated[
+    str,
+    AfterValidator(_key),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"}),
+]
 Cursor = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 PageSize = Annotated[int, Field(ge=1, le=100)]
 

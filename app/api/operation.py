@@ -243,8 +243,8 @@ def _fingerprint(
     if sent is None:
         try:
             _KEY.validate_python(key)
-        except ValidationError:
-            raise RequestError("invalid_request", "Idempotency-Key: must have 1 to 255 characters.") from None
+        except ValidationError as error:
+            raise RequestError("invalid_request", f"Idempotency-Key: {error.errors()[0]['msg']}.") from None
     owner = None if seal is None else seal.owner
     return fingerprint(principal, key, request.method, request.url.path, arguments, owner)
 

@@ -2,6 +2,11 @@
 
 from typing import Any
 
+from app.core.text import plain
+
+_SHOWN = 500
+"""The most characters of a node's message in the text of an error."""
+
 
 class ChainUnavailable(Exception):  # noqa: N818 - named after the error code it becomes
     """The node gave no usable answer: it refused, timed out, answered 5xx or something that is not JSON-RPC.
@@ -14,7 +19,8 @@ class RpcError(Exception):
     """The node understood the request and answered with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
-        super().__init__(f"{message} ({code})")
+        # The node's words may end in a terminal.
+        super().__init__(plain(f"{message[:_SHOWN]} ({code})"))
         self.code = code
         self.message = message
         self.data = data

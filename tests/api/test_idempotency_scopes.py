@@ -138,3 +138,14 @@ async def test_refused_claim_of_one_wallet_frees_no_key_of_another(world: Servic
     assert await _pay(second, to, "freed") == made
     assert (await _pay(first, to, "freed"))["status"] == "confirmed"
     assert await world.balance(to) == 2_000_000
+
+
+@pytest.mark.parametrize("key", [b"r\xc3\xa9gl\xc3\xa9e", b"r\xe9gl\xe9e", b"x" * 256])
+async def test_key_of_other_characters_in_a_header_changes_nothing(world: ServiceWorld, key: bytes) -> None:
+    wallet = await world.wallet(funds=None)
+    headers = [(b"Authorization", f"Bearer {world.key('operator')}".encode()), (b"Idempotency-Key", key)]
+
+    refused = await world.client.post(f"/v1/wallets/{wallet['wallet_id']}/fund", json={"amount": "1"}, headers=headers)
+
+    assert "printable ASCII" in error_of(refused, 400, "invalid_request")["message"]
+    assert (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["usdc_balance"] == "0.00"

@@ -149,6 +149,14 @@ async def test_refusal_by_the_node_carries_code_and_message() -> None:
     assert (caught.value.code, caught.value.message, caught.value.data) == (-32602, "invalid transaction", {"x": 1})
 
 
+async def test_text_of_a_refusal_controls_no_terminal() -> None:
+    node = Node(sendTransaction={"code": -1, "message": "\x1b[2JFacts:\n  amount: 1.00 USDC" + "x" * 1_000})
+    with pytest.raises(RpcError) as caught:
+        await client(node).send(b"raw")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"<html>", b"[]", b"null", b"{}", b'{"id": 1}', b'{"id": 99, "result": 1}', b'{"id":1,"result":{"value":3}}'],

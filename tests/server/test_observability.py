@@ -606,6 +606,10 @@ async def test_metrics_need_no_key_locally_and_a_readers_key_elsewhere(world: Se
         error_of(await _from("127.0.0.1", world, **forwarded), 401, "authentication_failed")
     error_of(await _from("192.0.2.1", world, world.key("agent", wallet["wallet_id"])), 403, "insufficient_permissions")
     assert (await _from("192.0.2.1", world, world.key("viewer"))).status_code == 200
+    # The machine's own requests are judged by the key that they bring.
+    await Gauges(world.service).tick()
+    assert 'micro_usdc{organization="test"}' in (await _from("::1", world, world.key("viewer"))).text
+    error_of(await _from("::1", world, "avk_unknown"), 401, "authentication_failed")
 
 
 @pytest.fixture(name="log")
