@@ -37,7 +37,7 @@ _RETRIES = 50
 """The most holes that one check retries."""
 _LISTED = 1_000
 _LASTING = 10.0
-"""Seconds for which an event may be missing because transactions are stored out of their order."""
+"""Seconds that an event may be missing while transactions are stored out of order."""
 _LATE_EVERY = 5
 """Every fifth check looks for late transactions and fills gaps."""
 

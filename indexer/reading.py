@@ -1,4 +1,4 @@
-"""Reads transactions from the nodes, and decides which are missing for the moment and which are holes."""
+"""Reads transactions from the nodes, and tells momentarily missing ones from holes."""
 
 import time
 from collections.abc import Mapping

@@ -176,7 +176,7 @@ class Reconciler:
         return found.slot, int(found.decode(self._codec).data["sequence"])
 
     async def catch_late(self) -> int:
-        """Store what came into the program's history behind the cursor, or was missing in a node's list."""
+        """Store late transactions: those behind the cursor, or missing in a node's list."""
 
         def before(store: EventTables) -> str | None:
             final = store.last_finalized()

@@ -97,7 +97,7 @@ class Metrics:
         self.reserves: Mapping[str | None, tuple[str, int]] = {}
         """By the organisation's address: its id as a label, and its reserve in micro-USDC. None has the sum."""
         self.remember = 1.0
-        """Seconds for which a text is served before another is rendered."""
+        """Seconds between two renderings."""
         self._text, self._rendered = b"", -math.inf
 
     def serve(self, routes: Iterable[Route]) -> None:

@@ -284,7 +284,7 @@ async def _party(
 
 
 def _unauthorised(service: Service, error: ApiError, failure: Failure) -> ApiError | None:
-    """Return the error if the program refused who signed."""
+    """Return the error if the program refused the signer."""
     return error if error_name(service.codec, failure) == "Unauthorized" else None
 
 

@@ -1,4 +1,4 @@
-"""The codes of errors that everything can answer which a policy judges as a payment."""
+"""Error codes shared by all operations that a policy judges as payments."""
 
 SPENDING_ERRORS = (
     "invalid_amount",

@@ -121,7 +121,7 @@ def _check_signer(header: MessageHeader, signers: Sequence[Pubkey], signer: Pubk
 
 
 def _granted(keys: Sequence[Pubkey], header: MessageHeader) -> dict[Pubkey, tuple[bool, bool]]:
-    """Return which addresses sign, and which may be changed."""
+    """Return the signing and the writable addresses."""
     signed, unsigned = header.num_required_signatures, len(keys) - header.num_readonly_unsigned_accounts
     return {
         key: (place < signed, place < (signed - header.num_readonly_signed_accounts if place < signed else unsigned))
@@ -130,7 +130,7 @@ def _granted(keys: Sequence[Pubkey], header: MessageHeader) -> dict[Pubkey, tupl
 
 
 def _needed(payer: Pubkey, instructions: Sequence[Instruction]) -> dict[Pubkey, tuple[bool, bool]]:
-    """Return which addresses must sign and be changed for these instructions."""
+    """Return the signing and the writable addresses of these instructions."""
     found = {payer: (True, True), **{one.program_id: (False, False) for one in instructions}}
     for meta in (meta for one in instructions for meta in one.accounts):
         signs, changes = found.get(meta.pubkey, (False, False))

@@ -31,7 +31,7 @@ _FAILURE = {"InstructionError": [0, {"Custom": 6001}]}
 #: Fields that, altered, would make an answer that is not malformed.
 _FATES = frozenset({"id", "jsonrpc", "err", "confirmationStatus"})
 _WITHHELD = 40
-"""One of so many transactions is served by no answer as long as there are faults."""
+"""While faults last, no answer serves one transaction in this many."""
 _PARTS = ("blockTime", "slot", "transaction", "meta")
 _PARTS_OF_META = ("innerInstructions", "preTokenBalances", "postTokenBalances", "err")
 _KEPT = 40
@@ -39,7 +39,7 @@ _KEPT = 40
 
 
 Strange = Literal["version 1", "later version", "malformed"]
-"""How a stranger's transaction is shown: the second only as long as there are faults."""
+"""How a stranger's transaction is shown; the second only while faults last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def calls_of(service: Service) -> Iterator[list[str]]:
 
 @contextmanager
 def queries_of(service: Service) -> Iterator[list[str]]:
-    """The statements that read the database meanwhile, but for the guard's, which is read every second."""
+    """The statements that read the database, except the guard's, which runs every second."""
     found: list[str] = []
 
     def note(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:

@@ -83,7 +83,7 @@ class Cluster:
             self._process = None
 
     def standby(self) -> "Cluster":
-        """Return a running copy in a new folder, which follows this server; stop and remove it as any other."""
+        """Return a running standby in a new folder; stop and remove it like any other server."""
         other = Cluster(Path(tempfile.mkdtemp(prefix="agent-vault-postgres-")), self._binaries)
         options = ["-h", str(self.folder), "-U", SUPERUSER, "-D", str(other.folder / "data"), "-R", "-c", "fast"]
         command = [str(self._binaries / "pg_basebackup"), *options]
@@ -92,7 +92,7 @@ class Cluster:
         return other
 
     def stop_receiving(self) -> None:
-        """End the replication to this standby, which goes on to answer."""
+        """Stop the replication to this standby; it keeps answering."""
         self.execute("ALTER SYSTEM SET primary_conninfo = ''")
         self.execute("SELECT pg_reload_conf()")
         while self.execute("SELECT count(*) FROM pg_stat_wal_receiver")[0][0]:

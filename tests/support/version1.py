@@ -25,7 +25,7 @@ _LIMIT_IS_SET = 1 << 2
 
 
 def as_version_1(transaction: bytes) -> bytes:
-    """Return a legacy or version-0 transaction in version 1, with its old signatures, which then no longer fit.
+    """Return a legacy or version-0 transaction in version 1, with its old, now invalid signatures.
 
     Raises `ValueError` for one with addresses from lookup tables, which version 1 does not have.
     """
