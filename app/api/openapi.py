@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.routing import Route
 
 from app.api._field_examples import FieldExamples
+from app.api.fields import IdempotencyKey
 from app.api.openapi_examples import BODIES, POLICY_VIOLATION
 from app.api.operation import Headers, api
 
@@ -26,9 +28,9 @@ _REFERENCE = re.compile(r"#/components/schemas/(\w+)")
 _REQUEST_HEADERS: Mapping[str, Json] = {
     "Idempotency-Key": {
         "description": "Alternative to the field idempotencyKey: a new random one for each intended change, the same "
-        "one to retry it. Within 24 hours, a repetition of what succeeded gets "
-        "its answer and does nothing; what was refused is judged anew.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+        "one to retry it. Within 24 hours, a repeated successful request gets its first answer and does nothing; a "
+        "refused one is judged again.",
+        "schema": TypeAdapter(IdempotencyKey).json_schema(),
     },
     "Session-Token": {
         "description": "The wallet's session token, from `rotate-token`. Keys with the role agent need it; others may "

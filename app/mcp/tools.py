@@ -190,8 +190,8 @@ TOOLS = (
     VaultTool(
         "pay",
         "Pay",
-        "Pays USDC from the vault to an address, a domain or another vault's id. The on-chain program refuses what "
-        "the policy forbids; the result then names the rule, the limit and when it would pass. If the outcome is "
+        "Pays USDC from the vault to an address, a domain or another vault's id. The on-chain program refuses payments "
+        "against the policy; the result then names the rule, the limit and when it would pass. If the outcome is "
         "`unknown` or `pending`, or no answer came, repeat the call with the same `idempotency_key`: that never pays "
         "twice.",
         "create_payment",
