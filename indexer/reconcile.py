@@ -32,8 +32,8 @@ _LOOK_SLOTS = 8
 """How many looks, and how many finalized slots apart, must miss a transaction before it may count as rolled back."""
 _STREAMS, _REREAD = 8, 1000
 """Vaults and organisations with gaps that one check looks after, and transactions that it rereads for each."""
-_LATE_SLOTS = 600
-"""Slots before the newest final transaction that are listed again, in case that a node left something out."""
+_RELISTED = 1_000
+"""The newest transactions, which are listed again because a node may have left some out."""
 _READS = 3
 """How often at most an account is read in one check, while each reading finds transactions that were not stored."""
 _SKIPPED_AT_MOST = 64
@@ -176,13 +176,10 @@ class Reconciler:
         return found.slot, int(found.decode(self._codec).data["sequence"])
 
     async def catch_late(self) -> int:
-        """Store late transactions: those behind the cursor, or missing in a node's list."""
-
-        def before(store: EventTables) -> str | None:
-            final = store.last_finalized()
-            return final and store.last_finalized((store.slot_of(final) or 0) - _LATE_SLOTS)
-
-        return await self._read(self._program, await self._events.read(before))
+        """Store late transactions: those behind the cursor that are not final yet, or missing in a node's list."""
+        late = await self._read(self._program, await self._events.read(lambda store: store.last_finalized()))
+        newest = await self._chain.newest(self._program, _RELISTED)
+        return late + await self._ingest_unknown({one.signature: one.slot for one in newest[::-1] if not one.failed})
 
     async def fill_holes(self) -> int:
         """Read the holes of the history from a node that has them; return how many are closed."""
