@@ -183,18 +183,16 @@ class Indexer:
         slot, or does not serve some of the listed transactions yet.
         """
         history = await self._history(seen or 0)
-        added = 0
+        added, missing = 0, False
         for start in range(0, len(history), _CHUNK):
             chunk = history[start : start + _CHUNK]
             slots = {one.signature: one.slot for one in chunk if not one.failed}
             found = await self._reader.read({one: slots[one] for one in await self.unknown(list(slots))})
-            if found.missing:
-                # The history lists what the node cannot serve yet, and the cursor must not pass it.
-                added += await self._store(found)
-                if seen is not None:
-                    raise HistoryNotAvailable("the node, or another at its address, does not serve all that it lists")
-                return added
-            added += await self._store(found, cursor=(PROGRAM_CURSOR, chunk[-1].signature))
+            missing = missing or bool(found.missing)
+            # The cursor must not pass a transaction that the node lists and does not serve yet.
+            added += await self._store(found, cursor=None if missing else (PROGRAM_CURSOR, chunk[-1].signature))
+        if missing and seen is not None:
+            raise HistoryNotAvailable("the node, or another at its address, does not serve all that it lists")
         return added
 
     async def _history(self, seen: int) -> list[HistoryEntry]:
@@ -237,7 +235,9 @@ class Indexer:
         """
         try:
             _, count = await self._reconciler.count(account, slot)
-            await self.catch_up(seen=slot)
+            # A missing transaction may be a stranger's: the count decides.
+            with contextlib.suppress(HistoryNotAvailable):
+                await self.catch_up(seen=slot)
         except RpcError:
             return False
         whole = await self._events.look_up(lambda store: store.holds(account, count))

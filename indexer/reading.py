@@ -12,9 +12,10 @@ from idl.transactions import IncompleteTransactionError, RawTransaction, Unreada
 from indexer.decode import decode_transaction
 from indexer.records import ChainTransaction, TransactionHole
 
-_PATIENCE = 15.0
+_PATIENCE = 10.0
 """Seconds that the nodes have to serve the whole of a transaction that they list."""
-_REMEMBERED = 10_000
+_REMEMBERED = 100_000
+"""Missing transactions whose first look is remembered; those beyond would never become holes."""
 _LONGEST_REASON = 200
 
 

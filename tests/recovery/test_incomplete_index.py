@@ -96,6 +96,25 @@ async def due_now(world: ServiceWorld) -> None:
     await indexer._retry_holes()
 
 
+async def test_stranger_stops_no_change_by_a_transaction_not_served_yet(world: ServiceWorld) -> None:
+    told, policy = Told(world), await world.policy()
+    wallet = await world.wallet(policy["policy_id"])
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+    told.instead = _Everything(None)
+    missing = await stranger_names_the_program(world)
+    told.instead = {missing: None}
+
+    await world.ok("PATCH", f"/v1/policies/{policy['policy_id']}", {"maxPerTx": "50"})
+    await world.ok("POST", f"{path}/rotate-token", {})
+    assert (await world.ok("PATCH", path, {"status": "frozen"}))["status"] == "frozen"
+    assert (await world.ok("PATCH", path, {"status": "active"}))["status"] == "active"
+    assert await world.service.indexer.unknown([missing]) == [missing]
+
+    told.instead = {}
+    await world.service.indexer.catch_up(seen=0)
+    assert await world.service.indexer.unknown([missing]) == []
+
+
 async def test_stranger_stops_nothing_by_an_unreadable_transaction(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
