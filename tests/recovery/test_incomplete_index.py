@@ -165,14 +165,14 @@ async def test_stranger_stops_nothing_by_an_unreadable_transaction(
 class _Everything(dict[str, Any]):
     """The same instead of every transaction."""
 
-    def __init__(self, instead: Json) -> None:
+    def __init__(self, instead: Json | None) -> None:
         super().__init__()
         self._instead = instead
 
     def __contains__(self, _key: object) -> bool:
         return True
 
-    def __getitem__(self, _key: str) -> Json:
+    def __getitem__(self, _key: str) -> Json | None:
         return self._instead
 
 
