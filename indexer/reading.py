@@ -36,7 +36,7 @@ class TransactionReader:
         self._missed: Recent[float] = Recent(_REMEMBERED)
 
     async def read(self, slots: Mapping[str, int]) -> Found:
-        """Read the transactions with these signatures and slots; failed ones are left out."""
+        """Read transactions that a node lists as successful, by their signatures and slots."""
         found, now = Found([], [], []), time.monotonic()
         for signature, raw in zip(slots, await self._chain.transactions(list(slots)), strict=True):
             try:
@@ -50,17 +50,20 @@ class TransactionReader:
                     found.holes.append(TransactionHole(signature, slots[signature], _line(error), int(time.time())))
             else:
                 self._missed.forget(signature)
-                found.transactions.extend([transaction] if transaction else [])
+                found.transactions.append(transaction)
         return found
 
-    def _decoded(self, signature: str, raw: RawTransaction | RpcError | None) -> ChainTransaction | None:
+    def _decoded(self, signature: str, raw: RawTransaction | RpcError | None) -> ChainTransaction:
         if raw is None:
             raise IncompleteTransactionError("no node serves it")
         if isinstance(raw, RpcError):
             kind = UnreadableTransactionError if raw.code == UNSUPPORTED_VERSION else IncompleteTransactionError
             raise kind(str(raw))
         found = decode_transaction(raw, self._codec)
-        if found is not None and found.signature != signature:
+        if found is None:
+            # One of the two answers is false. If it is this one, taking it would lose events.
+            raise IncompleteTransactionError("the node lists it as successful and shows it as failed")
+        if found.signature != signature:
             raise IncompleteTransactionError("the node answered with another transaction")
         return found
 

@@ -166,7 +166,13 @@ async def test_transaction_without_a_part_is_not_stored(stage: Stage, tmp_path: 
     await indexer.stop()
 
 
-@pytest.mark.parametrize("change", [lambda _result: None, without("meta", "innerInstructions")], ids=["none", "part"])
+def _failed(result: Any) -> Any:
+    return {**result, "meta": {**result["meta"], "err": {"InstructionError": [0, {"Custom": 1}]}}}
+
+
+@pytest.mark.parametrize(
+    "change", [lambda _result: None, without("meta", "innerInstructions"), _failed], ids=["none", "part", "failed"]
+)
 async def test_transaction_that_is_never_served_becomes_a_hole(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
