@@ -8,7 +8,6 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.chain.allowance_instructions import OpenAllowance
-from app.chain.transactions import sign
 from app.core.identifiers import allowance_id, new_reference
 from app.store.allowances import AllowanceRecord, allowance, allowances
 from tests.support.escrows import Agent
@@ -60,9 +59,7 @@ class Purse:
 
 async def send(world: ServiceWorld, instructions: list[Instruction], *signers: Keypair) -> str:
     """Send a transaction past the service; return its signature once it has succeeded."""
-    chain = world.service.chain
-    blockhash = await chain.blockhash(fresh=True)
-    signed = sign(instructions, payer=world.service.signers.fee_payer, signers=signers, blockhash=blockhash.hash)
+    chain, signed = world.service.chain, await world.signed_outside(instructions, *signers)
     await chain.send(signed.raw)
     status = await chain.confirm(signed.signature, timeout=5)
     assert status is not None
