@@ -25,7 +25,7 @@ State = Literal["running", "done"]
 # Built once: building a statement takes longer than executing it.
 _BY_KEY = select(table).where(table.c.org == bindparam("org"), table.c.key == bindparam("key"))
 _OF_CALLER = select(table).where(
-    table.c.org == bindparam("org"), or_(table.c.key == bindparam("key"), table.c.key == bindparam("other"))
+    table.c.org == bindparam("org"), table.c.key.in_([bindparam("key"), bindparam("other")])
 )
 _UPDATE = update(table).where(table.c.org == bindparam("of_org"), table.c.key == bindparam("of_key"))
 _FINISH = _UPDATE.where(table.c.state == "running", table.c.node == bindparam("of_node"))
