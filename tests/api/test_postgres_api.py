@@ -38,9 +38,9 @@ def _own_cluster(cluster: Cluster) -> Iterator[Cluster]:
 
 
 async def _recovered(world: ServiceWorld) -> None:
-    """Wait until the service has noticed that the server is back."""
+    """Wait until the service has noticed that the server is back, and has compared its commits with it."""
     async with asyncio.timeout(30):
-        while (await world.call("GET", "/v1/wallets")).status_code == 503:  # noqa: ASYNC110
+        while (await world.call("POST", "/v1/policies", {"name": "recovered"})).status_code == 503:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 
