@@ -7,21 +7,9 @@ from app.api.operation import Call, operation
 from app.payments import service as payments
 from app.payments._simulation import simulate
 from app.payments.models import CreatePayment, PayFromWallet, QuickPayment, SimulatePayment, Simulation
+from app.payments.spending_errors import SPENDING_ERRORS
 from app.transactions import service as transactions
 from app.transactions.models import Payment, Transaction
-
-_ERRORS = (
-    "invalid_amount",
-    "invalid_recipient",
-    "recipient_unverified",
-    "wallet_not_found",
-    "policy_violation",
-    "wallet_frozen",
-    "wallet_archived",
-    "wallet_insufficient_balance",
-    "org_paused",
-    "transaction_failed",
-)
 
 
 @operation(
@@ -29,7 +17,7 @@ _ERRORS = (
     roles=PAYERS,
     body=CreatePayment,
     answer=Payment,
-    errors=_ERRORS,
+    errors=SPENDING_ERRORS,
     changes=True,
     session=True,
     pays=True,
@@ -56,7 +44,7 @@ async def create_payment(call: Call, body: CreatePayment) -> Payment:
     roles=PAYERS,
     body=PayFromWallet,
     answer=QuickPayment,
-    errors=_ERRORS,
+    errors=SPENDING_ERRORS,
     changes=True,
     session=True,
     pays=True,
