@@ -2,14 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from idl.codec import Event
 from indexer.records import TokenMove
-from indexer.rows import insert_rows, parts
-
-if TYPE_CHECKING:
-    from indexer.store import Statements
+from indexer.statements import Statements, insert_rows, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Deposit:
 class TokenAccounts:
     """The followed accounts. Call the writing methods within a database transaction."""
 
-    def __init__(self, db: "Statements") -> None:
+    def __init__(self, db: Statements) -> None:
         self._db = db
 
     def get(self, address: str) -> FollowedAccount | None:

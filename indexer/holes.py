@@ -2,13 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple
-from typing import TYPE_CHECKING
 
 from indexer.records import TransactionHole
-from indexer.rows import insert_rows, parts
-
-if TYPE_CHECKING:
-    from indexer.store import Statements
+from indexer.statements import Statements, insert_rows, parts
 
 _SHARE_OF_AGE, _LONGEST_PAUSE = 16, 3600
 """A hole is retried after a sixteenth of its age, at least a second and at most an hour."""
@@ -17,7 +13,7 @@ _SHARE_OF_AGE, _LONGEST_PAUSE = 16, 3600
 class TransactionHoles:
     """The table of holes. Call the writing methods within a database transaction."""
 
-    def __init__(self, db: "Statements") -> None:
+    def __init__(self, db: Statements) -> None:
         self._db = db
 
     def newest(self, limit: int) -> list[TransactionHole]:

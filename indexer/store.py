@@ -3,7 +3,6 @@
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -14,8 +13,8 @@ from sqlite_utils import Database
 from indexer.accounts import AccountsOfBatch, FollowedAccount, TokenAccounts
 from indexer.holes import TransactionHoles
 from indexer.records import ChainTransaction, Hole
-from indexer.rows import insert_rows, parts
 from indexer.schema import prepare
+from indexer.statements import Statements, insert_rows, parts
 from indexer.unread import UnreadAllowance, UnreadAllowances
 
 NOT_AN_EVENT = -1
@@ -67,16 +66,6 @@ class LastRow:
     slot: int
     org: str
     id: int
-
-
-class Statements(Protocol):
-    """Runs statements in the SQL that SQLite and PostgreSQL share, with `?` for values."""
-
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:
-        """Run a statement; returns its cursor."""
-
-    def atomic(self) -> AbstractContextManager[object]:
-        """Return the context of one transaction: all that is written in it is kept together, or none of it."""
 
 
 class EventTables:

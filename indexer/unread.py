@@ -3,12 +3,10 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from idl.codec import Event
-
-if TYPE_CHECKING:
-    from indexer.store import Statements
+from indexer.statements import Statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class UnreadAllowance:
 class UnreadAllowances:
     """The tables of them. Call the writing methods within a database transaction."""
 
-    def __init__(self, db: "Statements") -> None:
+    def __init__(self, db: Statements) -> None:
         self._db = db
 
     def all(self) -> list[UnreadAllowance]:

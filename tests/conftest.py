@@ -11,8 +11,8 @@ import pytest_asyncio
 import structlog
 from xdist.remote import Producer
 
-from app.store import Database, SqliteDatabase
-from app.store.postgres_database import PostgresDatabase
+from app.database import Database, SqliteDatabase
+from app.database.postgres.database import PostgresDatabase
 from tests.program.adversaries.ways import CALLS
 from tests.support import postgres
 from tests.support.needs import skip_or_fail

@@ -17,9 +17,9 @@ from app.access.sealing import AnswerSeal
 from app.core.actors import Actor
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError
 from app.core.identifiers import random_id
+from app.database.interface import Database
 from app.store.audit import NewLogEntry, append
 from app.store.audit_actions import Action
-from app.store.database import Database
 from app.store.keys import (
     ApiKey,
     api_key,

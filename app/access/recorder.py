@@ -14,8 +14,8 @@ from app.access.rate_limit import network_of
 from app.core.actors import Actor
 from app.core.background import Periodic
 from app.core.timestamps import iso_ms, now_ms
+from app.database.interface import WRITE_ERRORS, Database
 from app.store.audit import SERVICE, NewLogEntry, append
-from app.store.database import WRITE_ERRORS, Database
 
 _log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from starlette.types import Scope
 from app.access.keyring import Principal
 from app.core.background import Periodic
 from app.core.timestamps import now_ms
-from app.store.database import WRITE_ERRORS, Database
+from app.database.interface import WRITE_ERRORS, Database
 from app.store.request_log import RequestRecord, insert_requests
 
 _log = structlog.get_logger(__name__)

@@ -14,10 +14,10 @@ import structlog
 from app.core.background import Periodic
 from app.core.settings import Settings
 from app.core.timestamps import now_ms
+from app.database.claims import release
+from app.database.interface import Database
 from app.store.alert_mails import Mail, claim_mails, due_mails, mails_of, purge, record_failure, record_sent
 from app.store.alert_mails import table as mails_table
-from app.store.claims import release
-from app.store.database import Database
 
 _log = structlog.get_logger(__name__)
 

@@ -14,11 +14,11 @@ from app.core.identifiers import EVENT_PREFIX, random_id
 from app.core.money import parse_usdc
 from app.core.settings import Settings
 from app.core.timestamps import now_ms
+from app.database.interface import Database
 from app.projection.projector import Projector
 from app.store.alert_kinds import BALANCE_LOW, EVENT_OF, INACTIVITY, LARGE_TRANSACTION, VELOCITY_SPIKE, AlertType
 from app.store.alert_mails import begin, queue, read_feed, unread
 from app.store.alerts import Watched, busy_wallets, changed_alerts, exceeds_velocity, mark, rules_of, unmark, watches
-from app.store.database import Database
 from app.store.deliveries import is_recent
 
 _log = structlog.get_logger(__name__)

@@ -24,7 +24,7 @@ from app.store.attempts import Attempt
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
 from app.submission.locks import Held, LockScope
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Hook, Plan, PlanType, nothing
 from app.wallets import service as wallets
 

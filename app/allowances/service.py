@@ -19,7 +19,7 @@ from app.core.identifiers import new_reference
 from app.core.money import format_usdc
 from app.core.timestamps import iso, iso_ms
 from app.payments.expenses import Spending
-from app.payments.landed import landed_error
+from app.payments.late_refusal import landed_error
 from app.payments.refusing import require_account
 from app.payments.spending import spend
 from app.recipients.service import Payee
@@ -32,12 +32,12 @@ from app.store.allowances import (
     allowances,
 )
 from app.store.wallets import WalletRecord
+from app.submission.chain_state import with_budget
 from app.submission.changes import resumed, submit
-from app.submission.charged import with_budget
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome, Plan, PlanType, RefusedError
-from app.submission.refusals import business_error, invalid_recipient
+from app.submission.program_errors import business_error, invalid_recipient
 from app.wallets import service as wallets
 
 SETTLE = PlanType("settle_allowance")

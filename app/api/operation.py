@@ -21,9 +21,8 @@ from app.api.repetition import FIRST_CALL, PREFER_FIRST_CALL, admit_money, finge
 from app.api.signing import awaiting_signature, signs_offline
 from app.core.errors import CATALOGUE, ApiError, ConflictError, NotFoundError, RequestError, UnavailableError
 from app.core.timestamps import iso_ms
-from app.submission.claim import Claim
+from app.submission.claim import Claim, Fingerprint
 from app.submission.context import Service
-from app.submission.fingerprint import Fingerprint
 from app.submission.idempotency import Idempotency
 from app.submission.plan import AwaitingSignatureError
 

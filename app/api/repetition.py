@@ -6,9 +6,8 @@ from pydantic import BaseModel
 
 from app.access.keyring import Principal
 from app.api.money_body import MoneyBody
-from app.submission.claim import Claim
+from app.submission.claim import Claim, Fingerprint, body_hash
 from app.submission.context import Service
-from app.submission.fingerprint import Fingerprint, body_hash
 from app.submission.restoration import Restoration
 
 #: A value of the header `Prefer`, and the header that then answers a repetition with the time of the key's first use.

@@ -38,14 +38,14 @@ from app.store.approvals import OnChainApproval, approval, open_approval
 from app.store.attempts import Attempt, pending_changes
 from app.store.audit import append
 from app.store.wallets import WalletRecord
+from app.submission.chain_state import require_whole
 from app.submission.changes import resumed, submit
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Plan, PlanType, RefusedError
-from app.submission.refusals import business_error, error_name
-from app.submission.sight import require_whole
+from app.submission.program_errors import business_error, error_name
 from app.wallets import service as wallets
 
 _DECISIONS = frozenset({"approve_payment", "close_approval"})

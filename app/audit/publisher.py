@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 from app.core.background import Periodic
 from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.timestamps import iso_ms
+from app.database.interface import Database
 from app.store.audit import SERVICE, LogHead, delete_entries, due_heads, log_head, mark_published
-from app.store.database import Database
 from app.store.feed import append_event
 
 _log = structlog.get_logger(__name__)

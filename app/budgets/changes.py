@@ -26,9 +26,9 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of, refuse_needless
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Authority, Plan, PlanType
-from app.submission.revisions import OutdatedError, send_current, submit_current
+from app.submission.versioned_changes import OutdatedError, send_current, submit_current
 
 _UPDATE, _CLOSE = PlanType("update_budget"), PlanType("close_budget")
 PLAN_TYPES = (*budgets.PLAN_TYPES, _UPDATE, _CLOSE)

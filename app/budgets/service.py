@@ -17,7 +17,7 @@ from app.core.timestamps import iso_ms
 from app.projection.differences import shown_limits
 from app.store.attempts import Attempt
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, budgets, put_budget_details
-from app.submission.absence import absent
+from app.submission.chain_state import absent
 from app.submission.changes import carry_out, resumed
 from app.submission.claim import Claim
 from app.submission.context import Service

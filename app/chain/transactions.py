@@ -10,7 +10,7 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import Transaction
 
-from app.core.key_tokens import signature_by
+from app.core.hardware_tokens import signature_by
 from app.core.signers import Signer
 
 MAX_SIZE = 1232

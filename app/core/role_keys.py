@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.core.key_tokens import KeyTokens
+from app.core.hardware_tokens import KeyTokens
 from app.core.pkcs11_uri import SCHEME
 from app.core.settings import Settings
 from app.core.signers import KeyFileError, Signer, Signers, create_key, read_key

@@ -26,7 +26,7 @@ class KeyFileError(Exception):
 
 
 class Signer(Protocol):
-    """Signs for an address: a key in memory, which is a ``Keypair``, or one in a token (``app.core.key_tokens``)."""
+    """Signs for an address: a ``Keypair`` in memory, or a key in a token (``app.core.hardware_tokens``)."""
 
     def pubkey(self) -> Pubkey:
         """Return the address."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from app.core.actors import Actor
-from app.dashboard.formatting import Words, short
+from app.dashboard.forms.formatting import Words, short
 from app.store.keys import key_names
 from app.store.people import names_of_people
 from app.submission.context import Service

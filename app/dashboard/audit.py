@@ -13,7 +13,7 @@ from app.audit import service as audit
 from app.audit.models import AuditLogEntry, ListAuditLog
 from app.core.errors import ApiError
 from app.dashboard.actors import names_of
-from app.dashboard.formatting import Words, moment, short
+from app.dashboard.forms.formatting import Words, moment, short
 from app.dashboard.pages import View, page
 from app.store.audit_actions import Action
 

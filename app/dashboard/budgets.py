@@ -17,7 +17,7 @@ from app.budgets.models import Budget, UpdateBudget
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import BusinessError, RequestError
 from app.dashboard.actors import names_of
-from app.dashboard.budget_forms import (
+from app.dashboard.forms.budget import (
     bars,
     check,
     fields_of,
@@ -29,13 +29,13 @@ from app.dashboard.budget_forms import (
     typed_differences,
     wanted,
 )
-from app.dashboard.confirmation import Question, Shift, ask
-from app.dashboard.formatting import Words
-from app.dashboard.naming import labelled, vault_named
+from app.dashboard.forms.error_messages import changed_meanwhile
+from app.dashboard.forms.formatting import Words
+from app.dashboard.forms.policy_sentences import LABELS
+from app.dashboard.forms.review import Question, Shift, ask
+from app.dashboard.forms.submit_once import once
+from app.dashboard.forms.vault_lookup import labelled, vault_named
 from app.dashboard.pages import View, action, page
-from app.dashboard.policy_words import LABELS
-from app.dashboard.repetition import once
-from app.dashboard.words import changed_meanwhile
 from app.store.budgets import wallets_in
 from app.submission.claim import Claim
 from app.wallets import service as wallets

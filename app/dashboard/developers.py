@@ -6,12 +6,12 @@ from starlette.routing import Route
 
 from app.access.auth import ADMINS, READERS
 from app.api.forms import InvalidFormError
+from app.api_keys import service as keys
+from app.api_keys.models import CreateKey, KeyPage, ListKeys, ListRequests, NewKey, RotateKey
 from app.core.errors import ApiError, RequestError
-from app.dashboard.naming import vault_named
+from app.dashboard.forms.submit_once import once
+from app.dashboard.forms.vault_lookup import vault_named
 from app.dashboard.pages import View, action, page
-from app.dashboard.repetition import once
-from app.keys import service as keys
-from app.keys.models import CreateKey, KeyPage, ListKeys, ListRequests, NewKey, RotateKey
 from app.store.audit import append
 from app.store.guard import forgotten, mark_checked
 from app.store.wallets import labels

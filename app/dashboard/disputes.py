@@ -10,10 +10,10 @@ from app.access.auth import ADMINS, READERS
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import BusinessError, RequestError
 from app.core.timestamps import parse_iso_ms
-from app.dashboard.confirmation import Question, Shift, ask
-from app.dashboard.formatting import span, usdc
+from app.dashboard.forms.formatting import span, usdc
+from app.dashboard.forms.review import Question, Shift, ask
+from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
-from app.dashboard.repetition import once
 from app.escrows import service as escrows
 from app.escrows import settlement
 from app.escrows.models import Escrow, ResolveDispute

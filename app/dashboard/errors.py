@@ -4,10 +4,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app.core.errors import ApiError
+from app.dashboard.forms.error_messages import said
 from app.dashboard.pages import visitor
 from app.dashboard.refusals import record
 from app.dashboard.site import HEADERS, Site, template
-from app.dashboard.words import said
 
 
 async def error_page(request: Request, error: ApiError, docs: str) -> Response:

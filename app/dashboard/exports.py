@@ -8,9 +8,9 @@ from starlette.routing import Route
 
 from app.access.auth import READERS
 from app.core.timestamps import parse_iso_ms
-from app.dashboard.naming import vault_named
+from app.dashboard.forms.submit_once import once
+from app.dashboard.forms.vault_lookup import vault_named
 from app.dashboard.pages import View, action, page
-from app.dashboard.repetition import once
 from app.exports import service as exports
 from app.exports.models import CreateExport, Export, ListExports
 from app.store.wallets import labels

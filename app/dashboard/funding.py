@@ -10,11 +10,11 @@ from starlette.routing import Route
 from app.access.auth import OPERATORS, READERS
 from app.api.forms import Arguments, InvalidFormError, validated
 from app.core.errors import BusinessError, RequestError
-from app.dashboard.confirmation import Question, Shift, ask
 from app.dashboard.fleet import addresses
-from app.dashboard.formatting import usdc
+from app.dashboard.forms.formatting import usdc
+from app.dashboard.forms.review import Question, Shift, ask
+from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
-from app.dashboard.repetition import once
 from app.organisations.deposits import deposit_address
 from app.store.organisations import reserve_balance
 from app.store.wallets import WalletRecord

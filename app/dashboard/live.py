@@ -23,9 +23,9 @@ from app.core.errors import RequestError, UnavailableError
 from app.core.timestamps import now_ms
 from app.dashboard.pages import View, page
 from app.dashboard.progress import total
+from app.database.interface import Database
 from app.people.sessions import digest, still_signed_in
 from app.store.audit import log_lengths
-from app.store.database import Database
 from app.store.feed import FeedEvent, feed_after, last_position
 from app.store.wallets import orgs_of_vaults
 

@@ -6,9 +6,9 @@ from starlette.routing import Route
 from app.access.auth import OPERATORS
 from app.budgets import service as budgets
 from app.core.errors import UnavailableError
-from app.dashboard.formatting import usdc
+from app.dashboard.forms.formatting import usdc
+from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
-from app.dashboard.repetition import once
 from app.policies import service as policies
 from app.store.policies import PolicyRecord
 from app.wallets import service as wallets

@@ -35,11 +35,11 @@ from app.api.forms import Arguments, Fields, InvalidFormError, read_form, valida
 from app.core.errors import ApiError, AuthenticationError, UnavailableError
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
-from app.dashboard.notices import NOTICES
+from app.dashboard.forms.error_messages import messages_of
+from app.dashboard.forms.notices import NOTICES
 from app.dashboard.progress import Progress, progress
 from app.dashboard.refusals import record
 from app.dashboard.site import HEADERS, Site, template
-from app.dashboard.words import messages_of
 from app.people.company import confirmations
 from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony

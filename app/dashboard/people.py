@@ -6,8 +6,8 @@ from starlette.routing import Route
 from app.access.auth import ADMINS, READERS
 from app.core.errors import BusinessError, NotFoundError
 from app.dashboard.actors import names_of
+from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
-from app.dashboard.repetition import once
 from app.people import service as people
 from app.people import sessions
 from app.people.models import InvitePerson, NewInvitation

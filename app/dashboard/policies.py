@@ -15,9 +15,8 @@ from app.core.actors import Actor
 from app.core.errors import ApiError, RequestError, UnavailableError
 from app.core.identifiers import PRESET_POLICY_IDS
 from app.dashboard.actors import names_of
-from app.dashboard.naming import labelled
-from app.dashboard.pages import View, action, page
-from app.dashboard.policy_forms import (
+from app.dashboard.forms.error_messages import changed_meanwhile
+from app.dashboard.forms.policy import (
     FLAG_CHOICES,
     HOST_CHOICES,
     before_changes,
@@ -32,9 +31,10 @@ from app.dashboard.policy_forms import (
     tag_of,
     when,
 )
-from app.dashboard.policy_words import FieldChange, Reader, differences, facts, sentences
-from app.dashboard.repetition import once
-from app.dashboard.words import changed_meanwhile
+from app.dashboard.forms.policy_sentences import FieldChange, Reader, differences, facts, sentences
+from app.dashboard.forms.submit_once import once
+from app.dashboard.forms.vault_lookup import labelled
+from app.dashboard.pages import View, action, page
 from app.policies import audit, changes
 from app.policies import service as policies
 from app.policies.changes import ChangeRequest

@@ -8,13 +8,13 @@ from app.api.forms import InvalidFormError
 from app.chain.rules import CATEGORIES
 from app.core.errors import NotFoundError
 from app.core.timestamps import parse_iso_ms
-from app.dashboard.confirmation import Question, Shift, ask
-from app.dashboard.formatting import span
+from app.dashboard.forms.formatting import span
+from app.dashboard.forms.review import Question, Shift, ask
 from app.dashboard.pages import View, action, page
+from app.database.paging import InvalidCursorError
 from app.recipients import service as recipients
 from app.recipients.domains import normalise
 from app.recipients.models import ListRecipients, PutRecipient, RegisteredRecipient
-from app.store.paging import InvalidCursorError
 
 _HERE = "Recipients"
 

@@ -15,10 +15,10 @@ from app.core.errors import NotFoundError, RequestError
 from app.core.text import plain
 from app.dashboard.pages import View, action, page
 from app.dashboard.site import HEADERS
+from app.remote_signer.facts import facts, unproved
+from app.remote_signer.inspection import UnsafeTransactionError, inspect
 from app.signatures import service as signatures
 from app.signatures.models import SendSigned
-from app.signer.facts import facts, unproved
-from app.signer.inspection import UnsafeTransactionError, inspect
 from app.store.wallets import labels
 from idl.codec import Codec
 

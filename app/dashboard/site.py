@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from app.core.hosts import is_loopback
 from app.core.settings import Settings
-from app.dashboard.formatting import FILTERS
+from app.dashboard.forms.formatting import FILTERS
 from app.people.relying_party import RelyingParty, relying_party
 
 ROOT = "/dashboard"

@@ -7,18 +7,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.access.auth import ADMINS, OPERATORS, READERS
+from app.api_keys import service as keys
 from app.budgets import service as budgets
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.money import MICRO_PER_USDC
 from app.dashboard import audit
-from app.dashboard.budget_forms import bars
 from app.dashboard.budgets import look, move
+from app.dashboard.forms.budget import bars
+from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
-from app.dashboard.repetition import once
 from app.escrows import service as escrows
 from app.escrows.models import ListEscrows
 from app.events import service as events
-from app.keys import service as keys
 from app.policies import service as policies
 from app.store.alert_kinds import TYPE_OF
 from app.store.fleet import DaySpent

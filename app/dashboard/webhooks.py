@@ -8,8 +8,8 @@ from starlette.routing import Route
 from app.access.auth import OPERATORS, READERS
 from app.api.fields import EmptyBody, Page
 from app.core.timestamps import parse_iso_ms
+from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
-from app.dashboard.repetition import once
 from app.events.catalogue import EVENTS
 from app.store.webhooks import ALL_EVENTS
 from app.webhooks import deliveries

@@ -16,7 +16,7 @@ from app.escrows.service import parse_hash
 from app.store.escrows import EscrowRecord
 from app.submission.context import Service
 from app.submission.plan import Failure, RefusedError
-from app.submission.refusals import error_name
+from app.submission.program_errors import error_name
 
 _OUTPUT_HASH = PROOF_KINDS.index("output_hash")
 _SIGNED_ATTESTATION = PROOF_KINDS.index("signed_attestation")

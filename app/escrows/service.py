@@ -29,7 +29,7 @@ from app.escrows.models import (
     ProofType,
 )
 from app.payments.expenses import Spending
-from app.payments.landed import landed_error
+from app.payments.late_refusal import landed_error
 from app.payments.refusing import doubt
 from app.payments.spending import spend
 from app.payments.token_accounts import must_open
@@ -51,9 +51,9 @@ from app.store.wallets import WalletRecord, wallet, wallet_by_vault
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Outcome, Plan, PlanType
-from app.submission.refusals import invalid_recipient
+from app.submission.program_errors import invalid_recipient
 from app.wallets import service as wallets
 
 LOCK = PlanType(

@@ -26,14 +26,13 @@ from app.escrows.service import LOCK, find, parse_hash, shown
 from app.payments.token_accounts import count_opening, must_open
 from app.store.attempts import Attempt
 from app.store.escrows import DISPUTED, LOCKED, OPEN, PENDING, EscrowRecord, remember_dispute, remember_output
+from app.submission.chain_state import require_whole, with_budget
 from app.submission.changes import resumed
-from app.submission.charged import with_budget
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.plan import Failure, Hook, Plan, PlanType, RefusedError, nothing
-from app.submission.refusals import business_error, error_name, is_known, require_confirmed
-from app.submission.sight import require_whole
+from app.submission.program_errors import business_error, error_name, is_known, require_confirmed
 from app.wallets import service as wallets
 
 _COMPLETE, _DISPUTE, _RESOLVE = PlanType("complete_escrow"), PlanType("dispute_escrow"), PlanType("resolve_dispute")

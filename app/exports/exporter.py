@@ -18,9 +18,9 @@ from app.core.background import Periodic
 from app.core.errors import is_storage_error
 from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.timestamps import iso_ms, now_ms
+from app.database.claims import holds, release
+from app.database.interface import Database
 from app.exports.files import PART, Show, private, write
-from app.store.claims import holds, release
-from app.store.database import Database
 from app.store.exports import (
     ExportRecord,
     chunk,

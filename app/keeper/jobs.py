@@ -20,7 +20,7 @@ from app.store.allowances import AllowanceRecord
 from app.store.escrows import SETTLED, DueEscrow
 from app.store.expiries import ExpiredWallet
 from app.store.topups import LowWallet
-from app.submission.charged import with_budget
+from app.submission.chain_state import with_budget
 from app.submission.context import Service
 
 #: Where a token account holds its amount, in the SPL token program and in Token-2022.

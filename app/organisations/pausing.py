@@ -6,15 +6,15 @@ from app.access.keyring import Principal
 from app.core.errors import AuthenticationError, NotFoundError
 from app.store.organisations import reserve
 from app.submission.brake import Hold
+from app.submission.chain_state import outdated_error, state_of
 from app.submission.changes import carry_out, resumed
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of, refuse_needless
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Plan, PlanType
-from app.submission.sight import outdated_error, state_of
 
 _PAUSE = PlanType("pause_org", resent=False, stops=True)
 _UNPAUSE = PlanType("unpause_org", resent=False, waits_for=frozenset({"pause_org", "unpause_org"}), lifts="pause")

@@ -14,13 +14,13 @@ from app.core.identifiers import new_reference
 from app.core.money import format_usdc
 from app.core.paths import ConfigurationError
 from app.store.organisations import Organisation, organisations
+from app.submission.chain_state import unverified
 from app.submission.changes import carry_out
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Authority, Plan, PlanType
-from app.submission.sight import unverified
 
 _CHANGES = frozenset({"update_org", "accept_authority"})
 _UPDATE = PlanType("update_org", resent=False, waits_for=_CHANGES)

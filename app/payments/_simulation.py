@@ -19,10 +19,10 @@ from app.payments.models import RuleVerdict, SimulatePayment, Simulation
 from app.policies import service as policies
 from app.recipients.service import resolve
 from app.store.policies import PolicyRecord
+from app.submission.chain_state import unverified
 from app.submission.context import Service
 from app.submission.plan import RefusedError
-from app.submission.refusals import attempted_text, business_error, headroom_text, limit_text
-from app.submission.sight import unverified
+from app.submission.program_errors import attempted_text, business_error, headroom_text, limit_text
 from app.wallets import service as wallets
 from idl.codec import CodecError
 

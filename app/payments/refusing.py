@@ -12,9 +12,9 @@ from app.payments.expenses import Spending
 from app.policies import service as policies
 from app.policies.terms import with_recipients
 from app.store.attempts import Attempt, insert_attempt
+from app.submission.chain_state import unverified
 from app.submission.claim import Claim
-from app.submission.refusals import invalid_recipient
-from app.submission.sight import unverified
+from app.submission.program_errors import invalid_recipient
 
 CO_SIGN = "require_co_sign"
 """The rule that an operator's signature or approval satisfies."""

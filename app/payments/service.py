@@ -13,7 +13,7 @@ from app.core.timestamps import iso_ms
 from app.core.transaction_types import PAYMENT, TransactionStatus
 from app.payments._events import append_pending
 from app.payments.expenses import Spending
-from app.payments.landed import landed_error
+from app.payments.late_refusal import landed_error
 from app.payments.models import PayFromWallet
 from app.payments.spending import spend
 from app.payments.token_accounts import count_opening
@@ -22,7 +22,7 @@ from app.store.attempts import Attempt
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome, Plan, PlanType
-from app.submission.refusals import invalid_recipient
+from app.submission.program_errors import invalid_recipient
 from app.transactions.models import Payment
 from app.wallets import service as wallets
 

@@ -15,7 +15,7 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.plan import Outcome, Plan, RefusedError
-from app.submission.refusals import (
+from app.submission.program_errors import (
     EXPIRED,
     business_error,
     error_name,

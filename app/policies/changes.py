@@ -30,15 +30,15 @@ from app.store.policies import (
     policy,
     recipients_before,
 )
-from app.submission import ordering
+from app.submission import pending_changes
+from app.submission.chain_state import seen_account
 from app.submission.changes import resumed
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of, refuse_needless
 from app.submission.plan import Authority, Hook, Plan, PlanType, nothing
-from app.submission.revisions import OutdatedError, send_current, submit_current
-from app.submission.sight import seen_account
+from app.submission.versioned_changes import OutdatedError, send_current, submit_current
 
 _UPDATE, _CLOSE, _DISCARD = PlanType(UPDATE), PlanType("close_policy"), PlanType("close_allowlist")
 PLAN_TYPES = (WRITE, _UPDATE, _CLOSE, _DISCARD)
@@ -273,7 +273,7 @@ async def _wait_for_earlier(request: ChangeRequest, types: Collection[str] = (*_
     same version, the program accepts only the first.
     """
     org, mine = request.principal.org, request.policy_id
-    await ordering.wait_for_earlier(request.service, org, types, where=lambda earlier: earlier.policy_id == mine)
+    await pending_changes.wait_for_earlier(request.service, org, types, where=lambda earlier: earlier.policy_id == mine)
 
 
 async def _account(service: Service, before: PolicyRecord) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from app.store.policies import PolicyRecord, attached_wallets
 from app.store.policy_history import PastPayment, past_payments
 from app.submission.admission import Admission
 from app.submission.context import Service
-from app.submission.refusals import violation
+from app.submission.program_errors import violation
 
 _HOUR = 60 * 60 * 1000
 #: Milliseconds that are judged, and those before them that the rolling windows at their start reach back to.

@@ -19,13 +19,12 @@ from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.policies import PolicyDetails, PolicyRecord, policies, policy, put_policy_details
 from app.store.wallets import policy_id_of
-from app.submission.absence import absent
+from app.submission.chain_state import absent, outdated_error
 from app.submission.changes import carry_out, resumed
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.offline import authority_of
 from app.submission.plan import Authority, Hook, Plan, PlanType
-from app.submission.sight import outdated_error
 
 _CREATE = PlanType("create_policy")
 PLAN_TYPES = (_CREATE,)

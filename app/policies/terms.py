@@ -11,8 +11,8 @@ from app.core.errors import BusinessError
 from app.policies.models import RuleFields
 from app.recipients.service import allowlist_entry
 from app.store.policies import PolicyRecord, domains_of, put_allowlist
+from app.submission.chain_state import seen_account, unverified
 from app.submission.context import Service
-from app.submission.sight import seen_account, unverified
 
 _PLAIN = (
     *("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry"),

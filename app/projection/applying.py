@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import Connection, select
 
+from app.database.columns import upsert_later
+from app.database.statements import rows as rows_of
 from app.projection.batch import Batch
 from app.projection.handlers import HANDLERS
 from app.projection.rollbacks import CURSOR, ROLLED_BACK, changed_orgs, reset, undo
-from app.store.columns import upsert_later
 from app.store.guard import report_lost
-from app.store.prepared import rows as rows_of
 from app.store.read_tables import projection
 from app.store.state_tables import organisations
 from indexer import StoredEvent

@@ -13,12 +13,13 @@ from app.core.identifiers import event_id, transaction_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, now_ms
 from app.core.transaction_types import ESCROW_LOCK, FUNDING, GRANT, PAYMENT, ROW_OF, WITHDRAWAL
+from app.database.columns import upsert, upsert_later
+from app.database.records import fetch_all
+from app.database.statements import execute_later, scalar
 from app.store.attempts import Attempt, attempts_of
-from app.store.columns import upsert, upsert_later
 from app.store.feed import feed_row
 from app.store.guard import FORGOTTEN
 from app.store.idempotency import LIFETIME
-from app.store.prepared import execute_later, scalar
 from app.store.read_tables import (
     allowances,
     budgets,
@@ -30,7 +31,6 @@ from app.store.read_tables import (
     transactions,
     wallets,
 )
-from app.store.records import fetch_all
 from app.store.state_tables import attempts
 from app.store.topups import topup_rule
 from indexer import StoredEvent

@@ -14,11 +14,11 @@ from app.core.background import Background
 from app.core.errors import is_storage_error
 from app.core.recent import Recent
 from app.core.waiters import Waiters
+from app.database.interface import Database, Step
+from app.database.signals import ROWS, signal
 from app.projection.applying import apply, cursors_of, moved, restore, unapplied
 from app.projection.batch import vaults_of
 from app.projection.rollbacks import ROLLED_BACK, changed_vaults, forget, last_rollback, reset
-from app.store.database import Database, Step
-from app.store.signals import ROWS, signal
 from indexer import LastRow, StoredEvent
 
 logger = structlog.get_logger(__name__)

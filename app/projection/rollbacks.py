@@ -6,10 +6,10 @@ from sqlalchemy import ColumnElement, Connection, case, delete, insert, select, 
 
 from app.core.identifiers import wallet_id
 from app.core.transaction_types import ROW_OF
+from app.database.columns import upsert
 from app.projection.batch import vaults_in
 from app.store.allowances import reset_allowances
 from app.store.attempts import SHARED_COLUMNS
-from app.store.columns import upsert
 from app.store.escrows import reset_escrows
 from app.store.read_tables import (
     allowances,

@@ -16,16 +16,15 @@ from app.recipients.domains import DomainResolver, normalise
 from app.recipients.models import ListRecipients, PutRecipient, RecipientPage, RegisteredRecipient
 from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain, recipients
 from app.store.wallets import WalletRecord, orgs_of_vaults, wallet
-from app.submission.absence import absent
+from app.submission.chain_state import absent, unverified
 from app.submission.changes import carry_out, resumed
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Plan, PlanType
-from app.submission.refusals import RECEIVER_ARCHIVED, invalid_recipient
-from app.submission.sight import unverified
+from app.submission.program_errors import RECEIVER_ARCHIVED, invalid_recipient
 
 #: The program cannot tell the address at which a vault will be made from any other, so what is known is said here.
 _OWN_VAULT = "The address is a vault of this organisation: name its wallet instead."

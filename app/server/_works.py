@@ -10,18 +10,18 @@ from app.alerts.mailer import Mailer
 from app.alerts.watcher import Watcher
 from app.audit.publisher import HeadPublisher
 from app.core.background import Startable
+from app.database.postgres.database import PostgresDatabase
+from app.database.signals import EXPORTS, GUARD, KEYS, ROWS, RULES
 from app.exports.exporter import Exporter
 from app.keeper.enforcer import Enforcer
 from app.keeper.keeper import Keeper
 from app.keeper.settler import Settler
-from app.projection.arrivals import Arrivals
+from app.projection.remote_updates import Arrivals
 from app.reconciliation.index_watch import IndexWatch
 from app.reconciliation.reconciliation import Reconciliation
 from app.server.housekeeping import Housekeeping, KeyUse
 from app.server.listener import Listener
 from app.server.node import ServingNode
-from app.store.postgres_database import PostgresDatabase
-from app.store.signals import EXPORTS, GUARD, KEYS, ROWS, RULES
 from app.submission.context import Service
 from app.submission.recovery import Recovery
 from app.submission.restoration import Restoration

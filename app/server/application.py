@@ -22,6 +22,7 @@ from app.alerts import routes as alerts
 from app.allowances import routes as allowances
 from app.api.metrics import Metrics
 from app.api.openapi import document
+from app.api_keys import routes as keys
 from app.approvals import routes as approvals
 from app.audit import routes as audit
 from app.budgets import routes as budgets
@@ -33,11 +34,11 @@ from app.core.settings import Settings
 from app.dashboard.errors import error_page
 from app.dashboard.routes import routes as dashboard
 from app.dashboard.site import Site, on_dashboard
+from app.database.paging import InvalidCursorError
 from app.docs.meanings import meanings
 from app.escrows import routes as escrows
 from app.events import routes as events
 from app.exports import routes as exports
-from app.keys import routes as keys
 from app.organisations import routes as organisations
 from app.payments import routes as payments
 from app.policies import routes as policies
@@ -47,7 +48,6 @@ from app.server import _mcp_routes as mcp
 from app.server import _monitoring_routes as monitoring
 from app.server.health import Health
 from app.signatures import routes as signatures
-from app.store.paging import InvalidCursorError
 from app.submission.context import Service
 from app.topups import routes as topups
 from app.transactions import routes as transactions

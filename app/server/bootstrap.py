@@ -31,18 +31,18 @@ from app.core.role_keys import load_or_create
 from app.core.settings import Settings
 from app.core.signers import KeyFileError, Signers, read_secret, write_secret
 from app.dashboard.live import FeedHub
+from app.database.interface import Database
+from app.database.ledger import Ledger
+from app.database.postgres.database import PostgresDatabase
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
 from app.localnet import Localnet
 from app.people.openid import CompanySignIn
 from app.recipients.domains import DomainResolver
-from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
-from app.server._databases import data_name, open_database, open_events, open_projector
 from app.server._works import WORKER, works_of
+from app.server.data_folder import LOCALHOST, FolderChain, identify, remember, remembered
+from app.server.databases import data_name, open_database, open_events, open_projector
 from app.server.plan_types import PLAN_TYPES
-from app.store.database import Database
-from app.store.ledger import Ledger
-from app.store.postgres_database import PostgresDatabase
 from app.store.values import get_value, put_value
 from app.submission.brake import Brake
 from app.submission.context import Service

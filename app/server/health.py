@@ -10,9 +10,9 @@ import structlog
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.timestamps import now_ms
+from app.database.interface import WRITE_ERRORS
 from app.organisations.roles import LostRole, lost_roles
 from app.reconciliation.index_watch import lasting_gaps
-from app.store.database import WRITE_ERRORS
 from app.store.values import put_value
 from app.submission.context import Service
 from app.submission.restoration import Restoration, State

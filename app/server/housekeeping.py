@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from app.access.keyring import KeyRing
 from app.core.background import Periodic
+from app.database.interface import Database
 from app.store import exports, request_log
-from app.store.database import Database
 from app.store.retention import delete_events, delete_undecided_requests
 
 #: Records deleted in one transaction, so that payments do not wait for a large one.

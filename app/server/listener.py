@@ -7,7 +7,7 @@ import structlog
 
 from app.core.background import Background
 from app.core.errors import StorageUnavailableError
-from app.store._postgres_engine import listening
+from app.database.postgres.engine import listening
 
 _log = structlog.get_logger(__name__)
 

@@ -11,11 +11,11 @@ from sqlalchemy import Connection
 from app.access.rate_limit import Peers
 from app.core.background import Periodic, Startable
 from app.core.errors import StorageUnavailableError
-from app.store import leases
-from app.store.claims import forget_dead_claims
-from app.store.database import WRITE_ERRORS
-from app.store.leases import API, NODE, Lease, fenced_by
-from app.store.postgres_database import PostgresDatabase
+from app.database import leases
+from app.database.claims import forget_dead_claims
+from app.database.interface import WRITE_ERRORS
+from app.database.leases import API, NODE, Lease, fenced_by
+from app.database.postgres.database import PostgresDatabase
 
 _log = structlog.get_logger(__name__)
 

@@ -21,10 +21,10 @@ from app.core.settings import Settings
 from app.localnet import Localnet
 from app.organisations.roles import lost_roles
 from app.people.relying_party import dashboard_url, relying_party
-from app.server._data_folder import LOCALHOST, FolderChain, remember
-from app.server._databases import require_roles
 from app.server.application import create_app
 from app.server.bootstrap import open_localnet, prepare, running
+from app.server.data_folder import LOCALHOST, FolderChain, remember
+from app.server.databases import require_roles
 from app.server.gauges import Gauges
 from app.server.quickstart import Quickstart, quickstart
 from app.submission.context import Service

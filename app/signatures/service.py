@@ -18,7 +18,7 @@ from app.budgets.changes import deleted as deleted_budget
 from app.chain.errors import BlockhashNotFound
 from app.chain.nonces import NonceAccount, advance
 from app.core.errors import ApiError, BusinessError, ConflictError, NotFoundError, RequestError, UnavailableError
-from app.core.key_tokens import signature_by
+from app.core.hardware_tokens import signature_by
 from app.core.timestamps import now_ms
 from app.organisations import service as organisations
 from app.organisations.models import PausedOrganisation
@@ -46,9 +46,9 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.offline import ADVANCE
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Authority, Outcome, Plan, RefusedError
-from app.submission.refusals import business_error, error_name, require_confirmed
+from app.submission.program_errors import business_error, error_name, require_confirmed
 from app.wallets import service as wallets
 from idl.transactions import SignedTransaction, parse
 

@@ -24,14 +24,14 @@ from sqlalchemy import (
     update,
 )
 
+from app.database.claims import claim
+from app.database.columns import metadata, upsert_all
+from app.database.records import columns_of, fetch_all
+from app.database.statements import scalar
 from app.store.alert_kinds import AlertType
-from app.store.claims import claim
-from app.store.columns import metadata, upsert_all
 from app.store.deliveries import LIFETIME, MAX_ATTEMPTS, retry_at
 from app.store.feed import FeedEvent, last_position
-from app.store.prepared import scalar
 from app.store.read_tables import feed
-from app.store.records import columns_of, fetch_all
 from app.store.state_tables import setting_values
 from app.store.values import get_value, put_value
 

@@ -30,11 +30,11 @@ from sqlalchemy import (
 )
 
 from app.core.transaction_types import SPENT
+from app.database.columns import metadata, upsert_all
+from app.database.records import columns_of, fetch_all
+from app.database.signals import RULES, signal
 from app.store.alert_kinds import BALANCE_LOW, HOUR, INACTIVITY, VELOCITY_SPIKE, AlertType
-from app.store.columns import metadata, upsert_all
 from app.store.read_tables import transactions, wallets
-from app.store.records import columns_of, fetch_all
-from app.store.signals import RULES, signal
 
 MAX_THRESHOLD = 2**63 - 1
 """The largest threshold that its column holds."""

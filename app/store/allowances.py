@@ -7,11 +7,11 @@ from functools import cache
 from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, delete, func, or_, select, update
 
 from app.core.pages import RecordPage
-from app.store.columns import upsert
-from app.store.paging import Listing, fetch_page, listing, unindexed
+from app.database.columns import upsert
+from app.database.paging import Listing, fetch_page, listing, unindexed
+from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.read_tables import allowances as table
 from app.store.read_tables import policies, reserves, wallets
-from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import attempts
 
 PENDING, OUTSTANDING, SETTLED = "pending", "outstanding", "settled"

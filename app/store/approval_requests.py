@@ -33,10 +33,10 @@ from sqlalchemy import (
 from app.core.actors import Actor
 from app.core.pages import RecordPage
 from app.core.transaction_types import Purpose
-from app.store.columns import U64, ActorText, metadata
-from app.store.paging import Listing, fetch_page, listing, unindexed
+from app.database.columns import U64, ActorText, metadata
+from app.database.paging import Listing, fetch_page, listing, unindexed
+from app.database.records import columns_of, fetch_one
 from app.store.read_tables import approvals
-from app.store.records import columns_of, fetch_one
 
 LIFETIME = 24 * 60 * 60 * 1000
 """Milliseconds for which a request can be approved, and for which its approval can then be used."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, and_, or_, select
 
 from app.core.transaction_types import Purpose
+from app.database.records import fetch_one
 from app.store.approval_requests import approval_requests as requests
 from app.store.read_tables import approvals as table
 from app.store.read_tables import policies, wallets
-from app.store.records import fetch_one
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from app.core.actors import Actor
 from app.core.transaction_types import ROW_OF, TransactionStatus
-from app.store.columns import upsert_later
-from app.store.prepared import execute_later, scalar
+from app.database.columns import upsert_later
+from app.database.records import columns_of, fetch_all, fetch_one
+from app.database.statements import execute_later, scalar
 from app.store.read_tables import transactions, wallets
-from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import attempts as table
 
 # Built once: building a statement takes longer than executing it.

@@ -30,11 +30,11 @@ from sqlalchemy import (
 from app.core.actors import Actor
 from app.core.pages import RecordPage
 from app.core.timestamps import iso_ms, now_ms
+from app.database.columns import ActorText, metadata, upsert
+from app.database.paging import Listing, fetch_page, listing, unindexed
+from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.audit_actions import Action
 from app.store.audit_rows import UnreadableEntry, raw_rows, read_columns
-from app.store.columns import ActorText, metadata, upsert
-from app.store.paging import Listing, fetch_page, listing, unindexed
-from app.store.records import columns_of, fetch_all, fetch_one
 
 SERVICE = "service"
 """Name of the service's own log; those of organisations have their addresses as names."""

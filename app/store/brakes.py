@@ -6,10 +6,10 @@ from typing import Literal
 from sqlalchemy import BigInteger, Connection, bindparam, delete, literal, select, union_all
 
 from app.core.actors import Actor
-from app.store.columns import upsert
-from app.store.leases import lives
-from app.store.prepared import rows
-from app.store.records import columns_of, fetch_all
+from app.database.columns import upsert
+from app.database.leases import lives
+from app.database.records import columns_of, fetch_all
+from app.database.statements import rows
 from app.store.state_tables import api_keys
 from app.store.state_tables import brakes as table
 

@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Connection, Select, bindparam, func, or_, select
 
 from app.chain.rules import BudgetLimits
-from app.store.columns import upsert
+from app.database.columns import upsert
+from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.read_tables import budgets as table
 from app.store.read_tables import policies, wallets
-from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import budget_details
 
 _LIMITS = tuple(field.name for field in fields(BudgetLimits))

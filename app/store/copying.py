@@ -11,10 +11,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from app.core.paths import ConfigurationError
-from app.store._postgres_engine import database_name, engine_of
-from app.store._postgres_transactions import WRITER_LOCK
-from app.store.leases import living_nodes
-from app.store.migrations import require_current
+from app.database.leases import living_nodes
+from app.database.migrations import require_current
+from app.database.postgres.engine import database_name, engine_of
+from app.database.postgres.transactions import WRITER_LOCK
 from app.store.read_tables import transactions, wallets
 
 _OF_THE_SCHEMA = frozenset({"alembic_version", "schema_versions"})

@@ -31,14 +31,14 @@ from sqlalchemy import (
 
 from app.core.identifiers import derived_id
 from app.core.pages import RecordPage
+from app.database.claims import claim
+from app.database.columns import metadata, upsert_all
+from app.database.paging import fetch_page, listing
+from app.database.records import columns_of, fetch_all, fetch_one
+from app.database.statements import rows, scalar
 from app.store import webhooks
-from app.store.claims import claim
-from app.store.columns import metadata, upsert_all
 from app.store.feed import FeedEvent, feed_after, last_position
-from app.store.paging import fetch_page, listing
-from app.store.prepared import rows, scalar
 from app.store.read_tables import feed
-from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.webhooks import WebhookRecord, listening
 
 DELIVERY_PREFIX = "dlv_"

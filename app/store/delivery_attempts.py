@@ -24,11 +24,11 @@ from sqlalchemy import (
     update,
 )
 
-from app.store.columns import SERIAL, metadata
+from app.database.columns import SERIAL, metadata
+from app.database.records import columns_of, fetch_all
+from app.database.statements import execute
 from app.store.deliveries import MAX_ATTEMPTS, DeliveryRecord, retry_at
 from app.store.deliveries import table as deliveries
-from app.store.prepared import execute
-from app.store.records import columns_of, fetch_all
 
 KEPT_ATTEMPTS = 20
 """The newest attempts of a delivery that its log keeps, however often it is sent again."""

@@ -22,10 +22,10 @@ from sqlalchemy import (
 
 from app.chain.escrow_instructions import output_commitment
 from app.core.pages import RecordPage
-from app.store.columns import upsert
-from app.store.paging import Listing, fetch_page, listing, unindexed
+from app.database.columns import upsert
+from app.database.paging import Listing, fetch_page, listing, unindexed
+from app.database.records import fetch_all, fetch_one
 from app.store.read_tables import escrows as table
-from app.store.records import fetch_all, fetch_one
 from app.store.state_tables import attempts
 from app.store.state_tables import escrow_details as details
 

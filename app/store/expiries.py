@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, select
 
-from app.store.paging import unindexed
+from app.database.paging import unindexed
+from app.database.records import fetch_all
 from app.store.read_tables import policies, wallets
-from app.store.records import fetch_all
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,12 @@ from sqlalchemy import (
 )
 
 from app.core.pages import RecordPage
-from app.store.claims import claim
-from app.store.columns import metadata, upsert
-from app.store.paging import fetch_page, listing
+from app.database.claims import claim
+from app.database.columns import metadata, upsert
+from app.database.paging import fetch_page, listing
+from app.database.records import columns_of, fetch_all, fetch_one
+from app.database.signals import EXPORTS, signal
 from app.store.read_tables import transactions
-from app.store.records import columns_of, fetch_all, fetch_one
-from app.store.signals import EXPORTS, signal
 
 KEPT_MS = 90 * 86_400_000
 """Milliseconds after its request for which the record of an export without a file is kept."""

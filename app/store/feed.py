@@ -9,11 +9,11 @@ from typing import Any, NotRequired, TypedDict, Unpack
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, literal_column, select, true
 
 from app.core.pages import RecordPage
-from app.store.columns import upsert_later
-from app.store.paging import Listing, fetch_page, listing, unindexed
+from app.database.columns import upsert_later
+from app.database.paging import Listing, fetch_page, listing, unindexed
+from app.database.records import fetch_all
 from app.store.read_tables import BETWEEN_TWO
 from app.store.read_tables import feed as table
-from app.store.records import fetch_all
 
 SEVERITIES = {
     **dict.fromkeys(

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 from app.core.actors import Actor
-from app.store.columns import ActorText, metadata, upsert
+from app.database.columns import ActorText, metadata, upsert
 from app.store.feed import last_position
 from app.store.read_tables import ALERTING
 from app.store.read_tables import feed as table

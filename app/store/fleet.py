@@ -21,10 +21,10 @@ from sqlalchemy import (
 )
 
 from app.core.transaction_types import REFUSED, SPENT
-from app.store.paging import unindexed
+from app.database.paging import unindexed
+from app.database.records import fetch_all
 from app.store.read_tables import escrows, reserves, transactions
 from app.store.read_tables import wallets as table
-from app.store.records import fetch_all
 from app.store.state_tables import wallet_details as details
 from app.store.state_tables import wallet_tags
 from app.store.wallets import DAY, STATUS, WALLETS, WalletRecord, wallet_record

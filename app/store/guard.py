@@ -11,15 +11,15 @@ from sqlalchemy import Connection, select, text
 
 from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.timestamps import iso_ms, now_ms
-from app.store.claims import table as claims
-from app.store.columns import upsert
+from app.database.claims import table as claims
+from app.database.columns import upsert
+from app.database.leases import NODE, alive
+from app.database.records import fetch_all
+from app.database.signals import GUARD, signal
 from app.store.feed import FeedEvent, append_event
 from app.store.idempotency import LIFETIME
-from app.store.leases import NODE, alive
 from app.store.organisations import organisations
 from app.store.read_tables import feed
-from app.store.records import fetch_all
-from app.store.signals import GUARD, signal
 from app.store.state_tables import setting_values
 from app.store.values import put_value
 

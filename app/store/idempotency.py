@@ -11,9 +11,9 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, delete, exists, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app.store.leases import lives
-from app.store.prepared import execute
-from app.store.records import columns_of, fetch_all, fetch_one
+from app.database.leases import lives
+from app.database.records import columns_of, fetch_all, fetch_one
+from app.database.statements import execute
 from app.store.state_tables import idempotency as table
 
 LIFETIME = 24 * 60 * 60 * 1000

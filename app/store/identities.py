@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from app.database.records import columns_of, fetch_one
 from app.store.people_tables import identities as table
 from app.store.people_tables import openid_requests as requests
-from app.store.records import columns_of, fetch_one
 
 
 @dataclass(frozen=True, slots=True)

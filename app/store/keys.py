@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from sqlalchemy import Column, Connection, String, Table, bindparam, insert, or_, select, update
 
 from app.core.pages import RecordPage
-from app.store.columns import metadata, upsert
-from app.store.paging import fetch_page, listing
-from app.store.records import columns_of, fetch_all, fetch_one
-from app.store.signals import KEYS, signal
+from app.database.columns import metadata, upsert
+from app.database.paging import fetch_page, listing
+from app.database.records import columns_of, fetch_all, fetch_one
+from app.database.signals import KEYS, signal
 from app.store.state_tables import api_keys as table
 
 # Lets a request that is repeated after a crash find the key that it made and nobody received.

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select
 
+from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.read_tables import reserves
-from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import organisations as table
 
 

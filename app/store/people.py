@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from app.core.actors import Actor
+from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.people_tables import browser_sessions as sessions
 from app.store.people_tables import challenges, identities, invitations, passkeys
 from app.store.people_tables import people as table
-from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import organisations
 
 

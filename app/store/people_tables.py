@@ -5,7 +5,7 @@ Secrets are kept as SHA-256 only: each is random enough that nobody can guess it
 
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, String, Table
 
-from app.store.columns import ActorText, metadata
+from app.database.columns import ActorText, metadata
 
 people = Table(
     "people",

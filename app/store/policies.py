@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Select, bindparam, func, insert, select
 from app.chain.rules import Rules
 from app.core.actors import Actor
 from app.core.identifiers import PRESET_POLICY_IDS
-from app.store.columns import upsert
+from app.database.columns import upsert
+from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.read_tables import policies as table
 from app.store.read_tables import policy_versions, wallets
-from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import allowlists, attempts, domains, policy_details, policy_edits
 
 UPDATE = "update_policy"

@@ -6,9 +6,9 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, or_, select
 
 from app.core.transaction_types import REFUSED, SPENT
+from app.database.records import fetch_all
 from app.store.read_tables import allowances, escrows
 from app.store.read_tables import transactions as table
-from app.store.records import fetch_all
 
 
 @dataclass(frozen=True, slots=True)

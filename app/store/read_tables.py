@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-from app.store.columns import SERIAL, U64, metadata
+from app.database.columns import SERIAL, U64, metadata
 
 reserves = Table(
     "reserves",

@@ -6,10 +6,10 @@ from sqlalchemy import Connection, bindparam, select
 
 from app.chain.addresses import domain_hash
 from app.core.pages import RecordPage
-from app.store.columns import upsert
-from app.store.paging import fetch_page, listing
+from app.database.columns import upsert
+from app.database.paging import fetch_page, listing
+from app.database.records import fetch_one
 from app.store.read_tables import recipients as table
-from app.store.records import fetch_one
 from app.store.state_tables import domains
 
 

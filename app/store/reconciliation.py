@@ -21,11 +21,11 @@ from sqlalchemy import (
     union_all,
 )
 
+from app.database.columns import metadata, upsert
+from app.database.records import columns_of, fetch_all
 from app.store.allowances import OUTSTANDING
-from app.store.columns import metadata, upsert
 from app.store.escrows import OPEN
 from app.store.read_tables import allowances, escrows, reserves, wallets
-from app.store.records import columns_of, fetch_all
 from app.store.state_tables import organisations
 
 table = Table(

@@ -19,9 +19,9 @@ from sqlalchemy import (
 )
 
 from app.core.pages import RecordPage
-from app.store.columns import metadata, upsert_all
-from app.store.paging import Listing, fetch_page, listing
-from app.store.records import columns_of
+from app.database.columns import metadata, upsert_all
+from app.database.paging import Listing, fetch_page, listing
+from app.database.records import columns_of
 from app.store.state_tables import organisations
 
 KEPT_MS = 86_400_000

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from sqlalchemy import BigInteger, Column, Connection, String, Table, delete, insert, select
 
-from app.store.columns import metadata
+from app.database.columns import metadata
 
 # A grant belongs to the session key, not to the wallet alone: the chain says which key is in force. A rotation that
 # never landed, or one made without this service, thus neither extends nor replaces what an operator granted.

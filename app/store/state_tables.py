@@ -17,7 +17,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from app.store.columns import SERIAL, U64, ActorText, metadata
+from app.database.columns import SERIAL, U64, ActorText, metadata
 
 organisations = Table(
     "organisations",

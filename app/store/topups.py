@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, Boolean, Column, Connection, Index, String, Table, select
 
-from app.store.columns import metadata, upsert
+from app.database.columns import metadata, upsert
+from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.read_tables import reserves, wallets
-from app.store.records import columns_of, fetch_all, fetch_one
 
 MAX_AMOUNT = 2**63 - 1
 """The largest micro-USDC in a rule: the column's maximum, far above all USDC that can exist."""

@@ -11,10 +11,10 @@ from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, or_, 
 from app.core.hosts import ANY_HOST
 from app.core.pages import RecordPage
 from app.core.transaction_types import STATUSES, TYPES, TransactionStatus, TransactionType
-from app.store.paging import Listing, fetch_page, listing, unindexed
+from app.database.paging import Listing, fetch_page, listing, unindexed
+from app.database.records import fetch_one
 from app.store.read_tables import RECIPIENT_GIVEN, allowances
 from app.store.read_tables import transactions as table
-from app.store.records import fetch_one
 from app.store.x402 import paid_status, payloads
 
 

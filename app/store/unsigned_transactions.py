@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, exists, insert, select, update
 
+from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.attempts import Attempt
-from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import attempts
 from app.store.state_tables import unsigned_transactions as table
 

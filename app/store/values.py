@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, select
 
-from app.store.columns import upsert
+from app.database.columns import upsert
 from app.store.state_tables import setting_values as table
 
 

@@ -24,12 +24,12 @@ from sqlalchemy.exc import IntegrityError
 
 from app.chain.rules import Rules
 from app.core.pages import RecordPage
-from app.store.paging import Listing, fetch_page, listing
+from app.database.paging import Listing, fetch_page, listing
+from app.database.records import columns_of, fetch_one
+from app.database.statements import scalar
 from app.store.policies import RULE_COLUMNS, policy_name, take_rules
-from app.store.prepared import scalar
 from app.store.read_tables import budgets, policies
 from app.store.read_tables import wallets as table
-from app.store.records import columns_of, fetch_one
 from app.store.state_tables import policy_details, wallet_tags
 from app.store.state_tables import wallet_details as details
 

@@ -20,10 +20,10 @@ from sqlalchemy import (
 )
 
 from app.core.pages import RecordPage
-from app.store.columns import metadata
+from app.database.columns import metadata
+from app.database.paging import fetch_page, listing
+from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.feed import last_position
-from app.store.paging import fetch_page, listing
-from app.store.records import columns_of, fetch_all, fetch_one
 
 ALL_EVENTS = "*"
 """The subscription to events of every type."""

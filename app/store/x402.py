@@ -22,10 +22,10 @@ from sqlalchemy import (
 )
 
 from app.core.transaction_types import ALLOWANCE, ENFORCED, Lane
+from app.database.columns import metadata, upsert
+from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.allowances import OUTSTANDING, SETTLED
-from app.store.columns import metadata, upsert
 from app.store.read_tables import allowances
-from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import attempts
 
 payloads = Table(

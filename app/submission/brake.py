@@ -19,6 +19,7 @@ from app.access.recorder import Recorder
 from app.core.actors import Actor
 from app.core.errors import ApiError, AuthenticationError, BusinessError, UnavailableError
 from app.core.timestamps import now_ms
+from app.database.interface import WRITE_ERRORS, Database
 from app.store.attempts import Attempt, stop_attempts, stopped_by
 from app.store.audit import NewLogEntry, append
 from app.store.audit_actions import Action
@@ -32,7 +33,6 @@ from app.store.brakes import (
     orphaned_brakes,
     put_brake,
 )
-from app.store.database import WRITE_ERRORS, Database
 from app.submission.plan import PlanType
 
 _log = structlog.get_logger(__name__)

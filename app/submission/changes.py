@@ -8,7 +8,7 @@ from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.offline import refuse_needless, sign_elsewhere
 from app.submission.plan import Outcome, Plan, RefusedError
-from app.submission.refusals import business_error, require_confirmed
+from app.submission.program_errors import business_error, require_confirmed
 
 
 async def resumed(service: Service, claim: Claim) -> Outcome | None:

@@ -13,8 +13,8 @@ from app.chain.identity import ChainIdentity
 from app.chain.instructions import Instructions
 from app.core.settings import Settings
 from app.core.signers import Signers
+from app.database.interface import Database
 from app.projection.projector import Projector
-from app.store.database import Database
 from app.submission.brake import Brake
 from app.submission.locks import Locks
 from app.submission.submitter import Submitter

@@ -11,13 +11,13 @@ import structlog
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.logs import is_refused_by
 from app.core.errors import ApiError, BusinessError, UnavailableError
+from app.database.interface import WRITE_ERRORS
 from app.store.attempts import Attempt, pending_changes
-from app.store.database import WRITE_ERRORS
 from app.submission.brake import SHOWN, Hold
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Plan, PlanType, RefusedError
-from app.submission.refusals import UNPROVEN, business_error, error_name
+from app.submission.program_errors import UNPROVEN, business_error, error_name
 
 _log = structlog.get_logger(__name__)
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from app.access.sealing import AnswerSeal
 from app.core.errors import ApiError, ConflictError
 from app.core.timestamps import now_ms
+from app.database.interface import WRITE_ERRORS, Database
 from app.store.attempts import attempt
-from app.store.database import WRITE_ERRORS, Database
 from app.store.idempotency import IdempotencyRecord, find_own, leave, take_over
-from app.submission.claim import Claim, in_progress
-from app.submission.fingerprint import Fingerprint
+from app.submission.claim import Claim, Fingerprint, in_progress
 
 Caller = tuple[str, str, str]
 """Organisation, scope and key, which identify a request and its repetitions."""

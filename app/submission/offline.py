@@ -33,6 +33,7 @@ from app.store.unsigned_transactions import (
     insert_unsigned,
     nonces_in_use,
 )
+from app.submission.chain_state import seen_account
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
@@ -45,8 +46,7 @@ from app.submission.plan import (
     attempt_at,
     distinct,
 )
-from app.submission.refusals import business_error, require_confirmed
-from app.submission.sight import seen_account
+from app.submission.program_errors import business_error, require_confirmed
 from idl.transactions import message_hash
 
 LIFETIME = 7 * 86_400_000

@@ -10,21 +10,23 @@ from sqlalchemy import Connection
 from app.chain.client import COMMITMENT, ChainClient
 from app.chain.clock import ChainClock
 from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.nonces import NonceAccount
 from app.chain.records import SignatureStatus
 from app.core.actors import Actor
 from app.core.errors import UnavailableError
+from app.database.interface import Database
 from app.projection.projector import Projector
 from app.store.attempts import Attempt, record_outcome
 from app.store.attempts import attempt as attempt_of
 from app.store.audit import NewLogEntry, append
-from app.store.database import Database
 from app.store.wallets import vault_of
 from app.submission.brake import STOPPED
-from app.submission.expiry import over_since
 from app.submission.plan import Outcome, PlanType
 from indexer import Indexer
 
 _log = structlog.get_logger(__name__)
+#: Blocks after the last valid one after which an absent transaction counts as expired.
+_MARGIN = 30
 
 
 class Outcomes:
@@ -62,7 +64,7 @@ class Outcomes:
 
     async def _look(self, attempt: Attempt, signature: str | None) -> Outcome:
         # Read first: a transaction that is absent afterwards and too old for it cannot land any more.
-        over = await over_since(self._chain, attempt)
+        over = await _over_since(self._chain, attempt)
         if signature is None:
             return await self._look_for_event(attempt, over)
         seen = await self._chain.statuses([signature], search_history=True)
@@ -177,3 +179,13 @@ def ids_of(attempt: Attempt) -> dict[str, str | None]:
 def unavailable(attempt: Attempt) -> UnavailableError:
     """Return the error for a transaction whose outcome is unknown because the chain does not answer."""
     return UnavailableError("chain_unavailable", fields={"tx_id": attempt.tx_id})
+
+
+async def _over_since(chain: ChainClient, attempt: Attempt) -> int | None:
+    """Return a finalized slot up to which an absent transaction has landed or never can; None while it still can."""
+    if attempt.nonce_account is not None:
+        account = await chain.account(attempt.nonce_account, "finalized")
+        found = NonceAccount.of(account)
+        return account.slot if account and found and str(found.nonce) != attempt.nonce else None
+    block, last_height = await chain.last_final_block(), attempt.last_valid_block_height
+    return block.slot if last_height is not None and block.height > last_height + _MARGIN else None

@@ -7,8 +7,8 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.core.background import Periodic
 from app.core.errors import ApiError
 from app.core.timestamps import now_ms
+from app.database.interface import Database
 from app.store.attempts import Attempt, pending_attempts
-from app.store.database import Database
 from app.store.idempotency import purge
 from app.submission.submitter import Submitter
 
@@ -18,8 +18,8 @@ class Recovery(Periodic):
 
     Records confirmed and failed ones. Resends the same signed bytes of those that have not landed, until their last
     valid block height has passed at finalized commitment; they have failed once no event is missing that could be
-    theirs. Changes that could undo a newer one are not resent (see ``app.submission.ordering``). Attempts younger than
-    ``grace`` seconds belong to requests that still wait for them.
+    theirs. Changes that could undo a newer one are not resent (see ``app.submission.pending_changes``). Attempts
+    younger than ``grace`` seconds belong to requests that still wait for them.
     """
 
     name = "recovery"

@@ -14,7 +14,8 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.core.background import Periodic
 from app.core.errors import ConflictError, UnavailableError
 from app.core.timestamps import now_ms
-from app.store.database import Database
+from app.database.interface import Database
+from app.database.postgres.database import PostgresDatabase
 from app.store.guard import (
     CAUGHT_UP,
     SERVER,
@@ -26,7 +27,6 @@ from app.store.guard import (
     server_of,
 )
 from app.store.idempotency import LIFETIME
-from app.store.postgres_database import PostgresDatabase
 from app.store.values import put_value
 
 State = Literal["catching_up", "unacknowledged"]
@@ -93,7 +93,7 @@ class Restoration(Periodic):
         """Compare the ledger with a server, and raise the guard if attempts are missing."""
         assert isinstance(self._db, PostgresDatabase)
         server = server_of(conn)
-        if self._db.ledger is not None and (lost := self._db.ledger.missing(conn)):
+        if self._db.ledger is not None and (lost := self._db.ledger.missing(conn, now_ms() - LIFETIME)):
             report_lost(conn, lost)
         values = guard_values(conn)
         if SERVER not in values and server is not None:

@@ -18,11 +18,11 @@ from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.transactions import sign_for, sign_with_any
 from app.core.errors import StorageDoubtError, UnavailableError
 from app.core.signers import Signer
+from app.database.interface import DUPLICATE_ERRORS, WRITE_ERRORS, Database
 from app.projection.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, stopped_by
 from app.store.attempts import attempt as attempt_of
 from app.store.audit import append
-from app.store.database import DUPLICATE_ERRORS, WRITE_ERRORS, Database
 from app.store.unsigned_transactions import AWAITING
 from app.submission.brake import STOPPED, Brake, stopped_error
 from app.submission.claim import Claim

@@ -23,7 +23,7 @@ from app.store.allowances import SETTLED, AllowanceRecord, allowances_of_transac
 from app.store.transactions import TransactionFilter, TransactionRecord, transaction, transactions
 from app.store.wallets import wallet
 from app.store.x402 import Payload, payloads_of
-from app.submission.absence import absent
+from app.submission.chain_state import absent
 from app.submission.context import Service
 from app.transactions.models import ListWalletTransactions, PaidFor, Transaction, TransactionPage
 from app.wallets import service as wallets

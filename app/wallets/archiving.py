@@ -5,13 +5,13 @@ from solders.pubkey import Pubkey
 
 from app.access.keyring import Principal
 from app.store.wallets import WalletRecord
+from app.submission.chain_state import seen_account
 from app.submission.changes import carry_out, resumed
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Plan, PlanType
-from app.submission.sight import seen_account
 from app.wallets import service as wallets
 from app.wallets.freezing import CHANGES_OF_STATE
 from app.wallets.models import WalletDetail

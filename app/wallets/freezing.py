@@ -10,11 +10,11 @@ from app.core.errors import ApiError, BusinessError, NotFoundError, UnavailableE
 from app.store.wallets import WalletRecord, vault_of
 from app.store.wallets import wallet as wallet_of
 from app.submission.brake import Hold
+from app.submission.chain_state import outdated_error, state_of
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
 from app.submission.plan import Plan, PlanType
-from app.submission.sight import outdated_error, state_of
 
 CHANGES_OF_STATE = frozenset({"update_wallet", "stop_wallet", "freeze_wallet", "unfreeze_wallet", "close_wallet"})
 FREEZE = PlanType("freeze_wallet", resent=False, stops=True)

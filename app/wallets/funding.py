@@ -18,7 +18,7 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.plan import Outcome, Plan, PlanType, RefusedError
-from app.submission.refusals import business_error
+from app.submission.program_errors import business_error
 from app.wallets import service as wallets
 from app.wallets.models import (
     MAX_ALLOCATIONS,

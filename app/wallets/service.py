@@ -36,16 +36,15 @@ from app.store.wallets import (
     wallet,
     wallets,
 )
-from app.submission.absence import absent
+from app.submission.chain_state import absent, require_whole
 from app.submission.changes import resumed, submit
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.offline import refuse_needless
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Plan, PlanType, RefusedError
-from app.submission.refusals import business_error, error_name
-from app.submission.sight import require_whole
+from app.submission.program_errors import business_error, error_name
 from app.wallets._changes import attaching_authority, changes
 from app.wallets.freezing import CHANGES_OF_STATE, FREEZE, UNFREEZE, braked, freeze
 from app.wallets.models import (

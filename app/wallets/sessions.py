@@ -16,7 +16,7 @@ from app.submission.changes import carry_out
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.ordering import wait_for_earlier
+from app.submission.pending_changes import wait_for_earlier
 from app.submission.plan import Plan, PlanType
 from app.wallets import service as wallets
 from app.wallets.models import RotateToken, SessionToken

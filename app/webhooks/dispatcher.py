@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from app.core.background import Periodic
 from app.core.errors import UnavailableError
-from app.store.claims import holds, release
-from app.store.database import WRITE_ERRORS, Database
+from app.database.claims import holds, release
+from app.database.interface import WRITE_ERRORS, Database
 from app.store.deliveries import (
     DeliveryRecord,
     claim_webhooks,

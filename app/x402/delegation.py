@@ -20,7 +20,7 @@ from app.allowances.granting import GRANT, admit, grant_plan, granting
 from app.allowances.service import end
 from app.core.transaction_types import ALLOWANCE
 from app.payments.expenses import Spending
-from app.payments.landed import landed_error
+from app.payments.late_refusal import landed_error
 from app.payments.refusing import NO_ACCOUNT, require_account
 from app.payments.spending import spend
 from app.store.allowances import OUTSTANDING, PENDING, SETTLED, AllowanceRecord, allowance_of_transaction

@@ -30,7 +30,7 @@ from app.store.x402 import Payload, insert_payload
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome, Plan, PlanType
-from app.submission.refusals import invalid_recipient
+from app.submission.program_errors import invalid_recipient
 from app.wallets import service as wallets
 from app.x402.fetching import ResourceRequest
 from app.x402.guard import RequestGuard, host_of

@@ -22,7 +22,6 @@ from app.submission.plan import Outcome
 from app.transactions import service as transactions
 from app.x402.delegation import allowance_for, conclude, pay_by_allowance
 from app.x402.fetching import Fetcher, Resource, ResourceRequest
-from app.x402.lanes import demand_in, lane_of, require, try_out
 from app.x402.models import (
     Encoding,
     FetchedResource,
@@ -36,6 +35,7 @@ from app.x402.models import (
 from app.x402.offers import Offer, choose, demand_given
 from app.x402.paying import Gone, Payer, Purchase, pay, request_of
 from app.x402.payload import HEADERS, content_of
+from app.x402.settlement_paths import demand_in, lane_of, require, try_out
 
 _log = structlog.get_logger(__name__)
 

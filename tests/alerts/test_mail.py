@@ -19,10 +19,10 @@ from structlog.testing import capture_logs
 
 from app.alerts.mailer import Mailer
 from app.core.settings import Settings
+from app.database.records import columns_of
 from app.store.alert_kinds import BALANCE_LOW, INACTIVITY, LARGE_TRANSACTION, POLICY_VIOLATION, VELOCITY_SPIKE
 from app.store.alert_mails import purge, table
 from app.store.deliveries import LIFETIME
-from app.store.records import columns_of
 from tests.support.alerts import HOUR, MINUTE, OPS, USDC, Mailbox, Scene, Vault, accepts, fails, hangs, refuses
 from tests.support.certificates import certificate
 

@@ -22,10 +22,10 @@ from structlog.testing import capture_logs
 from app.access.keyring import KeyRing
 from app.access.recorder import PERIOD, Recorder
 from app.audit.publisher import HeadPublisher
+from app.commands.main import main
 from app.core.settings import Settings
 from app.core.timestamps import now_ms
 from app.server.application import create_app
-from app.server.cli import main
 from app.store.attempts import attempt
 from app.store.audit import SERVICE, LogEntry, entries_after, heads, log_head, table
 from app.store.audit_actions import ACTIONS, Action

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from sqlalchemy import Connection, update
 
 from app.access.keyring import KeyRing, system
-from app.server.cli import main
+from app.commands.main import main
 from app.server.housekeeping import KeyUse
 from app.store.state_tables import idempotency
 from tests.support.service_world import Json, ServiceWorld, error_of

@@ -12,7 +12,7 @@ from solders.transaction import Transaction
 
 from app.chain.records import SimulationResult
 from app.submission.plan import RefusedError
-from app.submission.refusals import business_error
+from app.submission.program_errors import business_error
 from tests.support.http import PATIENCE
 from tests.support.service_world import ServiceWorld, error_of
 

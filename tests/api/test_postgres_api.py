@@ -8,10 +8,10 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 
-from app.server.cli import main
-from app.store._postgres_statements import StatementResult
-from app.store.migrations import REVISIONS
-from app.store.postgres_database import PostgresDatabase
+from app.commands.main import main
+from app.database.migrations import REVISIONS
+from app.database.postgres._statements import StatementResult
+from app.database.postgres.database import PostgresDatabase
 from tests.support.commits import Commit, commit_by
 from tests.support.postgres import Cluster
 from tests.support.service_world import ServiceWorld, error_of

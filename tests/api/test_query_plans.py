@@ -18,10 +18,10 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import IntegrityError
 
+from app.database.columns import metadata
+from app.database.postgres.engine import engine_of
 from app.server.application import operations
 from app.server.gauges import Gauges
-from app.store._postgres_engine import engine_of
-from app.store.columns import metadata
 from indexer.schema import PREFIX, TABLES
 from tests.dashboard.browsing import Crafted, sign_in
 from tests.dashboard.estate import furnish

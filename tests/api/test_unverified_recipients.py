@@ -8,7 +8,7 @@ from solders.pubkey import Pubkey
 
 from app.core.timestamps import now_ms
 from app.store.idempotency import find
-from app.submission.fingerprint import body_hash
+from app.submission.claim import body_hash
 from tests.support.escrows import A2A, Agent, agent, terms
 from tests.support.service_world import Json, ServiceWorld, error_of
 from tests.support.unowned import unowned

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, Engine, Table, text
 from sqlalchemy.exc import IntegrityError
 
-from app.store._postgres_engine import engine_of
+from app.database.postgres.engine import engine_of
 from app.store.read_tables import transactions, wallets
 from app.store.state_tables import wallet_details
 from tests.bench.cluster import own_cluster

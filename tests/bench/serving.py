@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support.processes import free_ports
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
-_SERVE = (sys.executable, "-c", "from app.server.cli import main; main()")
+_SERVE = (sys.executable, "-c", "from app.commands.main import main; main()")
 
 
 @dataclass(frozen=True, slots=True)

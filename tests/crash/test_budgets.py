@@ -19,7 +19,7 @@ async def post(self, attempt):
         os.kill(os.getpid(), signal.SIGKILL)
     return await send(self, attempt)
 Submitter._post = post
-from app.server.cli import main
+from app.commands.main import main
 main(sys.argv[2:])
 """
 

@@ -32,7 +32,7 @@ elif moment == "answering":
 elif moment == "removing":
     unlink = files.Path.unlink
     files.Path.unlink = lambda self, **given: die() if self.suffix == ".csv" else unlink(self, **given)
-from app.server.cli import main
+from app.commands.main import main
 main(sys.argv[2:])
 """
 

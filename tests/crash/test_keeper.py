@@ -19,7 +19,7 @@ async def deadly(*arguments):
     await send(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 keeper.send = deadly
-from app.server.cli import main
+from app.commands.main import main
 main(sys.argv[1:])
 """
 #: Runs the command line in a process whose clock is so many hours off.
@@ -28,7 +28,7 @@ import sys, time
 hours = float(sys.argv.pop(1))
 for name, unit in (("time", 1), ("time_ns", 10**9)):
     setattr(time, name, lambda real=getattr(time, name), shift=int(hours * 3600 * unit): real() + shift)
-from app.server.cli import main
+from app.commands.main import main
 main(sys.argv[1:])
 """
 _KEEPER_ELSEWHERE = {"AGENT_VAULT_KEEPER": "false", "AGENT_VAULT_KEEPER_INTERVAL": "0.05"}

@@ -46,7 +46,7 @@ async def deadly(self, attempt):
         os.kill(os.getpid(), signal.SIGKILL)
     return outcome
 Submitter._post = deadly
-from app.server.cli import main
+from app.commands.main import main
 main(sys.argv[3:])
 """
 

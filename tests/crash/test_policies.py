@@ -43,7 +43,7 @@ def unanswered(*arguments, **named):
         os.kill(os.getpid(), signal.SIGKILL)
     return finish(*arguments, **named)
 claim.finish = unanswered
-from app.server.cli import main
+from app.commands.main import main
 main(sys.argv[3:])
 """
 

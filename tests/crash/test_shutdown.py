@@ -22,7 +22,7 @@ async def held(self, attempt):
             await asyncio.sleep(0.01)
     return await send(self, attempt)
 Submitter._post = held
-from app.server.cli import main
+from app.commands.main import main
 main(sys.argv[2:])
 """
 

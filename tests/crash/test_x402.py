@@ -62,7 +62,7 @@ async def deadly_post(self, attempt):
         os.kill(os.getpid(), signal.SIGKILL)
     return await post(self, attempt)
 Submitter._post = deadly_post
-from app.server.cli import main
+from app.commands.main import main
 main(sys.argv[2:])
 """
 

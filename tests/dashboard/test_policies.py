@@ -9,8 +9,8 @@ from playwright.async_api import expect
 from solders.keypair import Keypair
 
 from app.access.recorder import Recorder
-from app.dashboard.policy_forms import blank
-from app.dashboard.policy_words import LABELS, Reader, sentences
+from app.dashboard.forms.policy import blank
+from app.dashboard.forms.policy_sentences import LABELS, Reader, sentences
 from tests.dashboard.browsing import (
     Crafted,
     Served,

@@ -14,8 +14,8 @@ from solders.pubkey import Pubkey
 
 from app.chain.nonces import advance
 from app.chain.transactions import unsigned
+from app.commands.main import main
 from app.core.signers import read_key
-from app.server.cli import main
 from idl.transactions import parse
 from tests.api.test_signed_transactions import Hardened
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, refusals, sign_in

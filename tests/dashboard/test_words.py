@@ -7,7 +7,7 @@ from playwright.async_api import expect
 from solders.keypair import Keypair
 
 from app.core.errors import ConflictError, RequestError
-from app.dashboard.words import FOR_PEOPLE, said
+from app.dashboard.forms.error_messages import FOR_PEOPLE, said
 from tests.dashboard.browsing import Crafted, Served, log, sign_in
 from tests.support.service_world import Json, ServiceWorld
 

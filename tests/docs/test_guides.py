@@ -33,9 +33,9 @@ _ELSEWHERE = {
     "nodes.md": "tests/docs/test_nodes_guide.py",
     "clusters.md": "needs Solana's command line; tests/validator runs the service on such a chain",
     "mcp.md": "needs other people's clients; tests/mcp runs the inspector",
-    "tokens.md": "needs a terminal for PINs; tests/signer makes keys in such a token",
+    "tokens.md": "needs a terminal for PINs; tests/remote_signer makes keys in such a token",
 }
-#: Parts of blocks that need PostgreSQL: tests/docs/test_nodes_guide.py and tests/server/test_database_copy.py run them.
+#: Parts of blocks that need PostgreSQL, run by tests/docs/test_nodes_guide.py and tests/commands/test_database_copy.py.
 _ON_POSTGRESQL = ("createdb", "db copy")
 
 

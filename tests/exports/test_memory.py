@@ -15,8 +15,8 @@ from solders.signature import Signature
 from sqlalchemy import Connection, insert
 
 from app.core.identifiers import transaction_id
+from app.database import SqliteDatabase
 from app.exports.layout import COLUMNS
-from app.store import SqliteDatabase
 from app.store.read_tables import transactions
 
 _ROWS, _MANY_ROWS = 10_000, 1_000_000
@@ -30,7 +30,7 @@ import json, os, sys, time
 from pathlib import Path
 from app.exports.files import write
 from app.core.settings import Settings
-from app.store import SqliteDatabase
+from app.database import SqliteDatabase
 from app.store.exports import ExportRecord
 from app.transactions.service import shown
 

@@ -12,7 +12,7 @@ import pytest
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.store.postgres_database import PostgresDatabase
+from app.database.postgres.database import PostgresDatabase
 from indexer.accounts import FollowedAccount
 from indexer.postgres import tables
 from indexer.store import ALLOWANCE_READ, BALANCE_OBSERVED, DEPOSIT, REVERTED, EventStore

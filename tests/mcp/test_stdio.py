@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+from app.commands.main import main
 from app.mcp.tools import TOOLS
-from app.server.cli import main
 from tests.mcp.clients import headers_of, new_key, read
 from tests.support.http import served
 from tests.support.processes import COMMAND_LINE

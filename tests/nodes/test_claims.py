@@ -11,13 +11,13 @@ from sqlalchemy import func, insert, select
 from app.alerts.mailer import Mailer
 from app.core.settings import Settings
 from app.core.timestamps import now_ms
+from app.database import claims, leases
+from app.database.postgres.database import PostgresDatabase
+from app.database.records import columns_of
 from app.server.node import ServingNode
-from app.store import claims, leases
 from app.store.alert_kinds import BALANCE_LOW
 from app.store.alert_mails import Mail, claim_mails
 from app.store.alert_mails import table as mails
-from app.store.postgres_database import PostgresDatabase
-from app.store.records import columns_of
 from tests.support.alerts import Mailbox
 from tests.support.service_world import ServiceWorld
 from tests.support.webhooks import Post, Receiver, Slow

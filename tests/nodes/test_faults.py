@@ -13,8 +13,8 @@ from sqlalchemy import select
 
 from app.core.errors import StorageUnavailableError
 from app.core.timestamps import now_ms
+from app.database import leases
 from app.exports.files import write
-from app.store import leases
 from tests.nodes.wire import Wire
 from tests.support.postgres import Cluster
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -41,8 +41,8 @@ async def _node(
     """A node whose database is at the other end of the wire."""
     url = wire.url(cluster.url(cluster.database(template)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.store._postgres_calls.PATIENCE", _PATIENCE)
-        patch.setattr("app.store.postgres_database.PATIENCE", _PATIENCE)
+        patch.setattr("app.database.postgres._calls.PATIENCE", _PATIENCE)
+        patch.setattr("app.database.postgres.database.PATIENCE", _PATIENCE)
         async with ServiceWorld(tmp_path_factory.mktemp("service"), database_url=url) as opened:
             yield opened
             wire.mend()

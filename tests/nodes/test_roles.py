@@ -12,11 +12,11 @@ from sqlalchemy import select
 
 from app.access.keyring import KeyRing
 from app.access.rate_limit import Peers
-from app.server.cli import main
-from app.store import Database
+from app.commands.main import main
+from app.database import Database
+from app.database.leases import NODE, alive
+from app.database.leases import table as leases
 from app.store.keys import api_keys, revoke_api_key
-from app.store.leases import NODE, alive
-from app.store.leases import table as leases
 from app.submission.context import Service
 from tests.support.service_world import ServiceWorld, error_of
 

@@ -10,8 +10,7 @@ from sqlalchemy import func, select
 
 from app.store.approval_requests import table as approval_requests
 from app.store.state_tables import attempts
-from app.submission.claim import Claim
-from app.submission.fingerprint import Fingerprint
+from app.submission.claim import Claim, Fingerprint
 from app.submission.idempotency import Idempotency
 from app.submission.plan import Outcome, Plan
 from tests.nodes.test_idempotency import held_back

@@ -13,10 +13,10 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, create_engine, make_url
 
 from app.core.paths import ConfigurationError
-from app.store._postgres_engine import listening
+from app.database.postgres.database import PostgresDatabase
+from app.database.postgres.engine import listening
+from app.database.signals import ROWS, signal
 from app.store.attempts import attempt
-from app.store.postgres_database import PostgresDatabase
-from app.store.signals import ROWS, signal
 from tests.support.postgres import Cluster
 from tests.support.service_world import ServiceWorld
 
@@ -40,7 +40,7 @@ def _channel(node: ServiceWorld) -> str:
 @pytest_asyncio.fixture(loop_scope="module", name="api")
 async def _api(first: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceWorld]:
     """A node that only serves the API, and looks for rows only when it is told."""
-    monkeypatch.setattr("app.projection.arrivals._INTERVAL", 3600.0)
+    monkeypatch.setattr("app.projection.remote_updates._INTERVAL", 3600.0)
     async with first.node(roles="api") as opened:
         await _listeners(first, opened)
         yield opened
@@ -128,7 +128,7 @@ async def test_payment_without_signals_is_found_by_looking(first: ServiceWorld) 
 async def test_silence_of_the_node_that_applies_rows_is_taken_for_its_death(
     first: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.projection.arrivals._ALONE_AFTER", 3600.0)
+    monkeypatch.setattr("app.projection.remote_updates._ALONE_AFTER", 3600.0)
     wallet, payee = await first.wallet(), await first.payee()
     async with first.node(roles="api") as api:
         await first.service.projector.stop()

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from app.store._postgres_statements import Sender
+from app.database.postgres._statements import Sender
 from tests.support.postgres import Cluster
 from tests.support.service_world import ServiceWorld
 

@@ -9,18 +9,18 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from app.commands.main import main
 from app.core.money import parse_usdc
 from app.core.paths import ConfigurationError
-from app.server.cli import main
-from app.store import migrations
-from app.store._postgres_engine import engine_of
-from app.store.migrations import REVISIONS
-from app.store.postgres_database import PostgresDatabase
+from app.database import migrations
+from app.database.migrations import REVISIONS
+from app.database.postgres.database import PostgresDatabase
+from app.database.postgres.engine import engine_of
 from tests.support.postgres import Cluster
 from tests.support.processes import COMMAND_LINE, free_ports, running, serving
 
 _OLD_CODE = f"""
-from app.store import migrations
+from app.database import migrations
 migrations.REVISIONS = migrations.REVISIONS[:-1]
 {COMMAND_LINE}
 """

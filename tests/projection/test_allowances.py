@@ -10,8 +10,8 @@ from solders.pubkey import Pubkey
 
 from app.chain.allowance_instructions import OpenAllowance
 from app.core.identifiers import ALLOWANCE_EVENT_INNER_INDEX, allowance_id
+from app.database import SqliteDatabase
 from app.projection.projector import Projector
-from app.store import SqliteDatabase
 from app.store.allowances import AllowanceRecord, allowance
 from app.store.organisations import insert_organisation, organisation
 from app.store.transactions import TransactionRecord, transactions

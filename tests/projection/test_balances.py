@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from solders.pubkey import Pubkey
 from sqlalchemy import select
 
+from app.database import SqliteDatabase
 from app.projection.projector import Projector
-from app.store import SqliteDatabase
 from app.store.organisations import Organisation, insert_organisation
 from app.store.read_tables import wallets
 from idl.codec import Event

@@ -15,8 +15,8 @@ from solders.pubkey import Pubkey
 
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, transaction_id, wallet_id
+from app.database import Database, SqliteDatabase
 from app.projection.projector import Projector
-from app.store import Database, SqliteDatabase
 from app.store.attempts import Attempt, attempt, insert_attempt
 from app.store.escrows import EscrowRecord, due, escrow, insert_pending_escrow
 from app.store.feed import FeedEvent, feed

@@ -22,10 +22,11 @@ from app.chain.instructions import compute_unit_limit
 from app.chain.rules import BudgetLimits, Rules
 from app.core.actors import Actor
 from app.core.identifiers import EVENT_INNER_INDEX, budget_id, policy_id, transaction_id, wallet_id
+from app.database import Database, SqliteDatabase
+from app.database.postgres.database import PostgresDatabase
 from app.projection.projector import Changes, Projector
 from app.projection.rollbacks import reset
-from app.server._databases import open_projector
-from app.store import Database, SqliteDatabase
+from app.server.databases import open_projector
 from app.store.approvals import approval, open_approval
 from app.store.attempts import Attempt, attempt, insert_attempt
 from app.store.budgets import budget
@@ -41,7 +42,6 @@ from app.store.policies import (
     put_policy_details,
     record_policy_edit,
 )
-from app.store.postgres_database import PostgresDatabase
 from app.store.read_tables import approvals, budgets, recipients, reserves, transactions, wallets
 from app.store.recipients import put_domain, recipient, recipient_by_domain
 from app.store.transactions import TransactionFilter, transaction

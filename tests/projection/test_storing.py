@@ -11,10 +11,10 @@ import pytest_asyncio
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
+from app.database.postgres.database import PostgresDatabase
 from app.projection.handlers import HANDLERS
 from app.projection.projector import Projector
 from app.projection.rollbacks import reset
-from app.store.postgres_database import PostgresDatabase
 from tests.projection.test_projector import Line, line_on, snapshot
 from tests.support.chain import USDC
 

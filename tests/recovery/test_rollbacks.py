@@ -31,7 +31,7 @@ import asyncio, sys
 from pathlib import Path
 from app.core.paths import Paths
 from app.projection import projector
-from app.store import SqliteDatabase
+from app.database import SqliteDatabase
 from indexer import EventStore
 
 paths = Paths(Path(sys.argv[1]))

@@ -13,11 +13,11 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.chain.identity import SameChain, WrongChainError
+from app.commands.main import main
 from app.core.paths import program_file
 from app.localnet import Localnet
 from app.localnet.genesis import USDC_MINT
 from app.localnet.tokens import TOKEN_PROGRAM
-from app.server.cli import main
 from idl.codec import load
 from tests.support.http import PATIENCE
 from tests.support.processes import COMMAND_LINE, free_ports, running

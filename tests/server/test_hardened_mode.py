@@ -12,8 +12,8 @@ import httpx
 from click.testing import CliRunner, Result
 from solders.keypair import Keypair
 
+from app.commands.main import main
 from app.core.signers import create_key, read_key
-from app.server.cli import main
 from tests.support.processes import COMMAND_LINE, free_ports, running, serving
 from tests.support.unowned import unowned
 

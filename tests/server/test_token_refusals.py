@@ -61,7 +61,15 @@ def _refusal(folder: Path, key: str, environment: dict[str, str]) -> str:
 
 
 def test_command_refuses_a_malformed_key_in_one_line(tmp_path: Path) -> None:
-    command = ["-c", "from app.server.cli import main; main()", "orgs", "create", "acme", "--data-dir", str(tmp_path)]
+    command = [
+        "-c",
+        "from app.commands.main import main as m; m()",
+        "orgs",
+        "create",
+        "acme",
+        "--data-dir",
+        str(tmp_path),
+    ]
     key = f"pkcs11:token=t;object=o?module-path=/a.so&pin-value={PIN}"
     assert "must not hold the PIN" in _line(_run(command, key, dict(os.environ)))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Table, insert, true, update
 
-from app.store import Database
+from app.database import Database
 from app.store.allowances import (
     AllowanceRecord,
     allowance,

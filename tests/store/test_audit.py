@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, delete, event, text, update
 
 from app.core.actors import Actor
-from app.store import Database, SqliteDatabase
+from app.database import Database, SqliteDatabase
 from app.store.audit import (
     BrokenLogError,
     LogEntry,

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import event, text, true, update
 
-from app.store import Database
+from app.database import Database
 from app.store.attempts import Attempt, insert_attempt
 from app.store.escrows import (
     EscrowFilter,

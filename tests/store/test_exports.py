@@ -7,8 +7,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
 from app.core.timestamps import now_ms
+from app.database import Database
 from app.server.housekeeping import Housekeeping
-from app.store import Database
 from app.store.exports import ExportRecord, expire, export, forget, insert_export, live, over, with_status
 from tests.support.postgres import ON_SQLITE
 

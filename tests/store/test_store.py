@@ -19,11 +19,11 @@ from app.core.actors import Actor
 from app.core.errors import StorageUnavailableError
 from app.core.pages import RecordPage
 from app.core.transaction_types import STATUSES, TYPES
+from app.database import Database, InvalidCursorError, SqliteDatabase
+from app.database.columns import upsert_all
 from app.events.catalogue import EVENTS
-from app.store import Database, InvalidCursorError, SqliteDatabase
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
 from app.store.attempts import Attempt, attempt, insert_attempt, pending_attempts, record_outcome
-from app.store.columns import upsert_all
 from app.store.escrows import EscrowFilter, escrows
 from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, append_event, feed, feed_after, feed_row
 from app.store.idempotency import (
@@ -194,7 +194,7 @@ async def test_wait_for_another_process_blocks_nothing_else(db: Database, tmp_pa
 async def test_lock_that_another_process_keeps_is_storage_unavailable(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.store.sqlite_database._BUSY_TIMEOUT", 0.05)
+    monkeypatch.setattr("app.database.sqlite._BUSY_TIMEOUT", 0.05)
     outside = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
     outside.execute("BEGIN IMMEDIATE")
     for _ in range(2):

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from click import Context
 
+from app.commands.main import main
 from app.core.settings import Settings
-from app.server.cli import main
 from tests.nodes.nodes import CONFIGURATION, haproxy
 from tests.support.needs import skip_or_fail
 

@@ -66,7 +66,7 @@ def test_no_import_is_hidden_from_the_layers() -> None:
 
 def test_sql_is_written_by_the_store_the_projection_and_the_indexer_alone() -> None:
     """Use cases take a connection from the store and hand it on; the embedded chain keeps a file of its own."""
-    own = ("app/store/", "app/projection/", "app/localnet/")
+    own = ("app/database/", "app/store/", "app/projection/", "app/localnet/")
     for path in _APP:
         if _name(path).startswith(own):
             continue

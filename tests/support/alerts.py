@@ -23,8 +23,8 @@ from app.alerts.watcher import Watcher
 from app.core.identifiers import wallet_id
 from app.core.settings import Settings
 from app.core.timestamps import iso_ms
+from app.database import SqliteDatabase
 from app.projection.projector import Projector
-from app.store import SqliteDatabase
 from app.store.alert_kinds import AlertType
 from app.store.alert_mails import Mail
 from app.store.alert_mails import table as mails

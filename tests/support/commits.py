@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.store._postgres_statements import Sender, StatementResult
+from app.database.postgres._statements import Sender, StatementResult
 
 Commit = Callable[[], StatementResult]
 

@@ -22,7 +22,7 @@ _WITH_SLOTS = """
 import sys
 from app.localnet import timeline
 timeline.SLOT_MS = int(sys.argv[1])
-from app.server.cli import main
+from app.commands.main import main
 main(sys.argv[2:])
 """
 

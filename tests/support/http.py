@@ -13,8 +13,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from app.api.http_protocol import protocol
-from app.server._data_folder import LOCALHOST
 from app.server.application import create_app
+from app.server.data_folder import LOCALHOST
 from tests.support.service_world import ServiceWorld
 
 PATIENCE = 30.0

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
-from app.store._postgres_statements import Sender, StatementResult
-from app.store.prepared import Prepared, run_numbered
+from app.database.postgres._statements import Sender, StatementResult
+from app.database.statements import Prepared, run_numbered
 
 _READS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b(?!.*\bpg_(?:catalog|advisory))", re.DOTALL)
 _VALUE = r"(?:\?|%\(\w+\)s(?:::\w+)?|\$\d+(?:::\w+)?)"

@@ -17,8 +17,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from app.store._postgres_engine import database_name, engine_of
-from app.store.migrations import upgrade
+from app.database.migrations import upgrade
+from app.database.postgres.engine import database_name, engine_of
 
 SERVER_ACCOUNT = "postgres"
 """The unprivileged account that Debian's package makes: the server refuses to run as root."""

@@ -15,11 +15,11 @@ import httpx
 
 PATIENCE = 180.0
 """Seconds in which a process must have started, done what is awaited, or ended."""
-COMMAND_LINE = "import sys; from app.server.cli import main; main(sys.argv[1:])"
+COMMAND_LINE = "import sys; from app.commands.main import main; main(sys.argv[1:])"
 WITH_LOG = """
 import os, sys
 os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT), 2)
-from app.server.cli import main
+from app.commands.main import main
 main(sys.argv[2:])
 """
 """The command line, with its log in the file that the first argument names."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from app.store import Database, SqliteDatabase
+from app.database import Database, SqliteDatabase
 
 
 def sqlite_writer(db: Database) -> Any:

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from app.server import cli
+from app.commands import main
 from tests.support.processes import running
 
 _SERVER = "from tests.support.warm import serve; serve()"
@@ -43,8 +43,8 @@ async def warmed(folder: Path) -> AsyncIterator[str]:
 
 def serve() -> None:
     """Import every command, and fork for each call; the only argument of the process is the socket's abstract name."""
-    for place in cli._COMMANDS.values():
-        import_module(f"app.server.{place.partition('.')[0]}")
+    for place in main._COMMANDS.values():
+        import_module(f"app.commands.{place.partition('.')[0]}")
     gc.freeze()  # or each fork copies all objects as it looks for those that it can free
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(f"\0{sys.argv[1]}")
@@ -75,7 +75,7 @@ def _run(line: socket.socket) -> NoReturn:
     os.environ.update(environment)
     code = 1
     try:
-        cli.main(arguments)
+        main.main(arguments)
     except SystemExit as ended:
         code = int(ended.code or 0)
     except BaseException:  # noqa: BLE001 - as Python prints what ends a process

@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from app.core.identifiers import random_id
 from app.core.outbound import Lookup
 from app.core.timestamps import now_ms
-from app.store import Database, SqliteDatabase
+from app.database import Database, SqliteDatabase
 from app.store.deliveries import DeliveryRecord, deliveries, delivery_of
 from app.store.delivery_attempts import attempts_of
 from app.store.delivery_attempts import table as attempts

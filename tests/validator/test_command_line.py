@@ -25,7 +25,7 @@ from tests.validator.service import Faucet
 pytestmark = pytest.mark.validator(smoke=True)
 
 _ROOT = Path(__file__).resolve().parents[2]
-_AGENT_VAULT = ["-c", "from app.server.cli import main; main()"]
+_AGENT_VAULT = ["-c", "from app.commands.main import main; main()"]
 _PATIENCE = 30.0
 RESERVE = 1_000_000_000
 

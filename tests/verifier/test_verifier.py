@@ -19,11 +19,11 @@ from solders.pubkey import Pubkey
 
 from app.chain.errors import RpcError
 from app.chain.transport import AsgiTransport
+from app.commands.main import main
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, transaction_id
 from app.core.timestamps import iso_ms, now_ms
 from app.exports.exporter import Exporter
 from app.exports.layout import COLUMNS
-from app.server.cli import main
 from app.submission.recovery import Recovery
 from app.verifier.document import UnreadableError
 from app.verifier.history import IncompleteError

@@ -20,12 +20,12 @@ from standardwebhooks import Webhook as StandardWebhook
 from standardwebhooks.webhooks import WebhookVerificationError
 from structlog.testing import capture_logs
 
+from app.database.records import columns_of
 from app.store.deliveries import LIFETIME, deliveries, queue_again, restart, table
 from app.store.delivery_attempts import table as attempts
 from app.store.delivery_retention import purge
 from app.store.feed import append_event
 from app.store.read_tables import feed
-from app.store.records import columns_of
 from app.store.retention import delete_events
 from app.store.webhooks import WebhookRecord, change_webhook
 from app.webhooks import dispatcher

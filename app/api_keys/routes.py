@@ -1,0 +1,70 @@
+"""API keys: created, listed, rotated and revoked by an admin."""
+
+from starlette.routing import Route
+
+from app.access.auth import ADMINS
+from app.api.fields import EmptyBody
+from app.api.operation import Call, operation
+from app.api_keys import service as keys
+from app.api_keys.models import CreateKey, Key, KeyPage, ListKeys, ListRequests, NewKey, RequestLogPage, RotateKey
+
+_CHANGING = ("key_not_found", "key_not_active")
+
+
+@operation(
+    tag="keys", roles=ADMINS, body=CreateKey, answer=NewKey, errors=("wallet_not_found",), changes=True, secret=True
+)
+async def create_key(call: Call, body: CreateKey) -> NewKey:
+    """Create an API key.
+
+    Only this answer contains the key; the service keeps a digest of it.
+    """
+    return await keys.create(call.service, call.principal, call.claim, body)
+
+
+@operation(tag="keys", roles=ADMINS, query=ListKeys, answer=KeyPage)
+async def list_keys(call: Call, query: ListKeys) -> KeyPage:
+    """List the API keys.
+
+    Newest first, including revoked keys. `last_used_at` is accurate to the minute.
+    """
+    return await keys.page(call.service, call.principal, query)
+
+
+@operation(tag="keys", roles=ADMINS, body=RotateKey, answer=NewKey, errors=_CHANGING, changes=True, secret=True)
+async def rotate_key(call: Call, body: RotateKey) -> NewKey:
+    """Rotate an API key.
+
+    Returns a new key with the same role, wallet and name. The old key stops at once, or works for another
+    `overlapSeconds`. Without an overlap, a key that rotates itself cannot repeat the request if the answer gets lost.
+    """
+    return await keys.rotate(call.service, call.principal, call.claim, call.path("key_id"), body)
+
+
+@operation(tag="keys", roles=ADMINS, body=EmptyBody, answer=Key, errors=(*_CHANGING, "last_admin_key"), changes=True)
+async def revoke_key(call: Call, _body: EmptyBody) -> Key:
+    """Revoke an API key.
+
+    It stops working at once, on other nodes within a second. An admin may revoke the key in use, unless it is the
+    organisation's last admin key.
+    """
+    return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"))
+
+
+@operation(tag="keys", roles=ADMINS, query=ListRequests, answer=RequestLogPage)
+async def list_requests(call: Call, query: ListRequests) -> RequestLogPage:
+    """List the requests of the last 24 hours.
+
+    Those under `/v1` that came with a valid API key, newest first, with the status and the error's code that they were
+    answered with. A request is listed about a second after its answer.
+    """
+    return await keys.requests(call.service, call.principal, query)
+
+
+routes = [
+    Route("/v1/keys", list_keys, methods=["GET"]),
+    Route("/v1/keys", create_key, methods=["POST"]),
+    Route("/v1/keys/{key_id}/rotate", rotate_key, methods=["POST"]),
+    Route("/v1/keys/{key_id}", revoke_key, methods=["DELETE"]),
+    Route("/v1/request-log", list_requests, methods=["GET"]),
+]

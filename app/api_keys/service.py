@@ -1,0 +1,136 @@
+"""API keys: what an admin does with them."""
+
+from collections.abc import Callable
+from typing import cast
+
+from sqlalchemy import Connection
+
+from app.access.keyring import Issued, KeyRing, Principal, Role, status_of
+from app.api_keys.models import (
+    CreateKey,
+    Key,
+    KeyPage,
+    ListKeys,
+    ListRequests,
+    LoggedRequest,
+    NewKey,
+    RequestLogPage,
+    RotateKey,
+)
+from app.core.timestamps import iso_ms, now_ms
+from app.store.keys import ApiKey, api_key_page, key_names
+from app.store.request_log import KEPT_MS, Refusals, RequestFilter, RequestRecord, refusals, request_page
+from app.submission.claim import Claim
+from app.submission.context import Service
+from app.wallets import service as wallets
+
+#: Errors of what a freeze or a pause keeps from being sent: it leaves no transaction.
+_STOPPED = ("wallet_frozen", "org_paused", "wallet_insufficient_balance")
+
+
+async def create(service: Service, principal: Principal, claim: Claim, body: CreateKey) -> NewKey:
+    """Create a key. Raises ``wallet_not_found``."""
+    org, ring = principal.org, service.part(KeyRing)
+    if body.wallet_id is not None:
+        await wallets.require(service, org, body.wallet_id)
+
+    def issue(conn: Connection) -> Issued:
+        name, live = body.name or "", _is_live(service)
+        return ring.make(conn, principal, body.role, body.wallet_id, name, live=live, idempotency_key=claim.key)
+
+    return await _issue(service, principal, claim, issue)
+
+
+async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPage:
+    """Return one page of the organisation's keys, newest first."""
+    org = principal.org
+    found = await service.db.read(lambda conn: api_key_page(conn, org, limit=query.limit, cursor=query.cursor))
+    return KeyPage.of(found, _shown)
+
+
+async def rotate(service: Service, principal: Principal, claim: Claim, key_id: str, body: RotateKey) -> NewKey:
+    """Issue a key for the same use; the old one works for the overlap. Raises as ``KeyRing.rotate``."""
+    ring = service.part(KeyRing)
+    overlap = service.settings.key_rotation_overlap if body.overlap_seconds is None else body.overlap_seconds
+
+    def rotated(conn: Connection) -> Issued:
+        live = _is_live(service)
+        return ring.rotate(conn, principal, key_id, overlap=overlap, live=live, idempotency_key=claim.key)
+
+    new = await _issue(service, principal, claim, rotated)
+    ring.forget()
+    return new
+
+
+async def revoke(service: Service, principal: Principal, claim: Claim, key_id: str) -> Key:
+    """Revoke a key at once. Raises as ``KeyRing.revoke``."""
+    ring, again = service.part(KeyRing), claim.repeats
+    revoked = await claim.store(lambda conn: ring.revoke(conn, principal, key_id, again=again))
+    ring.forget()
+    return _shown(revoked)
+
+
+async def requests(service: Service, principal: Principal, query: ListRequests) -> RequestLogPage:
+    """Return one page of what the organisation's keys asked for in the last day, newest first."""
+    wanted = RequestFilter(query.key_id, query.status, query.code, query.wallet_id)
+
+    def read(conn: Connection) -> RequestLogPage:
+        found = request_page(conn, principal.org, wanted, limit=query.limit, cursor=query.cursor)
+        names = key_names(conn, principal.org, {one.key_id for one in found.data})
+        return RequestLogPage.of(found, lambda one: _logged(one, names.get(one.key_id, "")))
+
+    return await service.db.read(read, in_thread=True)
+
+
+async def stopped(service: Service, org: str, wallet_id: str) -> Refusals:
+    """Return what was refused in the last day without a row: it was frozen or held too little, or all were paused."""
+    since = now_ms() - KEPT_MS
+    return await service.db.read(lambda conn: refusals(conn, org, wallet_id, _STOPPED, since))
+
+
+def _logged(record: RequestRecord, name: str) -> LoggedRequest:
+    return LoggedRequest(
+        request_id=record.request_id,
+        timestamp=iso_ms(record.timestamp),
+        key_id=record.key_id,
+        key_name=name,
+        method=record.method,
+        path=record.path,
+        status=record.status,
+        code=record.code,
+        duration_ms=record.duration_ms,
+        wallet_id=record.wallet_id,
+    )
+
+
+async def _issue(service: Service, principal: Principal, claim: Claim, issue: Callable[[Connection], Issued]) -> NewKey:
+    """Store a new key; for a request whose answer got lost, replace the key in the record that it stored."""
+    ring, again, idempotency_key = service.part(KeyRing), claim.repeats, claim.key
+
+    def store(conn: Connection) -> Issued:
+        earlier = None
+        if again and idempotency_key is not None:
+            earlier = ring.reissue(conn, principal, idempotency_key, live=_is_live(service))
+        return earlier or issue(conn)
+
+    issued = await claim.store(store)
+    return NewKey(**_shown(issued.record).model_dump(), key=issued.key)
+
+
+def _is_live(service: Service) -> bool:
+    return service.identity.cluster == "mainnet-beta"
+
+
+def _shown(record: ApiKey) -> Key:
+    return Key(
+        key_id=record.key_id,
+        id=record.key_id,
+        role=cast(Role, record.role),
+        wallet_id=record.wallet_id,
+        name=record.name,
+        hint=record.hint,
+        status=status_of(record, now_ms()),
+        created_at=iso_ms(record.created_at),
+        last_used_at=None if record.last_used_at is None else iso_ms(record.last_used_at),
+        revoked_at=None if record.revoked_at is None else iso_ms(record.revoked_at),
+    )

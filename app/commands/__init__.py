@@ -1,0 +1,1 @@
+"""The command line `agent-vault`; one module per command group."""

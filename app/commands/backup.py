@@ -1,0 +1,244 @@
+"""`agent-vault backup` and `restore`."""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from sqlalchemy import Connection
+
+from app.access.keyring import COMMAND_LINE, system
+from app.commands._archive import Manifest, create_archive, extract, extract_keys, is_data, is_key, open_archive
+from app.commands.command_options import data_folder, open_database, settings_of
+from app.core.paths import ConfigurationError, Paths
+from app.core.settings import Settings
+from app.core.signers import KeyFileError, read_secret
+from app.core.timestamps import iso_ms, now_ms
+from app.database import SqliteDatabase
+from app.database.interface import WRITE_ERRORS
+from app.server.databases import data_name, require_file
+from app.store.audit import append
+from app.store.audit_actions import Action
+from app.store.guard import forgotten, mark_checked, mark_restored
+from app.store.organisations import organisations
+
+_MIN_PASSPHRASE = 12
+_STAGE = "restoring"
+
+_passphrase_file = click.option(
+    "--passphrase-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of mode 600 with the passphrase of the keys.  [default: asks for it]",
+)
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@data_folder
+@click.option("--with-keys", is_flag=True, help="Add the signing keys and the service's secret, under a passphrase.")
+@_passphrase_file
+def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, with_keys: bool) -> None:
+    """Write the data folder to a new FILE, also while the service runs; without its keys unless asked for."""
+    settings = settings_of(data_dir=data_dir)
+    require_file(settings, "this command")
+    paths = settings.paths()
+    if not paths.database.is_file():
+        raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
+    if file.exists():
+        raise ConfigurationError(f"{file} exists already; name a new file")
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise ConfigurationError(f"there is no folder {folder}; make it, or name a file in another")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"this user may not write to {folder}; name a file in another folder")
+    if passphrase_file is not None and not with_keys:
+        raise click.UsageError("--passphrase-file needs --with-keys")
+    passphrase = _passphrase(passphrase_file, new=True) if with_keys else ""
+    manifest = Manifest(created_at=iso_ms(now_ms()), files={})
+    with tempfile.TemporaryDirectory(prefix=".agent-vault-", dir=folder) as name:
+        files = _snapshots(paths, Path(name))
+        keys = {found: paths.root / found for found in _names(paths.root) if is_key(found)} if with_keys else None
+        create_archive(file.absolute(), manifest, files, keys, passphrase)
+    click.echo(f"{file}: {len(files)} files of {manifest.created_at}")
+    if keys is None:
+        click.echo(f"Without keys: keep a copy of {paths.keys} elsewhere. It changes only when a key does.")
+    else:
+        click.echo(f"With {len(keys)} key files, sealed. Without the passphrase nobody can open them.")
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@data_folder
+@click.option(
+    "--gap-checked",
+    is_flag=True,
+    help="Declare that nobody will repeat what was paid after the backup. Without FILE, for a folder restored before.",
+)
+@_passphrase_file
+def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | None, *, gap_checked: bool) -> None:
+    """Restore FILE into a new or empty data folder."""
+    settings = settings_of(data_dir=data_dir)
+    if file is None:
+        _declare_checked(settings, gap_checked=gap_checked)
+        return
+    require_file(settings, "this command")
+    paths = settings.paths()
+    if not file.is_file():
+        raise ConfigurationError(f"there is no file {file}")
+    try:
+        if paths.root.exists() and any(paths.root.iterdir()):
+            raise ConfigurationError(f"{paths.root} is not empty: name a new folder with --data-dir")
+    except NotADirectoryError:
+        raise ConfigurationError(f"{paths.root} is not a folder") from None
+    with open_archive(file) as (archive, manifest), _stage(paths.root) as stage:
+        extract(archive, manifest, stage)
+        if manifest.sealed is not None:
+            extract_keys(archive, manifest, stage, lambda: _passphrase(passphrase_file, new=False))
+        _adopt(Paths(stage), file, manifest, gap_checked=gap_checked)
+    click.echo(f"Restored {paths.root} as of {manifest.created_at}.")
+    if manifest.sealed is None:
+        click.echo(f"The archive has no keys: put your copy of the folder keys (files of mode 600) at {paths.keys}")
+        if paths.localnet.exists():
+            click.echo(f"and the embedded chain's at {paths.localnet / 'faucet.json'}")
+    click.echo("API keys made since then are unknown, and those revoked since then are valid again: revoke them now.")
+    if gap_checked:
+        click.echo("The gap is declared checked: payments need no afterRestore.")
+    else:
+        click.echo(
+            "For 24 hours, payments under idempotency keys that this copy does not know need afterRestore=true. "
+            "End that with: agent-vault restore --gap-checked"
+        )
+
+
+def _declare_checked(settings: Settings, *, gap_checked: bool) -> None:
+    if not gap_checked:
+        raise click.UsageError("name the FILE to restore, or --gap-checked for a folder that was restored before")
+    with open_database(settings.data_dir) as (db, _ring):
+        if not db.write_now(_check):
+            raise ConfigurationError(f"{data_name(settings)} was not restored and has lost no commits")
+        for one in db.read_now(organisations):
+            for event in db.read_now(partial(forgotten, org=one.org)):
+                shown = event.payload
+                where = f"{shown.get('wallet_id', one.org_id)} to {shown['recipient']}"
+                click.echo(f"{event.signature} {shown['timestamp']} {where} {shown['amount']} USDC")
+    click.echo("The gap is declared checked: payments need no afterRestore any more.")
+
+
+def _check(conn: Connection) -> bool:
+    if not mark_checked(conn):
+        return False
+    _record(conn, "backup.gap_checked")
+    return True
+
+
+def _record(conn: Connection, action: Action, **details: Any) -> None:
+    """Add an entry to the audit log of every organisation."""
+    for one in organisations(conn):
+        append(conn, system(one.org, COMMAND_LINE).entry(action, **details))
+
+
+def _snapshots(paths: Paths, folder: Path) -> dict[str, Path]:
+    """Copy the databases and the exports into a folder; returns the copies by their names in the data folder.
+
+    The events of the chain come after the service's database, and the embedded chain last: each may know more than the
+    one before it, but must not know less.
+    """
+    copies = {}
+    for number, source in enumerate((paths.database, paths.events, paths.localnet / "localnet.db")):
+        if source.exists():
+            copies[str(source.relative_to(paths.root))] = folder / str(number)
+            _snapshot(source, folder / str(number))
+    for number, name in enumerate(_names(paths.root)):
+        if is_data(name) and name.startswith("exports/"):
+            try:
+                shutil.copyfile(paths.root / name, folder / f"export-{number}")
+            except FileNotFoundError:
+                continue  # It has expired meanwhile.
+            copies[name] = folder / f"export-{number}"
+    return copies
+
+
+def _snapshot(source: Path, target: Path) -> None:
+    """Copy a database as of one commit, while others write to it."""
+    try:
+        with (
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, timeout=30)) as live,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            # All pages in one step: between steps, writers would make it begin again.
+            live.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{source} cannot be copied: {error}") from None
+
+
+def _names(root: Path) -> list[str]:
+    """Return the files of the data folder and its folders, named from it. Links are not followed."""
+    found = (path for path in [*root.iterdir(), *root.glob("*/*")] if path.is_file() and not path.is_symlink())
+    return sorted(path.relative_to(root).as_posix() for path in found)
+
+
+@contextmanager
+def _stage(root: Path) -> Iterator[Path]:
+    """Give a folder to restore into. Its content becomes the data folder's at the end, or is removed on an error."""
+    existed = root.exists()
+    stage = root / _STAGE
+    stage.mkdir(parents=True, mode=0o700)
+    root.chmod(0o700)
+    try:
+        yield stage
+        # The service's database last: without it, nothing takes the folder for a service's data.
+        for path in sorted(stage.iterdir(), key=lambda one: one.name == Paths(stage).database.name):
+            path.rename(root / path.name)
+        stage.rmdir()
+    except BaseException:
+        shutil.rmtree(stage, ignore_errors=True)
+        if not existed:
+            shutil.rmtree(root, ignore_errors=True)
+        raise
+
+
+def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool) -> None:
+    """Bring a restored database to this version's schema, and mark it as restored."""
+
+    def mark(conn: Connection) -> None:
+        mark_restored(conn, gap_checked=gap_checked)
+        _record(conn, "backup.restore", backup_of=manifest.created_at, gap_checked=gap_checked)
+
+    try:
+        with closing(SqliteDatabase(paths.database)) as db:
+            db.write_now(mark)
+    except ConfigurationError as error:
+        # The message names the path of the stage, which is gone.
+        raise ConfigurationError(f"{file}: {str(error).removeprefix(f'{paths.database}: ')}") from None
+    except WRITE_ERRORS as error:
+        raise ConfigurationError(f"{file}: its database cannot be used ({str(error).splitlines()[0]})") from None
+    for path in paths.root.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as content:
+                os.fsync(content.fileno())
+
+
+def _passphrase(file: Path | None, *, new: bool) -> str:
+    given = _ask(new=new) if file is None else _read(file)
+    if new and len(given) < _MIN_PASSPHRASE:
+        raise ConfigurationError(f"the passphrase must have at least {_MIN_PASSPHRASE} characters")
+    return given
+
+
+def _ask(*, new: bool) -> str:
+    prompt: Callable[..., str] = click.prompt
+    return prompt("Passphrase of the keys", hide_input=True, confirmation_prompt=new, err=True)
+
+
+def _read(file: Path) -> str:
+    try:
+        return read_secret(file).rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise KeyFileError(f"{file}: not text") from None

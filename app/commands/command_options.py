@@ -1,0 +1,88 @@
+"""What several commands share: options, settings, and the database of a service."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from solders.pubkey import Pubkey
+
+from app.access.keyring import KeyRing
+from app.core.money import InvalidAmountError, parse_usdc
+from app.core.settings import Settings
+from app.database.interface import Database
+from app.server.bootstrap import key_ring, open_state
+from app.server.data_folder import require_data
+from app.store.organisations import organisation, organisation_by_id
+from app.store.organisations import organisations as all_organisations
+
+data_folder = click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
+)
+_Command = TypeVar("_Command", bound=Callable[..., Any] | click.Command)
+
+
+def _several(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:
+    return ",".join(given) if given else None
+
+
+def node_option(text: str) -> Callable[[_Command], _Command]:
+    """Return the option with the addresses of the chain's nodes."""
+    return click.option(
+        "--rpc-url", multiple=True, callback=_several, help=f"{text} May be repeated for several nodes."
+    )
+
+
+rpc_url = node_option("JSON-RPC address of the chain, by default that of the data folder's.")
+org_option = click.option(
+    "--org", help="Id or address of the organisation; not needed if there is only one, or for a key."
+)
+usdc_mint = click.option("--usdc-mint", help="Mint of USDC there.  [default: the data folder's or the cluster's]")
+
+
+def settings_of(**given: Any) -> Settings:
+    """Return the settings with the options that were given."""
+    return Settings(**{name: value for name, value in given.items() if value is not None})
+
+
+def address_argument(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Pubkey | None:
+    """Return the address that a text spells."""
+    try:
+        return None if text is None else Pubkey.from_string(text)
+    except ValueError:
+        raise click.BadParameter(f"{text} is not an address") from None
+
+
+def usdc_argument(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
+    """Return micro-USDC."""
+    try:
+        return parse_usdc(text)
+    except InvalidAmountError as error:
+        raise click.BadParameter(f"{text}: {error}") from None
+
+
+@contextmanager
+def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
+    """Open the database of a service, and its keys. Raises ConfigurationError if there is none."""
+    settings = settings_of(data_dir=data_dir)
+    require_data(settings)
+    db, secret = open_state(settings)
+    with closing(db):
+        yield db, key_ring(db, secret)
+
+
+def address_of(db: Database, org: str | None) -> str:
+    """Return the address of an organisation by its id or address, or of the only one there is."""
+    if org is not None:
+        found = db.read_now(lambda conn: organisation(conn, org) or organisation_by_id(conn, org))
+        if found is None:
+            raise click.ClickException(f"there is no organisation {org}")
+        return found.org
+    every = db.read_now(all_organisations)
+    if len(every) != 1:
+        named = ", ".join(one.org_id for one in every)
+        raise click.ClickException(
+            f"name the organisation with --org: {named}" if named else "there is no organisation"
+        )
+    return every[0].org

@@ -1,0 +1,148 @@
+"""`agent-vault db`."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import click
+from sqlalchemy import Connection
+
+from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.identity import SameChain, WrongChainError, chain_name
+from app.chain.nodes import transport_of
+from app.commands._sidecar import alone_on
+from app.commands.command_options import data_folder, rpc_url, settings_of
+from app.core.money import format_usdc
+from app.core.paths import ConfigurationError, Paths
+from app.core.settings import Settings
+from app.database import SqliteDatabase
+from app.database.migrations import upgrade as upgrade_schema
+from app.database.postgres.engine import SETTING, database_name, engine_of
+from app.exports.exporter import CHUNK
+from app.server.data_folder import FolderChain, node_name, remembered
+from app.server.databases import require_here
+from app.store.copying import CommitDoubtError, Copied, Source, commit, copy, receiving, require_empty
+from app.store.exports import put_chunk, with_status
+from app.store.organisations import organisations
+from indexer import EventStore
+from indexer.schema import PREFIX
+
+
+@click.group("db")
+def database() -> None:
+    """Prepare a database on PostgreSQL."""
+
+
+def _url(settings: Settings) -> str:
+    if settings.database_url is None:
+        raise ConfigurationError(f"name the database in {SETTING}; with SQLite, `serve` brings it to its schema")
+    return settings.database_url.get_secret_value()
+
+
+@database.command()
+def upgrade() -> None:
+    """Bring the database to this version's schema: a new one, too. With SQLite, `serve` does that."""
+    url = _url(settings_of())
+    name, engine = database_name(url), engine_of(url)
+    try:
+        before, after = upgrade_schema(engine, name)
+    finally:
+        engine.dispose()
+    if before == after:
+        click.echo(f"{name}: its schema is {after} already")
+    else:
+        click.echo(f"{name}: its schema is {after} now" + (f", it was {before}" if before else ""))
+
+
+@database.command("copy")
+@data_folder
+@rpc_url
+def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
+    """Move the state of a stopped service from its data folder to the new database that the settings name.
+
+    With --rpc-url, only if that node is one of the folder's chain. Either everything arrives or nothing; afterwards the
+    service goes on with the same keys, and nothing serves from the files any more.
+    """
+    settings = settings_of(data_dir=data_dir, rpc_url=rpc_url)
+    url, paths = _url(settings), settings.paths()
+    if not paths.database.is_file():
+        raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
+    require_here(paths)
+    with alone_on(paths), closing(SqliteDatabase(paths.database)) as db:
+        name, done = db.read_now(lambda conn: _copy(conn, settings, url))
+    click.echo(f"{name}: {done.rows} rows in {done.tables} tables, as many as in {paths.root}")
+    click.echo(
+        f"Compared: the sums of {done.sums} columns of numbers, among them all amounts. The wallets hold "
+        f"{format_usdc(done.balances)} USDC; the confirmed transactions moved {format_usdc(done.confirmed)} USDC."
+    )
+    click.echo(f"Keep {paths.keys}: it belongs to the database. Nothing serves from {paths.database} any more.")
+
+
+def _copy(own: Connection, settings: Settings, url: str) -> tuple[str, Copied]:
+    paths, chain = settings.paths(), remembered(own)
+    if chain is not None and settings.rpc_url is not None:
+        asyncio.run(_require_same_chain(settings, chain))
+    driver = own.connection.dbapi_connection
+    assert isinstance(driver, sqlite3.Connection)
+    with closing(_events(paths)) as events, receiving(url) as (name, target):
+        _require_own_events(events, {one.org for one in organisations(own)}, paths)
+        there = remembered(target)
+        if chain is not None and there is not None and there.identity != chain.identity:
+            of = chain_name(there.identity.genesis_hash)
+            raise ConfigurationError(f"the {name} belongs to another chain or program, on {of}: name a new one")
+        require_empty(target, name)
+        done = copy([Source(driver), Source(events, PREFIX)], target, name)
+        _copy_files(own, target, paths)
+        # From just before the commit on, nothing serves from the folder.
+        paths.moved.write_text(f"{name}\n", encoding="utf-8")
+        try:
+            commit(target)
+        except CommitDoubtError:
+            raise ConfigurationError(
+                f"the connection to the {name} was lost at the commit: if that has data now, all is there; if it has "
+                f"none, remove {paths.moved} and copy again"
+            ) from None
+        except BaseException:
+            paths.moved.unlink()
+            raise
+    return name, done
+
+
+def _events(paths: Paths) -> sqlite3.Connection:
+    """Open the stored events of the chain; of an older layout, nothing is left, as when a service starts."""
+    EventStore(paths.events).close()
+    return sqlite3.connect(f"{paths.events.absolute().as_uri()}?mode=ro", uri=True)
+
+
+def _require_own_events(events: sqlite3.Connection, orgs: set[str], paths: Paths) -> None:
+    """Raise ConfigurationError if the stored events are of another chain: none of the organisations is among them."""
+    streams = {one for (one,) in events.execute("SELECT DISTINCT org FROM events WHERE org IS NOT NULL")}
+    if orgs and streams and not orgs & streams:
+        raise ConfigurationError(
+            f"{paths.events} has the events of another chain than {paths.database}: remove it, and they are read again"
+        )
+
+
+async def _require_same_chain(settings: Settings, chain: FolderChain) -> None:
+    expected, place = chain.identity.genesis_hash, node_name(settings)
+    node = SameChain(transport_of(settings.rpc_urls(), expected), expected)
+    try:
+        await node.genesis_hash()
+    except WrongChainError as error:
+        of = chain_name(chain.identity.genesis_hash)
+        raise ConfigurationError(f"the data folder {settings.data_dir} belongs to {of}, but {place}: {error}") from None
+    except (ChainUnavailable, RpcError) as error:
+        raise ConfigurationError(f"{place} gives no usable answer ({error}): nothing was copied") from None
+    finally:
+        await node.aclose()
+
+
+def _copy_files(own: Connection, target: Connection, paths: Paths) -> None:
+    """Store the files of exports, which every node of the database serves."""
+    for export in with_status(own, "ready"):
+        path = paths.exports / f"{export.export_id}.{export.format}"
+        if path.is_file():
+            with path.open("rb") as file:
+                for number, data in enumerate(iter(lambda: file.read(CHUNK), b"")):
+                    put_chunk(target, export.export_id, number, data)

@@ -1,0 +1,29 @@
+"""`agent-vault keeper`: the keeper beside a service."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from app.commands._loop import run as run_long
+from app.commands._sidecar import running_sidecar
+from app.commands.command_options import data_folder, rpc_url, settings_of, usdc_mint
+from app.server.data_folder import beside_service, node_name
+
+
+@click.command()
+@data_folder
+@rpc_url
+@usdc_mint
+def keeper(**given: Any) -> None:
+    """Run the keeper alone, on the service's data: refunds, freezes of expired policies, top-ups."""
+    settings = beside_service(settings_of(**given, keeper=True))
+
+    async def run() -> None:
+        async with running_sidecar(settings):
+            click.echo(f"Keeper at work on {node_name(settings)}")
+            await asyncio.Event().wait()
+
+    with suppress(KeyboardInterrupt):
+        run_long(run())

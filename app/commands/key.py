@@ -1,0 +1,120 @@
+"""`agent-vault keys`: API keys, on the host."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import get_args
+
+import click
+from pydantic import TypeAdapter, ValidationError
+
+from app.access.keyring import COMMAND_LINE, KeyRing, Role, status_of, system
+from app.api.fields import Name
+from app.api_keys.models import MAX_OVERLAP
+from app.commands.command_options import address_of, data_folder, open_database, org_option, settings_of
+from app.core.errors import NotFoundError
+from app.core.timestamps import iso_ms, now_ms
+from app.database.interface import Database
+from app.server.data_folder import remembered
+from app.store.keys import api_key_by_id, api_keys
+from app.store.wallets import has_wallet
+
+_live = click.option("--live", is_flag=True, help="Prefix avk_live_ instead of avk_test_; always so on mainnet.")
+
+_KEY_NAME: TypeAdapter[str] = TypeAdapter(Name)
+
+
+@click.group()
+def keys() -> None:
+    """Manage API keys."""
+
+
+@contextmanager
+def _organisation(data_dir: Path | None, org: str | None) -> Iterator[tuple[Database, KeyRing, str]]:
+    """Open the database; yields it with the keys and the address of the organisation that ``org`` names."""
+    with open_database(data_dir) as (db, ring):
+        yield db, ring, address_of(db, org)
+
+
+@contextmanager
+def _owner(data_dir: Path | None, org: str | None, key_id: str) -> Iterator[tuple[Database, KeyRing, str]]:
+    """Open the database; yields it with the keys and the address of the key's organisation.
+
+    ``org`` is not needed; if it is given, the key must be that organisation's.
+    """
+    with open_database(data_dir) as (db, ring):
+        key = db.read_now(lambda conn: api_key_by_id(conn, key_id))
+        if key is None or (org is not None and address_of(db, org) != key.org):
+            raise NotFoundError("key_not_found")
+        yield db, ring, key.org
+
+
+def _is_live(db: Database) -> bool:
+    chain = db.read_now(remembered)
+    return chain is not None and chain.identity.cluster == "mainnet-beta"
+
+
+@keys.command("create")
+@data_folder
+@org_option
+@click.option("--role", type=click.Choice(get_args(Role)), required=True)
+@click.option("--wallet", "wallet_id", help="The wallet that an agent's key is bound to.")
+@click.option("--name", default="", help="What the key is for.")
+@_live
+def create_key(
+    *, data_dir: Path | None, org: str | None, role: Role, wallet_id: str | None, name: str, live: bool
+) -> None:
+    """Create a key and print it, only once."""
+    with _organisation(data_dir, org) as (db, ring, owner):
+        if wallet_id is not None and not db.read_now(lambda conn: has_wallet(conn, owner, wallet_id)):
+            raise click.ClickException(f"the organisation has no wallet {wallet_id}")
+        try:
+            named = _KEY_NAME.validate_python(name) if name else ""
+            live = live or _is_live(db)
+            click.echo(ring.create(org=owner, role=role, wallet_id=wallet_id, name=named, live=live))
+        except ValidationError as error:
+            raise click.ClickException(f"--name {error.errors()[0]['msg']}") from None
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+
+
+@keys.command("list")
+@data_folder
+@org_option
+def list_keys(data_dir: Path | None, org: str | None) -> None:
+    """List the keys; only their last characters are known."""
+    with _organisation(data_dir, org) as (db, _ring, owner):
+        for key in db.read_now(lambda conn: api_keys(conn, owner)):
+            used = "never used" if key.last_used_at is None else f"used {iso_ms(key.last_used_at)}"
+            click.echo(
+                f"{key.key_id}  {key.role:8}  …{key.hint}  {status_of(key, now_ms()):7}  {iso_ms(key.created_at)}  "
+                f"{used:29}  {key.wallet_id or '-'}  {key.name}"
+            )
+
+
+@keys.command("revoke")
+@click.argument("key_id")
+@data_folder
+@org_option
+def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
+    """Revoke a key; a running service refuses it within a second."""
+    with _owner(data_dir, org, key_id) as (db, ring, owner):
+        db.write_now(lambda conn: ring.revoke(conn, system(owner, COMMAND_LINE), key_id))
+        click.echo(f"{key_id} revoked")
+
+
+@keys.command("rotate")
+@click.argument("key_id")
+@data_folder
+@org_option
+@click.option(
+    "--overlap", type=click.IntRange(0, MAX_OVERLAP), help="Seconds for which the old key works on.  [default: 0]"
+)
+@_live
+def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int | None, *, live: bool) -> None:
+    """Replace a key and print the new one, only once; the old one stops, or works for the overlap."""
+    seconds = settings_of(key_rotation_overlap=overlap).key_rotation_overlap
+    with _owner(data_dir, org, key_id) as (db, ring, owner):
+        live = live or _is_live(db)
+        by = system(owner, COMMAND_LINE)
+        click.echo(db.write_now(lambda conn: ring.rotate(conn, by, key_id, overlap=seconds, live=live)).key)

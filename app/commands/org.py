@@ -1,0 +1,73 @@
+"""`agent-vault orgs`: creates and lists organisations."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+from solders.pubkey import Pubkey
+
+from app.access.keyring import KeyRing
+from app.commands._sidecar import running_sidecar
+from app.commands.command_options import address_argument, data_folder, open_database, rpc_url, settings_of, usdc_mint
+from app.commands.role import amount_argument, change_options, withdraw_from_reserve
+from app.core.money import format_usdc
+from app.core.timestamps import iso_ms
+from app.organisations import service as organisations
+from app.server.data_folder import beside_service
+from app.store.organisations import organisations as all_organisations
+from app.store.organisations import reserve
+
+
+@click.group()
+def orgs() -> None:
+    """Organisations."""
+
+
+@orgs.command("create")
+@click.argument("org_id")
+@data_folder
+@rpc_url
+@usdc_mint
+@click.option(
+    "--operator-daily-limit", help="Most USDC that its operator may move into vaults in 24 hours.  [default: 250000]"
+)
+@click.option("--attestation-delay", type=int, help="Seconds until a recipient counts as registered.  [default: 0]")
+def create_org(org_id: str, **given: Any) -> None:
+    """Create an organisation on the chain, and an admin key for it. Its id has 1 to 64 of a-z, 0-9 and -."""
+    organisations.check_id(org_id)
+    settings = beside_service(settings_of(**given, keeper=False))
+
+    async def run() -> None:
+        async with running_sidecar(settings) as service:
+            await organisations.ensure_fees(service)
+            made = await organisations.create(service, org_id)
+            live = service.identity.cluster == "mainnet-beta"
+            key = service.part(KeyRing).create(
+                org=made.org, role="admin", wallet_id=None, name="orgs create", live=live
+            )
+        click.echo(f"Organisation {org_id}: {made.org}")
+        click.echo(f"Deposit USDC (mint {made.mint}) into its reserve: {made.reserve}")
+        click.echo(f"Admin API key, shown only once: {key}")
+
+    asyncio.run(run())
+
+
+@orgs.command("withdraw")
+@click.argument("amount", callback=amount_argument)
+@click.argument("address", callback=address_argument)
+@change_options
+def withdraw(amount: int | None, address: Pubkey, **given: Any) -> None:
+    """Move AMOUNT of USDC, or `all`, from the reserve to the owner ADDRESS; the authority signs."""
+    withdraw_from_reserve(amount, address, **given)
+
+
+@orgs.command("list")
+@data_folder
+def list_orgs(data_dir: Path | None) -> None:
+    """List the organisations: id, creation, address, reserve and what it holds."""
+    with open_database(data_dir) as (db, _ring):
+        for one in db.read_now(all_organisations):
+            found = db.read_now(lambda conn, org=one.org: reserve(conn, org))  # type: ignore[misc]
+            holds = "not on the chain yet" if found is None else f"{format_usdc(found.balance)} USDC"
+            click.echo(f"{one.org_id}  {iso_ms(one.created_at)}  {one.org}  {one.reserve}  {holds}")

@@ -1,0 +1,292 @@
+"""`agent-vault roles`: who may act for an organisation, and the exchange of keys."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from solders.pubkey import Pubkey
+from solders.system_program import TransferParams, transfer
+
+from app.api.signing import awaiting_signature
+from app.commands._sidecar import running_sidecar
+from app.commands.command_options import (
+    address_argument,
+    address_of,
+    data_folder,
+    org_option,
+    rpc_url,
+    settings_of,
+    usdc_argument,
+)
+from app.core.paths import ConfigurationError
+from app.core.settings import Settings
+from app.core.signers import file_of, install_next, next_key, read_key, write_secret
+from app.organisations import roles as organisation_roles
+from app.server.data_folder import beside_existing
+from app.store.organisations import organisations as all_organisations
+from app.submission.changes import carry_out
+from app.submission.claim import Claim
+from app.submission.context import Service
+from app.submission.offline import authority_with
+from app.submission.plan import Authority, AwaitingSignatureError, Plan
+
+#: Lamports that a replaced fee payer keeps, so that what it signed before can still land.
+_KEPT = 10_000_000
+#: The least lamports with which a new fee payer is put in place.
+_ENOUGH = 21_000_000
+_FEE = 5_000
+_RESTART = "Restart `agent-vault serve` and every `agent-vault keeper`: they read their keys when they start."
+_SESSIONS = (
+    "Then rotate the session token of every wallet: whoever had the old key may have named a session authority of "
+    "its own. Approvals by the old key ended with it."
+)
+
+_key_file = click.option(
+    "--keypair",
+    "key_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Key that signs.  [default: authority.json of the data folder]",
+)
+_offline = click.option(
+    "--offline",
+    "offline_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the unsigned transaction to this new file, for `agent-vault sign`.",
+)
+
+
+@click.group()
+def roles() -> None:
+    """Who may act for an organisation."""
+
+
+Change = Callable[[Service, str, Authority], Awaitable[None]]
+
+
+class _Signing:
+    """How a command's changes are signed: by a key here, or elsewhere."""
+
+    def __init__(self, key_file: Path | None, offline_file: Path | None) -> None:
+        if key_file is not None and offline_file is not None:
+            raise click.UsageError("--keypair and --offline exclude each other")
+        if offline_file is not None and offline_file.exists():
+            raise click.ClickException(f"{offline_file} exists")
+        self._key = None if key_file is None else read_key(key_file)
+        self._file = offline_file
+
+    async def by(self, service: Service, address: Pubkey) -> Authority:
+        """Return who signs for this address. Raises ConfigurationError if the key here is another."""
+        if self._file is not None:
+            return Authority(address, None)
+        key = self._key or service.signers.authority
+        if key is None:
+            raise ConfigurationError(
+                f"the data folder has no key of {address}: name its file with --keypair, or write the transaction to "
+                "a file with --offline and sign it where the key is"
+            )
+        if key.pubkey() != address:
+            raise ConfigurationError(f"the key is that of {key.pubkey()}; it must be that of {address}")
+        return authority_with(key)
+
+    async def run(self, service: Service, change: Awaitable[None], label: str | None = None) -> bool:
+        """Await a change; returns false if it waits for a signature, in a file whose name ends with the label."""
+        try:
+            await change
+        except AwaitingSignatureError as awaiting:
+            answer = await awaiting_signature(service, awaiting.attempt)
+            assert self._file is not None
+            file = self._file if label is None else self._file.with_stem(f"{self._file.stem}-{label}")
+            write_secret(file, answer.model_dump_json() + "\n")
+            click.echo(f"Sign {file} with `agent-vault sign` by {answer.expires_at}, and send the result to")
+            click.echo("POST /v1/signed-transactions.")
+            return False
+        return True
+
+
+def _change(given: dict[str, Any], signer: str, change: Change) -> bool:
+    """Carry out a change that the holder of the role ``signer`` signs; returns whether it is in force."""
+    org, key_file, offline_file = given.pop("org"), given.pop("key_file"), given.pop("offline_file")
+    settings = beside_existing(settings_of(**given, keeper=False))
+    signing = _Signing(key_file, offline_file)
+
+    async def run() -> bool:
+        async with running_sidecar(settings) as service:
+            address = address_of(service.db, org)
+            holder = (await organisation_roles.roles_of(service, address))[signer]
+            return await signing.run(service, change(service, address, await signing.by(service, holder)))
+
+    return asyncio.run(run())
+
+
+def change_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of every command that the authority signs."""
+    for option in (data_folder, rpc_url, org_option, _key_file, _offline):
+        command = option(command)
+    return command
+
+
+def withdraw_from_reserve(amount: int | None, owner: Pubkey, **given: Any) -> None:
+    """Withdraw from an organisation's reserve."""
+
+    async def change(service: Service, org: str, authority: Authority) -> None:
+        await organisation_roles.withdraw_reserve(service, org, authority, amount, owner)
+
+    if _change(given, "authority", change):
+        click.echo("Withdrawn.")
+
+
+def amount_argument(ctx: click.Context, param: click.Parameter, text: str) -> int | None:
+    """Return micro-USDC, None for `all`."""
+    return None if text == "all" else usdc_argument(ctx, param, text)
+
+
+@roles.command("show")
+@data_folder
+@rpc_url
+@org_option
+def show_roles(org: str | None, **given: Any) -> None:
+    """Show the addresses that the chain obeys."""
+    settings = beside_existing(settings_of(**given, keeper=False))
+
+    async def run() -> None:
+        async with running_sidecar(settings) as service:
+            found = await organisation_roles.roles_of(service, address_of(service.db, org))
+            for name, address in found.items():
+                click.echo(f"{name}: {'nobody' if address == Pubkey.default() else address}")
+            click.echo(f"fee_payer: {service.signers.fee_payer_address}")
+
+    asyncio.run(run())
+
+
+@roles.command("set")
+@click.option("--operator", callback=address_argument, help="Address of the next operator.")
+@click.option("--arbiter", callback=address_argument, help="Address of the next arbiter.")
+@click.option("--verifier", callback=address_argument, help="Address of the next verifier.")
+@change_options
+def set_roles(operator: Pubkey | None, arbiter: Pubkey | None, verifier: Pubkey | None, **given: Any) -> None:
+    """Give roles to other addresses, whose keys are elsewhere."""
+    named = {"operator": operator, "arbiter": arbiter, "verifier": verifier}
+    changes = {name: address for name, address in named.items() if address is not None}
+    if not changes:
+        raise click.UsageError("name at least one of --operator, --arbiter and --verifier")
+
+    async def change(service: Service, org: str, authority: Authority) -> None:
+        await organisation_roles.change_roles(service, org, authority, **changes)
+
+    if _change(given, "authority", change):
+        click.echo("\n".join(f"{name}: {address}" for name, address in changes.items()))
+        if operator is not None:
+            click.echo(_SESSIONS)
+
+
+@roles.command("propose-authority")
+@click.argument("address", callback=address_argument)
+@change_options
+def propose_authority(address: Pubkey, **given: Any) -> None:
+    """Propose the next authority, which must accept."""
+
+    async def change(service: Service, org: str, authority: Authority) -> None:
+        await organisation_roles.change_roles(service, org, authority, pending_authority=address)
+
+    if _change(given, "authority", change):
+        click.echo(f"{address} is proposed; it takes over with `agent-vault roles accept-authority`")
+
+
+@roles.command("accept-authority")
+@change_options
+def accept_authority(**given: Any) -> None:
+    """Take over as the proposed authority, whose key signs."""
+    if _change(given, "pending_authority", organisation_roles.accept_authority):
+        click.echo("The proposed authority has taken over.")
+
+
+@roles.command("rotate")
+@click.argument("role", type=click.Choice(["operator", "arbiter", "fee-payer"]))
+@data_folder
+@rpc_url
+@_key_file
+@_offline
+def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given: Any) -> None:
+    """Replace a key of the data folder: make a new one, give it the role, and put it in place.
+
+    Repeat the command after a signature made elsewhere has landed. Old keys are kept as ROLE.old.json, ROLE.old-2.json
+    and so on.
+    """
+    settings = beside_existing(settings_of(**given, keeper=False))
+    name = f"{role.replace('-', '_')}_key"
+    if getattr(settings, name) is not None:
+        raise ConfigurationError(
+            f"AGENT_VAULT_{name.upper()} names the {role}'s key: make the next one there, give it the role with "
+            "`agent-vault roles set`, and change the setting"
+        )
+    signing = _Signing(key_file, offline_file)
+
+    async def run() -> bool:
+        async with running_sidecar(settings) as service:
+            if role == "fee-payer":
+                await _fill(service, settings)
+                return True
+            return await _give_role(service, settings, role, signing)
+
+    if not asyncio.run(run()):
+        click.echo(f"Then repeat `agent-vault roles rotate {role}`, which puts the new key in place.")
+        return
+    install_next(settings.paths().keys, role)
+    click.echo(f"The {role} has a new key.")
+    click.echo(_RESTART)
+    if role == "operator":
+        click.echo(_SESSIONS)
+
+
+async def _give_role(service: Service, settings: Settings, role: str, signing: _Signing) -> bool:
+    """Give a role to the folder's next key in every organisation that has the present one; false if some wait.
+
+    Raises ConfigurationError if the chain names neither of the two: the new key would be nobody's.
+    """
+    folder = settings.paths().keys
+    new = next_key(folder, role).pubkey()
+    signer = service.signers.operator if role == "operator" else service.signers.arbiter
+    every = await service.db.read(all_organisations)
+    if not every:
+        raise ConfigurationError("there is no organisation")
+    strangers, done = [], True
+    for one in every:
+        found = await organisation_roles.roles_of(service, one.org)
+        present = found[role] if signer is None else signer.pubkey()
+        # The verifier is the arbiter's key unless it was given to another.
+        own = {name: found[name] for name in ((role, "verifier") if role == "arbiter" else (role,))}
+        changes = {name: new for name, address in own.items() if address == present != new}
+        if changes:
+            authority = await signing.by(service, found["authority"])
+            change = organisation_roles.change_roles(service, one.org, authority, **changes)
+            done = await signing.run(service, change, one.org_id if len(every) > 1 else None) and done
+        elif new not in own.values():
+            file = file_of(folder, role, found[role])
+            kept = "whose key is not in the data folder" if file is None else f"whose key is in {file}"
+            strangers.append(f"on the chain the {role} of {one.org_id} is {found[role]}, {kept}")
+    if len(strangers) == len(every):
+        raise ConfigurationError(
+            f"{'; '.join(strangers)}: nothing was replaced; give the role to the next key with `agent-vault roles set "
+            f"--{role} {new}`, and repeat this"
+        )
+    for stranger in strangers:
+        click.echo(f"Left alone: {stranger}")
+    return done
+
+
+async def _fill(service: Service, settings: Settings) -> None:
+    """Move the fee payer's SOL to the folder's next fee payer, except what old transactions may need."""
+    new = next_key(settings.paths().keys, "fee-payer").pubkey()
+    old = service.signers.fee_payer
+    accounts = await service.chain.accounts([old.pubkey(), new])
+    has, arrived = (0 if account is None else account.lamports for account in accounts)
+    movable = has - _KEPT - _FEE
+    if arrived + max(0, movable) < _ENOUGH:
+        raise ConfigurationError(f"send at least {_ENOUGH / 10**9} SOL to the new fee payer {new}, and repeat this")
+    if movable > 0:
+        step = transfer(TransferParams(from_pubkey=old.pubkey(), to_pubkey=new, lamports=movable))
+        org = (await service.db.read(all_organisations))[0].org
+        plan = Plan(org=org, type=organisation_roles.TRANSFER, instructions=[step], signers=[])
+        await carry_out(service, plan, Claim(service.db))

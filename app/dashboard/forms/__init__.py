@@ -1,0 +1,1 @@
+"""Forms of the dashboard: fields, review pages, notices and error messages."""

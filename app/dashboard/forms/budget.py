@@ -1,0 +1,163 @@
+"""The form of a budget: what it holds, what was typed into it, what that changes, and what each limit means."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.api.forms import Fields, InvalidFormError, validated
+from app.api.versions import entity_tag
+from app.budgets.models import Budget, CreateBudget
+from app.budgets.service import LIMITS, with_changes
+from app.chain.rules import BudgetLimits
+from app.core.money import parse_usdc
+from app.dashboard.forms.error_messages import messages_of
+from app.dashboard.forms.formatting import usdc
+from app.dashboard.forms.policy import changed, merged
+from app.dashboard.forms.policy_sentences import FieldChange, differences
+from app.dashboard.pages import FORM_KEY, View
+from app.projection.differences import Shown, shown_limits
+
+FIELDS = ("name", *LIMITS)
+#: The prefix of the hidden fields with what the form showed at first.
+_WAS = "was_"
+_NONE_LEFT = "Every payment of its vaults is refused."
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How much of a limit is used; `left` and `share`, in per cent, are None without one."""
+
+    name: str
+    period: str
+    used: str
+    limit: str | None
+    left: str | None
+    share: int | None
+
+
+def shown_by(budget: Budget) -> Shown:
+    """Return what a budget's form can change."""
+    return {name: getattr(budget, name) for name in FIELDS}
+
+
+def tag_of(budget: Budget) -> str:
+    """Return what a form sends back, so that it changes only the budget that it showed."""
+    return entity_tag(budget.version, budget.name)
+
+
+def fields_of(shown: Shown, budget: Budget) -> Fields:
+    """Return the fields of a budget's form with these values, as a browser sends them."""
+    was = {f"{_WAS}{name}": value for name, value in shown_by(budget).items()}
+    fields = [(name, "" if value is None else str(value)) for name, value in (shown | was).items()]
+    return [*fields, ("expected_version", tag_of(budget))]
+
+
+def new(view: View) -> CreateBudget:
+    """Return the body of a creation. Raises InvalidFormError."""
+    return validated(CreateBudget, {**_values(view), FORM_KEY: view.typed(FORM_KEY)})
+
+
+def wanted(view: View) -> Shown:
+    """Return the fields that the form changes, with their new values. Raises InvalidFormError."""
+    return {name: after for name, (_, after) in changed(_meant(view, _WAS), _meant(view)).items()}
+
+
+def typed_differences(view: View) -> list[FieldChange]:
+    """Return what the form changes, for a page. Raises InvalidFormError."""
+    return differences(changed(_meant(view, _WAS), _meant(view)))
+
+
+def take_over(view: View, budget: Budget) -> list[FieldChange]:
+    """Return what others changed since the form was opened, and put it into the fields that were left as they were."""
+    if view.typed("expected_version") == tag_of(budget):
+        return []
+    try:
+        base, typed = _meant(view, _WAS), _meant(view)
+    except InvalidFormError:
+        return []
+    now = shown_by(budget)
+    view.form = fields_of(merged(base, now, typed), budget)
+    return differences(changed(base, now))
+
+
+def check(view: View) -> tuple[Shown, Mapping[str, str]]:
+    """Return what the form means as far as it is valid, and the message about each field that means nothing."""
+    values, errors = _values(view), {}
+    try:
+        validated(CreateBudget, values)
+    except InvalidFormError as error:
+        errors = dict(messages_of(error, view.form))
+    body = validated(CreateBudget, {name: one for name, one in values.items() if name not in errors} | {"name": "-"})
+    limits = shown_limits(with_changes(BudgetLimits(), body))
+    return {name: one for name, one in limits.items() if name not in errors}, errors
+
+
+def sentences(shown: Shown) -> dict[str, str]:
+    """Return what each limit means, by its name; ``shown`` may lack some."""
+    found = {
+        name: _spending(shown[name], period)
+        for name, period in (("max_per_day", "any 24 hours"), ("max_per_month", "a calendar month (UTC)"))
+        if name in shown
+    }
+    day, month = shown.get("max_per_day"), shown.get("max_per_month")
+    if day and month and 0 < parse_usdc(month, allow_zero=True) < parse_usdc(day, allow_zero=True):
+        found["max_per_day"] += f" The limit of {usdc(month)} for the month is lower, so it refuses first."
+    if "velocity_cap" in shown:
+        found["velocity_cap"] = _paying(shown["velocity_cap"])
+    return found
+
+
+def bars(budget: Budget) -> list[Bar]:
+    """Return how much of each limit is used; none while the chain does not answer."""
+    spent, left = budget.consumption, budget.headroom
+    if spent is None or left is None:
+        return []
+    return [
+        _money_bar("day", "in 24 hours", spent.day, budget.max_per_day, left.day),
+        _money_bar("month", "this month", spent.month, budget.max_per_month, left.month),
+        Bar(
+            "hour",
+            "payments in an hour",
+            f"{spent.payments_in_hour:,}",
+            None if budget.velocity_cap is None else f"{budget.velocity_cap:,}",
+            None if left.payments_in_hour is None else f"{left.payments_in_hour:,}",
+            None if budget.velocity_cap is None else _share(spent.payments_in_hour, budget.velocity_cap),
+        ),
+    ]
+
+
+def _money_bar(name: str, period: str, used: str, limit: str | None, left: str | None) -> Bar:
+    if limit is None:
+        return Bar(name, period, usdc(used), None, None, None)
+    share = _share(parse_usdc(used, allow_zero=True), parse_usdc(limit, allow_zero=True))
+    return Bar(name, period, usdc(used), usdc(limit), usdc(left), share)
+
+
+def _share(used: int, limit: int) -> int:
+    return 100 if used >= limit else used * 100 // limit
+
+
+def _spending(limit: str | None, period: str) -> str:
+    if limit is None:
+        return f"No limit on what its vaults spend together in {period}."
+    if not parse_usdc(limit, allow_zero=True):
+        return _NONE_LEFT
+    return f"Its vaults together may spend at most {usdc(limit)} USDC in {period}."
+
+
+def _paying(count: int | None) -> str:
+    if count is None:
+        return "Its vaults may pay as often as their policies let them."
+    payments = "1 payment" if count == 1 else f"{count:,} payments"
+    return f"Its vaults together may make at most {payments} in any hour." if count else _NONE_LEFT
+
+
+def _meant(view: View, prefix: str = "") -> Shown:
+    """Return the budget that the form's fields ask for. Raises InvalidFormError."""
+    body = validated(CreateBudget, _values(view, prefix))
+    return {"name": body.name, **shown_limits(with_changes(BudgetLimits(), body))}
+
+
+def _values(view: View, prefix: str = "") -> dict[str, int | str]:
+    """Return what was typed as the API's body has it."""
+    values = {name: view.typed(f"{prefix}{name}").strip() for name in FIELDS}
+    return {**values, "velocity_cap": view.number(f"{prefix}velocity_cap")}

@@ -1,0 +1,151 @@
+"""The form of a policy: what it holds, what was typed into it, and what that changes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.api.forms import Fields, InvalidFormError, validated
+from app.api.versions import entity_tag
+from app.core.errors import RequestError
+from app.core.hosts import ANY_HOST
+from app.core.timestamps import iso_ms
+from app.dashboard.forms.error_messages import messages_of
+from app.dashboard.forms.policy_sentences import MONEY
+from app.dashboard.pages import View
+from app.policies.models import CreatePolicy, Policy, UpdatePolicy
+from app.policies.terms import NO_TERMS, apply_changes
+from app.projection.differences import Shown, difference
+from app.projection.differences import shown as shown_rules
+from app.store.policies import AuditRecord
+
+_NUMBERS = ("velocity_cap", "max_open_escrows")
+#: A flag of a policy: what the form sends for no and for yes.
+FLAG_CHOICES = (("", "No"), ("yes", "Yes"))
+_FLAG, _YES = "allow_allowances", "yes"
+_CONSENT = "allow_unverified_recipient"
+_TEXTS = ("name", *MONEY, "expiry")
+#: Which hosts: those of the network's default, any, or those that are listed.
+HOST_CHOICES = (("default", "The default"), ("any", "Any host"), ("only", "Only the hosts below"))
+_DIGITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a form means as far as it is valid, as a policy shows it, and what is wrong with the rest."""
+
+    shown: Shown
+    errors: Mapping[str, str]
+
+
+def blank(name: str = "") -> Shown:
+    """Return a policy without rules."""
+    return {"name": name, **shown_rules(NO_TERMS.rules, []), "x402_hosts": None}
+
+
+def shown_by(policy: Policy) -> Shown:
+    """Return what a policy's form can change."""
+    return {name: getattr(policy, name) for name in blank()}
+
+
+def tag_of(policy: Policy) -> str:
+    """Return what a form sends back, so that it changes only the policy that it showed."""
+    return entity_tag(policy.version, policy.name, policy.x402_hosts)
+
+
+def fields_of(shown: Shown, **hidden: str) -> Fields:
+    """Return the fields of the form that shows a policy, as a browser sends them."""
+    fields = [(name, str(shown[name] if shown[name] is not None else "")) for name in (*_TEXTS, *_NUMBERS)]
+    # A browser's field for a time has no zone; the form says that it is UTC.
+    fields = [(name, value.removesuffix("Z") if name == "expiry" else value) for name, value in fields]
+    fields.append(("allowed_recipients", "\n".join(shown["allowed_recipients"])))
+    fields += [("blocked_categories", one) for one in shown["blocked_categories"]]
+    fields.append((_FLAG, _YES if shown[_FLAG] else ""))
+    hosts = shown["x402_hosts"]
+    choice = "default" if hosts is None else "any" if hosts == [ANY_HOST] else "only"
+    fields += [("x402_choice", choice), ("x402_hosts", "\n".join(hosts or []) if choice == "only" else "")]
+    return fields + list(hidden.items())
+
+
+async def meant(view: View) -> Shown:
+    """Return the policy that the form asks for. Raises InvalidFormError and ``invalid_recipient``."""
+    return await _shown(view, validated(CreatePolicy, _values(view)))
+
+
+async def check(view: View) -> Checked:
+    """Return what the form means, and the message about each field that means nothing."""
+    values, errors = _values(view), {}
+    try:
+        validated(CreatePolicy, values)
+    except InvalidFormError as error:
+        errors = dict(messages_of(error, view.form))
+    body = validated(UpdatePolicy, {name: value for name, value in values.items() if name not in errors})
+    try:
+        shown = await _shown(view, body)
+    except RequestError as error:
+        errors |= messages_of(error, view.form)
+        shown = await _shown(view, body.model_copy(update={"allowed_recipients": []}))
+    return Checked({name: value for name, value in shown.items() if name not in errors}, errors)
+
+
+async def _shown(view: View, body: CreatePolicy | UpdatePolicy) -> Shown:
+    terms = await apply_changes(view.service, view.principal.org, NO_TERMS, body)
+    rules = shown_rules(terms.rules, list(terms.entries.values()))
+    return {"name": body.name, **rules, "x402_hosts": body.x402_hosts}
+
+
+def consent(view: View) -> dict[str, bool]:
+    """Return the field of a body that accepts new recipients without a known owner, if its box is checked."""
+    return {_CONSENT: True} if view.typed(_CONSENT) == _YES else {}
+
+
+def changed(before: Shown, after: Shown) -> dict[str, tuple[Any, Any]]:
+    """Return the fields that differ, with both values."""
+    return {name: (one["from"], one["to"]) for name, one in difference(before, after).items()}
+
+
+def before_changes(now: Policy, log: Sequence[AuditRecord], tag: str) -> tuple[Shown, list[AuditRecord]]:
+    """Return a policy as it was when a form with this tag showed it, and what was changed since, oldest first."""
+    known = tag.partition("-")[0]
+    version = int(known) if known.isdecimal() and len(known) <= 2 * _DIGITS else now.version
+    shown, since = shown_by(now), list[AuditRecord]()
+    for entry in reversed(log):
+        if entry.version is None:
+            # What the chain does not see has no version, but the tag covers it.
+            if entity_tag(version, shown["name"], shown["x402_hosts"]) == tag:
+                break
+        elif entry.version <= version:
+            break
+        shown |= {name: change["from"] for name, change in entry.changes.items() if name in shown}
+        since.insert(0, entry)
+    return shown, since
+
+
+def merged(base: Shown, now: Shown, typed: Shown) -> Shown:
+    """Return what was typed, with the current values of the fields that were left as they were."""
+    return {name: now[name] if typed[name] == base[name] else typed[name] for name in now}
+
+
+def _values(view: View) -> dict[str, Any]:
+    """Return what was typed as the API's body has it."""
+    values: dict[str, Any] = {name: view.typed(name).strip() for name in _TEXTS}
+    values |= {name: _number(view.typed(name).strip()) for name in _NUMBERS}
+    values[_FLAG] = view.typed(_FLAG) == _YES
+    values["allowed_recipients"] = _lines(view.typed("allowed_recipients"))
+    values["blocked_categories"] = view.chosen("blocked_categories")
+    choice = view.typed("x402_choice", "default")
+    if choice != "default":
+        values["x402_hosts"] = [ANY_HOST] if choice == "any" else _lines(view.typed("x402_hosts"))
+    return values
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else text
+
+
+def _lines(text: str) -> list[str]:
+    return list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def when(entry: AuditRecord) -> str:
+    """Return the time of a change as the API shows it."""
+    return iso_ms(entry.timestamp)

@@ -1,0 +1,132 @@
+"""What the tables share: the metadata, a column type, and `upsert`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Dialect, Integer, MetaData, String, Table
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateColumn
+from sqlalchemy.types import TypeDecorator
+
+from app.core.actors import Actor
+from app.database.statements import Prepared, defer
+
+metadata = MetaData()
+
+_TEXT = re.compile(r" (VARCHAR(?:\(\d+\))?|TEXT)(?![\w(])")
+_SIGN_BIT = 2**63
+_RANGE = 2**64
+
+
+SERIAL = BigInteger().with_variant(Integer, "sqlite")
+"""Type of an id that the database counts up. SQLite counts only `INTEGER` up, which has 64 bits there."""
+
+
+@compiles(CreateColumn, "postgresql")
+def _in_the_order_of_bytes(element: CreateColumn, compiler: Any, **options: Any) -> str:
+    """Return the column's DDL; texts are ordered by their bytes, as in SQLite, whatever language the server speaks.
+
+    Cursors name ids, and an index in another order would serve no list.
+    """
+    text: str = compiler.visit_create_column(element, **options)
+    kind = element.element.type.dialect_impl(compiler.dialect)
+    plain = kind.impl if isinstance(kind, TypeDecorator) else kind
+    return _TEXT.sub(r' \1 COLLATE "C"', text, count=1) if isinstance(plain, String) else text
+
+
+class U64(TypeDecorator[int]):
+    """An unsigned 64-bit integer in a signed column.
+
+    Databases have no unsigned type. Values below 2^63 are stored unchanged, so that they sort and add up; every amount
+    of USDC that can exist is below. Only limits and refused amounts can be larger; they wrap to negative numbers.
+    """
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: int | None, dialect: Dialect) -> int | None:  # noqa: ARG002
+        """Return the signed integer with the same bits."""
+        if value is None or value < _SIGN_BIT:
+            return value
+        return value - _RANGE
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:  # noqa: ARG002
+        """Return the unsigned integer with the same bits."""
+        if value is None or value >= 0:
+            return value  # type: ignore[no-any-return]
+        return int(value) + _RANGE
+
+
+class ActorText(TypeDecorator[Actor]):
+    """An actor, stored as its text."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: Actor | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """Return the actor's text."""
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Actor | None:  # noqa: ARG002
+        """Return the actor that the text names."""
+        return None if value is None else Actor.parse(value)
+
+
+def upsert(
+    connection: Connection, table: Table, values: Mapping[str, Any], *, keys: Sequence[str], replace: bool = True
+) -> bool:
+    """Insert a row, or update the one with the same `keys`; with `replace=False`, leave that one unchanged.
+
+    Returns whether anything was written. SQLAlchemy has no portable upsert; SQLite and PostgreSQL share the syntax.
+    """
+    return upsert_all(connection, table, [values], keys=keys, replace=replace) == 1
+
+
+def upsert_all(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    keys: Sequence[str],
+    replace: bool = True,
+) -> int:
+    """Upsert many rows with the same columns, of which the last with the same keys counts; returns how many.
+
+    What is not written because of ``replace=False`` does not count.
+    """
+    if not rows:
+        return 0
+    statement = _upsert(connection.dialect, table, tuple(rows[0]), tuple(keys), replace)
+    return statement.execute(connection, _different(rows, keys))
+
+
+def upsert_later(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    keys: Sequence[str],
+    replace: bool = True,
+) -> None:
+    """Do as ``upsert_all``, with other statements in one if that is possible."""
+    if rows:
+        statement = _upsert(connection.dialect, table, tuple(rows[0]), tuple(keys), replace)
+        defer(connection, statement, _different(rows, keys))
+
+
+def _different(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+    return list({tuple(row[key] for key in keys): row for row in rows}.values()) if len(rows) > 1 else rows
+
+
+@lru_cache(maxsize=256)
+def _upsert(dialect: Dialect, table: Table, names: tuple[str, ...], keys: tuple[str, ...], replace: bool) -> Prepared:
+    statement: Any = (postgresql if dialect.name == "postgresql" else sqlite).insert(table)
+    changed = {name: statement.excluded[name] for name in names if name not in keys} if replace else {}
+    if changed:
+        statement = statement.on_conflict_do_update(index_elements=keys, set_=changed)
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=keys)
+    return Prepared(statement, dialect, names)

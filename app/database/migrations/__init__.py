@@ -1,0 +1,161 @@
+"""The history of the schema: Alembic's environment and, in `versions`, its revisions.
+
+Changing a table takes a new revision in `versions`, its id in `REVISIONS`, and the change of the table itself; a test
+compares the two schemas. A revision's `oldest_code` is the oldest one whose code still works on it, so that the old
+version can serve while the new one starts.
+"""
+
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from app.core.paths import ConfigurationError
+
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+"""All revisions, oldest first. Listed here because importing Alembic takes longer than opening a database."""
+OLDEST_SERVER = 150_000
+"""The oldest PostgreSQL that is supported, as its `server_version_num`."""
+
+_UPGRADE_LOCK = 0x4156_0003
+_LOCK_NOT_AVAILABLE = "55P03"
+_TABLE_PATIENCE = "3s"
+"""How long an upgrade waits for a table that a service reads or writes: whoever comes later waits behind it."""
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the database to the newest revision, in the connection's transaction.
+
+    Raises `ConfigurationError` if the database has a schema that this version does not know.
+    """
+    found = _revision(connection)
+    if found == REVISIONS[-1]:
+        return
+    if found is not None and found not in REVISIONS:
+        if not _serves(connection, found):
+            path = connection.engine.url.database
+            raise ConfigurationError(f"{path}: its schema is {found}, this version knows up to {REVISIONS[-1]}")
+        return
+    _upgrade(connection)
+
+
+def upgrade(engine: Engine, name: str) -> tuple[str | None, str]:
+    """Bring a PostgreSQL database to the newest revision; returns the one before, if there was one, and the new one.
+
+    Raises `ConfigurationError`.
+    """
+    with _connected(engine, name) as connection:
+        _require_server(connection, name)
+        try:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
+            connection.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_PATIENCE}'"))
+            found = _revision(connection)
+            if found is not None and found not in REVISIONS:
+                raise ConfigurationError(f"{name}: its schema is {found}, this version knows up to {REVISIONS[-1]}")
+            if found != REVISIONS[-1]:
+                _upgrade(connection)
+            connection.commit()
+        except DBAPIError as error:
+            reason = _line(error)
+            if getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+                reason = "a table is in use, for instance by an export. Nothing was changed: run it again"
+            raise ConfigurationError(f"{name} cannot be upgraded: {reason}") from None
+    return found, REVISIONS[-1]
+
+
+def require_current(engine: Engine, name: str) -> None:
+    """Raise `ConfigurationError` unless this version can serve on a PostgreSQL database."""
+    with _connected(engine, name) as connection:
+        _require_server(connection, name)
+        try:
+            found = _revision(connection)
+            serves = found is not None and (found == REVISIONS[-1] or _serves(connection, found))
+        except DBAPIError as error:
+            raise ConfigurationError(f"{name}: {_line(error)}") from None
+        remedy = "run `agent-vault db upgrade`"
+        if found is None:
+            raise ConfigurationError(f"{name} has no schema: {remedy}")
+        if found in REVISIONS[:-1]:
+            raise ConfigurationError(f"{name}: its schema is {found}, this version needs {REVISIONS[-1]}: {remedy}")
+        if not serves:
+            raise ConfigurationError(f"{name}: its schema is {found}, this version knows up to {REVISIONS[-1]}")
+        _require_rights(connection, name)
+
+
+def _connected(engine: Engine, name: str) -> Connection:
+    try:
+        return engine.connect()
+    except DBAPIError as error:
+        raise ConfigurationError(f"cannot connect to the {name}: {_line(error)}") from None
+
+
+def _require_server(connection: Connection, name: str) -> None:
+    row = connection.execute(
+        text(
+            "SELECT CAST(current_setting('server_version_num') AS integer), current_setting('server_version'),"
+            " current_setting('server_encoding'), pg_is_in_recovery()"
+        )
+    ).one()
+    number, version, encoding, standby = row
+    if number < OLDEST_SERVER:
+        raise ConfigurationError(f"{name} is on PostgreSQL {version}: {OLDEST_SERVER // 10_000} or newer is needed")
+    if encoding != "UTF8":
+        raise ConfigurationError(f"{name} has the encoding {encoding}: create it with ENCODING 'UTF8'")
+    if standby:
+        raise ConfigurationError(f"{name} is on a standby, which cannot be written: name the primary")
+
+
+def _require_rights(connection: Connection, name: str) -> None:
+    """Raise `ConfigurationError` if the account may not read and write all tables."""
+    missing = connection.execute(
+        text(
+            "SELECT c.relname, wanted, current_user FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE',"
+            " 'DELETE']) AS wanted WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace"
+            " AND c.relname <> 'alembic_version' AND NOT has_table_privilege(c.oid, wanted)"
+            " ORDER BY c.relname, wanted LIMIT 1"
+        )
+    ).one_or_none()
+    if missing is not None:
+        table, right, account = missing
+        raise ConfigurationError(f"{name}: the account {account} lacks the right to {right} in the table {table}")
+
+
+def _revision(connection: Connection) -> str | None:
+    """Return the schema's revision; None if there is no schema."""
+    tables: Iterable[str] = inspect(connection).get_table_names()
+    if not tables:
+        return None
+    versioned = "alembic_version" in tables
+    found = connection.scalar(text("SELECT version_num FROM alembic_version")) if versioned else "unversioned"
+    return str(found)
+
+
+def _serves(connection: Connection, found: str) -> bool:
+    """Whether a newer schema works with the code of this version."""
+    if not inspect(connection).has_table("schema_versions"):
+        return False
+    of_it = text("SELECT oldest_code FROM schema_versions WHERE revision = :found")
+    oldest: str | None = connection.scalar(of_it, {"found": found})
+    return oldest in REVISIONS
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command  # noqa: PLC0415 - takes 0.1 s, and most starts have nothing to upgrade
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", "app.database:migrations")
+    config.set_main_option("path_separator", "os")
+    command.upgrade(config, REVISIONS[-1])
+    newest = ScriptDirectory.from_config(config).get_revision(REVISIONS[-1])
+    connection.execute(
+        text("INSERT INTO schema_versions (revision, oldest_code) VALUES (:revision, :oldest)"),
+        {"revision": newest.revision, "oldest": newest.module.oldest_code},
+    )
+
+
+def _line(error: DBAPIError) -> str:
+    """Return what the server or the driver says, in one line and without the statement."""
+    lines = [line.strip() for line in str(error.orig).splitlines() if line.strip()]
+    return lines[0] if lines else type(error.orig).__name__

@@ -1,0 +1,322 @@
+"""PostgreSQL: threads that wait for it, one writer that commits the work of many callers together."""
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from app.core.errors import StorageDoubtError, StorageUnavailableError, is_storage_error
+from app.database.interface import Database, Step, T, Work
+from app.database.leases import Lease, LeaseLostError, required
+from app.database.migrations import require_current
+from app.database.postgres._batches import Again, lease_lost, outcome_of, separately, together
+from app.database.postgres._calls import (
+    PATIENCE,
+    FailedWork,
+    Piece,
+    SharedWork,
+    TimedCall,
+    Watch,
+    passes,
+    raised_by,
+)
+from app.database.postgres.engine import PLACE, READERS, SCANNERS, database_name, engine_of
+from app.database.postgres.transactions import (
+    STATUS,
+    Begun,
+    KeptConnections,
+    Limits,
+    begin_reading,
+    begin_writing,
+    commit,
+    roll_back,
+)
+from app.database.signals import CHANNEL
+from app.database.statements import run_numbered
+
+_LOCK_PATIENCE = 10.0
+"""Seconds to wait while another process writes."""
+_IDLE = 4.0
+"""Seconds after which another process that holds the lock and asks for nothing is taken for stopped."""
+_IDLE_BETWEEN_STEPS = 30.0
+"""The same between two steps of a long piece of work, which may wait for other things meanwhile."""
+_DOUBT = 5.0
+"""Seconds in which to find out whether a commit took place whose answer was lost."""
+_PAUSE = 0.2
+_BROKEN_FOR = 1.0
+"""Seconds after a failed connection in which requests are answered with 503 instead of waiting for another try."""
+
+
+class PostgresDatabase(Database):
+    """The service's database on a PostgreSQL server.
+
+    Nothing waits for it in the event loop. As with SQLite, all work passed to `write` during one commit goes into the
+    next, and a failed piece undoes only itself; an advisory lock lets the transactions of all processes follow one
+    another.
+    """
+
+    def __init__(self, url: str, *, prepare_threshold: int = 5, channel: str | None = None) -> None:
+        """Connect; ``channel`` is that of the nodes' signals.
+
+        Raises ConfigurationError if it is not a database that this version can serve on.
+        """
+        self.channel = channel
+        self.name = database_name(url)
+        self.node = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+        self._engine = engine_of(url, prepare_threshold=prepare_threshold)
+        # Transactions are begun and ended by scripts.
+        self._connections = KeptConnections(
+            partial(self._connect, self._engine.execution_options(isolation_level="AUTOCOMMIT", **{CHANNEL: channel}))
+        )
+        # Held by the thread that writes.
+        self._lock = threading.Lock()
+        # Those of many steps follow one another: a second one would block the thread that runs the steps of the first.
+        self._stepping = asyncio.Lock()
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="write")
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="long-write")
+        self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="read")
+        self._scanning = ThreadPoolExecutor(SCANNERS, thread_name_prefix="scan")
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")
+        self._looking_up = ThreadPoolExecutor(1, thread_name_prefix="look-up")
+        self._watch = Watch()
+        self._writes = SharedWork(self._watch, self._writing, self._write)
+        self._look_ups = SharedWork(self._watch, self._looking_up, self._look_up_all)
+        self._broken_until = 0.0
+        self._closed = False
+        #: Runs in a transaction of its own before any other on a server that this process has not written to yet.
+        self.on_new_server: Work[object] | None = None
+        try:
+            require_current(self._engine, self.name)
+        except BaseException:
+            self.close()
+            raise
+
+    async def write(self, work: Work[T], *, repeatable: bool = False) -> T:
+        """Run `work` in the writer's thread, and commit it with that of others."""
+        return await self._writes.add(work, repeatable=repeatable, lease=required())
+
+    def write_now(self, work: Work[T]) -> T:
+        """Run `work` in a transaction of its own, blocking this thread until it is committed."""
+        (outcome,) = self._write(TimedCall(limited=False), [Piece(work, lease=required())])
+        if isinstance(outcome, FailedWork):
+            raise outcome.error
+        result: T = outcome
+        return result
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Step]:
+        """Hold the writer for work of many steps."""
+        async with self._stepping, self._stepped() as step:
+            yield step
+
+    @asynccontextmanager
+    async def _stepped(self) -> AsyncIterator[Step]:
+        loop, held, lease = asyncio.get_running_loop(), contextlib.ExitStack(), required()
+
+        def begin() -> tuple[Connection, Begun]:
+            with contextlib.ExitStack() as stack:
+                self._lock.acquire()
+                stack.callback(self._lock.release)
+                limits = Limits(_LOCK_PATIENCE, 0, _IDLE_BETWEEN_STEPS)
+                connection, begun = self._begin(stack, TimedCall(limited=False), [lease] if lease else [], limits)
+                if lease and lease.term not in begun.held:
+                    raise LeaseLostError
+                held.push(stack.pop_all())
+                return connection, begun
+
+        try:
+            # One thread runs all of it in order, so the end comes after a step whose caller was cancelled.
+            connection, begun = await loop.run_in_executor(self._long, self._checked, begin)
+            yield lambda work: loop.run_in_executor(self._long, self._checked, partial(work, connection))
+            await loop.run_in_executor(self._long, self._checked, partial(self._commit, connection, begun))
+        finally:
+            await asyncio.shield(loop.run_in_executor(self._long, held.close))
+
+    async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
+        """Run `work` in a thread; with `in_thread` in one of those that may be busy for long."""
+        executor, call = (self._scanning, TimedCall(limited=False)) if in_thread else (self._reading, TimedCall())
+        return await self._watched(executor, call, lambda: self._read(call, work))
+
+    async def look_up(self, work: Work[T]) -> T:
+        """Run work without a transaction in a thread, with what others have asked for meanwhile."""
+        return await self._look_ups.add(work)
+
+    async def beside(self, work: Work[T]) -> T:
+        """Run a single statement that waits for no other writer, and is repeated if its connection was lost."""
+        call = TimedCall()
+        return await self._watched(self._beside, call, lambda: self._read(call, work, single=True))
+
+    async def place(self) -> str:
+        """Return which database of which server this is, as `listening` compares it."""
+        return await self.beside(lambda conn: str(conn.exec_driver_sql(PLACE).scalar_one()))
+
+    def read_now(self, work: Work[T]) -> T:
+        """Run `work` on a snapshot of the database, blocking this thread."""
+        return self._read(TimedCall(limited=False), work)
+
+    def run(self, connection: Connection, statement: str, values: Sequence[Any]) -> Any:
+        """Run a statement with `$1` for its first value, in the connection's transaction."""
+        return run_numbered(connection, statement, values)
+
+    def close(self) -> None:
+        """Close all connections; uncommitted work is lost. Waits for running reads."""
+        self._closed = True
+        for one in (self._reading, self._scanning, self._beside, self._looking_up):
+            one.shutdown(cancel_futures=True)
+        self._writing.shutdown(wait=True)
+        self._long.shutdown(wait=True)
+        self._connections.close()
+        self._engine.dispose()
+
+    async def _watched(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> T:
+        """Run work in a thread, and end it if it takes too long; it goes on if its caller waits no longer."""
+        running = self._watch.submit(executor, call, partial(contextvars.copy_context().run, work))
+        future = asyncio.wrap_future(running)
+        # Nobody may be waiting any longer when it fails.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(future)
+
+    def _checked(self, work: Callable[[], T]) -> T:
+        """Run work; raises ``storage_unavailable`` for what an unreachable or overloaded server leads to."""
+        if time.monotonic() < self._broken_until:
+            raise StorageUnavailableError
+        try:
+            return work()
+        except (SQLAlchemyError, OSError) as error:
+            raised = raised_by(error)
+            if raised is error:
+                raise
+            raise raised from error
+
+    def _connect(self, engine: Engine) -> Connection:
+        try:
+            connection: Connection = engine.connect()
+        except (DBAPIError, PoolTimeoutError) as error:
+            if is_storage_error(error) or isinstance(error, PoolTimeoutError):
+                self._broken_until = time.monotonic() + _BROKEN_FOR
+            raise
+        return connection
+
+    def _read(self, call: TimedCall, work: Work[T], *, single: bool = False) -> T:
+        """Run work on a snapshot, or a single statement without one."""
+
+        def attempt() -> T:
+            with self._connections.one() as connection, call.using(connection):
+                if single:
+                    return work(connection)
+                begin_reading(connection)
+                found = work(connection)
+                roll_back(connection)
+                return found
+
+        def read() -> T:
+            begun = time.monotonic()
+            try:
+                return attempt()
+            except DBAPIError as error:
+                # Reading changes nothing, so it may be repeated: after a restart of the server, the first user of each
+                # connection finds it closed.
+                if not passes(error) or time.monotonic() - begun > PATIENCE / 2:
+                    raise
+                return attempt()
+
+        return self._checked(read)
+
+    def _begin(
+        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limits: Limits
+    ) -> tuple[Connection, Begun]:
+        """Return a connection, held by the stack, in a transaction that holds the writer's lock."""
+        try:
+            return self._begin_once(stack, call, leases, limits)
+        except DBAPIError as error:
+            # Closed since it was last used; nothing was done yet.
+            if not error.connection_invalidated:
+                raise
+        return self._begin_once(stack, call, leases, limits)
+
+    def _begin_once(
+        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limits: Limits
+    ) -> tuple[Connection, Begun]:
+        with contextlib.ExitStack() as own:
+            connection = own.enter_context(self._connections.one())
+            with call.using(connection):
+                begun = begin_writing(connection, leases, limits)
+                if self.on_new_server is not None and begun.server != self.server:
+                    self.on_new_server(connection)
+                    commit(connection)
+                    self.server = begun.server
+                    begun = begin_writing(connection, leases, limits)
+            stack.push(own.pop_all())
+            return connection, begun
+
+    def _look_up_all(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
+        def each(connection: Connection) -> list[Any]:
+            return [outcome_of(one.work, connection) for one in pieces]
+
+        return self._read(call, each, single=True)
+
+    def _write(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
+        """Run work in one transaction, of which each piece is undone by itself; returns results and failures."""
+        try:
+            return self._checked(partial(self._write_all, call, pieces))
+        except StorageUnavailableError as error:
+            return [FailedWork(error)] * len(pieces)
+
+    def _write_all(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
+        with self._lock:
+            if len(pieces) > 1 and all(one.repeatable for one in pieces):
+                # Most of the time none of them fails, and no savepoint is needed.
+                with contextlib.suppress(Again):
+                    return self._transaction(call, pieces, together)
+            return self._transaction(call, pieces, separately)
+
+    def _transaction(
+        self, call: TimedCall, pieces: Sequence[Piece], work: Callable[[Connection, Sequence[Piece]], list[Any]]
+    ) -> list[Any]:
+        with contextlib.ExitStack() as stack:
+            limits = Limits(_LOCK_PATIENCE, PATIENCE, _IDLE)
+            connection, begun = self._begin(stack, call, {one.lease for one in pieces if one.lease}, limits)
+            fenced = [one if one.lease is None or one.lease.term in begun.held else Piece(lease_lost) for one in pieces]
+            with call.using(connection):
+                outcomes = work(connection, fenced)
+                if not all(isinstance(one, FailedWork) for one in outcomes):
+                    self._commit(connection, begun)
+            return outcomes
+
+    def _commit(self, connection: Connection, begun: Begun) -> None:
+        try:
+            commit(connection)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            if not self._was_committed(begun):
+                raise
+
+    def _was_committed(self, begun: Begun) -> bool:
+        """Find out whether a commit took place whose answer was lost. Raises StorageDoubtError if that is not known."""
+        until = time.monotonic() + _DOUBT
+        while time.monotonic() < until and not self._closed:
+            with contextlib.suppress(SQLAlchemyError, OSError), self._engine.connect() as connection:
+                found = connection.execute(STATUS, {"transaction": begun.transaction}).one()
+                if found.server != begun.server:
+                    # Perhaps another server, on which the number is another transaction's.
+                    break
+                if found.status in {"committed", "aborted"}:
+                    return bool(found.status == "committed")
+                if found.status is None:
+                    break
+            time.sleep(_PAUSE)
+        raise StorageDoubtError

@@ -1,0 +1,222 @@
+"""How to reach a PostgreSQL server: its address, the pool of connections, and what it must be able to do."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from app.core.paths import ConfigurationError
+from app.database.postgres._calls import keep_sockets
+from app.database.statements import SENDER, send_deferred
+
+SETTING = "AGENT_VAULT_DATABASE_URL"
+READERS = 7
+"""Connections for short reads of several statements."""
+SCANNERS = 4
+"""Connections for reads that may take long, such as exports."""
+_OTHERS = 5
+"""The writer's, that of long writes, that of single reading statements, that of statements that wait for no writer, and
+one for commands."""
+_SPARE = 4
+_POOL_PATIENCE = 5.0
+_CONNECTION = {
+    "application_name": "agent-vault",
+    # Whatever the database, the account or the environment says: texts are in every language.
+    "client_encoding": "utf8",
+    "connect_timeout": 5,
+    # A network that loses everything is noticed after half a minute, in the middle of an answer, too.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 20_000,
+}
+
+
+def _parsed(url: str, setting: str = SETTING) -> URL:
+    if "," in url.partition("//")[2].partition("/")[0].rpartition("@")[2]:
+        raise ConfigurationError(f"{setting} names several hosts: give one that leads to the primary")
+    try:
+        parsed = make_url(url.strip())
+    except (ArgumentError, ValueError):
+        raise ConfigurationError(f"{setting} is no address such as postgresql://user@host:5432/database") from None
+    if "\0" in parsed.render_as_string(hide_password=False).replace("%00", "\0"):
+        raise ConfigurationError(f"{setting} has a NUL in it")
+    if parsed.drivername not in {"postgresql", "postgres"}:
+        raise ConfigurationError(f"{setting} must begin with postgresql://")
+    host = unquote(parsed.host or "")
+    if any(one.isspace() for one in host):
+        raise ConfigurationError(f"{setting} has a blank in its host")
+    if "@" in host:
+        # What is before it may be the end of a password, so it is not shown.
+        raise ConfigurationError(f"{setting} has more than one @: write those of the user and the password as %40")
+    if host.startswith("/"):
+        # The folder of a Unix socket in the place of a host, as libpq takes it.
+        given = {"host": host} | ({"port": str(parsed.port)} if parsed.port else {})
+        parsed = URL.create(
+            parsed.drivername,
+            parsed.username,
+            parsed.password,
+            database=parsed.database,
+            query={**parsed.query, **given},
+        )
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def database_name(url: str) -> str:
+    """Return what to call the database in messages. Raises ConfigurationError if this is no address of one."""
+    parsed = _parsed(url)
+    hosts = parsed.host or parsed.query.get("host") or "this machine"
+    host = hosts if isinstance(hosts, str) else ", ".join(hosts)
+    return f"database {parsed.database or parsed.username or ''} on {host}"
+
+
+def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
+    """Return the engine with its pool; it connects at the first use. Raises ConfigurationError."""
+    try:
+        # SQLAlchemy's pool, because one lost connection makes it check all: after a restart of the server, none of them
+        # is good.
+        engine = create_engine(
+            _parsed(url),
+            pool_size=READERS + SCANNERS + _OTHERS,
+            max_overflow=_SPARE,
+            pool_timeout=_POOL_PATIENCE,
+            pool_use_lifo=True,
+            # psycopg would deallocate all prepared statements after a rollback, also those of a `Sender`.
+            connect_args={**_CONNECTION, "prepare_threshold": None},
+            json_serializer=lambda value: to_json(value).decode(),
+            json_deserializer=from_json,
+            use_native_hstore=False,
+            # Bound values are memos, answers and signed transactions: they do not belong in messages and logs.
+            hide_parameters=True,
+        )
+    except (ImportError, NoSuchModuleError):
+        raise ConfigurationError(f"{SETTING} needs psycopg: pip install 'agent-vault[postgresql]'") from None
+
+    from psycopg import Binary  # noqa: PLC0415 - optional
+    from psycopg.adapt import Dumper  # noqa: PLC0415
+    from psycopg.postgres import types  # noqa: PLC0415
+    from psycopg.types.numeric import NumericLoader  # noqa: PLC0415
+    from psycopg.types.string import StrDumperUnknown  # noqa: PLC0415
+
+    from app.database.postgres._statements import READ_ONLY, Preparation, Sender  # noqa: PLC0415 - psycopg is optional
+
+    preparation = Preparation(prepare_threshold)
+
+    class _WholeNumber(NumericLoader):
+        """PostgreSQL adds up integers to `numeric`; there are no fractions in the tables."""
+
+        def load(self, data: Any) -> Any:
+            found = super().load(data)
+            assert isinstance(found, Decimal)
+            return int(found) if found == found.to_integral_value() else found
+
+    class _Text(StrDumperUnknown):
+        """PostgreSQL stores no NUL. What is looked for under it is not there; what others sent is kept without it."""
+
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\ufffd"))
+
+    class _Hexadecimal(Dumper):
+        """The driver's own escapes backslashes as in a literal where `standard_conforming_strings` is off."""
+
+        oid = types["bytea"].oid
+
+        def dump(self, obj: Any) -> Any:
+            return b"\\x" + bytes(obj.obj if isinstance(obj, Binary) else obj).hex().encode()
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, record: Any) -> None:
+        connection.adapters.register_loader("numeric", _WholeNumber)
+        connection.adapters.register_dumper(str, _Text)
+        for kind in (bytes, bytearray, memoryview, Binary):
+            connection.adapters.register_dumper(kind, _Hexadecimal)
+        record.info[SENDER] = Sender(connection, preparation)
+
+    keep_sockets(engine)
+
+    @event.listens_for(engine, "handle_error")
+    def lose(context: Any) -> None:
+        # As in a `Sender`.
+        if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+            context.is_disconnect = True
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def send(connection: Any, *_statement: Any) -> None:
+        send_deferred(connection)
+
+    return engine
+
+
+def require_address(url: str, setting: str) -> None:
+    """Raise ConfigurationError if this is no address of a database; ``setting`` is what to call it."""
+    _parsed(url, setting)
+
+
+PLACE = "SELECT current_database() || ' of the server begun at ' || extract(epoch FROM pg_postmaster_start_time())"
+"""Names the database that a connection has reached, whatever leads to it."""
+
+
+@asynccontextmanager
+async def listening(
+    url: str, channel: str, heard: Callable[[str], object], *, at: str | None = None
+) -> AsyncIterator[asyncio.Future[None]]:
+    """Listen to a channel; ``heard`` is called in the event loop with each text.
+
+    Yields a future that ends with an error once nothing is heard any more. Raises OSError if it cannot be heard, also
+    for an error of that future, and if ``at`` is given and is not the database's place.
+    """
+    import psycopg  # noqa: PLC0415 - optional
+
+    address = _parsed(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    options: Any = {**_CONNECTION, "application_name": "agent-vault-listener"}
+    try:
+        async with await psycopg.AsyncConnection.connect(address, autocommit=True, **options) as connection:
+            [place] = await (await connection.execute(PLACE)).fetchone() or [None]
+            if at is not None and place != at:
+                raise OSError(f"listens to another database ({place}) than the service's ({at})")
+            await connection.execute(f"LISTEN {channel}")
+            with _notifying(connection.pgconn, heard) as lost:
+                yield lost
+    except psycopg.Error as error:
+        # Without the address, which may hold a password.
+        raise OSError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+
+
+@contextmanager
+def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.Future[None]]:
+    """Pass on the texts of notifications, and yield what ends with the error that ends them.
+
+    psycopg's own iterator waits for the socket anew for each, which costs as much as a statement.
+    """
+    # A handle of its own: when the connection is lost, libpq closes its own at once, and another connection may get the
+    # same number before this one is taken out of the event loop.
+    loop, number = asyncio.get_running_loop(), os.dup(libpq.socket)
+    lost: asyncio.Future[None] = loop.create_future()
+
+    def collect() -> None:
+        try:
+            libpq.consume_input()
+            while (one := libpq.notifies()) is not None:
+                heard(one.extra.decode(errors="replace"))
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            loop.remove_reader(number)
+            if not lost.done():
+                lost.set_exception(error)
+
+    loop.add_reader(number, collect)
+    try:
+        yield lost
+    finally:
+        loop.remove_reader(number)
+        os.close(number)
+        # Nobody may have waited for it.
+        if not lost.cancel() and not lost.cancelled():
+            lost.exception()

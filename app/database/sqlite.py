@@ -1,0 +1,286 @@
+"""SQLite: one writer that commits the work of many callers together, and one reader per thread."""
+
+import asyncio
+import contextvars
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from app.core.errors import StorageUnavailableError, is_storage_error
+from app.database.interface import Database, Step, T, Work
+from app.database.migrations import migrate
+
+_BUSY_TIMEOUT = 10.0
+"""Seconds to wait while another process (the command line) writes."""
+_WAL_LIMIT = 64 * 1024 * 1024
+"""Bytes to which the write-ahead log is cut again after a long transaction made it grow."""
+
+
+@dataclass(slots=True)
+class _Job:
+    work: Work[Any]
+    future: asyncio.Future[Any]
+
+
+class SqliteDatabase(Database):
+    """The service's database in a file.
+
+    A commit waits for the disk, so callers share it: all work passed to `write` during one commit goes into the next,
+    each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds. Only what
+    waits runs in another thread, which does nothing else, so no commit queues behind reads: the commit, which waits for
+    the disk, and the begin, if another process writes.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Open or create the file and bring it to the newest schema.
+
+        Raises `ConfigurationError` if the file has a schema that this version does not know.
+        """
+        self.name = str(path)
+        # Begins without waiting; `_begin` decides in which thread to wait.
+        self._writer = _engine(path, "BEGIN IMMEDIATE", timeout=0.0)
+        self._readers = _engine(path, "BEGIN", timeout=_BUSY_TIMEOUT)
+        self._thread = threading.local()
+        self._open_readers: list[Connection] = []
+        self._connection = self._writer.connect()
+        # Held by the thread that uses the writer's connection.
+        self._lock = threading.Lock()
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="long-write")
+        self._reading = ThreadPoolExecutor(thread_name_prefix="read")
+        self._jobs: list[_Job] = []
+        self._flusher: asyncio.Task[None] | None = None
+        self.write_now(migrate)
+
+    async def write(self, work: Work[T], *, repeatable: bool = False) -> T:  # noqa: ARG002 - savepoints cost nothing
+        """Run `work` in the event loop, and commit it with that of others."""
+        job = _Job(work, asyncio.get_running_loop().create_future())
+        self._jobs.append(job)
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
+        try:
+            result: T = await job.future
+        except (DBAPIError, sqlite3.Error) as error:
+            if is_storage_error(error):
+                raise StorageUnavailableError from error
+            raise
+        return result
+
+    def write_now(self, work: Work[T]) -> T:
+        """Run `work` in a transaction of its own, blocking this thread until it is committed."""
+        with self._lock:
+            return self._transaction(work)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Step]:
+        """Hold the writer for work of many steps."""
+        loop, held = asyncio.get_running_loop(), threading.Event()
+
+        def begin() -> None:
+            self._lock.acquire()
+            try:
+                self._begin()
+            except BaseException:
+                self._lock.release()
+                raise
+            held.set()
+
+        def end() -> None:
+            if held.is_set():
+                try:
+                    self._connection.rollback()  # changes nothing after a commit
+                finally:
+                    self._lock.release()
+
+        try:
+            # One thread runs all of it in order, so the end comes after a step whose caller was cancelled.
+            await loop.run_in_executor(self._long, begin)
+            yield lambda work: loop.run_in_executor(self._long, work, self._connection)
+            await loop.run_in_executor(self._long, self._connection.commit)
+        except (DBAPIError, sqlite3.Error) as error:
+            if is_storage_error(error):
+                raise StorageUnavailableError from error
+            raise
+        finally:
+            await asyncio.shield(loop.run_in_executor(self._long, end))
+
+    async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
+        """Run `work` in the event loop, as what takes microseconds should; with `in_thread` in a thread."""
+        if not in_thread:
+            return self.read_now(work)
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._reading, context.run, self.read_now, work)
+
+    def read_now(self, work: Work[T]) -> T:
+        """Run `work` on a snapshot of the database, blocking this thread."""
+        try:
+            connection = self._reader()
+            try:
+                return work(connection)
+            finally:
+                connection.rollback()
+        except (DBAPIError, sqlite3.Error) as error:
+            if is_storage_error(error):
+                raise StorageUnavailableError from error
+            raise
+
+    def close(self) -> None:
+        """Close all connections; uncommitted work is lost.
+
+        Waits for running reads, even if their callers gave up: their connections must not be closed under them.
+        """
+        self._reading.shutdown(cancel_futures=True)
+        with self._lock:
+            for connection in (self._connection, *self._open_readers):
+                connection.close()
+        self._committer.shutdown(wait=False)
+        self._long.shutdown(wait=False)
+        self._writer.dispose()
+        self._readers.dispose()
+
+    def _reader(self) -> Connection:
+        """Return this thread's connection for reading."""
+        connection: Connection | None = getattr(self._thread, "reader", None)
+        if connection is None:
+            connection = self._thread.reader = self._readers.connect()
+            self._open_readers.append(connection)
+        return connection
+
+    def _begin(self) -> None:
+        """Begin a transaction; blocks this thread while another process writes."""
+        execute = _driver(self._connection).execute
+        execute(f"PRAGMA busy_timeout={round(_BUSY_TIMEOUT * 1000)}")
+        try:
+            self._connection.begin()
+        finally:
+            execute("PRAGMA busy_timeout=0")
+
+    def _transaction(self, work: Work[T]) -> T:
+        self._begin()
+        try:
+            result = work(self._connection)
+            self._connection.commit()
+        except BaseException:
+            self._connection.rollback()
+            raise
+        return result
+
+    async def _flush(self) -> None:
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._committer)
+        while self._jobs:
+            if not self._lock.acquire(blocking=False):
+                await in_thread(self._lock.acquire)
+            batch: list[_Job] = []
+            try:
+                try:
+                    self._connection.begin()
+                except sqlite3.OperationalError as error:
+                    if not _is_busy(error):
+                        raise
+                    # Another process writes. Wait elsewhere: this thread serves all other requests.
+                    await in_thread(self._begin)
+                batch, self._jobs = self._jobs, []
+                finished = self._run(batch)
+            except Exception as error:  # noqa: BLE001 - a missing disk or lock fails all who share the transaction
+                self._connection.rollback()
+                self._lock.release()
+                if not batch:
+                    batch, self._jobs = self._jobs, []
+                _answer([(job, None) for job in batch], error)
+                continue
+            await in_thread(self._commit, finished)
+
+    def _run(self, batch: list[_Job]) -> list[tuple[_Job, Any]]:
+        """Run every job in its own savepoint; return those that succeeded with their results."""
+        finished = []
+        execute = _driver(self._connection).execute
+        for job in batch:
+            if job.future.cancelled():
+                continue
+            # SQLAlchemy's own savepoints take a hundred times as long.
+            execute("SAVEPOINT job")
+            try:
+                result = job.work(self._connection)
+            except Exception as error:  # noqa: BLE001 - the caller's, whatever it is
+                try:
+                    execute("ROLLBACK TO job")
+                except sqlite3.Error:
+                    # A full disk may have undone the whole transaction, with its savepoints.
+                    raise error from None
+                _answer([(job, None)], error)
+            else:
+                finished.append((job, result))
+            execute("RELEASE job")
+        return finished
+
+    def _commit(self, finished: list[tuple[_Job, Any]]) -> None:
+        """Commit, release the lock and answer the callers; runs in a worker thread."""
+        failure: Exception | None = None
+        try:
+            self._connection.commit()
+        except Exception as error:  # noqa: BLE001 - a full disk fails all who share the commit
+            self._connection.rollback()
+            failure = error
+        finally:
+            self._lock.release()
+        if finished:
+            finished[0][0].future.get_loop().call_soon_threadsafe(_answer, finished, failure)
+
+
+def _driver(connection: Connection) -> Any:
+    """Return the driver's connection, for statements that do not need SQLAlchemy."""
+    return connection.connection.dbapi_connection
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    # The lower byte is the primary code.
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _answer(finished: list[tuple[_Job, Any]], failure: Exception | None) -> None:
+    for job, result in finished:
+        if job.future.done():
+            continue
+        if failure is not None:
+            job.future.set_exception(failure)
+        else:
+            job.future.set_result(result)
+
+
+def _engine(path: str | Path, begin: str, *, timeout: float) -> Engine:
+    arguments = {"timeout": _BUSY_TIMEOUT, "check_same_thread": False}
+    engine = create_engine(
+        f"sqlite:///{path}",
+        connect_args=arguments,
+        json_serializer=lambda value: to_json(value).decode(),
+        json_deserializer=from_json,
+        poolclass=NullPool,
+        # Bound values are memos, answers and signed transactions: they do not belong in messages and logs.
+        hide_parameters=True,
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        # Otherwise Python's driver would begin and commit on its own, which breaks savepoints.
+        connection.isolation_level = None
+        pragmas = ("synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", f"journal_size_limit={_WAL_LIMIT}")
+        for pragma in ("journal_mode=WAL", *pragmas):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.execute(f"PRAGMA busy_timeout={round(timeout * 1000)}")
+
+    @event.listens_for(engine, "begin")
+    def start(connection: Connection) -> None:
+        _driver(connection).execute(begin)
+
+    return engine

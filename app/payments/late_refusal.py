@@ -1,0 +1,20 @@
+"""The error for money that was refused when it landed, although the simulation had let it pass."""
+
+from app.core.errors import ApiError, PolicyViolationError
+from app.policies import service as policies
+from app.store.wallets import WalletRecord
+from app.submission.context import Service
+from app.submission.plan import Outcome
+from app.submission.program_errors import business_error, rule_of, violation
+
+
+async def landed_error(service: Service, paying: WalletRecord, outcome: Outcome) -> ApiError:
+    """Return the error for a transaction that passed the simulation and was refused when it landed."""
+    if rule_of(service.codec, outcome) is not None:
+        logs = await service.chain.logs(outcome.attempt.signature or "")
+        policy = await policies.find(service, paying.org, paying.policy.policy_id)
+        found = violation(service.codec, logs, policy) if logs else None
+        if found is not None:
+            policy_id, tx_id = outcome.attempt.policy_id or policy.policy_id, outcome.attempt.tx_id
+            return PolicyViolationError(violation=found, wallet_id=paying.wallet_id, policy_id=policy_id, tx_id=tx_id)
+    return business_error(service.codec, outcome)

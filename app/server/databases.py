@@ -1,0 +1,72 @@
+"""Which database a process works on, and how many processes may serve there."""
+
+from app.core.paths import ConfigurationError, Paths
+from app.core.settings import ROLES, Settings
+from app.database import Database, SqliteDatabase
+from app.database.postgres.database import PostgresDatabase
+from app.database.postgres.engine import SETTING, database_name, require_address
+from app.projection.projector import Projector
+from indexer import Events, EventStore, Indexer
+from indexer.postgres import PostgresEvents
+
+
+def open_database(settings: Settings, *, channel: str | None = None) -> Database:
+    """Open the database that the settings name, by default the file in the data folder, which is made if missing.
+
+    ``channel`` is that of the signals between nodes. Raises ConfigurationError.
+    """
+    if settings.database_url is None:
+        require_here(settings.paths())
+        return SqliteDatabase(settings.paths().database)
+    url = settings.database_url.get_secret_value()
+    if settings.database_listen_url is not None:
+        require_address(settings.database_listen_url.get_secret_value(), "AGENT_VAULT_DATABASE_LISTEN_URL")
+    return PostgresDatabase(url, prepare_threshold=settings.database_prepare_threshold, channel=channel)
+
+
+def require_here(paths: Paths) -> None:
+    """Raise ConfigurationError if the state of a folder was moved: two services on it would pay everything twice."""
+    if paths.moved.exists():
+        place = paths.moved.read_text(encoding="utf-8").strip()
+        raise ConfigurationError(f"the data in {paths.root} was moved to the {place}: name it in {SETTING}")
+
+
+def open_events(settings: Settings, db: Database) -> Events:
+    """Open the stored events of the chain: with the rest on a server, or in a file of their own."""
+    return PostgresEvents(db) if isinstance(db, PostgresDatabase) else EventStore(settings.paths().events)
+
+
+def open_projector(db: Database, events: Events, indexer: Indexer, *, payer: str = "") -> Projector:
+    """Return the projector of an indexer's rows; where those are in the same database, it applies them with it."""
+    if not isinstance(events, PostgresEvents):
+        return Projector(db, indexer.changes, payer=payer)
+    projector = Projector(db, indexer.changes, events, payer=payer)
+    events.store = projector.store
+    return projector
+
+
+def may_have_data(settings: Settings) -> bool:
+    """Whether there may be a service's data: a file, or a database on a server."""
+    return settings.database_url is not None or settings.paths().database.is_file()
+
+
+def require_file(settings: Settings, what: str) -> None:
+    """Raise ConfigurationError if the database is not a file in the data folder."""
+    if settings.database_url is not None:
+        raise ConfigurationError(f"{what} is for a database in the data folder; this one is on PostgreSQL: use pg_dump")
+
+
+def data_name(settings: Settings) -> str:
+    """Return what to call a service's data in messages: its folder, or its database on a server."""
+    if settings.database_url is None:
+        return f"the data folder {settings.data_dir}"
+    return f"the {database_name(settings.database_url.get_secret_value())}"
+
+
+def require_roles(settings: Settings) -> None:
+    """Raise ConfigurationError if a process on a file leaves out a role, which no other could have."""
+    if settings.database_url is None and not all(settings.has_role(one) for one in ROLES):
+        raise ConfigurationError(
+            "--roles needs a database on PostgreSQL, named in AGENT_VAULT_DATABASE_URL: on a data folder alone, one "
+            "process does everything"
+        )

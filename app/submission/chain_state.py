@@ -1,0 +1,106 @@
+"""On-chain state compared with stored state: pending creations, gaps, stale nodes, owners of addresses."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from solders.pubkey import Pubkey
+
+from app.chain.allowance_instructions import OpenAllowance
+from app.chain.escrow_instructions import OpenEscrow
+from app.core.errors import CATALOGUE, ApiError, UnavailableError
+from app.store.attempts import Attempt, pending_changes
+from app.store.wallets import orgs_of_vaults
+from app.submission.context import Service
+from idl.codec import CodecError
+
+_Open = TypeVar("_Open", OpenEscrow, OpenAllowance)
+
+_GAP = "Its events are not all read from the chain. The service reads them again; repeat the request a little later."
+_PAUSES = (0.1, 0.2, 0.4, 0.8)
+"""Seconds between the looks for events that may just be arriving, perhaps not in their order."""
+_STALE = "The chain's node does not show what the service has seen there."
+
+
+def outdated_error() -> UnavailableError:
+    """Return the error for an account that a node shows as it no longer is, or not at all: it lags, or lies."""
+    return UnavailableError("chain_unavailable", _STALE)
+
+
+async def require_whole(service: Service, account: str) -> None:
+    """Bring everything on the chain into the read models.
+
+    Raises ``chain_unavailable`` while this vault or organisation has a gap, so that its shown state may be old.
+    """
+    for pause in (*_PAUSES, None):
+        if await service.indexer.holds_all(account, 0):
+            await service.projector.catch_up()
+            return
+        if pause is not None:
+            await asyncio.sleep(pause)
+    raise UnavailableError("chain_unavailable", _GAP, headers={"Retry-After": "1"})
+
+
+async def state_of(service: Service, address: str, name: str, *, sequence: int) -> dict[str, Any] | None:
+    """Return an account of the program as of its event `sequence` or later; None if the node shows no such."""
+    account = await service.chain.account(Pubkey.from_string(address))
+    try:
+        state = None if account is None else service.codec.decode_account(account.data)
+    except CodecError:
+        state = None
+    return state.data if state is not None and state.name == name and state.data["sequence"] >= sequence else None
+
+
+async def unverified(service: Service, addresses: Iterable[Pubkey]) -> dict[Pubkey, str]:
+    """Return the addresses without a known owner, each with a warning: off the curve, no account, no token account.
+
+    Asks the chain only about addresses off the curve. Raises ``chain_unavailable`` if the node does not show a vault
+    that the service has seen.
+    """
+    doubtful = [one for one in addresses if not one.is_on_curve()]
+    wanted = [one for owner in doubtful for one in (owner, service.addresses.token_account(owner))]
+    found = await service.chain.accounts(wanted)
+    missing = [owner for owner, *pair in zip(doubtful, found[::2], found[1::2], strict=True) if pair == [None, None]]
+    known = await service.db.read(lambda conn: orgs_of_vaults(conn, [*map(str, missing)])) if missing else {}
+    if known:
+        raise outdated_error()
+    return {owner: f"{owner}: {CATALOGUE['recipient_unverified'].meaning}" for owner in missing}
+
+
+async def seen_account(service: Service, address: str | Pubkey) -> dict[str, Any]:
+    """Return the state of an account that the service has seen. Raises ``chain_unavailable`` if the node has none."""
+    account = await service.chain.account(Pubkey.from_string(address) if isinstance(address, str) else address)
+    if account is None:
+        raise outdated_error()
+    return account.decode(service.codec).data
+
+
+async def absent(
+    service: Service, org: str, kind: str, where: Callable[[Attempt], bool], otherwise: ApiError
+) -> ApiError:
+    """Return ``chain_unavailable`` while a creation of this type, selected by ``where``, is pending, else the error.
+
+    A creation that was rolled back is pending again. A client that believed a 404 might repeat it.
+    """
+    for attempt in await service.db.read(lambda conn: pending_changes(conn, org, {kind})):
+        if where(attempt):
+            return UnavailableError(
+                "chain_unavailable",
+                "Its creation was sent to the chain and is not confirmed yet. Repeat the request a little later.",
+                fields={"tx_id": attempt.tx_id},
+            )
+    return otherwise
+
+
+async def with_budget(service: Service, charged: _Open) -> _Open:
+    """Return the escrow or allowance with its budget, which only its own account names: its vault may be in another.
+
+    One whose account is gone has been settled; the program says so.
+    """
+    account = await service.chain.account(charged.address)
+    # Anybody may send lamports to the address of a settled one.
+    if account is None or not account.data:
+        return charged
+    budget: Pubkey = account.decode(service.codec).data["charged"]["budget"]
+    return charged if budget == Pubkey.default() else replace(charged, budget=budget)

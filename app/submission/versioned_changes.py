@@ -1,0 +1,79 @@
+"""Changes of what has versions: each is made from the current one, and made anew when that is outdated."""
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Protocol, TypeVar
+
+from app.access.keyring import Principal
+from app.core.errors import ConflictError
+from app.submission.chain_state import require_whole
+from app.submission.claim import Claim
+from app.submission.context import Service
+from app.submission.offline import sign_elsewhere
+from app.submission.plan import Outcome, Plan, RefusedError
+from app.submission.program_errors import business_error, error_name, require_confirmed
+
+Found = TypeVar("Found")
+Landed = TypeVar("Landed")
+_TRIES = 3
+
+
+class OutdatedError(Exception):
+    """What a change was made from has changed since it was read."""
+
+
+class Revision(Protocol[Found]):
+    """A request to change something that has versions."""
+
+    @property
+    def service(self) -> Service:
+        """The service."""
+
+    @property
+    def principal(self) -> Principal:
+        """The principal of the request."""
+
+    async def find(self) -> Found:
+        """Return what is to be changed."""
+
+    def check(self, found: Found) -> None:
+        """Raise ``version_conflict`` unless it is in a version that the request accepts."""
+
+
+def concurrent_change(thing: str) -> ConflictError:
+    """Return the error for something that others keep changing."""
+    return ConflictError("version_conflict", f"The {thing} was changed at the same time. Repeat the request.")
+
+
+async def send_current(request: Revision[Found], thing: str, send: Callable[[Found], Awaitable[Landed]]) -> Landed:
+    """Send a change made from what is current, and made anew when ``send`` raises OutdatedError.
+
+    Raises ``version_conflict``.
+    """
+    for _ in range(_TRIES):
+        await require_whole(request.service, request.principal.org)
+        before = await request.find()
+        request.check(before)
+        try:
+            return await send(before)
+        except OutdatedError:
+            continue
+    raise concurrent_change(thing)
+
+
+async def submit_current(service: Service, plan: Plan, claim: Claim, *, outdated: Collection[str]) -> Outcome:
+    """Submit a change and return its confirmed outcome.
+
+    Raises OutdatedError if it was refused, or failed when it landed, with one of these errors of the program.
+    """
+    failure: RefusedError | Outcome
+    try:
+        await sign_elsewhere(service, plan, claim)
+        failure = await service.submitter.submit(plan, claim)
+        if failure.status != "failed":
+            require_confirmed(service.codec, failure)
+            return failure
+    except RefusedError as refused:
+        failure = refused
+    if error_name(service.codec, failure) in outdated:
+        raise OutdatedError
+    raise business_error(service.codec, failure)
