@@ -1,1 +1,1 @@
-"""Who calls and what they may do: API keys, roles, session tokens, rate limits."""
+"""API keys, roles, session tokens and rate limits: who calls and what they may do."""

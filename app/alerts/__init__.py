@@ -1,1 +1,1 @@
-"""Alerts: conditions of wallets that are reported by events and e-mails."""
+"""Alert rules on wallets, reported by events and e-mails."""

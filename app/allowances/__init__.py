@@ -1,1 +1,1 @@
-"""Allowances: money set aside for a delegate, where a recipient takes only a plain transfer."""
+"""Allowances: money set aside for a delegate that pays by plain token transfers."""

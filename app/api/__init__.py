@@ -1,1 +1,1 @@
-"""What all routes share: field types, parsing, operations, the OpenAPI document and metrics."""
+"""Shared by all routes: field types, parsing, operations, the OpenAPI document and metrics."""

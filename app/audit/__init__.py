@@ -1,1 +1,1 @@
-"""The audit log: shown to admins, kept for its time, and its heads sent out every day."""
+"""The audit log: shown to admins, kept for its retention time, its chain heads published daily."""

@@ -1,1 +1,1 @@
-"""Budgets: limits that wallets share, on top of each one's policy."""
+"""Budgets: limits that several wallets share, on top of each wallet's policy."""

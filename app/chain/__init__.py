@@ -1,1 +1,1 @@
-"""What the service and the indexer need to talk to a Solana node: addresses, instructions, the JSON-RPC client."""
+"""The client of a Solana node: JSON-RPC, addresses and instruction builders."""

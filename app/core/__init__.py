@@ -1,1 +1,1 @@
-"""What knows nothing of the rest of the service: money, times, identifiers, errors, settings, background work."""
+"""Money, times, identifiers, errors, settings and background work; imports no other folder."""

@@ -1,4 +1,4 @@
-"""The database engine: connections to SQLite and PostgreSQL, prepared statements, leases, paging and migrations."""
+"""The database engine: SQLite, PostgreSQL, prepared statements, leases, paging and migrations."""
 
 from app.core.pages import RecordPage
 from app.database.interface import Database

@@ -1,1 +1,1 @@
-"""The documentation pages: they are self-contained and load nothing from elsewhere."""
+"""The documentation pages under `/docs`, served without external resources."""

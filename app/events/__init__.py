@@ -1,1 +1,1 @@
-"""Events: their catalogue, and the list of an organisation's."""
+"""The event catalogue, and the list of an organisation's events."""

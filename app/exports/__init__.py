@@ -1,1 +1,1 @@
-"""Exports of transactions as files, which are written in the background."""
+"""Exports of transactions as files, written in the background."""

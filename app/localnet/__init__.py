@@ -1,4 +1,4 @@
-"""The embedded chain: a Solana JSON-RPC node over LiteSVM with its state in SQLite, used through `Localnet`."""
+"""The embedded chain: a Solana JSON-RPC node over LiteSVM with its state in SQLite."""
 
 from app.localnet.genesis import DataDirInUseError
 from app.localnet.localnet import Localnet

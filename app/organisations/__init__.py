@@ -1,1 +1,1 @@
-"""Organisations: created on the chain and stored."""
+"""Organisations: created on the chain, paused and resumed."""

@@ -1,1 +1,1 @@
-"""Payments, simulated or made, and what payments and escrows share when money leaves a wallet."""
+"""Payments, simulated or made, and the shared flow of money that leaves a wallet."""

@@ -1,1 +1,1 @@
-"""People: who may sign in to the dashboard, by passkey or by the company's OpenID Connect; others invited them."""
+"""People who sign in to the dashboard, by passkey or OpenID Connect."""

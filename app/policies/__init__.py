@@ -1,1 +1,1 @@
-"""Policies: the rules and allowlists of wallets, their changes, previews and audit logs."""
+"""Policies: the rules and allowlists of wallets, their changes, previews and history."""

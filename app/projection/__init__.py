@@ -1,1 +1,1 @@
-"""What each on-chain event changes in the read models and the feed: one function per event."""
+"""Read models and feed, computed from on-chain events by one handler per event."""

@@ -1,1 +1,1 @@
-"""Recipients: resolves whom a client names, and registers categories and domains."""
+"""Recipients: payee resolution, and the registry of categories and domains."""

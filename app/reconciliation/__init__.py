@@ -1,1 +1,1 @@
-"""Compares reserves, wallets and open escrows on the chain with the read models, and reports what differs."""
+"""The comparison of on-chain balances with the read models."""

@@ -1,1 +1,1 @@
-"""Shows what a transaction changes, and signs it, away from the service."""
+"""Facts and claims about a transaction, and its signature, away from the service."""

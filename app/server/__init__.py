@@ -1,1 +1,1 @@
-"""The application, the command line, and how a service starts and stops."""
+"""The application, its health, and how a service starts and stops."""

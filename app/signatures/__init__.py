@@ -1,1 +1,1 @@
-"""Transactions that the organisation's authority signs elsewhere: taken, listed, withdrawn."""
+"""Transactions that an organisation's authority signs elsewhere: listed, submitted, withdrawn."""

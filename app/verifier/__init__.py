@@ -1,4 +1,4 @@
-"""Checks an exported file against the chain alone, without the service's database, indexer or answers.
+"""The check of an exported file against the chain alone.
 
 It shares only the layout of files, identifiers and amounts with the service.
 """

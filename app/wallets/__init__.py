@@ -1,1 +1,1 @@
-"""Wallets: created, changed and archived; money between them and the reserve; session tokens."""
+"""Wallets: created, changed, frozen and archived; money between them and the reserve; session tokens."""

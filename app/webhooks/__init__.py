@@ -1,1 +1,1 @@
-"""Webhooks: registration, and the signed delivery of events to them."""
+"""Webhooks: registration, and the signed delivery of events."""

@@ -49,15 +49,19 @@ def test_class_names_of_the_service_are_unique() -> None:
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
 
 
-def test_architecture_shows_the_layers_of_the_contract() -> None:
+def test_architecture_shows_the_layers_and_purposes_of_packages() -> None:
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    layers = [set(layer.split(" | ")) for layer in tools["contracts"][0]["layers"]]
-    table = (ROOT / "ARCHITECTURE.md").read_text().partition("## Layers")[2].partition("\n## ")[0]
+    layers = [layer.split(" | ") for layer in tools["contracts"][0]["layers"]]
+    rows = re.findall(r"^\| (\d+) \| `app/(\w+)` \| (.+) \|$", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    purposes = {
+        path.parent.name: (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+        for path in (ROOT / "app").glob("*/__init__.py")
+    }
 
-    cells = [line.split("|")[2] for line in table.splitlines() if "| `app/" in line]
-
-    shown = [set(re.findall(r"`app/(\w+)`", part)) for cell in cells for part in cell.split(", then ")]
-    assert shown == layers
+    assert {name: int(layer) for layer, name, _ in rows} == {
+        name: number for number, names in enumerate(reversed(layers), 1) for name in names
+    }
+    assert {name: purpose for _, name, purpose in rows} == purposes
 
 
 def test_no_import_is_hidden_from_the_layers() -> None:
