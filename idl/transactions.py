@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from based58 import b58decode
 from solders.hash import Hash
 from solders.instruction import CompiledInstruction
-from solders.message import Message, MessageHeader, MessageV0, to_bytes_versioned
+from solders.message import Message, MessageHeader, MessageV0
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import SanitizeError, VersionedTransaction
@@ -46,17 +46,36 @@ class IncompleteTransactionError(ValueError):
 class SignedTransaction:
     """A transaction of any format; `version` is `None` for a legacy one.
 
-    `message` is the signed part, `keys` its addresses; lookup tables add `from_tables` more.
+    `message` is the signed part, `keys` its addresses; lookup tables add `from_tables` more. `body` is the parsed
+    message, for version 1 in the form of a legacy one.
     """
 
     version: int | None
     signatures: Sequence[Signature]
     message: bytes
-    header: MessageHeader
     keys: Sequence[Pubkey]
-    blockhash: Hash
-    instructions: Sequence[CompiledInstruction]
-    from_tables: int = 0
+    body: Message | MessageV0
+
+    @property
+    def header(self) -> MessageHeader:
+        """The numbers of signers and of read-only addresses."""
+        return self.body.header
+
+    @property
+    def blockhash(self) -> Hash:
+        """The recent blockhash, or the nonce."""
+        return self.body.recent_blockhash
+
+    @property
+    def instructions(self) -> Sequence[CompiledInstruction]:
+        """The transaction's own instructions."""
+        return self.body.instructions
+
+    @property
+    def from_tables(self) -> int:
+        """The number of addresses that lookup tables add."""
+        lookups = self.body.address_table_lookups if isinstance(self.body, MessageV0) else ()
+        return sum(len(one.writable_indexes) + len(one.readonly_indexes) for one in lookups)
 
     @property
     def signers(self) -> Sequence[Pubkey]:
@@ -91,6 +110,8 @@ class Reading:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Raise `UnreadableTransactionError` for what a malformed field raises."""
+        if error is None:
+            return
         known = isinstance(error, UnreadableTransactionError | IncompleteTransactionError)
         if isinstance(error, _MALFORMED) and not known:
             raise UnreadableTransactionError(f"it is malformed: {error}") from error
@@ -103,23 +124,14 @@ def parse(transaction: bytes) -> SignedTransaction:
             parsed, content = _version_1(transaction)
         else:
             parsed = VersionedTransaction.from_bytes(transaction)
-            content = to_bytes_versioned(parsed.message)
+            content = transaction[1 + 64 * transaction[0] :]
         parsed.sanitize()
-        message = parsed.message
-        lookups = message.address_table_lookups if isinstance(message, MessageV0) else ()
-        found = SignedTransaction(
-            version=content[0] & 0x7F if content[0] & 0x80 else None,
-            signatures=parsed.signatures,
-            message=content,
-            header=message.header,
-            keys=message.account_keys,
-            blockhash=message.recent_blockhash,
-            instructions=message.instructions,
-            from_tables=sum(len(one.writable_indexes) + len(one.readonly_indexes) for one in lookups),
-        )
-        if found.signed_with(found.signatures) != transaction:
+        signatures, body = parsed.signatures, parsed.message
+        again = content + b"".join(map(bytes, signatures)) if content[0] == _VERSION_1 else bytes(parsed)
+        if again != transaction:
             raise UnreadableTransactionError("it has surplus bytes")
-        return found
+        version = content[0] & 0x7F if content[0] & 0x80 else None
+        return SignedTransaction(version, signatures, content, body.account_keys, body)
 
 
 def _version_1(transaction: bytes) -> tuple[VersionedTransaction, bytes]:
@@ -154,11 +166,11 @@ def part(of: Any, name: str, kind: type) -> Any:
     if not isinstance(of, dict):
         raise UnreadableTransactionError(f"the holder of {name} is not an object")
     found = of.get(name)
+    if type(found) is kind:
+        return found
     if found is None:
         raise IncompleteTransactionError(f"the node left out {name}")
-    if type(found) is not kind:
-        raise UnreadableTransactionError(f"{name} is not of type {kind.__name__}")
-    return found
+    raise UnreadableTransactionError(f"{name} is not of type {kind.__name__}")
 
 
 def signed(raw: RawTransaction) -> SignedTransaction:
@@ -194,9 +206,9 @@ def accounts(raw: RawTransaction, transaction: SignedTransaction) -> list[Pubkey
 
 def at(values: Sequence[_T], index: Any) -> _T:
     """Return the value with an index that a node gave. Raises `UnreadableTransactionError`."""
-    if type(index) is not int or not 0 <= index < len(values):
-        raise UnreadableTransactionError("an index is out of range")
-    return values[index]
+    if type(index) is int and 0 <= index < len(values):
+        return values[index]
+    raise UnreadableTransactionError("an index is out of range")
 
 
 def events(raw: RawTransaction, keys: Sequence[Pubkey], codec: Codec) -> Iterator[ChainEvent]:
