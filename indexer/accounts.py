@@ -118,7 +118,7 @@ class TokenAccounts:
         return None if row is None else str(row[0])
 
 
-class AccountsOfBatch:
+class BatchAccounts:
     """The followed accounts that a batch of transactions moves: read once, changed in memory, written once.
 
     Use it within one database transaction.

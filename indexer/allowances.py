@@ -18,7 +18,7 @@ from idl.transactions import RawTransaction, signed
 from indexer.decode import decode_transaction
 from indexer.records import ChainTransaction
 from indexer.store import Events
-from indexer.unread import UnreadAllowance
+from indexer.unread_allowances import UnreadAllowance
 
 
 @dataclass(frozen=True, slots=True)

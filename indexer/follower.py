@@ -15,11 +15,11 @@ from app.core.recent import Recent
 from idl.codec import Codec
 from indexer.accounts import FollowedAccount
 from indexer.allowances import AllowanceReader
-from indexer.reading import Found, TransactionReader
+from indexer.log_listener import LogListener
 from indexer.reconcile import Reconciler
 from indexer.records import Hole, Position, TransactionHole
 from indexer.store import Events, EventStore, EventTables, StoredEvent
-from indexer.wakeup import LogListener
+from indexer.transaction_reader import ReadTransactions, TransactionReader
 
 logger = logging.getLogger(__name__)
 
@@ -243,10 +243,10 @@ class Indexer:
         whole = await self._events.look_up(lambda store: store.holds(account, count))
         self._reconciler.doubted.pop(account, None)
         if not whole:
-            self.doubt(account, count)
+            self.check_for_gap(account, count)
         return whole
 
-    def doubt(self, account: str, count: int) -> None:
+    def check_for_gap(self, account: str, count: int) -> None:
         """Have the next checks fill the gap of a vault or organisation with this number of events on the chain."""
         if self._tasks:  # otherwise another process follows
             self._reconciler.doubted[account] = count
@@ -257,7 +257,7 @@ class Indexer:
         await self._look()
         await self._retry_holes()
         if late:
-            await self._reconciler.catch_late()
+            await self._reconciler.store_late_transactions()
             await self._reconciler.fill_holes()
             await self._reconciler.fill_gaps()
         await self._reconciler.check_balances()
@@ -337,11 +337,13 @@ class Indexer:
             try:
                 found = await self._reader.read({one.signature: one.slot for one in due})
             except RpcError:
-                found = Found([], [], due)
+                found = ReadTransactions([], [], due)
             left = [*found.missing, *(one.signature for one in found.holes)]
             await self._store(found._replace(holes=[asked[one] for one in left]), again=asked)
 
-    async def _store(self, found: Found, *, cursor: tuple[str, str] | None = None, again: Collection[str] = ()) -> int:
+    async def _store(
+        self, found: ReadTransactions, *, cursor: tuple[str, str] | None = None, again: Collection[str] = ()
+    ) -> int:
         """Store transactions and note holes; of those read `again`, close the holes and add events that are missing."""
         transactions = found.transactions
         closed = set(again).difference(found.missing, (one.signature for one in found.holes))

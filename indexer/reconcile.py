@@ -84,11 +84,11 @@ class Reconciler:
                     final.append(one)
                 # There may be several nodes behind one address. That a node does not know a transaction counts only if
                 # it has seen these slots and still knows an older transaction.
-                elif keeps_history and seen.slot >= slot and await self._is_gone(one, status, slot):
+                elif keeps_history and seen.slot >= slot and await self._is_rolled_back(one, status, slot):
                     gone.append(one)
             await self._events.write(lambda store: store.finalize(final))  # noqa: B023 - awaited at once
             if gone:
-                await self._events.write(lambda store: store.revert(gone))  # noqa: B023 - as above
+                await self._events.write(lambda store: store.roll_back(gone))  # noqa: B023 - as above
                 removed += len(gone)
             left = len(signatures.keys() - {*final, *gone})
             self._undecided += left
@@ -108,7 +108,7 @@ class Reconciler:
         witness = store.last_finalized(next(iter(slots.values())))
         return ({} if witness is None else {witness: store.slot_of(witness) or 0}), slots
 
-    async def _is_gone(self, signature: str, status: SignatureStatus | None, slot: int) -> bool:
+    async def _is_rolled_back(self, signature: str, status: SignatureStatus | None, slot: int) -> bool:
         """Return whether a transaction was rolled back, of which the node says that it did not land where it is stored.
 
         A node may forget or be wrong. So that needs several looks over time, and then two witnesses: the finalized
@@ -123,7 +123,7 @@ class Reconciler:
             if await self._is_in_chain(signature, stored, slot):
                 return False
             if status is not None:
-                block = await self._chain.final_block(status.slot)
+                block = await self._chain.finalized_block(status.slot)
                 gone = block is not None and signature in block.signatures
             else:
                 gone = not await self._is_counted(signature, slot)
@@ -151,7 +151,7 @@ class Reconciler:
         also stands for a block that the node has lost.
         """
         for at in range(slot, min(slot + _SKIPPED_AT_MOST, final + 1)):
-            block = await self._chain.final_block(at)
+            block = await self._chain.finalized_block(at)
             if block is not None:
                 return signature in block.signatures if at == slot else block.parent >= slot
         return True
@@ -175,7 +175,7 @@ class Reconciler:
             return slot, 0
         return found.slot, int(found.decode(self._codec).data["sequence"])
 
-    async def catch_late(self) -> int:
+    async def store_late_transactions(self) -> int:
         """Store late transactions: those behind the cursor that are not final yet, or missing in a node's list."""
         late = await self._read(self._program, await self._events.read(lambda store: store.last_finalized()))
         newest = await self._chain.newest(self._program, _RELISTED)

@@ -10,12 +10,12 @@ from typing import Any, Protocol, TypeVar
 from solders.pubkey import Pubkey
 from sqlite_utils import Database
 
-from indexer.accounts import AccountsOfBatch, FollowedAccount, TokenAccounts
+from indexer.accounts import BatchAccounts, FollowedAccount, TokenAccounts
 from indexer.holes import TransactionHoles
 from indexer.records import ChainTransaction, Hole
 from indexer.schema import prepare
 from indexer.statements import Statements, insert_rows, parts
-from indexer.unread import UnreadAllowance, UnreadAllowances
+from indexer.unread_allowances import UnreadAllowance, UnreadAllowances
 
 NOT_AN_EVENT = -1
 """As `instruction`: the row is not an event of the program."""
@@ -275,7 +275,7 @@ class EventTables:
                 marks = ", ".join("?" * len(part))
                 self._db.execute(f"UPDATE transactions SET finalized = 1 WHERE signature IN ({marks})", part)  # noqa: S608 - only question marks
 
-    def revert(self, signatures: Sequence[str]) -> None:
+    def roll_back(self, signatures: Sequence[str]) -> None:
         """Remove transactions that were rolled back, and add a row about each for the readers of `changes`.
 
         The cursors are deleted, too: the next reading of the history finds what took their place.
@@ -339,7 +339,7 @@ class EventTables:
     def _add(self, transactions: Sequence[ChainTransaction]) -> int:
         """Store transactions, and what they add, by one statement a table."""
         added = self._add_new(transactions)
-        accounts = AccountsOfBatch(self.accounts, [move for one in added for move in one.moves])
+        accounts = BatchAccounts(self.accounts, [move for one in added for move in one.moves])
         rows: list[_Row] = []
         streams: dict[str, tuple[int, int]] = {}
         for transaction in added:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection
 
-from app.access.sealing import AnswerSeal
+from app.access.sealing import ResponseSeal
 from app.core.actors import Actor
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError
 from app.core.identifiers import random_id
@@ -102,7 +102,7 @@ def well_formed(key: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedKey:
     """A new key, which is shown only once, and its record."""
 
     key: str
@@ -149,9 +149,9 @@ class KeyRing:
         """Return the digest under which a key is stored."""
         return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()
 
-    def seal(self, key: str) -> AnswerSeal:
+    def seal(self, key: str) -> ResponseSeal:
         """Return what seals and opens the answers that this key asked for."""
-        return AnswerSeal(key, self.digest(key))
+        return ResponseSeal(key, self.digest(key))
 
     async def recognise(self, key: str) -> Principal | None:
         """Return the key's owner, or None for a malformed, unknown or revoked key."""
@@ -201,7 +201,7 @@ class KeyRing:
         if used:
             await self._db.write(lambda conn: touch_api_keys(conn, used))
 
-    def issue(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> Issued:
+    def issue(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> IssuedKey:
         """Make a key. It works once its record is stored.
 
         Raises ValueError when an agent's key names no wallet, or another role's key names one.
@@ -219,7 +219,7 @@ class KeyRing:
             hint=key[-4:],
             created_at=self._now(),
         )
-        return Issued(key, record)
+        return IssuedKey(key, record)
 
     def make(
         self,
@@ -231,14 +231,14 @@ class KeyRing:
         *,
         live: bool,
         idempotency_key: str | None = None,
-    ) -> Issued:
+    ) -> IssuedKey:
         """Make a key for the organisation of ``by`` and store its record. Raises ValueError as ``issue``."""
         made = self.issue(org=by.org, role=role, wallet_id=wallet_id, name=name, live=live)
         insert_api_key(conn, made.record, idempotency_key=idempotency_key)
         append(conn, by.entry("key.create", made.record.key_id, role=role, wallet_id=wallet_id))
         return made
 
-    def reissue(self, conn: Connection, by: Principal, idempotency_key: str, *, live: bool) -> Issued | None:
+    def reissue(self, conn: Connection, by: Principal, idempotency_key: str, *, live: bool) -> IssuedKey | None:
         """Replace the text of the key that a request made under this idempotency key; None if it made none.
 
         This is for a request that a crash left unanswered: nobody saw the earlier text, and it is not stored.
@@ -250,7 +250,7 @@ class KeyRing:
         record = replace(made, digest=self.digest(key), hint=key[-4:])
         replace_digest(conn, record.key_id, digest=record.digest, hint=record.hint)
         append(conn, by.entry("key.reissue", record.key_id))
-        return Issued(key, record)
+        return IssuedKey(key, record)
 
     def create(
         self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool, by: str = COMMAND_LINE
@@ -291,7 +291,7 @@ class KeyRing:
         overlap: int,
         live: bool,
         idempotency_key: str | None = None,
-    ) -> Issued:
+    ) -> IssuedKey:
         """Store a replacement for a key, which works for ``overlap`` more seconds.
 
         Raises ``key_not_found`` and, if the key was already revoked or rotated, ``key_not_active``.

@@ -19,7 +19,7 @@ _MAX_NAMES = 10_000
 _BEGUN = 5
 
 
-class MovingWindow:
+class SlidingWindow:
     """Lets each name through at most ``limit`` times in any ``seconds``."""
 
     def __init__(
@@ -73,10 +73,10 @@ class RateLimits:
         if settings.rate_limit:
             # One window sets both the burst and the average rate.
             seconds = settings.rate_limit_burst // settings.rate_limit
-            self._requests = MovingWindow(settings.rate_limit_burst, seconds, clock=clock)
+            self._requests = SlidingWindow(settings.rate_limit_burst, seconds, clock=clock)
         if settings.failed_authentications:
-            self._failures = MovingWindow(settings.failed_authentications, 60, clock=clock)
-            self._begun = MovingWindow(_BEGUN * settings.failed_authentications, 60, clock=clock)
+            self._failures = SlidingWindow(settings.failed_authentications, 60, clock=clock)
+            self._begun = SlidingWindow(_BEGUN * settings.failed_authentications, 60, clock=clock)
 
     def count(self, key_id: str, *, brake: bool = False) -> dict[str, str]:
         """Count a request of a key and return the answer's headers about the limit. Raises ``rate_limited``.
@@ -105,7 +105,7 @@ class RateLimits:
         """Count a sign-in that begins at a client's address. Raises ``rate_limited``."""
         self._admit(self._begun, client, "Too many sign-ins were begun from this address. Try again in a minute.")
 
-    def _admit(self, window: MovingWindow | None, client: str | None, refusal: str) -> None:
+    def _admit(self, window: SlidingWindow | None, client: str | None, refusal: str) -> None:
         if window is None:
             return
         passes, _, wait = window.hit(network_of(client), self._peers.share(window.limit))

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 _PURPOSE = b"agent-vault secret answer\0"
 
 
-class AnswerSeal:
+class ResponseSeal:
     """Encrypts a stored answer under a key derived from an API key, of which the service keeps only a digest.
 
     What is on the disk therefore opens none. ``owner`` is the digest; it says whose answer a record holds.

@@ -8,11 +8,11 @@ from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
 from app.store.alert_kinds import BALANCE_LOW, EVENT_OF, INACTIVITY, LARGE_TRANSACTION, AlertType
-from app.store.alerts import Watched, velocity
+from app.store.alerts import AlertTransition, velocity
 from app.store.feed import FeedEvent, append_event
 
 
-def append_lasting(conn: Connection, kind: AlertType, wallet: Watched, event_id: str, now: int) -> None:
+def append_lasting(conn: Connection, kind: AlertType, wallet: AlertTransition, event_id: str, now: int) -> None:
     """Report that a low balance, inactivity or a velocity spike has begun."""
     threshold: str | int = wallet.threshold
     fields: dict[str, str | int | None]

@@ -94,7 +94,7 @@ class Mailer(Periodic):
         node, due = self._db.node, await self._db.look_up(lambda conn: due_mails(conn, now, _AT_ONCE))
         if not node or not due:
             return due
-        claimed = await self._db.beside(lambda conn: claim_mails(conn, now, _AT_ONCE, node))
+        claimed = await self._db.write_unordered(lambda conn: claim_mails(conn, now, _AT_ONCE, node))
         return await self._db.read(lambda conn: mails_of(conn, claimed)) if claimed else []
 
     async def _attempt(self, mail: Mail) -> None:
@@ -110,7 +110,7 @@ class Mailer(Periodic):
             _log.warning("alert_mail_failed", event_id=mail.event_id, error=error)
         del self._outcomes[mail.mail_id]
         if self._db.node:
-            await self._db.beside(lambda conn: release(conn, mails_table.name, mail.mail_id, self._db.node))
+            await self._db.write_unordered(lambda conn: release(conn, mails_table.name, mail.mail_id, self._db.node))
 
     async def _send(self, mail: Mail) -> str | None:
         """Send an e-mail once; returns the error, or None if the server accepted it."""

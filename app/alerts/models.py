@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from app.api.fields import Amount, Answer, Body, IdempotencyKey, Time, Usdc, WalletId
+from app.api.fields import Amount, Body, IdempotencyKey, ResponseBody, Time, Usdc, WalletId
 from app.core.email_address import parse_address
 from app.store.alerts import MAX_THRESHOLD
 
@@ -81,7 +81,7 @@ class PutAlerts(Body):
     idempotency_key: IdempotencyKey | None = None
 
 
-class _Alert(Answer):
+class _Alert(ResponseBody):
     emails: list[str]
     inherited: bool
 
@@ -104,7 +104,7 @@ class ViolationAlert(_Alert):
     enabled: bool
 
 
-class Alerts(Answer):
+class Alerts(ResponseBody):
     """The alerts of all wallets without their own. `inherited` is true for types that were never set."""
 
     balance_low: MoneyAlert

@@ -18,7 +18,16 @@ from app.database.interface import Database
 from app.projection.projector import Projector
 from app.store.alert_kinds import BALANCE_LOW, EVENT_OF, INACTIVITY, LARGE_TRANSACTION, VELOCITY_SPIKE, AlertType
 from app.store.alert_mails import begin, queue, read_feed, unread
-from app.store.alerts import Watched, busy_wallets, changed_alerts, exceeds_velocity, mark, rules_of, unmark, watches
+from app.store.alerts import (
+    AlertTransition,
+    busy_wallets,
+    changed_alerts,
+    exceeds_velocity,
+    mark,
+    rules_of,
+    unmark,
+    watches,
+)
 from app.store.deliveries import is_recent
 
 _log = structlog.get_logger(__name__)
@@ -95,14 +104,14 @@ class Watcher(Periodic):
                 self._check_all_at = 0
                 raise
         elif self._moved:
-            async with self._projector.at_rest():
+            async with self._projector.paused():
                 moved, self._moved = self._moved, set()
                 await self._check(VELOCITY_SPIKE, moved)
         while await self._db.look_up(unread):
             await self._db.write(self._read_feed)
 
     async def _check_all(self) -> None:
-        async with self._projector.at_rest():
+        async with self._projector.paused():
             self._moved.clear()
             self._watches_balances = None
             for kind in (BALANCE_LOW, INACTIVITY, VELOCITY_SPIKE):
@@ -124,14 +133,14 @@ class Watcher(Periodic):
         """Report a lasting alert where it began and remove its mark where it ended, in these vaults or in all."""
         now = self._chain_clock()
 
-        def find(conn: Connection) -> Sequence[Watched]:
+        def find(conn: Connection) -> Sequence[AlertTransition]:
             if kind != VELOCITY_SPIKE:
                 return changed_alerts(conn, kind, now, vaults=vaults, limit=_BATCH)
             if vaults is not None and not watches(conn, [VELOCITY_SPIKE]):
                 return ()
             return [one for one in busy_wallets(conn, now, vaults=vaults) if _spikes(conn, one, now) != one.marked]
 
-        def store(conn: Connection, batch: Sequence[Watched]) -> None:
+        def store(conn: Connection, batch: Sequence[AlertTransition]) -> None:
             for one in batch:
                 if one.marked:
                     unmark(conn, one.wallet_id, kind)
@@ -165,5 +174,5 @@ class Watcher(Periodic):
             queue(conn, compose(conn, reported, rules, now, hourly=self._hourly_mails))
 
 
-def _spikes(conn: Connection, wallet: Watched, now: int) -> bool:
+def _spikes(conn: Connection, wallet: AlertTransition, now: int) -> bool:
     return wallet.threshold > 0 and exceeds_velocity(conn, wallet.wallet_id, wallet.threshold, now)

@@ -12,7 +12,7 @@ from app.core.errors import BusinessError
 from app.core.identifiers import ALLOWANCE_EVENT_INNER_INDEX, allowance_id
 from app.core.money import format_usdc
 from app.core.transaction_types import GRANT as GRANT_NAME
-from app.payments.expenses import Spending
+from app.payments.expenses import ExpenseRequest
 from app.store.allowances import (
     PENDING,
     AllowanceRecord,
@@ -24,7 +24,7 @@ from app.store.attempts import Attempt
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
 from app.submission.locks import Held, LockScope
-from app.submission.pending_changes import wait_for_earlier
+from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Hook, Plan, PlanType, nothing
 from app.wallets import service as wallets
 
@@ -55,7 +55,7 @@ async def admit(
     """
     session = session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
     service.brake.check(GRANT, principal.org, wallet_id, attested=session is not None)
-    await wait_for_earlier(service, principal.org, GRANT.waits_for, wallet_id=wallet_id)
+    await require_no_pending_change(service, principal.org, GRANT.waits_for, wallet_id=wallet_id)
     paying = await wallets.find_living(service, principal.org, wallet_id)
     # Again, because the session may have been rotated meanwhile, and then the old key cannot sign for the wallet.
     session = session_key(principal, token, paying, service.clock)
@@ -73,16 +73,16 @@ async def _require_room(service: Service, wallet_id: str) -> None:
 
 
 def grant_plan(
-    spending: Spending, destination: Pubkey, delegate: Pubkey, expires_at: int, also: Hook = nothing
+    expense: ExpenseRequest, destination: Pubkey, delegate: Pubkey, expires_at: int, also: Hook = nothing
 ) -> Plan:
     """Return the plan of a grant, ending with policy and session at the latest; ``also`` writes with its attempt."""
-    service, paying, signers = spending.service, spending.wallet, spending.service.signers
+    service, paying, signers = expense.service, expense.wallet, expense.service.signers
     vault, payer = Pubkey.from_string(paying.vault), signers.fee_payer_address
     address = service.addresses.allowance(vault, paying.allowance_counter)
     ends_at = min(expires_at, paying.policy.rules.expiry or expires_at)
-    if spending.session is not None:
+    if expense.session is not None:
         ends_at = min(ends_at, paying.session_expires_at)
-    arguments = spending.arguments()
+    arguments = expense.arguments()
     # The operator signs in its own place, which is no co-signature.
     del arguments["co_signer"]
     instruction = service.instructions(paying.org).grant_allowance(
@@ -103,13 +103,13 @@ def grant_plan(
             wallet_id=paying.wallet_id,
             vault=paying.vault,
             policy=paying.policy.address,
-            recipient=str(spending.payee.owner),
+            recipient=str(expense.payee.owner),
             destination=str(destination),
             delegate=str(delegate),
             tokens=str(service.addresses.allowance_tokens(address)),
             payer=str(payer),
-            reference=spending.reference.hex(),
-            amount=spending.amount,
+            reference=expense.reference.hex(),
+            amount=expense.amount,
             counter=paying.allowance_counter,
             status=PENDING,
             expires_at=ends_at,
@@ -120,7 +120,7 @@ def grant_plan(
         insert_pending_allowance(conn, pending)
         also(conn, attempt)
 
-    entry = spending.principal.entry(
-        "allowance.grant", allowance_id(address), amount=format_usdc(spending.amount), delegate=str(delegate)
+    entry = expense.principal.entry(
+        "allowance.grant", allowance_id(address), amount=format_usdc(expense.amount), delegate=str(delegate)
     )
-    return replace(spending.plan([instruction], store, event_inner=ALLOWANCE_EVENT_INNER_INDEX), entry=entry)
+    return replace(expense.plan([instruction], store, event_inner=ALLOWANCE_EVENT_INNER_INDEX), entry=entry)

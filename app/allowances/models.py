@@ -8,11 +8,11 @@ from app.api.fields import (
     Address,
     AllowanceId,
     Amount,
-    Answer,
     IdempotencyKey,
-    ListAnswer,
+    ListResponse,
     Page,
     RecipientText,
+    ResponseBody,
     Time,
     TransactionId,
     Usdc,
@@ -49,7 +49,7 @@ class ListAllowances(Page):
     status: AllowanceStatus | None = None
 
 
-class Allowance(Answer):
+class Allowance(ResponseBody):
     """An allowance. Until it is settled, the delegate can transfer its money.
 
     `spent_amount` and `returned_amount` are null until then; `transfers` has the signatures of the delegate's
@@ -79,5 +79,5 @@ class Allowance(Answer):
     transfers: list[str] | None
 
 
-class AllowancePage(ListAnswer[Allowance]):
+class AllowancePage(ListResponse[Allowance]):
     """One page of allowances, newest first."""

@@ -7,7 +7,7 @@ from app.allowances import service as allowances
 from app.allowances.models import Allowance, AllowancePage, GrantAllowance, ListAllowances
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
-from app.payments.spending_errors import SPENDING_ERRORS
+from app.payments.expense_errors import SPENDING_ERRORS
 
 
 @operation(

@@ -18,10 +18,10 @@ from app.core.errors import NotFoundError, RequestError, UnavailableError
 from app.core.identifiers import new_reference
 from app.core.money import format_usdc
 from app.core.timestamps import iso, iso_ms
-from app.payments.expenses import Spending
-from app.payments.late_refusal import landed_error
-from app.payments.refusing import require_account
-from app.payments.spending import spend
+from app.payments.expenses import ExpenseRequest
+from app.payments.late_refusal import late_refusal
+from app.payments.refusals import require_account
+from app.payments.sending import submit_expense
 from app.recipients.service import Payee
 from app.store.allowances import (
     OUTSTANDING,
@@ -33,10 +33,10 @@ from app.store.allowances import (
 )
 from app.store.wallets import WalletRecord
 from app.submission.chain_state import with_budget
-from app.submission.changes import resumed, submit
+from app.submission.changes import earlier_outcome, submit
 from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.plan import Outcome, Plan, PlanType, RefusedError
+from app.submission.plan import Outcome, Plan, PlanType, SimulationFailedError
 from app.submission.program_errors import business_error, invalid_recipient
 from app.wallets import service as wallets
 
@@ -69,7 +69,7 @@ async def grant(  # noqa: PLR0917
         async with granting(service, wallet_id):
             outcome = await _grant(service, principal, claim, wallet_id, body, token, gone)
     if outcome.status == "failed":
-        raise await landed_error(service, await wallets.find(service, principal.org, wallet_id), outcome)
+        raise await late_refusal(service, await wallets.find(service, principal.org, wallet_id), outcome)
     tx_id = outcome.attempt.tx_id
     made = await service.db.read(lambda conn: allowance_of_transaction(conn, principal.org, tx_id))
     if made is None:
@@ -88,14 +88,14 @@ async def _grant(  # noqa: PLR0917
     token: str | None,
     gone: Callable[[], Awaitable[bool]],
 ) -> Outcome:
-    paying, session = await admit(service, principal, wallet_id, token)
-    delegate = _delegate(service, paying, body.delegate)
+    payer, session = await admit(service, principal, wallet_id, token)
+    delegate = _delegate(service, payer, body.delegate)
     destination, owner, exists = await _destination(service, body.destination)
-    if str(destination) == paying.tokens:
+    if str(destination) == payer.tokens:
         raise invalid_recipient("destination", "A wallet cannot pay itself.")
     expires_at = (await service.chain.clock()).unix_timestamp + body.expires_in
-    spending = Spending(
-        paying,
+    expense = ExpenseRequest(
+        payer,
         Payee(owner, str(owner)),
         body.amount,
         purpose="allowance",
@@ -109,17 +109,17 @@ async def _grant(  # noqa: PLR0917
         allows_unverified=body.allow_unverified_recipient,
     )
     if not exists:
-        await require_account(spending, claim, "destination", "The address is not a USDC account and has none.")
-    return await spend(spending, claim, lambda one: grant_plan(one, destination, delegate, expires_at))
+        await require_account(expense, claim, "destination", "The address is not a USDC account and has none.")
+    return await submit_expense(expense, claim, lambda one: grant_plan(one, destination, delegate, expires_at))
 
 
-def _delegate(service: Service, paying: WalletRecord, text: str) -> Pubkey:
+def _delegate(service: Service, payer: WalletRecord, text: str) -> Pubkey:
     """Return the delegate's address. Raises ``invalid_request``; the program refuses more."""
     delegate = parse_address(text)
     if delegate is None:
         raise RequestError("invalid_request", "delegate: must be a chain address.")
     # The instruction names these for what they are, and no account twice.
-    named = (paying.vault, paying.tokens, paying.policy.address, paying.budget, str(service.signers.fee_payer_address))
+    named = (payer.vault, payer.tokens, payer.policy.address, payer.budget, str(service.signers.fee_payer_address))
     if text in named:
         raise RequestError("invalid_request", "delegate: must be the address of a key of its own.")
     return delegate
@@ -148,7 +148,7 @@ async def settle(  # noqa: PLR0917
     """End an allowance by the operator's key; one that is settled stays as it is. An agent needs its session token."""
     authorise_wallet(principal, wallet_id)
     session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
-    if await resumed(service, claim) is None:
+    if await earlier_outcome(service, claim) is None:
         found = await find(service, principal, wallet_id, identifier)
         if found.status == PENDING:
             await service.catch_up()
@@ -177,7 +177,7 @@ async def end(service: Service, claim: Claim, found: AllowanceRecord) -> None:
     )
     try:
         await submit(service, plan, claim)
-    except RefusedError as refused:
+    except SimulationFailedError as refused:
         # A settled allowance's account is gone, which the program cannot tell from one that never existed.
         await service.catch_up()
         now = await service.db.read(lambda conn: allowance(conn, found.org, found.allowance_id))

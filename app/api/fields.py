@@ -72,7 +72,7 @@ class Query(_Request):
     """Query parameters. Text is converted to the declared types."""
 
 
-class Answer(BaseModel):
+class ResponseBody(BaseModel):
     """A response body, in snake_case."""
 
     model_config = ConfigDict(frozen=True)
@@ -273,7 +273,7 @@ class Page(Query):
     cursor: Cursor | None = None
 
 
-class ListAnswer(Answer, Generic[T]):
+class ListResponse(ResponseBody, Generic[T]):
     """One page of a list."""
 
     data: list[T]
@@ -292,7 +292,7 @@ def optional(convert: Callable[[R], T], value: R | None) -> T | None:
     return None if value is None else convert(value)
 
 
-class ErrorBody(Answer):
+class ErrorBody(ResponseBody):
     """The members of every error. Some codes add more."""
 
     model_config = ConfigDict(extra="allow")
@@ -303,13 +303,13 @@ class ErrorBody(Answer):
     request_id: Annotated[str, _id("req")]
 
 
-class ErrorEnvelope(Answer):
+class ErrorEnvelope(ResponseBody):
     """The body of every error."""
 
     error: ErrorBody
 
 
-class Violation(Answer):
+class Violation(ResponseBody):
     """The rule that refused, its limit, and the value that the payment would have reached."""
 
     rule: str
@@ -334,7 +334,7 @@ class PolicyViolationBody(ErrorBody):
     approval_id: ApprovalId = ""
 
 
-class PolicyViolationEnvelope(Answer):
+class PolicyViolationEnvelope(ResponseBody):
     """The body of a refusal by the policy."""
 
     error: PolicyViolationBody

@@ -13,11 +13,11 @@ from starlette.responses import Response
 
 from app.access.auth import admit, authorise, authorise_wallet, presented_key
 from app.access.keyring import KeyRing, Principal, Role
-from app.access.sealing import AnswerSeal
+from app.access.sealing import ResponseSeal
 from app.api._parsing import query_items, read_json, validation_error
 from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
 from app.api.money_body import MoneyBody
-from app.api.repetition import FIRST_CALL, PREFER_FIRST_CALL, admit_money, fingerprint
+from app.api.replay import FIRST_CALL, PREFER_FIRST_CALL, check_database_guard, fingerprint
 from app.api.signing import awaiting_signature, signs_offline
 from app.core.errors import CATALOGUE, ApiError, ConflictError, NotFoundError, RequestError, UnavailableError
 from app.core.timestamps import iso_ms
@@ -142,7 +142,7 @@ def operation(
             async def work(claim: Claim) -> bytes:
                 claim.sign_offline = offline
                 call = Call(service, principal, request, claim)
-                admit_money(service, claim, principal.org, arguments)
+                check_database_guard(service, claim, principal.org, arguments)
                 result: BaseModel
                 try:
                     result = await (handler(call) if arguments is None else handler(call, arguments))
@@ -230,7 +230,7 @@ _KEY = TypeAdapter(IdempotencyKey)
 
 
 def _fingerprint(
-    request: Request, principal: Principal, arguments: Body | Query | None, seal: AnswerSeal | None
+    request: Request, principal: Principal, arguments: Body | Query | None, seal: ResponseSeal | None
 ) -> Fingerprint | None:
     sent: str | None = getattr(arguments, "idempotency_key", None)
     header = request.headers.get("idempotency-key")

@@ -5,7 +5,7 @@ from typing import Literal
 
 from starlette.requests import Request
 
-from app.api.fields import Address, Answer, Time, TransactionId
+from app.api.fields import Address, ResponseBody, Time, TransactionId
 from app.core.errors import RequestError, UnavailableError
 from app.core.timestamps import iso_ms
 from app.store.attempts import Attempt
@@ -13,7 +13,7 @@ from app.store.unsigned_transactions import UnsignedTransaction, unsigned_transa
 from app.submission.context import Service
 
 
-class AwaitingSignature(Answer):
+class AwaitingSignature(ResponseBody):
     """A transaction that waits for the signature of the organisation's authority.
 
     `accounts` are the program's accounts that it names, in base64 by address, as the service read them.

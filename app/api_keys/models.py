@@ -7,14 +7,14 @@ from pydantic_core import PydanticCustomError
 
 from app.access.keyring import KeyStatus, Role
 from app.api.fields import (
-    Answer,
     Body,
     IdempotencyKey,
     Identifier,
     KeyId,
-    ListAnswer,
+    ListResponse,
     Name,
     Page,
+    ResponseBody,
     Time,
     WalletId,
 )
@@ -57,7 +57,7 @@ class ListKeys(Page):
     """Query of the key list."""
 
 
-class Key(Answer):
+class Key(ResponseBody):
     """An API key without the key itself; `hint` is its end. With status `rotated` it works until `revoked_at`."""
 
     key_id: KeyId
@@ -78,7 +78,7 @@ class NewKey(Key):
     key: str
 
 
-class KeyPage(ListAnswer[Key]):
+class KeyPage(ListResponse[Key]):
     """One page of API keys, newest first."""
 
 
@@ -91,7 +91,7 @@ class ListRequests(Page):
     wallet_id: Identifier | None = None
 
 
-class LoggedRequest(Answer):
+class LoggedRequest(ResponseBody):
     """A request that came with a valid API key, and how it was answered."""
 
     request_id: str
@@ -106,5 +106,5 @@ class LoggedRequest(Answer):
     wallet_id: str | None
 
 
-class RequestLogPage(ListAnswer[LoggedRequest]):
+class RequestLogPage(ListResponse[LoggedRequest]):
     """One page of the request log, newest first."""

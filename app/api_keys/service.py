@@ -5,7 +5,7 @@ from typing import cast
 
 from sqlalchemy import Connection
 
-from app.access.keyring import Issued, KeyRing, Principal, Role, status_of
+from app.access.keyring import IssuedKey, KeyRing, Principal, Role, status_of
 from app.api_keys.models import (
     CreateKey,
     Key,
@@ -34,7 +34,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     if body.wallet_id is not None:
         await wallets.require(service, org, body.wallet_id)
 
-    def issue(conn: Connection) -> Issued:
+    def issue(conn: Connection) -> IssuedKey:
         name, live = body.name or "", _is_live(service)
         return ring.make(conn, principal, body.role, body.wallet_id, name, live=live, idempotency_key=claim.key)
 
@@ -53,7 +53,7 @@ async def rotate(service: Service, principal: Principal, claim: Claim, key_id: s
     ring = service.part(KeyRing)
     overlap = service.settings.key_rotation_overlap if body.overlap_seconds is None else body.overlap_seconds
 
-    def rotated(conn: Connection) -> Issued:
+    def rotated(conn: Connection) -> IssuedKey:
         live = _is_live(service)
         return ring.rotate(conn, principal, key_id, overlap=overlap, live=live, idempotency_key=claim.key)
 
@@ -103,11 +103,13 @@ def _logged(record: RequestRecord, name: str) -> LoggedRequest:
     )
 
 
-async def _issue(service: Service, principal: Principal, claim: Claim, issue: Callable[[Connection], Issued]) -> NewKey:
+async def _issue(
+    service: Service, principal: Principal, claim: Claim, issue: Callable[[Connection], IssuedKey]
+) -> NewKey:
     """Store a new key; for a request whose answer got lost, replace the key in the record that it stored."""
     ring, again, idempotency_key = service.part(KeyRing), claim.repeats, claim.key
 
-    def store(conn: Connection) -> Issued:
+    def store(conn: Connection) -> IssuedKey:
         earlier = None
         if again and idempotency_key is not None:
             earlier = ring.reissue(conn, principal, idempotency_key, live=_is_live(service))

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from app.api.fields import Answer, ApprovalId, Identifier, ListAnswer, Page, PolicyId, Time, Usdc, WalletId
+from app.api.fields import ApprovalId, Identifier, ListResponse, Page, PolicyId, ResponseBody, Time, Usdc, WalletId
 from app.core.actors import Actor
 from app.core.transaction_types import Purpose
 
@@ -16,7 +16,7 @@ class ListApprovals(Page):
     wallet_id: Identifier | None = None
 
 
-class Approval(Answer):
+class Approval(ResponseBody):
     """The approval of one payment, escrow or allowance, as its `type` says.
 
     While it is pending, `expires_at` ends the time to decide; afterwards, the time to pay. `chain_address` is its
@@ -45,5 +45,5 @@ class Approval(Answer):
     decided_at: Time | None
 
 
-class ApprovalPage(ListAnswer[Approval]):
+class ApprovalPage(ListResponse[Approval]):
     """One page of approvals, newest first."""

@@ -38,13 +38,13 @@ from app.store.approvals import OnChainApproval, approval, open_approval
 from app.store.attempts import Attempt, pending_changes
 from app.store.audit import append
 from app.store.wallets import WalletRecord
-from app.submission.chain_state import require_whole
-from app.submission.changes import resumed, submit
+from app.submission.chain_state import require_no_gap
+from app.submission.changes import earlier_outcome, submit
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.pending_changes import wait_for_earlier
-from app.submission.plan import Plan, PlanType, RefusedError
+from app.submission.pending_changes import require_no_pending_change
+from app.submission.plan import Plan, PlanType, SimulationFailedError
 from app.submission.program_errors import business_error, error_name
 from app.wallets import service as wallets
 
@@ -108,12 +108,12 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
     )
 
 
-def is_unusable(service: Service, refused: RefusedError) -> bool:
+def is_unusable(service: Service, refused: SimulationFailedError) -> bool:
     """Whether a simulation failed because of the approval: it is used up, or gone in a way the read models lack."""
-    return _is_gone(refused) or error_name(service.codec, refused) in _UNUSABLE
+    return _is_rolled_back(refused) or error_name(service.codec, refused) in _UNUSABLE
 
 
-def _is_gone(refused: RefusedError) -> bool:
+def _is_rolled_back(refused: SimulationFailedError) -> bool:
     """Whether an instruction failed without a program's own error, as it does for a missing account."""
     return refused.simulation.failed_instruction is not None and refused.simulation.custom_error is None
 
@@ -154,7 +154,7 @@ async def approve(service: Service, principal: Principal, claim: Claim, approval
     if claim.attempt is None:
         await _find(service, principal, approval_id)
     async with service.locks.hold(LockScope.APPROVAL, approval_id):
-        if await resumed(service, claim) is None:
+        if await earlier_outcome(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
             if found.status == "pending":
                 await _submit(service, claim, found, _plan(service, principal, found, await _approval(service, found)))
@@ -171,7 +171,7 @@ async def reject(service: Service, principal: Principal, claim: Claim, approval_
     if claim.attempt is None:
         await _find(service, principal, approval_id)
     async with service.locks.hold(LockScope.APPROVAL, approval_id):
-        if await resumed(service, claim) is None:
+        if await earlier_outcome(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
             if found.on_chain == "open":
                 plan = _plan(service, principal, found, await _withdrawal(service, found), rejects=True)
@@ -194,9 +194,11 @@ async def _find(service: Service, principal: Principal, approval_id: str) -> App
 
 async def _up_to_date(service: Service, principal: Principal, approval_id: str) -> ApprovalRequest:
     """Return the approval as the chain has it, once no earlier decision on it can land any more."""
-    await wait_for_earlier(service, principal.org, _DECISIONS, where=lambda earlier: earlier.recipient == approval_id)
+    await require_no_pending_change(
+        service, principal.org, _DECISIONS, where=lambda earlier: earlier.recipient == approval_id
+    )
     wallet_id = (await _find(service, principal, approval_id)).wallet_id
-    await require_whole(service, (await wallets.find(service, principal.org, wallet_id)).vault)
+    await require_no_gap(service, (await wallets.find(service, principal.org, wallet_id)).vault)
     return await _find(service, principal, approval_id)
 
 
@@ -276,8 +278,8 @@ def _state(found: ApprovalRequest) -> tuple[str, str | None]:
 async def _submit(service: Service, claim: Claim, found: ApprovalRequest, plan: Plan) -> None:
     try:
         await submit(service, plan, claim)
-    except RefusedError as refused:
-        if _is_gone(refused):
+    except SimulationFailedError as refused:
+        if _is_rolled_back(refused):
             # A payment has just used the approval.
             raise ConflictError("idempotency_in_progress", _AT_ONCE) from None
         await service.catch_up()

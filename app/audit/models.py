@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from app.api.fields import Answer, End, Identifier, ListAnswer, Moment, Page, Time
+from app.api.fields import End, Identifier, ListResponse, Moment, Page, ResponseBody, Time
 from app.core.actors import ACTOR_TYPES, Actor
 from app.store.audit_actions import Action
 
@@ -34,7 +34,7 @@ class ListAuditLog(Page):
     to: End | None = None
 
 
-class AuditLogEntry(Answer):
+class AuditLogEntry(ResponseBody):
     """One entry. `hash` is the SHA-256 of the hash before it and of all other members as canonical JSON (RFC 8785)."""
 
     number: int
@@ -49,14 +49,14 @@ class AuditLogEntry(Answer):
     hash: str
 
 
-class UnreadableAuditEntry(Answer):
+class UnreadableAuditEntry(ResponseBody):
     """An entry that somebody altered in the database so that it cannot be shown any more."""
 
     number: int
     reason: str
 
 
-class AuditLogPage(ListAnswer[AuditLogEntry]):
+class AuditLogPage(ListResponse[AuditLogEntry]):
     """One page of the audit log, the highest number first. `unreadable` names the entries that cannot be shown."""
 
     unreadable: list[UnreadableAuditEntry]

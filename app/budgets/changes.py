@@ -21,14 +21,14 @@ from app.projection.differences import shown_limits
 from app.store.audit import NewLogEntry, append
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, put_budget_details
 from app.store.feed import append_event
-from app.submission.changes import resumed
+from app.submission.changes import earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.offline import authority_of, refuse_needless
-from app.submission.pending_changes import wait_for_earlier
+from app.submission.offline import authority_of, refuse_unneeded_offline
+from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Authority, Plan, PlanType
-from app.submission.versioned_changes import OutdatedError, send_current, submit_current
+from app.submission.versioned_changes import OutdatedVersionError, send_versioned, submit_versioned
 
 _UPDATE, _CLOSE = PlanType("update_budget"), PlanType("close_budget")
 PLAN_TYPES = (*budgets.PLAN_TYPES, _UPDATE, _CLOSE)
@@ -65,12 +65,12 @@ async def update(request: BudgetChange, body: UpdateBudget) -> Budget:
     if request.claim.attempt is None:
         await request.find()
     if "name" in body.model_fields_set:
-        refuse_needless(request.claim, field="name")
+        refuse_unneeded_offline(request.claim, field="name")
     async with service.locks.hold(LockScope.POLICY, f"{org}/{request.budget_id}"):
         if not done:
-            landed = await resumed(service, request.claim) is not None
+            landed = await earlier_outcome(service, request.claim) is not None
             if not landed and body.model_fields_set.intersection(budgets.LIMITS):
-                await send_current(request, "budget", lambda before: _limit(request, before, body))
+                await send_versioned(request, "budget", lambda before: _limit(request, before, body))
             elif not landed:
                 request.check(await request.find())
             if "name" in body.model_fields_set:
@@ -85,8 +85,8 @@ async def delete(request: BudgetChange) -> Budget:
     """
     service, org = request.service, request.principal.org
     async with service.locks.hold(LockScope.POLICY, f"{org}/{request.budget_id}"):
-        if await resumed(service, request.claim) is None:
-            await send_current(request, "budget", lambda before: _close(request, before))
+        if await earlier_outcome(service, request.claim) is None:
+            await send_versioned(request, "budget", lambda before: _close(request, before))
     return await deleted(service, org, request.budget_id)
 
 
@@ -105,9 +105,9 @@ async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget
     if limits == before.limits:
         # An earlier change that lands after this answer would undo what the answer reports.
         mine = request.budget_id
-        await wait_for_earlier(service, org, {_UPDATE.name}, where=lambda earlier: earlier.recipient == mine)
+        await require_no_pending_change(service, org, {_UPDATE.name}, where=lambda earlier: earlier.recipient == mine)
         if (await request.find()).version != before.version:
-            raise OutdatedError
+            raise OutdatedVersionError
         return
     authority = await authority_of(service, org, request.claim)
     instruction = service.instructions(org).update_budget(
@@ -149,7 +149,7 @@ async def _submit(
         recipient=request.budget_id,
         entry=entry,
     )
-    await submit_current(request.service, plan, request.claim, outdated=_OUTDATED)
+    await submit_versioned(request.service, plan, request.claim, outdated=_OUTDATED)
 
 
 async def _rename(request: BudgetChange, name: str) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.api.fields import Answer, BudgetId, IdempotencyKey, Limit, Name, Time, Usdc
+from app.api.fields import BudgetId, IdempotencyKey, Limit, Name, ResponseBody, Time, Usdc
 from app.api.partial_body import PartialBody
 
 
@@ -29,7 +29,7 @@ class UpdateBudget(CreateBudget):
     name: Name = Field(default="")
 
 
-class BudgetConsumption(Answer):
+class BudgetConsumption(ResponseBody):
     """What the wallets of a budget have paid: in the last 24 hours, in this UTC month, and how often in the last hour.
 
     The windows move on in steps of 15 minutes and of one minute, as the program counts.
@@ -40,7 +40,7 @@ class BudgetConsumption(Answer):
     payments_in_hour: int
 
 
-class BudgetHeadroom(Answer):
+class BudgetHeadroom(ResponseBody):
     """What they may still pay, by each limit; null where it is not set."""
 
     day: Usdc | None
@@ -48,7 +48,7 @@ class BudgetHeadroom(Answer):
     payments_in_hour: int | None
 
 
-class Budget(Answer):
+class Budget(ResponseBody):
     """A budget. `version` increases with every change of its limits, and no two budgets ever have the same."""
 
     budget_id: BudgetId
@@ -65,7 +65,7 @@ class Budget(Answer):
     created_at: Time
 
 
-class BudgetList(Answer):
+class BudgetList(ResponseBody):
     """All budgets of the organisation, oldest first."""
 
     data: list[Budget]

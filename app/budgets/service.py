@@ -17,8 +17,8 @@ from app.core.timestamps import iso_ms
 from app.projection.differences import shown_limits
 from app.store.attempts import Attempt
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, budgets, put_budget_details
-from app.submission.chain_state import absent
-from app.submission.changes import carry_out, resumed
+from app.submission.chain_state import pending_or_missing
+from app.submission.changes import carry_out, earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.offline import authority_of
@@ -44,7 +44,9 @@ async def find(service: Service, org: str, identifier: str) -> BudgetRecord:
 async def _missing(service: Service, org: str, identifier: str) -> ApiError:
     """Return the error for a budget that the read models lack, which may be pending."""
     unknown = NotFoundError("budget_not_found")
-    return await absent(service, org, _CREATE.name, lambda attempt: attempt.recipient == identifier, unknown)
+    return await pending_or_missing(
+        service, org, _CREATE.name, lambda attempt: attempt.recipient == identifier, unknown
+    )
 
 
 async def get(service: Service, principal: Principal, identifier: str) -> Budget:
@@ -69,7 +71,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     """Create a budget that no wallet is in yet."""
     org = principal.org
     identifier = (claim.attempt.recipient if claim.attempt else None) or budget_id(new_key())
-    if await resumed(service, claim) is not None:
+    if await earlier_outcome(service, claim) is not None:
         return await get(service, principal, identifier)
     authority = await authority_of(service, org, claim)
     address = service.addresses.budget(Pubkey.from_string(org), budget_key(identifier))

@@ -238,7 +238,7 @@ class ChainClient:
         except ValueError as error:
             raise ChainUnavailable("the node's answer lacks the chain's clock") from error
 
-    async def final_block(self, slot: int) -> BlockContent | None:
+    async def finalized_block(self, slot: int) -> BlockContent | None:
         """Return the finalized block of a slot, `None` for one that was skipped, or that the node has lost.
 
         Raises `RpcError` if the slot is not final yet, or older than what the node has.
@@ -251,7 +251,7 @@ class ChainClient:
                 return None
             raise
 
-    async def last_final_block(self) -> Block:
+    async def last_finalized_block(self) -> Block:
         """Return the newest block that can no longer be rolled back."""
         return await self._read("getEpochInfo", [{"commitment": "finalized"}], _block)
 

@@ -100,7 +100,7 @@ class Nodes:
             try:
                 answer, parts = await self._ask(node, body, patience)
                 slot = _as_of(parts) if dated else None
-                if not _is_there(parts) and slot is None and await self._has_seen(node, seen):
+                if not _is_there(parts) and slot is None and await self._is_fresh(node, seen):
                     # What it lacked before it said so may have come meanwhile.
                     answer, parts = await self._ask(node, body)
                     slot = seen
@@ -134,7 +134,7 @@ class Nodes:
             raise ChainUnavailable("the node claims a slot that the chain cannot have reached")
         return answer, parts
 
-    async def _has_seen(self, node: _Node, seen: int) -> bool:
+    async def _is_fresh(self, node: _Node, seen: int) -> bool:
         try:
             slot = whole(await Rpc(node.transport).call("getSlot", _CONFIRMED))
         except (ValueError, RpcError):
@@ -194,11 +194,11 @@ class Nodes:
         """Ask all nodes how far they are, at first before anything else and from then on beside it."""
         if self._looking is None and time.monotonic() - self._looked > _LOOK_EVERY:
             self._looked = time.monotonic()
-            self._looking = asyncio.create_task(self._look_at_all())
+            self._looking = asyncio.create_task(self._poll_all())
         if self._looking is not None and not any(one.up for one in self._nodes):
             await asyncio.shield(self._looking)
 
-    async def _look_at_all(self) -> None:
+    async def _poll_all(self) -> None:
         try:
             found = await asyncio.gather(*(self._slot_of(one) for one in self._nodes))
             # The freshest first: seen after one that lags, it would seem to be impossibly far ahead.

@@ -42,7 +42,7 @@ class NonceAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class NoncePlace:
+class NonceAddress:
     """Where a nonce account is: derived from who pays for it, so that it needs no key and is found again."""
 
     payer: Pubkey

@@ -25,7 +25,7 @@ from app.database.interface import WRITE_ERRORS
 from app.server.databases import data_name, require_file
 from app.store.audit import append
 from app.store.audit_actions import Action
-from app.store.guard import forgotten, mark_checked, mark_restored
+from app.store.guard import forgotten_transactions, mark_checked, mark_restored
 from app.store.organisations import organisations
 
 _MIN_PASSPHRASE = 12
@@ -123,7 +123,7 @@ def _declare_checked(settings: Settings, *, gap_checked: bool) -> None:
         if not db.write_now(_check):
             raise ConfigurationError(f"{data_name(settings)} was not restored and has lost no commits")
         for one in db.read_now(organisations):
-            for event in db.read_now(partial(forgotten, org=one.org)):
+            for event in db.read_now(partial(forgotten_transactions, org=one.org)):
                 shown = event.payload
                 where = f"{shown.get('wallet_id', one.org_id)} to {shown['recipient']}"
                 click.echo(f"{event.signature} {shown['timestamp']} {where} {shown['amount']} USDC")

@@ -21,8 +21,8 @@ from app.database.migrations import upgrade as upgrade_schema
 from app.database.postgres.engine import SETTING, database_name, engine_of
 from app.exports.exporter import CHUNK
 from app.server.data_folder import FolderChain, node_name, remembered
-from app.server.databases import require_here
-from app.store.copying import CommitDoubtError, Copied, Source, commit, copy, receiving, require_empty
+from app.server.databases import require_not_moved
+from app.store.copying import CommitDoubtError, CopyReport, Source, commit, copy, receiving, require_empty
 from app.store.exports import put_chunk, with_status
 from app.store.organisations import organisations
 from indexer import EventStore
@@ -68,7 +68,7 @@ def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
     url, paths = _url(settings), settings.paths()
     if not paths.database.is_file():
         raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
-    require_here(paths)
+    require_not_moved(paths)
     with alone_on(paths), closing(SqliteDatabase(paths.database)) as db:
         name, done = db.read_now(lambda conn: _copy(conn, settings, url))
     click.echo(f"{name}: {done.rows} rows in {done.tables} tables, as many as in {paths.root}")
@@ -79,7 +79,7 @@ def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
     click.echo(f"Keep {paths.keys}: it belongs to the database. Nothing serves from {paths.database} any more.")
 
 
-def _copy(own: Connection, settings: Settings, url: str) -> tuple[str, Copied]:
+def _copy(own: Connection, settings: Settings, url: str) -> tuple[str, CopyReport]:
     paths, chain = settings.paths(), remembered(own)
     if chain is not None and settings.rpc_url is not None:
         asyncio.run(_require_same_chain(settings, chain))

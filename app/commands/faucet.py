@@ -29,8 +29,8 @@ from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.localnet import genesis
 from app.localnet.genesis import USDC_MINT
-from app.server.data_folder import beside_service, folder_chain, node_name
-from app.submission.plan import distinct
+from app.server.data_folder import folder_chain, node_name, sidecar_settings
+from app.submission.plan import with_random_compute_limit
 
 _PATIENCE = 30.0
 
@@ -50,7 +50,7 @@ def faucet_usdc(address: Pubkey, amount: int, **given: Any) -> None:
 
     ADDRESS is a token account, such as an organisation's reserve, or an owner, whose token account is made if needed.
     """
-    settings = beside_service(settings_of(**given))
+    settings = sidecar_settings(settings_of(**given))
     tokens, signature = asyncio.run(_mint(settings, address, amount))
     click.echo(f"{format_usdc(amount)} USDC minted into {tokens}: {signature}")
 
@@ -103,7 +103,7 @@ def _require_usdc(address: Pubkey, data: bytes) -> None:
 
 async def _land(chain: ChainClient, instructions: Sequence[Instruction], key: Keypair) -> str:
     blockhash = await chain.blockhash()
-    signed = sign(distinct(instructions), payer=key, blockhash=blockhash.hash)
+    signed = sign(with_random_compute_limit(instructions), payer=key, blockhash=blockhash.hash)
     simulation = await chain.simulate(signed.raw)
     if simulation.err is not None:
         raise ConfigurationError(f"the chain refuses the transfer: {simulation.err}")

@@ -9,7 +9,7 @@ import click
 from app.commands._loop import run as run_long
 from app.commands._sidecar import running_sidecar
 from app.commands.command_options import data_folder, rpc_url, settings_of, usdc_mint
-from app.server.data_folder import beside_service, node_name
+from app.server.data_folder import node_name, sidecar_settings
 
 
 @click.command()
@@ -18,7 +18,7 @@ from app.server.data_folder import beside_service, node_name
 @usdc_mint
 def keeper(**given: Any) -> None:
     """Run the keeper alone, on the service's data: refunds, freezes of expired policies, top-ups."""
-    settings = beside_service(settings_of(**given, keeper=True))
+    settings = sidecar_settings(settings_of(**given, keeper=True))
 
     async def run() -> None:
         async with running_sidecar(settings):

@@ -14,7 +14,7 @@ from app.commands.role import amount_argument, change_options, withdraw_from_res
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
 from app.organisations import service as organisations
-from app.server.data_folder import beside_service
+from app.server.data_folder import sidecar_settings
 from app.store.organisations import organisations as all_organisations
 from app.store.organisations import reserve
 
@@ -36,7 +36,7 @@ def orgs() -> None:
 def create_org(org_id: str, **given: Any) -> None:
     """Create an organisation on the chain, and an admin key for it. Its id has 1 to 64 of a-z, 0-9 and -."""
     organisations.check_id(org_id)
-    settings = beside_service(settings_of(**given, keeper=False))
+    settings = sidecar_settings(settings_of(**given, keeper=False))
 
     async def run() -> None:
         async with running_sidecar(settings) as service:

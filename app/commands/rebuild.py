@@ -8,7 +8,7 @@ import click
 
 from app.commands._sidecar import alone_on
 from app.commands.command_options import data_folder, settings_of
-from app.database.leases import living_nodes
+from app.database.leases import count_live_nodes
 from app.projection.projector import Projector
 from app.server.bootstrap import open_state
 from app.server.databases import may_have_data, open_events
@@ -27,7 +27,7 @@ def rebuild(data_dir: Path | None) -> None:
     with ExitStack() as stack:
         stack.enter_context(alone_on(paths))
         db = stack.enter_context(closing(open_state(settings)[0]))
-        if db.node and (nodes := db.read_now(living_nodes)):
+        if db.node and (nodes := db.read_now(count_live_nodes)):
             raise click.ClickException(f"{nodes} nodes serve on the {db.name}; stop them first")
         events = stack.enter_context(closing(open_events(settings, db)))
 

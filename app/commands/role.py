@@ -24,12 +24,12 @@ from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.core.signers import file_of, install_next, next_key, read_key, write_secret
 from app.organisations import roles as organisation_roles
-from app.server.data_folder import beside_existing
+from app.server.data_folder import existing_sidecar_settings
 from app.store.organisations import organisations as all_organisations
 from app.submission.changes import carry_out
 from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.offline import authority_with
+from app.submission.offline import local_authority
 from app.submission.plan import Authority, AwaitingSignatureError, Plan
 
 #: Lamports that a replaced fee payer keeps, so that what it signed before can still land.
@@ -88,7 +88,7 @@ class _Signing:
             )
         if key.pubkey() != address:
             raise ConfigurationError(f"the key is that of {key.pubkey()}; it must be that of {address}")
-        return authority_with(key)
+        return local_authority(key)
 
     async def run(self, service: Service, change: Awaitable[None], label: str | None = None) -> bool:
         """Await a change; returns false if it waits for a signature, in a file whose name ends with the label."""
@@ -108,7 +108,7 @@ class _Signing:
 def _change(given: dict[str, Any], signer: str, change: Change) -> bool:
     """Carry out a change that the holder of the role ``signer`` signs; returns whether it is in force."""
     org, key_file, offline_file = given.pop("org"), given.pop("key_file"), given.pop("offline_file")
-    settings = beside_existing(settings_of(**given, keeper=False))
+    settings = existing_sidecar_settings(settings_of(**given, keeper=False))
     signing = _Signing(key_file, offline_file)
 
     async def run() -> bool:
@@ -148,7 +148,7 @@ def amount_argument(ctx: click.Context, param: click.Parameter, text: str) -> in
 @org_option
 def show_roles(org: str | None, **given: Any) -> None:
     """Show the addresses that the chain obeys."""
-    settings = beside_existing(settings_of(**given, keeper=False))
+    settings = existing_sidecar_settings(settings_of(**given, keeper=False))
 
     async def run() -> None:
         async with running_sidecar(settings) as service:
@@ -214,7 +214,7 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
     Repeat the command after a signature made elsewhere has landed. Old keys are kept as ROLE.old.json, ROLE.old-2.json
     and so on.
     """
-    settings = beside_existing(settings_of(**given, keeper=False))
+    settings = existing_sidecar_settings(settings_of(**given, keeper=False))
     name = f"{role.replace('-', '_')}_key"
     if getattr(settings, name) is not None:
         raise ConfigurationError(

@@ -18,7 +18,7 @@ from app.chain.nonces import NonceAccount
 from app.chain.transport import HttpTransport
 from app.core.signers import read_key, write_secret
 from app.core.text import plain
-from app.remote_signer.claims import Known, claims, confirmed, still_unproved
+from app.remote_signer.claims import ClaimedAccounts, proved_claims, unproved_claims, unproved_owners
 from app.remote_signer.facts import facts
 from app.remote_signer.inspection import Inspected, UnsafeTransactionError, inspect
 from idl.codec import Codec, load
@@ -68,11 +68,11 @@ def sign(
     source = "the file" if rpc_url is None else rpc_url
     if rpc_url is not None:
         accounts = asyncio.run(_read(rpc_url, found, codec))
-    known = Known(accounts, codec)
-    _show(f"Claims of {source}, proved by the signed bytes:", confirmed(found, known), "  proved claim: ")
-    _show(f"Claims of {source}, not proved:", claims(found, known), "  claim: ")
+    known = ClaimedAccounts(accounts, codec)
+    _show(f"Claims of {source}, proved by the signed bytes:", proved_claims(found, known), "  proved claim: ")
+    _show(f"Claims of {source}, not proved:", unproved_claims(found, known), "  claim: ")
     _show("Facts, from the signed bytes alone:", facts(found), "  ")
-    for place in still_unproved(found, known):
+    for place in unproved_owners(found, known):
         if str(place) not in accepted:
             unproved = (
                 f"{file} is not signed: owner not proved of the token account {place}. If you know its owner from"

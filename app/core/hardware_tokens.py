@@ -87,7 +87,7 @@ async def signature_by(signer: Signer, message: bytes) -> Signature:
     return await signer.sign(message) if isinstance(signer, TokenSigner) else signer.sign_message(message)
 
 
-class KeyTokens:
+class HardwareTokens:
     """Opens keys in tokens; those in one token share its session, because a process logs in once."""
 
     def __init__(self, limit: float) -> None:

@@ -58,7 +58,7 @@ def is_public_or_loopback(address: str) -> bool:
     return is_public(address) or ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-class Names:
+class HostResolver:
     """Looks names up in a few threads of its own.
 
     A lookup cannot be cancelled: its thread waits for a silent name server long after the caller gave up. In the event
@@ -125,7 +125,7 @@ class Outbound:
         share: int = 2,
     ) -> None:
         """Allow `lookups` lookups at a time, `share` of them for one owner; `lookup` replaces the system's resolver."""
-        self._names = Names(lookups, share=share)
+        self._names = HostResolver(lookups, share=share)
         self._lookup = lookup
         self._allowed = allowed
         # A kept connection belongs to an address, but its certificate was checked for one name only.
@@ -142,7 +142,7 @@ class Outbound:
     ) -> AsyncIterator[httpx.Response]:
         """Send a request for the URL's owner and yield the response with its body unread; sets no timeout.
 
-        Raises ForbiddenAddressError, httpx.HTTPError and the errors of `Names`.
+        Raises ForbiddenAddressError, httpx.HTTPError and the errors of `HostResolver`.
         """
         host = url.raw_host.decode("ascii").rstrip(".")
         address = await self._address(host, url.port or _PORTS[url.scheme], owner)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.core.hardware_tokens import KeyTokens
+from app.core.hardware_tokens import HardwareTokens
 from app.core.pkcs11_uri import SCHEME
 from app.core.settings import Settings
 from app.core.signers import KeyFileError, Signer, Signers, create_key, read_key
@@ -15,7 +15,7 @@ def load_or_create(folder: Path, settings: Settings, *, create: bool) -> Signers
     With ``create``, for a new data folder, creates the missing files in it. Later, a missing authority or arbiter was
     taken offline on purpose. Raises KeyFileError if the fee payer or the operator is missing, or a named key.
     """
-    tokens = KeyTokens(settings.pkcs11_timeout)
+    tokens = HardwareTokens(settings.pkcs11_timeout)
     named: Mapping[str, str | None] = {
         "fee_payer": settings.fee_payer_key,
         "operator": settings.operator_key,

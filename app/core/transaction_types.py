@@ -36,7 +36,7 @@ Purpose = Literal["payment", "escrow", "allowance"]
 PURPOSES: Sequence[Purpose] = get_args(Purpose)
 """What an approval is for, by the program's code."""
 
-Lane = Literal["enforced", "allowance"]
+SettlementPath = Literal["enforced", "allowance"]
 """How a paid resource is paid: by the program's payment itself, or by a delegate out of an allowance."""
 ENFORCED: Final = "enforced"
 ALLOWANCE: Final = "allowance"

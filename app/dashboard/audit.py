@@ -19,7 +19,7 @@ from app.store.audit_actions import Action
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class AuditLine:
     """An entry of the audit log, and what a page calls who is behind it."""
 
     entry: AuditLogEntry
@@ -61,16 +61,16 @@ async def show(view: View) -> Response:
     )
 
 
-async def about(view: View, identifier: str, limit: int) -> list[Recorded]:
+async def about(view: View, identifier: str, limit: int) -> list[AuditLine]:
     """Return the newest entries about an object."""
     query = ListAuditLog(object=identifier, limit=limit)
     return await recorded(view, (await audit.page(view.service, view.principal, query)).data)
 
 
-async def recorded(view: View, entries: Sequence[AuditLogEntry]) -> list[Recorded]:
+async def recorded(view: View, entries: Sequence[AuditLogEntry]) -> list[AuditLine]:
     """Return entries with the names of who is behind them."""
     names = await names_of(view.service, view.principal.org, {one.actor for one in entries})
-    return [Recorded(one, names[one.actor]) for one in entries]
+    return [AuditLine(one, names[one.actor]) for one in entries]
 
 
 def _text(name: str, value: Any) -> Words:

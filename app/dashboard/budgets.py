@@ -21,18 +21,18 @@ from app.dashboard.forms.budget import (
     bars,
     check,
     fields_of,
+    merge_concurrent_edits,
     new,
     sentences,
     shown_by,
     tag_of,
-    take_over,
     typed_differences,
     wanted,
 )
-from app.dashboard.forms.error_messages import changed_meanwhile
+from app.dashboard.forms.error_messages import concurrent_edit
 from app.dashboard.forms.formatting import Words
 from app.dashboard.forms.policy_sentences import LABELS
-from app.dashboard.forms.review import Question, Shift, ask
+from app.dashboard.forms.review import BeforeAfter, Review, ask
 from app.dashboard.forms.submit_once import once
 from app.dashboard.forms.vault_lookup import labelled, vault_named
 from app.dashboard.pages import View, action, page
@@ -74,7 +74,7 @@ async def show(view: View) -> Response:
     found = await look(view, view.path("budget_id"))
     editable = view.principal.role in ADMINS
     typed = "was_name" in dict(view.form)
-    since = take_over(view, found) if typed else []
+    since = merge_concurrent_edits(view, found) if typed else []
     if not typed:
         # What was typed into the other form of the page stays.
         view.form = [*view.form, *fields_of(shown_by(found), found)]
@@ -124,14 +124,14 @@ async def review(view: View) -> Response:
     found = await look(view, view.path("budget_id"))
     _wanted(view)
     if view.typed("expected_version") != tag_of(found):
-        raise changed_meanwhile("budget", found.version)
-    shifts = [Shift(one.label, str(one.before), str(one.after)) for one in typed_differences(view)]
+        raise concurrent_edit("budget", found.version)
+    shifts = [BeforeAfter(one.label, str(one.before), str(one.after)) for one in typed_differences(view)]
     text = "No vault is in it, so no agent notices."
     if found.wallet_count:
         vaults = "1 vault is" if found.wallet_count == 1 else f"{found.wallet_count:,} vaults are"
         text = f"{vaults} in it, and bound at once. What was spent stays counted."
     path = view.url("budgets", found.budget_id)
-    return ask(view, Question(f"Change {found.name}", text, shifts, "Save", path, _HERE, moves=False))
+    return ask(view, Review(f"Change {found.name}", text, shifts, "Save", path, _HERE, moves=False))
 
 
 @action(roles=ADMINS, back=show, step_up=True)

@@ -19,7 +19,7 @@ from app.dashboard.site import HEADERS
 from app.people import company, sessions
 from app.people import service as people
 from app.people.company import Browser, Purpose
-from app.people.models import CompanyAnswer, JoinRequest
+from app.people.models import CompanyCallback, JoinRequest
 from app.people.openid import Identity, SignInRefusedError, SignInUnavailableError
 from app.store.audit import SERVICE
 from app.store.identities import OpenIdRequest
@@ -54,7 +54,7 @@ async def step_up(view: View) -> str:
 @page(roles=None)
 async def returned(view: View) -> Response:
     """Show that the browser is back, and send on what it brought."""
-    brought = {name: view.request.query_params.get(name, "") for name in CompanyAnswer.model_fields}
+    brought = {name: view.request.query_params.get(name, "") for name in CompanyCallback.model_fields}
     if not brought["state"]:
         return RedirectResponse(view.url(), 303, headers=HEADERS)
     return view.render("company.html", brought=brought)
@@ -64,7 +64,7 @@ async def returned(view: View) -> Response:
 async def finish(view: View) -> Response:
     """Sign in, join or confirm, as this browser began to."""
     _require(view)
-    answer, browser, begun = view.body(CompanyAnswer), _browser(view), None
+    answer, browser, begun = view.body(CompanyCallback), _browser(view), None
     try:
         begun = await company.take(view.service, browser, answer.state)
         identity = await company.identify(view.service, browser, begun, answer)
@@ -82,7 +82,7 @@ async def finish(view: View) -> Response:
         await _record(view, error, begun)
         raise
     location = view.url(done="joined-company") if begun.purpose == "join" else view.url()
-    fresh = identity.shown_since(begun.started_at)
+    fresh = identity.authenticated_since(begun.started_at)
     return await enter(view, who, "openid", location, stepped_up=fresh)
 
 

@@ -13,9 +13,9 @@ from app.dashboard.forms.submit_once import once
 from app.dashboard.forms.vault_lookup import vault_named
 from app.dashboard.pages import View, action, page
 from app.store.audit import append
-from app.store.guard import forgotten, mark_checked
+from app.store.guard import forgotten_transactions, mark_checked
 from app.store.wallets import labels
-from app.submission.restoration import Restoration
+from app.submission.database_guard import DatabaseGuard
 
 #: Choices for how long a rotated key still works, in seconds.
 _OVERLAPS = (
@@ -48,22 +48,22 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
         overlaps=_OVERLAPS,
         identity=service.identity,
         report=await view.request.app.state.health.report(),
-        guard=service.part(Restoration).state(by.org),
-        forgotten=await service.db.read(lambda conn: forgotten(conn, by.org)),
+        guard=service.part(DatabaseGuard).state(by.org),
+        forgotten=await service.db.read(lambda conn: forgotten_transactions(conn, by.org)),
     )
 
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def release(view: View) -> str:
     """Declare that the organisation's gap is checked."""
-    by, restoration = view.principal, view.service.part(Restoration)
+    by, database_guard = view.principal, view.service.part(DatabaseGuard)
 
     def check(conn: Connection) -> None:
         if mark_checked(conn, by.org):
             append(conn, by.entry("backup.gap_checked"))
 
     await view.service.db.write(check)
-    await restoration.tick()
+    await database_guard.tick()
     return view.url("developers", done="gap-checked")
 
 

@@ -11,7 +11,7 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import BusinessError, RequestError
 from app.core.timestamps import parse_iso_ms
 from app.dashboard.forms.formatting import span, usdc
-from app.dashboard.forms.review import Question, Shift, ask
+from app.dashboard.forms.review import BeforeAfter, Review, ask
 from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
 from app.escrows import service as escrows
@@ -83,17 +83,19 @@ async def review(view: View) -> Response:
     if found.status != DISPUTED:
         raise BusinessError("escrow_not_disputed" if found.status == LOCKED else "escrow_already_settled")
     released = settlement.share_of(found, body)
-    paying = await wallets.find(service, by.org, found.wallet_id)
-    shifts = [Shift.of("Locked in the escrow", found.amount, 0)]
+    payer = await wallets.find(service, by.org, found.wallet_id)
+    shifts = [BeforeAfter.of("Locked in the escrow", found.amount, 0)]
     name, held = await _receiver(service, found)
     shifts.append(
-        Shift(name, "unknown", f"{usdc(released)} more") if held is None else Shift.of(name, held, held + released)
+        BeforeAfter(name, "unknown", f"{usdc(released)} more")
+        if held is None
+        else BeforeAfter.of(name, held, held + released)
     )
     back = found.amount - released
-    shifts.append(Shift.of(f"{paying.label or paying.wallet_id}, which pays", paying.balance, paying.balance + back))
+    shifts.append(BeforeAfter.of(f"{payer.label or payer.wallet_id}, which pays", payer.balance, payer.balance + back))
     text = f"{usdc(released)} USDC go to the receiver, {usdc(back)} USDC back to the payer. The decision is final."
     path = view.url("disputes", found.escrow_id, "decide")
-    return ask(view, Question(f"Decide: {body.decision}", text, shifts, "Decide", path, _HERE))
+    return ask(view, Review(f"Decide: {body.decision}", text, shifts, "Decide", path, _HERE))
 
 
 @action(roles=ADMINS, back=of_escrow, step_up=True)

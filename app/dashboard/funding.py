@@ -12,7 +12,7 @@ from app.api.forms import Arguments, InvalidFormError, validated
 from app.core.errors import BusinessError, RequestError
 from app.dashboard.fleet import addresses
 from app.dashboard.forms.formatting import usdc
-from app.dashboard.forms.review import Question, Shift, ask
+from app.dashboard.forms.review import BeforeAfter, Review, ask
 from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
 from app.organisations.deposits import deposit_address
@@ -71,12 +71,12 @@ async def review_many(view: View) -> Response:
     receiving = await overview.receivers(view.service, view.principal, body)
     total = sum(one.amount for one in body.allocations)
     reserve = await _reserve(view, total)
-    shifts = [Shift.of("Reserve", reserve, reserve - total)]
+    shifts = [BeforeAfter.of("Reserve", reserve, reserve - total)]
     for wallet, one in zip(receiving, body.allocations, strict=True):
-        shifts.append(Shift.of(_name(wallet), wallet.balance, wallet.balance + one.amount))
+        shifts.append(BeforeAfter.of(_name(wallet), wallet.balance, wallet.balance + one.amount))
     vaults = f"{len(receiving)} vaults" if len(receiving) > 1 else _name(receiving[0])
     text = f"{usdc(total)} USDC move from the reserve to {vaults}, in one transaction: all of it or nothing."
-    return ask(view, Question("Fund vaults", text, shifts, "Fund", view.url("funding", "fund"), _HERE))
+    return ask(view, Review("Fund vaults", text, shifts, "Fund", view.url("funding", "fund"), _HERE))
 
 
 @action(roles=OPERATORS, back=show, step_up=True)
@@ -106,11 +106,11 @@ async def review_fund(view: View) -> Response:
     amount = _money(view, FundWallet, _FUND).amount
     reserve = await _reserve(view, amount, _FUND)
     shifts = (
-        Shift.of("Reserve", reserve, reserve - amount),
-        Shift.of(_name(wallet), wallet.balance, wallet.balance + amount),
+        BeforeAfter.of("Reserve", reserve, reserve - amount),
+        BeforeAfter.of(_name(wallet), wallet.balance, wallet.balance + amount),
     )
     text = f"{usdc(amount)} USDC move from the reserve to {_name(wallet)}."
-    return ask(view, Question("Fund the vault", text, shifts, "Fund", _place(view, "fund"), _HERE))
+    return ask(view, Review("Fund the vault", text, shifts, "Fund", _place(view, "fund"), _HERE))
 
 
 @action(roles=OPERATORS, back=of_vault)
@@ -136,13 +136,13 @@ async def review_withdrawal(view: View) -> Response:
     amount = wallet.balance if asked is None else asked
     reserve = await _reserve(view, 0)
     shifts = (
-        Shift.of(_name(wallet), wallet.balance, wallet.balance - amount),
-        Shift.of("Reserve", reserve, reserve + amount),
+        BeforeAfter.of(_name(wallet), wallet.balance, wallet.balance - amount),
+        BeforeAfter.of("Reserve", reserve, reserve + amount),
     )
     text = f"{usdc(amount)} USDC move from {_name(wallet)} to the reserve."
     if asked is None:
         text = f"All that {_name(wallet)} holds then moves to the reserve: {usdc(amount)} USDC now."
-    return ask(view, Question("Withdraw", text, shifts, "Withdraw", _place(view, "withdraw"), _HERE))
+    return ask(view, Review("Withdraw", text, shifts, "Withdraw", _place(view, "withdraw"), _HERE))
 
 
 @action(roles=OPERATORS, back=of_vault, step_up=True)
@@ -161,15 +161,15 @@ async def review_topup(view: View) -> Response:
     body = _rule(view)
     rule = await topups.get(view.service, view.principal, wallet.wallet_id)
     shifts = (
-        Shift("Automatic top-up", "on" if rule.enabled else "off", "on" if body.enabled else "off"),
-        Shift("When the vault holds less than", usdc(rule.trigger_below), usdc(body.trigger_below)),
-        Shift("The reserve adds", usdc(rule.topup_amount), usdc(body.topup_amount)),
+        BeforeAfter("Automatic top-up", "on" if rule.enabled else "off", "on" if body.enabled else "off"),
+        BeforeAfter("When the vault holds less than", usdc(rule.trigger_below), usdc(body.trigger_below)),
+        BeforeAfter("The reserve adds", usdc(rule.topup_amount), usdc(body.topup_amount)),
     )
     text = f"{_name(wallet)} holds {usdc(wallet.balance)} USDC."
     if body.enabled and body.trigger_below is not None and wallet.balance < body.trigger_below:
         text += " That is less than the new limit: the reserve refills it at once."
     path = _place(view, "auto-topup")
-    return ask(view, Question("Automatic top-up", text, shifts, "Save the rule", path, _HERE, moves=False))
+    return ask(view, Review("Automatic top-up", text, shifts, "Save the rule", path, _HERE, moves=False))
 
 
 @action(roles=OPERATORS, back=of_vault)

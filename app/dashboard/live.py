@@ -52,7 +52,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FeedSnapshot:
     """What a look at the database found in one transaction."""
 
     events: list[FeedEvent]
@@ -126,7 +126,7 @@ class FeedHub:
             self._vaults |= vaults
 
     async def _read(self) -> None:
-        last: Look | None = None
+        last: FeedSnapshot | None = None
         checked = time.monotonic()
         self._vaults.clear()
         while len(self):
@@ -176,18 +176,18 @@ class FeedHub:
                 one.queue.put_nowait(message)
 
 
-def _moved(found: Look, last: Look | None) -> set[str]:
+def _moved(found: FeedSnapshot, last: FeedSnapshot | None) -> set[str]:
     """Return the organisations in which something changed that no event reports."""
     before = found.lengths if last is None else last.lengths
     longer = {org for org, length in found.lengths.items() if before.get(org, length) != length}
     return (found.moved | longer) - {event.org for event in found.events}
 
 
-def _look(conn: Connection, *, after: int | None, vaults: set[str], orgs: set[str]) -> Look:
+def _look(conn: Connection, *, after: int | None, vaults: set[str], orgs: set[str]) -> FeedSnapshot:
     moved = set(orgs_of_vaults(conn, vaults).values()) if vaults else set[str]()
     events = [] if after is None else feed_after(conn, after, _BATCH)
     position = events[-1].position if events else last_position(conn) if after is None else after
-    return Look(events, position, moved, log_lengths(conn, orgs))
+    return FeedSnapshot(events, position, moved, log_lengths(conn, orgs))
 
 
 class _Stream(EventSourceResponse):

@@ -15,7 +15,7 @@ from app.core.actors import Actor
 from app.core.errors import ApiError, RequestError, UnavailableError
 from app.core.identifiers import PRESET_POLICY_IDS
 from app.dashboard.actors import names_of
-from app.dashboard.forms.error_messages import changed_meanwhile
+from app.dashboard.forms.error_messages import concurrent_edit
 from app.dashboard.forms.policy import (
     FLAG_CHOICES,
     HOST_CHOICES,
@@ -37,7 +37,7 @@ from app.dashboard.forms.vault_lookup import labelled
 from app.dashboard.pages import View, action, page
 from app.policies import audit, changes
 from app.policies import service as policies
-from app.policies.changes import ChangeRequest
+from app.policies.changes import PolicyChange
 from app.policies.details import DETAILS
 from app.policies.models import ClonePolicy, CreatePolicy, Policy, PreviewPolicy, UpdatePolicy
 from app.policies.preview import preview
@@ -71,7 +71,7 @@ async def show(view: View) -> Response:
     """Show a policy; whoever may change it can do so here."""
     found = await _policy(view)
     typed = "name" in dict(view.form)
-    since = await _take_over(view, found) if typed else []
+    since = await _merge_concurrent_edits(view, found) if typed else []
     shown = shown_by(found)
     editable = view.principal.role == "admin" and found.policy_id not in PRESET_POLICY_IDS
     if not typed:
@@ -203,11 +203,11 @@ async def _wanted(view: View, found: Policy) -> dict[str, tuple[Any, Any]]:
     """Return what the form changes, from old to new. Raises ``version_conflict`` if it showed another version."""
     wanted = changed(shown_by(found), await meant(view))
     if view.typed("expected_version") != tag_of(found):
-        raise changed_meanwhile("policy", found.version)
+        raise concurrent_edit("policy", found.version)
     return wanted
 
 
-async def _take_over(view: View, found: Policy) -> list[_Change]:
+async def _merge_concurrent_edits(view: View, found: Policy) -> list[_Change]:
     """Return what others changed since the form was opened, and put it into the fields that were left as they were."""
     tag = view.typed("expected_version")
     if not tag or tag == tag_of(found):
@@ -258,9 +258,9 @@ def _raw_pairs(found: Shown) -> dict[str, tuple[Any, Any]]:
     return {name: (one["from"], one["to"]) for name, one in found.items()}
 
 
-def _request(view: View) -> ChangeRequest:
+def _request(view: View) -> PolicyChange:
     expected = Precondition([view.typed("expected_version")])
-    return ChangeRequest(view.service, view.principal, view.claim(), view.path("policy_id"), expected)
+    return PolicyChange(view.service, view.principal, view.claim(), view.path("policy_id"), expected)
 
 
 routes = [

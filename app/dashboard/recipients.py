@@ -9,7 +9,7 @@ from app.chain.rules import CATEGORIES
 from app.core.errors import NotFoundError
 from app.core.timestamps import parse_iso_ms
 from app.dashboard.forms.formatting import span
-from app.dashboard.forms.review import Question, Shift, ask
+from app.dashboard.forms.review import BeforeAfter, Review, ask
 from app.dashboard.pages import View, action, page
 from app.database.paging import InvalidCursorError
 from app.recipients import service as recipients
@@ -44,21 +44,21 @@ async def register(view: View) -> Response | str:
         view.form = [*((field, text) for field, text in view.form if field != "replaces"), ("replaces", replaces)]
         text = "Something else is registered there, which this replaces. Agents cannot pay by the name that goes."
         place = view.url("recipients")
-        return ask(view, Question("Replace a registration", text, shifts, "Replace", place, _HERE, moves=False))
+        return ask(view, Review("Replace a registration", text, shifts, "Replace", place, _HERE, moves=False))
     await recipients.put(view.service, view.principal, view.claim(), name, body)
     return view.url("recipients", done="registered-instead" if shifts else "registered")
 
 
-async def _replaced(view: View, name: str, address: str | None) -> list[Shift]:
+async def _replaced(view: View, name: str, address: str | None) -> list[BeforeAfter]:
     """Return the domain that an address loses to a new one, and the address that a domain leaves."""
     domain = normalise(name)
     if not address or domain is None:
         return []
     shifts, at_address, of_domain = [], await _registered(view, address), await _registered(view, domain)
     if at_address is not None and at_address.domain not in (None, domain):
-        shifts.append(Shift(f"Name of {address}", str(at_address.domain), domain))
+        shifts.append(BeforeAfter(f"Name of {address}", str(at_address.domain), domain))
     if of_domain is not None and of_domain.address != address:
-        shifts.append(Shift(f"Address of {domain}", of_domain.address, address))
+        shifts.append(BeforeAfter(f"Address of {domain}", of_domain.address, address))
     return shifts
 
 

@@ -16,7 +16,14 @@ from app.dashboard.pages import View, action, ask_first, page
 from app.dashboard.site import HEADERS
 from app.people import service as people
 from app.people import sessions
-from app.people.models import AdminKeySignIn, JoinRequest, JoinWithPasskey, NewPasskey, PasskeyAnswer, RegisteredPasskey
+from app.people.models import (
+    AdminKeySignIn,
+    JoinRequest,
+    JoinWithPasskey,
+    NewPasskey,
+    PasskeyResponse,
+    RegisteredPasskey,
+)
 from app.people.passkeys import Json
 from app.people.service import Visitor
 from app.store.people import has_org_without_people, has_people, invitation_by_digest, person
@@ -49,7 +56,7 @@ async def passkey_options(view: View) -> Response:
 @action(roles=None)
 async def sign_in_with_passkey(view: View) -> Response:
     """Sign in by passkey."""
-    body = view.body(PasskeyAnswer)
+    body = view.body(PasskeyResponse)
 
     def work(conn: Connection) -> Principal:
         found = person(conn, view.ceremony.used(conn, body.credential, "sign_in"))
@@ -162,7 +169,7 @@ async def _confirm(view: View, signed_in: sessions.SignedIn) -> None:
     if signed_in.person is None:
         confirmed = (await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key)).actor == by.actor
     else:
-        body = view.body(PasskeyAnswer)
+        body = view.body(PasskeyResponse)
         used = await view.service.db.write(lambda conn: view.ceremony.used(conn, body.credential, "step_up"))
         confirmed = used == by.actor.id
     if not confirmed:

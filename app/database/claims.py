@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from app.database.columns import metadata
-from app.database.leases import lives
+from app.database.leases import node_is_alive
 
 table = Table(
     "claims",
@@ -43,7 +43,7 @@ def claim(connection: Connection, key: Column[str], due: Select[Any], node: str)
     Rows that another node is claiming at this moment are passed over. Those that the node has already are among them.
     """
     kind = key.table.name
-    other = and_(table.c.kind == kind, table.c.id == key, table.c.node != node, lives(table.c.node))
+    other = and_(table.c.kind == kind, table.c.id == key, table.c.node != node, node_is_alive(table.c.node))
     chosen = due.where(~exists().where(other)).with_for_update(skip_locked=True, of=key.table).subquery()
     rows = insert(table).from_select(["kind", "id", "node"], select(literal(kind), chosen.c[0], literal(node)))
     taken = rows.on_conflict_do_update(
@@ -51,7 +51,7 @@ def claim(connection: Connection, key: Column[str], due: Select[Any], node: str)
         set_={"node": rows.excluded.node},
         # Asked again of the newest row: another may have claimed it after this statement began.
         # As a text, because SQLAlchemy would look through all claims: it relates no subquery to the table of an INSERT.
-        where=(table.c.node == node) | ~lives(literal_column("claims.node", String)),
+        where=(table.c.node == node) | ~node_is_alive(literal_column("claims.node", String)),
     )
     return list(connection.scalars(taken.returning(table.c.id)))
 
@@ -66,6 +66,6 @@ def release(connection: Connection, kind: str, key: str, node: str) -> None:
     connection.execute(_RELEASE, {"in_table": kind, "of": key, "by": node})
 
 
-def forget_dead_claims(connection: Connection) -> None:
+def delete_claims_of_dead_nodes(connection: Connection) -> None:
     """Delete the claims of dead nodes."""
-    connection.execute(delete(table).where(~lives(table.c.node)))
+    connection.execute(delete(table).where(~node_is_alive(table.c.node)))

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from app.core.errors import StorageUnavailableError
-from app.database.ledger import Ledger
+from app.database.commit_log import CommitLog
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
@@ -39,7 +39,7 @@ class Database(ABC):
     """The id of this process among those that serve on it at the same time; empty if only one can."""
     server: str = ""
     """The start time of the server that this process wrote to last; empty for a file."""
-    ledger: Ledger | None = None
+    ledger: CommitLog | None = None
     """Remembers committed attempts outside of the database, where that can lose commits."""
 
     def remember(self, tx_id: str, org: str) -> None:
@@ -59,7 +59,7 @@ class Database(ABC):
         the database. That spares statements, so what every payment writes should be.
         """
 
-    async def beside(self, work: Work[T]) -> T:
+    async def write_unordered(self, work: Work[T]) -> T:
         """Run a single statement that needs no order with other writes, and so waits for none where that is possible.
 
         It may be run twice if its connection is lost.

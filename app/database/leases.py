@@ -123,17 +123,17 @@ def release(connection: Connection, holder: str) -> None:
     connection.execute(update(table).where(table.c.holder == holder).values(expires_at=0))
 
 
-def living_nodes(connection: Connection) -> int:
+def count_live_nodes(connection: Connection) -> int:
     """Return how many nodes live."""
     return sum(name.startswith(NODE) for name in alive(connection))
 
 
-def lives(node: ColumnElement[str]) -> ColumnElement[bool]:
+def node_is_alive(node: ColumnElement[str]) -> ColumnElement[bool]:
     """Return the condition that the node with this id lives."""
     return exists().where(table.c.name == NODE + node, table.c.expires_at > _NOW)
 
 
-def forget_dead_nodes(connection: Connection, *, after: int) -> int:
+def delete_dead_nodes(connection: Connection, *, after: int) -> int:
     """Delete the leases of nodes that have been dead for so many milliseconds; returns their number."""
     dead = (table.c.name.startswith(NODE) | table.c.name.startswith(API)) & (table.c.expires_at < _NOW - after)
     return connection.execute(delete(table).where(dead)).rowcount

@@ -15,7 +15,7 @@ from app.escrows.models import SHA256, CompleteEscrow
 from app.escrows.service import parse_hash
 from app.store.escrows import EscrowRecord
 from app.submission.context import Service
-from app.submission.plan import Failure, RefusedError
+from app.submission.plan import Failure, SimulationFailedError
 from app.submission.program_errors import error_name
 
 _OUTPUT_HASH = PROOF_KINDS.index("output_hash")
@@ -89,7 +89,7 @@ def explain(service: Service, failure: Failure, found: EscrowRecord, proof: Proo
         return None
     if name == "SessionExpired":
         return BusinessError("invalid_proof", "The receiving wallet's session, whose key must sign, has expired.")
-    err = failure.simulation.err if isinstance(failure, RefusedError) else failure.error
+    err = failure.simulation.err if isinstance(failure, SimulationFailedError) else failure.error
     if failed_instruction(err) == _ATTESTATION_INDEX:
         return BusinessError("invalid_proof", "The signature is not by the expected key over this escrow and output.")
     return None

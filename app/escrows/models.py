@@ -8,15 +8,15 @@ from pydantic_core import PydanticCustomError
 
 from app.api.fields import (
     Amount,
-    Answer,
     Body,
     EscrowId,
     IdempotencyKey,
     Identifier,
-    ListAnswer,
+    ListResponse,
     Memo,
     Page,
     Recipient,
+    ResponseBody,
     Text,
     Time,
     TransactionId,
@@ -138,7 +138,7 @@ class ListEscrows(Page):
     status: EscrowStatus | None = None
 
 
-class Dispute(Answer):
+class Dispute(ResponseBody):
     """A dispute. `raised_by` is a wallet, or an address if it was raised past the service."""
 
     reason: str | None
@@ -148,7 +148,7 @@ class Dispute(Answer):
     tx_signature: str
 
 
-class Escrow(Answer):
+class Escrow(ResponseBody):
     """An escrow with everything known about it."""
 
     escrow_id: EscrowId
@@ -177,5 +177,5 @@ class Escrow(Answer):
     settlement_signature: str | None
 
 
-class EscrowPage(ListAnswer[Escrow]):
+class EscrowPage(ListResponse[Escrow]):
     """One page of escrows, newest first."""

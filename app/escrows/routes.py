@@ -16,7 +16,7 @@ from app.escrows.models import (
     ResolveDispute,
     WithdrawDispute,
 )
-from app.payments.spending_errors import SPENDING_ERRORS
+from app.payments.expense_errors import SPENDING_ERRORS
 
 _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
 

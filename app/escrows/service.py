@@ -28,11 +28,11 @@ from app.escrows.models import (
     ListEscrows,
     ProofType,
 )
-from app.payments.expenses import Spending
-from app.payments.late_refusal import landed_error
-from app.payments.refusing import doubt
-from app.payments.spending import spend
-from app.payments.token_accounts import must_open
+from app.payments.expenses import ExpenseRequest
+from app.payments.late_refusal import late_refusal
+from app.payments.refusals import unverified_refusal
+from app.payments.sending import submit_expense
+from app.payments.token_accounts import lacks_token_account
 from app.recipients.service import Payee, payee_of
 from app.store.attempts import Attempt
 from app.store.escrows import (
@@ -51,7 +51,7 @@ from app.store.wallets import WalletRecord, wallet, wallet_by_vault
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.pending_changes import wait_for_earlier
+from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.program_errors import invalid_recipient
 from app.wallets import service as wallets
@@ -89,7 +89,7 @@ async def create(
             outcome = await _lock(service, principal, claim, token, body, gone)
     if outcome.status == "failed":
         paying = await wallets.find(service, principal.org, body.from_wallet)
-        raise await landed_error(service, paying, outcome)
+        raise await late_refusal(service, paying, outcome)
     tx_id = outcome.attempt.tx_id
     made = await service.db.read(lambda conn: escrow_of_transaction(conn, principal.org, tx_id))
     if made is None:
@@ -109,12 +109,12 @@ async def _lock(  # noqa: PLR0917
 ) -> Outcome:
     session = session_key(principal, token, await wallets.find(service, principal.org, body.from_wallet), service.clock)
     service.brake.check(LOCK, principal.org, body.from_wallet, attested=session is not None)
-    await wait_for_earlier(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
+    await require_no_pending_change(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
     paying = await wallets.find_living(service, principal.org, body.from_wallet)
     # Again, because the session may have been rotated meanwhile, and then the old key cannot sign for the wallet.
     session = session_key(principal, token, paying, service.clock)
     payee, opens = await _payee(service, paying, body.to_wallet)
-    spending = Spending(
+    expense = ExpenseRequest(
         paying,
         payee,
         body.amount,
@@ -127,8 +127,8 @@ async def _lock(  # noqa: PLR0917
         gone=gone,
         allows_unverified=body.allow_unverified_recipient,
     )
-    spending.refusal = await doubt(spending) if opens else None
-    return await spend(spending, claim, partial(_plan, body))
+    expense.refusal = await unverified_refusal(expense) if opens else None
+    return await submit_expense(expense, claim, partial(_plan, body))
 
 
 async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee, bool]:
@@ -143,15 +143,15 @@ async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee
     found = await service.db.read(lambda conn: find(conn, org, to, service.clock.seen_ms()))
     if found is None and address is not None:
         # Opened and counted at the release, but refused now, while the requester can still choose.
-        return Payee(address, to), await must_open(service, paying.wallet_id, address)
+        return Payee(address, to), await lacks_token_account(service, paying.wallet_id, address)
     payee = payee_of(found, "toWallet")
     if payee.wallet_id == paying.wallet_id:
         raise invalid_recipient("toWallet", "A wallet cannot make an escrow for itself.")
     return payee, False
 
 
-def _plan(body: CreateEscrow, spending: Spending) -> Plan:
-    service, paying, payee = spending.service, spending.wallet, spending.payee
+def _plan(body: CreateEscrow, expense: ExpenseRequest) -> Plan:
+    service, paying, payee = expense.service, expense.wallet, expense.payee
     vault, payer = Pubkey.from_string(paying.vault), service.signers.fee_payer_address
     address = service.addresses.escrow(vault, paying.escrow_counter)
     task_hash = hashlib.sha256(body.task_description.encode()).digest()
@@ -167,7 +167,7 @@ def _plan(body: CreateEscrow, spending: Spending) -> Plan:
         proof_kinds=kinds,
         timeout=timeout,
         expected_output=expected,
-        **spending.arguments(),
+        **expense.arguments(),
     )
 
     def store(conn: Connection, attempt: Attempt) -> None:
@@ -181,7 +181,7 @@ def _plan(body: CreateEscrow, spending: Spending) -> Plan:
             to_wallet=payee.wallet_id,
             payer=str(payer),
             policy=paying.policy.address,
-            amount=spending.amount,
+            amount=expense.amount,
             task_hash=task_hash.hex(),
             output_commitment=None if expected is None else output_commitment(expected).hex(),
             proof_kinds=kinds,
@@ -195,7 +195,7 @@ def _plan(body: CreateEscrow, spending: Spending) -> Plan:
         remember_task(conn, pending.escrow_id, body.task_description, optional(bytes.hex, expected))
         insert_pending_escrow(conn, pending)
 
-    return spending.plan([instruction], store, event_inner=ESCROW_EVENT_INNER_INDEX)
+    return expense.plan([instruction], store, event_inner=ESCROW_EVENT_INNER_INDEX)
 
 
 async def find(service: Service, principal: Principal, identifier: str) -> EscrowRecord:

@@ -23,15 +23,15 @@ from app.core.signers import Signer
 from app.escrows import _proofs
 from app.escrows.models import CompleteEscrow, DisputeEscrow, Escrow, ResolveDispute, WithdrawDispute
 from app.escrows.service import LOCK, find, parse_hash, shown
-from app.payments.token_accounts import count_opening, must_open
+from app.payments.token_accounts import count_opening, lacks_token_account
 from app.store.attempts import Attempt
 from app.store.escrows import DISPUTED, LOCKED, OPEN, PENDING, EscrowRecord, remember_dispute, remember_output
-from app.submission.chain_state import require_whole, with_budget
-from app.submission.changes import resumed
+from app.submission.chain_state import require_no_gap, with_budget
+from app.submission.changes import earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.plan import Failure, Hook, Plan, PlanType, RefusedError, nothing
+from app.submission.plan import Failure, Hook, Plan, PlanType, SimulationFailedError, nothing
 from app.submission.program_errors import business_error, error_name, is_known, require_confirmed
 from app.wallets import service as wallets
 
@@ -79,7 +79,7 @@ class _Step:
             async with service.locks.hold(LockScope.WALLET_SENDING, escrow.wallet_id):
                 outcome = await service.submitter.send(plan, self.claim)
             outcome = await service.submitter.wait(outcome, self.claim)
-        except RefusedError as refused:
+        except SimulationFailedError as refused:
             raise await self._error(escrow, refused) from None
         if outcome.status == "failed":
             raise await self._error(escrow, outcome)
@@ -99,7 +99,7 @@ class _Step:
 
     async def _caught_up(self, escrow: EscrowRecord) -> EscrowRecord:
         """Return the escrow as the chain has it now."""
-        await require_whole(self.service, escrow.vault)
+        await require_no_gap(self.service, escrow.vault)
         return await find(self.service, self.principal, escrow.escrow_id)
 
     async def _error(self, escrow: EscrowRecord, failure: Failure) -> ApiError:
@@ -120,7 +120,7 @@ async def _taken(service: Service, principal: Principal, claim: Claim, identifie
 
     Asked before anything that could refuse the step. Raises ``chain_unavailable`` while the outcome is unknown.
     """
-    if await resumed(service, claim) is None:
+    if await earlier_outcome(service, claim) is None:
         return None
     return shown(await find(service, principal, identifier), principal)
 
@@ -150,7 +150,7 @@ async def complete(  # noqa: PLR0917
             signer=None if key is None else key.pubkey(),
         )
         front = await _proofs.instructions(service, escrow, proof)
-        opens = escrow.to_wallet is None and await must_open(
+        opens = escrow.to_wallet is None and await lacks_token_account(
             service, escrow.wallet_id, Pubkey.from_string(escrow.receiver)
         )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.api.fields import Answer, End, EventId, Identifier, ListAnswer, Moment, Page, Time
+from app.api.fields import End, EventId, Identifier, ListResponse, Moment, Page, ResponseBody, Time
 from app.events.catalogue import EVENTS
 
 Severity = Literal["info", "warning", "critical"]
@@ -51,7 +51,7 @@ class ListEvents(Page):
         return self
 
 
-class Event(Answer):
+class Event(ResponseBody):
     """One event; its other members depend on its type."""
 
     model_config = ConfigDict(extra="allow")
@@ -63,5 +63,5 @@ class Event(Answer):
     timestamp: Time
 
 
-class EventPage(ListAnswer[Event]):
+class EventPage(ListResponse[Event]):
     """One page of events, newest first."""

@@ -153,12 +153,12 @@ class Exporter(Periodic):
         """Write what no other node writes, and store it for all."""
         node, ready = self._db.node, 0
         await self.sweep()
-        while (claimed := await self._db.beside(lambda conn: claim_export(conn, node))) is not None:
+        while (claimed := await self._db.write_unordered(lambda conn: claim_export(conn, node))) is not None:
             found = await self._db.read(lambda conn: stored_export(conn, claimed))
             if found is not None:
                 began = now_ms()
                 ready += await self._write(found, began, await self._catch_up())
-            await self._db.beside(lambda conn: release(conn, exports.name, claimed, node))
+            await self._db.write_unordered(lambda conn: release(conn, exports.name, claimed, node))
         return ready
 
     async def _share(self, export: ExportRecord, path: Path) -> bool:

@@ -5,15 +5,15 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from app.api.fields import (
-    Answer,
     Body,
     End,
     ExportId,
     IdempotencyKey,
     Identifier,
-    ListAnswer,
+    ListResponse,
     Moment,
     Page,
+    ResponseBody,
     Time,
     WalletId,
 )
@@ -36,7 +36,7 @@ class ListExports(Page):
     """Query of the list of exports."""
 
 
-class Export(Answer):
+class Export(ResponseBody):
     """An export. `download_url` is null unless it is ready, and valid for some minutes."""
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
@@ -56,5 +56,5 @@ class Export(Answer):
     created_at: Time
 
 
-class ExportPage(ListAnswer[Export]):
+class ExportPage(ListResponse[Export]):
     """One page of exports, newest first."""

@@ -6,13 +6,13 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.core.background import Periodic
 from app.core.errors import ApiError
 from app.organisations import pausing
-from app.submission.brake import Hold
+from app.submission.brake import EngagedBrake
 from app.submission.context import Service
-from app.submission.enforcement import enforce_again
+from app.submission.enforcement import resume_enforcement
 from app.wallets import freezing
 
 
-class Enforcer(Periodic):
+class BrakeEnforcer(Periodic):
     """Looks at the brakes that are engaged without a request, at the start and every `interval` seconds.
 
     Those of a dead node go to the first that finds them.
@@ -28,8 +28,8 @@ class Enforcer(Periodic):
     async def tick(self) -> int:
         """Look once at each and return how many there were; raises the first error after all were looked at."""
         if self._service.db.node:
-            await self._service.brake.adopt()
-        holds = self._service.brake.unattended()
+            await self._service.brake.take_over_orphans()
+        holds = self._service.brake.without_request()
         failure: Exception | None = None
         for hold in holds:
             try:
@@ -40,10 +40,10 @@ class Enforcer(Periodic):
             raise failure
         return len(holds)
 
-    async def _enforce(self, hold: Hold) -> None:
+    async def _enforce(self, hold: EngagedBrake) -> None:
         if hold.row.kind == "session":
             # Its rotation has ended; only its row could not be deleted.
             await self._service.brake.lift(hold)
             return
         how = freezing if hold.row.kind == "freeze" else pausing
-        await enforce_again(self._service, hold, how.enforcement(self._service, hold))
+        await resume_enforcement(self._service, hold, how.enforcement(self._service, hold))

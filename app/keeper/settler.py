@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 _FAULTS = (ChainUnavailable, RpcError, UnavailableError)
 
 
-class Settler:
+class AllowanceSettler:
     """Listens for freezes, pauses and new session keys, and settles in tasks of its own: no request waits for them."""
 
     def __init__(self, service: Service) -> None:

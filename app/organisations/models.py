@@ -2,11 +2,11 @@
 
 from pydantic import BaseModel, StrictBool
 
-from app.api.fields import Address, Answer, Body, IdempotencyKey, Time, Usdc
+from app.api.fields import Address, Body, IdempotencyKey, ResponseBody, Time, Usdc
 from app.chain.identity import Cluster
 
 
-class OrganizationRoles(Answer):
+class OrganizationRoles(ResponseBody):
     """The addresses whose keys act for the organisation; `fee_payer` is the service's."""
 
     authority: Address
@@ -16,7 +16,7 @@ class OrganizationRoles(Answer):
     fee_payer: Address
 
 
-class Organization(Answer):
+class Organization(ResponseBody):
     """An organisation, and the chain, program and mint that its money is on."""
 
     organization_id: str

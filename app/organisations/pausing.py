@@ -5,15 +5,15 @@ from typing import Any
 from app.access.keyring import Principal
 from app.core.errors import AuthenticationError, NotFoundError
 from app.store.organisations import reserve
-from app.submission.brake import Hold
-from app.submission.chain_state import outdated_error, state_of
-from app.submission.changes import carry_out, resumed
+from app.submission.brake import EngagedBrake
+from app.submission.chain_state import account_state, stale_node_error
+from app.submission.changes import carry_out, earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
 from app.submission.locks import LockScope
-from app.submission.offline import authority_of, refuse_needless
-from app.submission.pending_changes import wait_for_earlier
+from app.submission.offline import authority_of, refuse_unneeded_offline
+from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Plan, PlanType
 
 _PAUSE = PlanType("pause_org", resent=False, stops=True)
@@ -27,7 +27,7 @@ async def set_paused(service: Service, principal: Principal, claim: Claim, *, pa
     A pause stops payments in this service at once, and returns once it is confirmed and nothing can undo it.
     """
     if paused:
-        refuse_needless(claim)
+        refuse_unneeded_offline(claim)
         await _pause(service, principal, claim)
     elif principal.role == "admin":
         await _unpause(service, principal, claim)
@@ -46,10 +46,10 @@ async def _unpause(service: Service, principal: Principal, claim: Claim) -> None
     org = principal.org
     authority = await authority_of(service, org, claim)
     async with service.locks.hold(LockScope.ORG_STATE, org):
-        if await resumed(service, claim) is not None:
+        if await earlier_outcome(service, claim) is not None:
             return
-        await wait_for_earlier(service, org, _UNPAUSE.waits_for)
-        await service.brake.check_everywhere(_UNPAUSE, org, None)
+        await require_no_pending_change(service, org, _UNPAUSE.waits_for)
+        await service.brake.check_all_nodes(_UNPAUSE, org, None)
         state = await _state(service, org)
         if state is None or state["paused"]:
             expected = None if state is None else state["authority_sequence"]
@@ -67,7 +67,7 @@ async def _unpause(service: Service, principal: Principal, claim: Claim) -> None
             await carry_out(service, plan, claim)
 
 
-def enforcement(service: Service, hold: Hold) -> Enforcement:
+def enforcement(service: Service, hold: EngagedBrake) -> Enforcement:
     """Return how an organisation's pause is put into force."""
     org, operator = hold.row.org, service.signers.operator
 
@@ -89,7 +89,7 @@ async def _state(service: Service, org: str) -> dict[str, Any] | None:
     Raises ``chain_unavailable`` if the node shows less of it than was seen.
     """
     known = await service.db.read(lambda conn: reserve(conn, org))
-    state = await state_of(service, org, "Org", sequence=0 if known is None else known.sequence)
+    state = await account_state(service, org, "Org", sequence=0 if known is None else known.sequence)
     if state is None and known is not None:
-        raise outdated_error()
+        raise stale_node_error()
     return state

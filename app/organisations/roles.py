@@ -14,12 +14,12 @@ from app.core.identifiers import new_reference
 from app.core.money import format_usdc
 from app.core.paths import ConfigurationError
 from app.store.organisations import Organisation, organisations
-from app.submission.chain_state import unverified
+from app.submission.chain_state import unverified_recipients
 from app.submission.changes import carry_out
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.pending_changes import wait_for_earlier
+from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Authority, Plan, PlanType
 
 _CHANGES = frozenset({"update_org", "accept_authority"})
@@ -95,7 +95,7 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
     found = await service.chain.account(owner)
     if found is not None and found.owner == service.addresses.token_program:
         raise ConfigurationError(f"{owner} is a token account; name the address of its owner")
-    if warning := (await unverified(service, [owner])).get(owner):
+    if warning := (await unverified_recipients(service, [owner])).get(owner):
         raise ConfigurationError(f"{warning} If it is right, send it some SOL first.")
     build, reference = service.instructions(org), new_reference()
     # It proves the owner to the signer, and fails if another owner has taken the account over.
@@ -136,5 +136,5 @@ async def _account(service: Service, org: str) -> dict[str, Any]:
 
 async def _carry_out(service: Service, plan: Plan) -> None:
     async with service.locks.hold(LockScope.ORG_STATE, plan.org):
-        await wait_for_earlier(service, plan.org, plan.type.waits_for)
+        await require_no_pending_change(service, plan.org, plan.type.waits_for)
         await carry_out(service, plan, Claim(service.db))

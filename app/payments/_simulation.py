@@ -19,9 +19,9 @@ from app.payments.models import RuleVerdict, SimulatePayment, Simulation
 from app.policies import service as policies
 from app.recipients.service import resolve
 from app.store.policies import PolicyRecord
-from app.submission.chain_state import unverified
+from app.submission.chain_state import unverified_recipients
 from app.submission.context import Service
-from app.submission.plan import RefusedError
+from app.submission.plan import SimulationFailedError
 from app.submission.program_errors import attempted_text, business_error, headroom_text, limit_text
 from app.wallets import service as wallets
 from idl.codec import CodecError
@@ -32,22 +32,22 @@ Verdict = dict[str, Any]
 
 async def simulate(service: Service, principal: Principal, body: SimulatePayment, token: str | None) -> Simulation:
     """Ask the program for the verdict of every rule on a payment; nothing is recorded."""
-    paying = await wallets.find(service, principal.org, body.wallet_id)
-    session = session_key(principal, token, paying, service.clock) if token is not None else None
-    if paying.archived:
+    payer = await wallets.find(service, principal.org, body.wallet_id)
+    session = session_key(principal, token, payer, service.clock) if token is not None else None
+    if payer.archived:
         raise BusinessError("wallet_archived")
     payee = await resolve(service, principal.org, body.to)
     # An operator's key co-signs what the session signs; an agent needs an approval instead.
     co_signed = session is not None
     if principal.role == "agent":
-        co_signed = await approvals.find_usable(service, Expense(paying, payee, body.amount)) is not None
-    verdict = await verdict_on(service, Expense(paying, payee, body.amount), co_signed=co_signed)
-    vault = Pubkey.from_string(paying.vault)
+        co_signed = await approvals.find_usable(service, Expense(payer, payee, body.amount)) is not None
+    verdict = await verdict_on(service, Expense(payer, payee, body.amount), co_signed=co_signed)
+    vault = Pubkey.from_string(payer.vault)
     balance = await service.chain.token_balance(service.addresses.token_account(vault)) or 0
     enough = body.amount <= balance
-    policy = await policies.find(service, paying.org, paying.policy.policy_id)
+    policy = await policies.find(service, payer.org, payer.policy.policy_id)
     return Simulation(
-        wallet_id=paying.wallet_id,
+        wallet_id=payer.wallet_id,
         recipient=payee.name,
         amount=format_usdc(body.amount),
         currency="USDC",
@@ -55,7 +55,7 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
         usdc_balance=format_usdc(balance),
         retry_at=optional(iso, verdict["retry_at"]) if enough else None,
         rules=[rule_verdict(rule, policy, payee.owner) for rule in verdict["rules"]],
-        warnings=[*(await unverified(service, [payee.owner])).values()],
+        warnings=[*(await unverified_recipients(service, [payee.owner])).values()],
     )
 
 
@@ -66,24 +66,24 @@ async def verdict_on(
 
     Raises the API's error if the program does not judge it.
     """
-    paying = expense.wallet
-    org, vault = Pubkey.from_string(paying.org), Pubkey.from_string(paying.vault)
-    check = service.instructions(paying.org).check_payment(
-        policy=Pubkey.from_string(paying.policy.address),
+    payer = expense.wallet
+    org, vault = Pubkey.from_string(payer.org), Pubkey.from_string(payer.vault)
+    check = service.instructions(payer.org).check_payment(
+        policy=Pubkey.from_string(payer.policy.address),
         vault=vault,
         amount=expense.amount,
         recipient=expense.payee.owner,
         co_signed=co_signed,
-        allowlist=optional(Pubkey.from_string, paying.policy.allowlist),
+        allowlist=optional(Pubkey.from_string, payer.policy.allowlist),
         recipient_account=service.addresses.recipient(org, expense.payee.owner),
-        budget=optional(Pubkey.from_string, paying.budget),
+        budget=optional(Pubkey.from_string, payer.budget),
         outstanding_amount=outstanding[0],
         outstanding_count=outstanding[1],
     )
     raw = unsigned([check], payer=service.signers.fee_payer_address)
     simulated = await service.chain.simulate(raw, replace_blockhash=True)
     if simulated.err is not None or simulated.return_data is None:
-        raise business_error(service.codec, RefusedError(simulated))
+        raise business_error(service.codec, SimulationFailedError(simulated))
     try:
         verdict: Verdict = service.codec.decode_return("PaymentCheck", simulated.return_data)
     except CodecError as error:

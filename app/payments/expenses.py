@@ -19,7 +19,7 @@ from app.submission.plan import Hook, Plan, PlanType
 
 
 @dataclass(slots=True, kw_only=True)
-class Spending(Expense):
+class ExpenseRequest(Expense):
     """An expense, the ``kind`` of its transaction, who asks for it, and what refused simulations have shown it to need.
 
     Without a ``session`` the operator signs. Added on demand: a token account for the payee, the operator's
@@ -34,13 +34,13 @@ class Spending(Expense):
     session: Keypair | None
     gone: Callable[[], Awaitable[bool]]
     #: Whether others send it, and so nothing may stand beside it: no second signature, no new token account.
-    handed_out: bool = False
+    issued: bool = False
     #: The request pays also a payee without a known owner.
     allows_unverified: bool = False
     #: Refuses the expense once the policy allows it.
     refusal: ApiError | None = None
     #: Asked under the wallet's lock before anything is signed; raises what refuses the expense.
-    first: Callable[["Spending", Claim], Awaitable[None]] | None = None
+    first: Callable[["ExpenseRequest", Claim], Awaitable[None]] | None = None
     reference: bytes = field(default_factory=new_reference)
     #: The signer's address; to derive it from the key takes long.
     signer: Pubkey = field(init=False)

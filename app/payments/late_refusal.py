@@ -8,13 +8,13 @@ from app.submission.plan import Outcome
 from app.submission.program_errors import business_error, rule_of, violation
 
 
-async def landed_error(service: Service, paying: WalletRecord, outcome: Outcome) -> ApiError:
+async def late_refusal(service: Service, payer: WalletRecord, outcome: Outcome) -> ApiError:
     """Return the error for a transaction that passed the simulation and was refused when it landed."""
     if rule_of(service.codec, outcome) is not None:
         logs = await service.chain.logs(outcome.attempt.signature or "")
-        policy = await policies.find(service, paying.org, paying.policy.policy_id)
+        policy = await policies.find(service, payer.org, payer.policy.policy_id)
         found = violation(service.codec, logs, policy) if logs else None
         if found is not None:
             policy_id, tx_id = outcome.attempt.policy_id or policy.policy_id, outcome.attempt.tx_id
-            return PolicyViolationError(violation=found, wallet_id=paying.wallet_id, policy_id=policy_id, tx_id=tx_id)
+            return PolicyViolationError(violation=found, wallet_id=payer.wallet_id, policy_id=policy_id, tx_id=tx_id)
     return business_error(service.codec, outcome)

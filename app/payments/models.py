@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from app.api.fields import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Recipient, Time, Usdc, WalletId
+from app.api.fields import Amount, Body, IdempotencyKey, Identifier, Memo, Recipient, ResponseBody, Time, Usdc, WalletId
 from app.api.money_body import MoneyBody
 from app.transactions.models import Payment
 
@@ -46,7 +46,7 @@ class QuickPayment(Payment):
     signature: str | None
 
 
-class RuleVerdict(Answer):
+class RuleVerdict(ResponseBody):
     """The verdict of one rule. Money is a decimal string; counts and codes are their digits."""
 
     rule: str
@@ -58,7 +58,7 @@ class RuleVerdict(Answer):
     retry_at: Time | None
 
 
-class Simulation(Answer):
+class Simulation(ResponseBody):
     """The verdict of every rule on a payment that is not made, and warnings about its recipient."""
 
     wallet_id: WalletId

@@ -6,8 +6,8 @@ from app.access.auth import PAYERS, READERS_AND_AGENT
 from app.api.operation import Call, operation
 from app.payments import service as payments
 from app.payments._simulation import simulate
+from app.payments.expense_errors import SPENDING_ERRORS
 from app.payments.models import CreatePayment, PayFromWallet, QuickPayment, SimulatePayment, Simulation
-from app.payments.spending_errors import SPENDING_ERRORS
 from app.transactions import service as transactions
 from app.transactions.models import Payment, Transaction
 

@@ -12,10 +12,10 @@ from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
 from app.core.transaction_types import PAYMENT, TransactionStatus
 from app.payments._events import append_pending
-from app.payments.expenses import Spending
-from app.payments.late_refusal import landed_error
+from app.payments.expenses import ExpenseRequest
+from app.payments.late_refusal import late_refusal
 from app.payments.models import PayFromWallet
-from app.payments.spending import spend
+from app.payments.sending import submit_expense
 from app.payments.token_accounts import count_opening
 from app.recipients.service import resolve
 from app.store.attempts import Attempt
@@ -47,15 +47,15 @@ async def pay(
     # First what an earlier run sent: nothing about the wallet can refuse a payment that is under way.
     outcome = await service.submitter.resume(claim)
     if outcome is None:
-        paying = await wallets.find(service, principal.org, wallet_id)
-        session = session_key(principal, token, paying, service.clock)
-        if paying.archived:
+        payer = await wallets.find(service, principal.org, wallet_id)
+        session = session_key(principal, token, payer, service.clock)
+        if payer.archived:
             raise BusinessError("wallet_archived")
         payee = await resolve(service, principal.org, body.to)
-        if str(payee.owner) == paying.vault:
+        if str(payee.owner) == payer.vault:
             raise invalid_recipient("to", "A wallet cannot pay itself.")
-        spending = Spending(
-            paying,
+        expense = ExpenseRequest(
+            payer,
             payee,
             body.amount,
             kind=PAY,
@@ -66,18 +66,18 @@ async def pay(
             gone=gone,
             allows_unverified=body.allow_unverified_recipient,
         )
-        outcome = await spend(spending, claim, _plan)
+        outcome = await submit_expense(expense, claim, _plan)
         if outcome.status == "failed":
-            raise await landed_error(service, paying, outcome)
+            raise await late_refusal(service, payer, outcome)
     # A repetition is told what became of it.
     claim.open_ended = outcome.status == "pending"
     return _shown(outcome)
 
 
-def _plan(spending: Spending) -> Plan:
-    service, wallet, owner = spending.service, spending.wallet, spending.payee.owner
-    build, opens = service.instructions(wallet.org), spending.opens_account
-    payment = build.execute_payment(destination=service.addresses.token_account(owner), **spending.arguments())
+def _plan(expense: ExpenseRequest) -> Plan:
+    service, wallet, owner = expense.service, expense.wallet, expense.payee.owner
+    build, opens = service.instructions(wallet.org), expense.opens_account
+    payment = build.execute_payment(destination=service.addresses.token_account(owner), **expense.arguments())
     front = [build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)] if opens else []
 
     def store(conn: Connection, attempt: Attempt) -> None:
@@ -85,7 +85,7 @@ def _plan(spending: Spending) -> Plan:
         if opens:
             count_opening(conn, wallet.wallet_id)
 
-    return spending.plan([*front, payment], store, event_instruction=len(front))
+    return expense.plan([*front, payment], store, event_instruction=len(front))
 
 
 def _shown(outcome: Outcome) -> Payment:

@@ -26,7 +26,7 @@ _NOT_OWNERS = frozenset(
 )
 
 
-async def must_open(service: Service, wallet_id: str, owner: Pubkey) -> bool:
+async def lacks_token_account(service: Service, wallet_id: str, owner: Pubkey) -> bool:
     """Whether ``owner`` has no token account, so that the service must open one.
 
     Raises ``invalid_recipient`` for an address that cannot own one (a token account, a mint, a program), and when the

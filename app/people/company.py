@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.core.errors import AuthenticationError
 from app.people import service as people
-from app.people.models import CompanyAnswer
+from app.people.models import CompanyCallback
 from app.people.openid import CompanySignIn, Identity, SignInRefusedError, SignInUnavailableError
 from app.people.service import Visitor
 from app.people.sessions import digest, new_token, person_actor, proof_key
@@ -92,7 +92,7 @@ async def take(service: Service, browser: Browser, state: str) -> OpenIdRequest:
     return found
 
 
-async def identify(service: Service, browser: Browser, begun: OpenIdRequest, answer: CompanyAnswer) -> Identity:
+async def identify(service: Service, browser: Browser, begun: OpenIdRequest, answer: CompanyCallback) -> Identity:
     """Return who came back. Raises ``authentication_failed`` and ``sign_in_unavailable``."""
     company = service.part(CompanySignIn)
     await company.check_source(answer.iss or None)
@@ -104,7 +104,7 @@ async def identify(service: Service, browser: Browser, begun: OpenIdRequest, ans
         raise SignInRefusedError(f"error:{reason}", "The company sign-in did not sign you in, or you cancelled it.")
     verifier = proof_key(browser.token, begun.state)
     found = await company.identify(answer.code, returns_to=browser.returns_to, nonce=begun.nonce, verifier=verifier)
-    if begun.purpose == "step_up" and not found.shown_since(begun.started_at):
+    if begun.purpose == "step_up" and not found.authenticated_since(begun.started_at):
         raise SignInRefusedError(
             "auth_time", "The company sign-in did not ask you again who you are, so this confirms nothing."
         )

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.api.fields import Answer, Body, IdempotencyKey, Name
+from app.api.fields import Body, IdempotencyKey, Name, ResponseBody
 
 PersonRole = Literal["viewer", "operator", "admin"]
 #: A credential as the browser gives it, in JSON.
@@ -19,7 +19,7 @@ class AdminKeySignIn(Body):
     admin_key: _Secret
 
 
-class PasskeyAnswer(Body):
+class PasskeyResponse(Body):
     """What a passkey signed."""
 
     credential: Credential
@@ -31,7 +31,7 @@ class NewPasskey(Body):
     name: Name
 
 
-class RegisteredPasskey(NewPasskey, PasskeyAnswer):
+class RegisteredPasskey(NewPasskey, PasskeyResponse):
     """A person's name and their new passkey."""
 
 
@@ -45,7 +45,7 @@ class JoinWithPasskey(JoinRequest, RegisteredPasskey):
     """The same with their new passkey."""
 
 
-class CompanyAnswer(Body):
+class CompanyCallback(Body):
     """What the company's sign-in sent back with the browser: a code, or an error."""
 
     state: _Secret
@@ -62,7 +62,7 @@ class InvitePerson(Body):
     idempotency_key: IdempotencyKey | None = None
 
 
-class NewInvitation(Answer):
+class NewInvitation(ResponseBody):
     """Who was invited, and the token of the link, which is shown only once."""
 
     name: str

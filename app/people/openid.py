@@ -72,7 +72,7 @@ class Identity:
     subject: str
     auth_time: int | None
 
-    def shown_since(self, started: int) -> bool:
+    def authenticated_since(self, started: int) -> bool:
         """Whether they showed who they are after a time in Unix milliseconds."""
         return self.auth_time is not None and self.auth_time >= started // 1000 - LEEWAY
 

@@ -18,7 +18,7 @@ from app.chain.transactions import MAX_SIZE, unsigned
 from app.store.policies import put_allowlist
 from app.store.recipients import put_domain
 from app.submission.context import Service
-from app.submission.plan import Authority, PlanType, distinct
+from app.submission.plan import Authority, PlanType, with_random_compute_limit
 
 #: Entries that fit into one transaction signed by the fee payer and the writer.
 _CHUNK = 22
@@ -68,7 +68,7 @@ def steps(  # noqa: PLR0917
     payer, operator = service.signers.fee_payer_address, service.signers.operator_address
     if authority.key is not None:
         together = [*writes(build, policy, version, entries, payer=payer, writer=authority.address), switch]
-        if len(unsigned(distinct(together), payer=payer)) <= MAX_SIZE:
+        if len(unsigned(with_random_compute_limit(together), payer=payer)) <= MAX_SIZE:
             return [Step(together)]
     chunks = writes(build, policy, version, entries, payer=payer, writer=operator)
     return [*(Step([chunk], by_authority=False) for chunk in chunks), Step([switch])]

@@ -30,15 +30,15 @@ from app.store.policies import (
     policy,
     recipients_before,
 )
-from app.submission import pending_changes
-from app.submission.chain_state import seen_account
-from app.submission.changes import resumed
+from app.submission.chain_state import known_account
+from app.submission.changes import earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.offline import authority_of, refuse_needless
+from app.submission.offline import authority_of, refuse_unneeded_offline
+from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Authority, Hook, Plan, PlanType, nothing
-from app.submission.versioned_changes import OutdatedError, send_current, submit_current
+from app.submission.versioned_changes import OutdatedVersionError, send_versioned, submit_versioned
 
 _UPDATE, _CLOSE, _DISCARD = PlanType(UPDATE), PlanType("close_policy"), PlanType("close_allowlist")
 PLAN_TYPES = (WRITE, _UPDATE, _CLOSE, _DISCARD)
@@ -55,7 +55,7 @@ _OFF_CHAIN = frozenset({*DETAILS, "allow_unverified_recipient", "idempotency_key
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeRequest:
+class PolicyChange:
     """Who asks to change which policy, and in which versions."""
 
     service: Service
@@ -88,7 +88,7 @@ class ChangeRequest:
         return found
 
 
-async def update(request: ChangeRequest, body: UpdatePolicy) -> Policy:
+async def update(request: PolicyChange, body: UpdatePolicy) -> Policy:
     """Change the fields in the body. Raises ``policy_immutable`` and ``version_conflict``."""
     # The last step, the rename, claims the key without a transaction: then only the answer is missing.
     done = request.claim.repeats and request.claim.attempt is None
@@ -96,24 +96,24 @@ async def update(request: ChangeRequest, body: UpdatePolicy) -> Policy:
         await request.find_changeable()
     apart = sorted(body.model_fields_set.intersection(DETAILS))
     if apart:
-        refuse_needless(request.claim, field=to_camel(apart[0]))
+        refuse_unneeded_offline(request.claim, field=to_camel(apart[0]))
     async with request.lock():
         if not done:
             await _change(request, body)
     return policies.shown(await with_recipients(request.service, await request.find()))
 
 
-async def _change(request: ChangeRequest, body: UpdatePolicy) -> None:
+async def _change(request: PolicyChange, body: UpdatePolicy) -> None:
     landed = await _resumed(request)
     if landed is None and body.model_fields_set - _OFF_CHAIN:
-        landed = await send_current(request, "policy", lambda before: _update(request, before, body))
+        landed = await send_versioned(request, "policy", lambda before: _update(request, before, body))
     elif landed is None:
         request.check(await request.find())
     if body.model_fields_set.intersection(DETAILS):
         await describe(request.service, request.principal, request.claim, await request.find(), body, landed)
 
 
-async def delete(request: ChangeRequest) -> Policy:
+async def delete(request: PolicyChange) -> Policy:
     """Delete a policy with no attached vault, and return it as it was.
 
     Raises ``policy_in_use``, ``policy_immutable`` and ``version_conflict``.
@@ -122,7 +122,7 @@ async def delete(request: ChangeRequest) -> Policy:
         landed = await _resumed(request)
         if landed is None:
             await request.find_changeable()
-            landed = await send_current(request, "policy", lambda before: _close(request, before))
+            landed = await send_versioned(request, "policy", lambda before: _close(request, before))
     org, identifier = request.principal.org, request.policy_id
     return await request.service.db.read(lambda conn: deleted_policy(conn, org, identifier, landed or ""))
 
@@ -135,17 +135,17 @@ def deleted_policy(conn: Connection, org: str, identifier: str, closing: str) ->
     return policies.shown(replace(deleted, allowed_recipients=recipients_before(conn, deleted.address, closing)))
 
 
-async def _resumed(request: ChangeRequest) -> str | None:
+async def _resumed(request: PolicyChange) -> str | None:
     """Return the signature of the change made by an earlier run of the request, if any.
 
     Raises ``chain_unavailable`` while its outcome is unknown. What prepares the change is not yet the change.
     """
-    outcome = await resumed(request.service, request.claim)
+    outcome = await earlier_outcome(request.service, request.claim)
     return None if outcome is None or outcome.attempt.type in _PREPARING else outcome.attempt.signature
 
 
 async def _send(
-    request: ChangeRequest,
+    request: PolicyChange,
     kind: PlanType,
     step: Step,
     on_store: Hook = nothing,
@@ -164,10 +164,10 @@ async def _send(
         entry=entry,
         on_store=on_store,
     )
-    return (await submit_current(service, plan, request.claim, outdated=_OUTDATED)).attempt.signature
+    return (await submit_versioned(service, plan, request.claim, outdated=_OUTDATED)).attempt.signature
 
 
-async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePolicy) -> str | None:
+async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolicy) -> str | None:
     """Send a change of the rules, preceded by the writes of an allowlist that does not fit next to it.
 
     Returns None when nothing changes.
@@ -180,7 +180,7 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
         # An earlier change that lands after this answer would undo what the answer reports.
         await _wait_for_earlier(request, {UPDATE})
         if (await request.find()).version != before.version:
-            raise OutdatedError
+            raise OutdatedVersionError
         return None
     await require_owners(service, old, new, body)
     entry = request.principal.entry(
@@ -201,7 +201,7 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
         todo = [Step([switch])]
     elif written is not None and written["sealed"]:
         await _discard(request, before, version, written)
-        raise OutdatedError
+        raise OutdatedVersionError
     else:
         build = service.instructions(before.org)
         todo = steps(service, build, authority, policy_address, version, list(new.entries), switch)
@@ -216,7 +216,7 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
     return await _send(request, _UPDATE, last, store_list, entry)
 
 
-async def _discard(request: ChangeRequest, before: PolicyRecord, version: int, written: Mapping[str, Any]) -> None:
+async def _discard(request: PolicyChange, before: PolicyRecord, version: int, written: Mapping[str, Any]) -> None:
     """Discard a sealed draft that never came into force. The next one has another version."""
     discard = request.service.instructions(before.org).close_allowlist(
         authority=(await request.authority()).address,
@@ -228,7 +228,7 @@ async def _discard(request: ChangeRequest, before: PolicyRecord, version: int, w
 
 
 async def _switch(
-    request: ChangeRequest, before: PolicyRecord, terms: Terms, *, dropped: str | None, listed: Pubkey | None = None
+    request: PolicyChange, before: PolicyRecord, terms: Terms, *, dropped: str | None, listed: Pubkey | None = None
 ) -> Instruction:
     """Return the instruction that sets the rules, closes the list ``dropped`` and puts a new one in force."""
     service, old = request.service, None if dropped is None else Pubkey.from_string(dropped)
@@ -240,11 +240,11 @@ async def _switch(
         new_allowlist=listed,
         entries=list(terms.entries),
         old_allowlist=old,
-        rent_receiver=None if old is None else (await seen_account(service, old))["payer"],
+        rent_receiver=None if old is None else (await known_account(service, old))["payer"],
     )
 
 
-async def _close(request: ChangeRequest, before: PolicyRecord) -> str | None:
+async def _close(request: PolicyChange, before: PolicyRecord) -> str | None:
     """Close a policy, its list, and a draft that never came into force."""
     service = request.service
     await _wait_for_earlier(request)
@@ -259,26 +259,26 @@ async def _close(request: ChangeRequest, before: PolicyRecord) -> str | None:
         policy_rent_receiver=account["payer"],
         next_version=version,
         allowlist=allowlist,
-        allowlist_rent_receiver=None if allowlist is None else (await seen_account(service, allowlist))["payer"],
+        allowlist_rent_receiver=None if allowlist is None else (await known_account(service, allowlist))["payer"],
         next_rent_receiver=None if written is None else written["payer"],
     )
     entry = request.principal.entry("policy.delete", request.policy_id)
     return await _send(request, _CLOSE, Step([closing]), entry=entry)
 
 
-async def _wait_for_earlier(request: ChangeRequest, types: Collection[str] = (*_PREPARING, UPDATE)) -> None:
+async def _wait_for_earlier(request: PolicyChange, types: Collection[str] = (*_PREPARING, UPDATE)) -> None:
     """Return when no earlier change of the policy, or chunk of a draft, can still land.
 
     Raises ``chain_unavailable`` while one can. A change of the rules alone need not wait: of two that start from the
     same version, the program accepts only the first.
     """
     org, mine = request.principal.org, request.policy_id
-    await pending_changes.wait_for_earlier(request.service, org, types, where=lambda earlier: earlier.policy_id == mine)
+    await require_no_pending_change(request.service, org, types, where=lambda earlier: earlier.policy_id == mine)
 
 
 async def _account(service: Service, before: PolicyRecord) -> dict[str, Any]:
     """Return the policy's account if it is still in the version of the read models."""
-    account = await seen_account(service, before.address)
+    account = await known_account(service, before.address)
     if account["version"] != before.version:
-        raise OutdatedError
+        raise OutdatedVersionError
     return account

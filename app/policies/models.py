@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from app.api.fields import (
-    Answer,
     Category,
     IdempotencyKey,
     Limit,
     Name,
     PolicyId,
     Recipient,
+    ResponseBody,
     Time,
     Timestamp,
     TransactionId,
@@ -72,7 +72,7 @@ class PreviewPolicy(UpdatePolicy):
     """
 
 
-class Policy(Answer):
+class Policy(ResponseBody):
     """A policy. `version` increases with every change of its rules, and no two policies ever have the same."""
 
     policy_id: PolicyId
@@ -94,7 +94,7 @@ class Policy(Answer):
     created_at: Time
 
 
-class PolicyList(Answer):
+class PolicyList(ResponseBody):
     """All policies of the organisation, presets first."""
 
     data: list[Policy]
@@ -102,7 +102,7 @@ class PolicyList(Answer):
     next_cursor: str | None = None
 
 
-class Change(Answer):
+class Change(ResponseBody):
     """The values of a field before and after a change, in the form in which policies are shown."""
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
@@ -111,7 +111,7 @@ class Change(Answer):
     after: str | bool | int | list[str] | None = Field(alias="to")
 
 
-class AuditEntry(Answer):
+class AuditEntry(ResponseBody):
     """A change of a policy: when, by whom, and of which fields.
 
     `changed_by` is the id of the API key that asked, or the address that signed a change made without this service.
@@ -124,13 +124,13 @@ class AuditEntry(Answer):
     changes: dict[str, Change]
 
 
-class AuditLog(Answer):
+class AuditLog(ResponseBody):
     """All changes of a policy, oldest first."""
 
     data: list[AuditEntry]
 
 
-class PreviewedPayment(Answer):
+class PreviewedPayment(ResponseBody):
     """A payment or escrow whose outcome would have been different."""
 
     tx_id: TransactionId
@@ -144,7 +144,7 @@ class PreviewedPayment(Answer):
     timestamp: Time
 
 
-class PolicyPreview(Answer):
+class PolicyPreview(ResponseBody):
     """What payments and escrows of the last seven days would have become.
 
     Covers as many wallets as one preview can take: `wallets` is their number, `wallets_left_out` that of the others.

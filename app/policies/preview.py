@@ -16,8 +16,8 @@ from app.core.money import format_usdc
 from app.core.paths import program_file
 from app.core.timestamps import iso_ms
 from app.policies import service as policies
+from app.policies.backtest import PolicyBacktest, Snapshot
 from app.policies.models import PolicyPreview, PreviewedPayment, PreviewPolicy
-from app.policies.replay import PolicyReplay, Snapshot
 from app.policies.terms import Terms, apply_changes, terms_of, unverified_entries
 from app.store.policies import PolicyRecord, attached_wallets
 from app.store.policy_history import PastPayment, past_payments
@@ -121,7 +121,7 @@ def _judge(
 ) -> list[PreviewedPayment]:
     """Replay the payments; call it in a thread of its own."""
     earliest = min((payments[0].timestamp for payments in history.payments.values()), default=start)
-    replay = PolicyReplay(snapshot, terms, earliest // 1000)
+    replay = PolicyBacktest(snapshot, terms, earliest // 1000)
     return [
         _judged(snapshot, payment, refusal, as_if)
         for wallet_id, payments in history.payments.items()

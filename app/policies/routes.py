@@ -8,7 +8,7 @@ from app.api.operation import Call, operation
 from app.api.versions import Precondition, tagged
 from app.policies import audit, changes
 from app.policies import service as policies
-from app.policies.changes import ChangeRequest
+from app.policies.changes import PolicyChange
 from app.policies.models import (
     AuditLog,
     ClonePolicy,
@@ -25,9 +25,9 @@ _WRITING = ("invalid_amount", "invalid_recipient", "recipient_unverified", "tran
 _CHANGING = ("policy_not_found", "policy_immutable", "version_conflict", "transaction_failed")
 
 
-def _change_request(call: Call) -> ChangeRequest:
+def _change_request(call: Call) -> PolicyChange:
     precondition = Precondition.of(call.request.headers.get("if-match"))
-    return ChangeRequest(call.service, call.principal, call.claim, call.path("policy_id"), precondition)
+    return PolicyChange(call.service, call.principal, call.claim, call.path("policy_id"), precondition)
 
 
 @tagged

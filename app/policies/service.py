@@ -19,8 +19,8 @@ from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.policies import PolicyDetails, PolicyRecord, policies, policy, put_policy_details
 from app.store.wallets import policy_id_of
-from app.submission.chain_state import absent, outdated_error
-from app.submission.changes import carry_out, resumed
+from app.submission.chain_state import pending_or_missing, stale_node_error
+from app.submission.changes import carry_out, earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.offline import authority_of
@@ -42,7 +42,9 @@ async def find(service: Service, org: str, identifier: str) -> PolicyRecord:
 async def missing(service: Service, org: str, identifier: str) -> ApiError:
     """Return the error for a policy that the read models lack, which may be pending."""
     unknown = NotFoundError("policy_not_found")
-    return await absent(service, org, _CREATE.name, lambda attempt: attempt.policy_id == identifier, unknown)
+    return await pending_or_missing(
+        service, org, _CREATE.name, lambda attempt: attempt.policy_id == identifier, unknown
+    )
 
 
 async def get(service: Service, principal: Principal, identifier: str) -> Policy:
@@ -86,7 +88,7 @@ async def create(
     org = principal.org
     identifier = (claim.attempt.policy_id if claim.attempt else None) or policy_id(new_key())
     begun = claim.attempt is not None
-    if await resumed(service, claim) is not None:
+    if await earlier_outcome(service, claim) is not None:
         made = await service.db.read(lambda conn: policy(conn, org, identifier))
         if made is not None and _is_complete(made):
             return shown(await with_recipients(service, made))
@@ -158,7 +160,7 @@ async def _remaining(
     account = await service.chain.account(address)
     if account is None:
         if await service.db.read(lambda conn: policy(conn, org, identifier)) is not None:
-            raise outdated_error()
+            raise stale_node_error()
         create = build.create_policy(
             payer=service.signers.fee_payer_address,
             authority=authority.address,

@@ -11,7 +11,7 @@ from app.core.errors import BusinessError
 from app.policies.models import RuleFields
 from app.recipients.service import allowlist_entry
 from app.store.policies import PolicyRecord, domains_of, put_allowlist
-from app.submission.chain_state import seen_account, unverified
+from app.submission.chain_state import known_account, unverified_recipients
 from app.submission.context import Service
 
 _PLAIN = (
@@ -35,7 +35,7 @@ async def terms_of(service: Service, policy: PolicyRecord) -> Terms:
     """Return a policy's terms, with the allowlist as it is on the chain."""
     if policy.allowlist is None:
         return Terms(policy.rules, {})
-    entries: list[bytes] = (await seen_account(service, policy.allowlist))["entries"]
+    entries: list[bytes] = (await known_account(service, policy.allowlist))["entries"]
     known = await _entries(service, policy.org, policy.allowed_recipients)
     if not known:
         known = await service.db.read(lambda conn: domains_of(conn, entries))
@@ -72,7 +72,7 @@ async def unverified_entries(service: Service, before: Terms, after: Terms) -> l
     """Return a warning for each new address on the allowlist that has no known owner."""
     added = {raw: text for raw, text in after.entries.items() if raw not in before.entries}
     addresses = [Pubkey.from_bytes(raw) for raw, text in added.items() if parse_address(text) is not None]
-    return list((await unverified(service, addresses)).values())
+    return list((await unverified_recipients(service, addresses)).values())
 
 
 async def require_owners(service: Service, before: Terms, after: Terms, body: RuleFields) -> None:

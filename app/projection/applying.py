@@ -9,7 +9,7 @@ from app.database.statements import rows as rows_of
 from app.projection.batch import Batch
 from app.projection.handlers import HANDLERS
 from app.projection.rollbacks import CURSOR, ROLLED_BACK, changed_orgs, reset, undo
-from app.store.guard import report_lost
+from app.store.guard import report_lost_commits
 from app.store.read_tables import projection
 from app.store.state_tables import organisations
 from indexer import StoredEvent
@@ -53,7 +53,7 @@ def apply(
             HANDLERS[row.name](batch, row)
     batch.flush()
     if batch.forgotten:
-        report_lost(connection, batch.forgotten)
+        report_lost_commits(connection, batch.forgotten)
     to = moved(cursors, last) | dict.fromkeys(batch.again, 0)
     positions = [{"name": CURSOR + org, "position": position} for org, position in to.items()]
     upsert_later(connection, projection, positions, keys=["name"])

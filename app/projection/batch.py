@@ -194,7 +194,7 @@ class Batch:
         )
         self._feed[values["event_id"]] = values
 
-    def note_forgotten(self, row: StoredEvent, shown: Mapping[str, Any]) -> None:
+    def report_forgotten(self, row: StoredEvent, shown: Mapping[str, Any]) -> None:
         """Report a movement of money that the service signed and does not know, because its commit was lost.
 
         Only the last day counts, for which idempotency keys are kept. The keeper stores no attempt of a top-up.

@@ -45,7 +45,7 @@ def authority_accepted(batch: Batch, row: StoredEvent) -> None:
 def reserve_withdrawn(batch: Batch, row: StoredEvent) -> None:
     """Set the reserve's balance."""
     set_reserve(batch, row, row.data["reserve_balance"])
-    batch.note_forgotten(row, {"recipient": row.data["destination"]})
+    batch.report_forgotten(row, {"recipient": row.data["destination"]})
 
 
 def deposited(batch: Batch, row: StoredEvent) -> None:

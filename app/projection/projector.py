@@ -40,7 +40,7 @@ _ANY = sys.maxsize
 T = TypeVar("T")
 
 
-class StoredBeside(Protocol):
+class ColocatedEvents(Protocol):
     """The indexer's rows in the database of the read models, read within a transaction."""
 
     def changes_in(self, connection: Connection, after: int, limit: int) -> Sequence[StoredEvent]:
@@ -68,7 +68,9 @@ class Projector(Background):
 
     name = "projector"
 
-    def __init__(self, db: Database, changes: Changes, beside: StoredBeside | None = None, *, payer: str = "") -> None:
+    def __init__(
+        self, db: Database, changes: Changes, beside: ColocatedEvents | None = None, *, payer: str = ""
+    ) -> None:
         """Take rows from `changes`; `look` and `store` need those `beside`. `payer` is the service's fee payer."""
         self._db = db
         self._changes = changes
@@ -104,7 +106,7 @@ class Projector(Background):
         self._watchers.remove(watcher)
 
     @asynccontextmanager
-    async def at_rest(self) -> AsyncIterator[None]:
+    async def paused(self) -> AsyncIterator[None]:
         """Apply all stored rows, and no further ones until the context ends."""
         async with self._applying:
             await self._catch_up()
@@ -129,7 +131,7 @@ class Projector(Background):
             return applied.slot
         return await self._waiting.wait(message_hash, timeout)
 
-    def arrived(self, message_hash: str, slot: int) -> bool:
+    def applied_remotely(self, message_hash: str, slot: int) -> bool:
         """Notify those who wait for a transaction that another process applied; returns whether there are any."""
         waited = message_hash in self._waiting
         self._waiting.notify(message_hash, slot)
@@ -342,7 +344,7 @@ class Projector(Background):
 
 
 def _applied_of(
-    connection: Connection, names: Sequence[str], beside: StoredBeside
+    connection: Connection, names: Sequence[str], beside: ColocatedEvents
 ) -> tuple[Sequence[LastRow], dict[str, int]]:
     # Rows first: the cursor that is read after a row has passed it.
     return beside.last_rows(connection, names), cursors_of(connection)

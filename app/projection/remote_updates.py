@@ -19,7 +19,7 @@ _SILENCE = 0.3
 """The same if no node has said meanwhile that it applied rows, as after the death of the one that does."""
 
 
-class Arrivals(Periodic):
+class RemoteUpdates(Periodic):
     """Notifies requests of this process of the rows that another node says it applied, and looks for them regularly.
 
     What a node says may be lost, or the node that applies rows may be dead.
@@ -50,7 +50,7 @@ class Arrivals(Periodic):
         self._heard = time.monotonic()
         for one in applied:
             message, _, slot = one.partition(":")
-            if slot.isdecimal() and not self._projector.arrived(message, int(slot)):
+            if slot.isdecimal() and not self._projector.applied_remotely(message, int(slot)):
                 self._named.put(message, None)
         if not applied:
             self.wake()

@@ -107,7 +107,7 @@ def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Val
             batch.note_orphan(data["policy"])
     batch.put_transaction(values)
     if row.name in ATTEMPT_TYPES:
-        batch.note_forgotten(row, values)
+        batch.report_forgotten(row, values)
     return values
 
 

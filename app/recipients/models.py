@@ -1,6 +1,6 @@
 """Recipients as requests and answers."""
 
-from app.api.fields import Answer, Body, Category, IdempotencyKey, ListAnswer, Page, Recipient, Time
+from app.api.fields import Body, Category, IdempotencyKey, ListResponse, Page, Recipient, ResponseBody, Time
 
 
 class PutRecipient(Body):
@@ -11,7 +11,7 @@ class PutRecipient(Body):
     idempotency_key: IdempotencyKey | None = None
 
 
-class RegisteredRecipient(Answer):
+class RegisteredRecipient(ResponseBody):
     """What is registered for an address or a domain.
 
     `warnings` says what is odd about the address: a vault, of whatever organisation, whose payments its policy bounds.
@@ -30,5 +30,5 @@ class ListRecipients(Page):
     """Query of the registrations."""
 
 
-class RecipientPage(ListAnswer[RegisteredRecipient]):
+class RecipientPage(ListResponse[RegisteredRecipient]):
     """One page of registrations, the last changed first."""

@@ -16,13 +16,13 @@ from app.recipients.domains import DomainResolver, normalise
 from app.recipients.models import ListRecipients, PutRecipient, RecipientPage, RegisteredRecipient
 from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain, recipients
 from app.store.wallets import WalletRecord, orgs_of_vaults, wallet
-from app.submission.chain_state import absent, unverified
-from app.submission.changes import carry_out, resumed
+from app.submission.chain_state import pending_or_missing, unverified_recipients
+from app.submission.changes import carry_out, earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of
-from app.submission.pending_changes import wait_for_earlier
+from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Plan, PlanType
 from app.submission.program_errors import RECEIVER_ARCHIVED, invalid_recipient
 
@@ -107,14 +107,14 @@ async def put(
     org = principal.org
     # One at a time, so that each sees what the one before it registered.
     async with service.locks.hold(LockScope.RECIPIENTS, org):
-        if await resumed(service, claim) is None:
+        if await earlier_outcome(service, claim) is None:
             plan = await _plan(service, principal, claim, (domain, address), body.category)
             if plan is not None:
                 await carry_out(service, plan, claim)
     found = await service.db.read(lambda conn: recipient(conn, org, str(address)))
     if found is None:
         raise UnavailableError("chain_unavailable")
-    shown, doubts = await _shown(service, found), await unverified(service, [address])
+    shown, doubts = await _shown(service, found), await unverified_recipients(service, [address])
     return shown.model_copy(update={"warnings": [*shown.warnings, *doubts.values()]})
 
 
@@ -125,7 +125,7 @@ async def _plan(
     domain, address = target
     org, text = principal.org, str(address)
     touched = {text, domain} - {None}
-    await wait_for_earlier(
+    await require_no_pending_change(
         service,
         org,
         _REGISTER.waits_for,
@@ -172,7 +172,7 @@ async def get(service: Service, principal: Principal, name: str) -> RegisteredRe
     found = await service.db.read(lambda conn: find(conn, principal.org, key))
     if found is None:
         missing = NotFoundError("recipient_not_found")
-        raise await absent(
+        raise await pending_or_missing(
             service, principal.org, _REGISTER.name, lambda one: key in {one.recipient, one.recipient_address}, missing
         )
     return await _shown(service, found)

@@ -45,7 +45,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OnChainState:
     """A subject on the chain: its facts, its balance, and the number of its stream's last event if it has one."""
 
     facts: Facts
@@ -53,7 +53,7 @@ class Seen:
     sequence: int | None
 
 
-def on_the_chain(subject: Subject, found: Mapping[str, RawAccount | None], codec: Codec) -> Seen:
+def on_chain_state(subject: Subject, found: Mapping[str, RawAccount | None], codec: Codec) -> OnChainState:
     """Return what accounts say about a subject. Raises `ChainUnavailable` if they are not what they should be."""
     tokens = found[subject.tokens]
     balance = (tokens.token_amount if tokens else None) or 0
@@ -83,10 +83,10 @@ def on_the_chain(subject: Subject, found: Mapping[str, RawAccount | None], codec
                 facts |= {"amount": format_usdc(amount), "disputed": data["disputed_at"] != 0 and not decided}
                 facts |= {COVERED: balance >= (shares if decided else amount)}
     number = None if stream is None else stream.data.get("sequence")
-    return Seen(facts, balance, None if number is None else int(number))
+    return OnChainState(facts, balance, None if number is None else int(number))
 
 
-def in_the_read_models(model: Model | None) -> Facts:
+def read_model_state(model: Model | None) -> Facts:
     """Return what the read models say about a subject; nothing if they do not know it."""
     match model:
         case ReserveModel():

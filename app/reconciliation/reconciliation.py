@@ -25,11 +25,11 @@ from app.reconciliation.facts import (
     BALANCE,
     COVERED,
     Model,
-    Seen,
+    OnChainState,
     Subject,
     differing,
-    in_the_read_models,
-    on_the_chain,
+    on_chain_state,
+    read_model_state,
 )
 from app.reconciliation.subjects import subjects
 from app.store import reconciliation as store
@@ -55,7 +55,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Observation:
     """A subject as it was seen at `slot`; `differences` are empty if the chain and the read models agree."""
 
     subject: Subject
@@ -66,7 +66,7 @@ class _Look:
     certain: _Differences
     """Those differences about which the indexer agrees with the chain."""
 
-    def confirmed(self, earlier: "_Look") -> _Differences:
+    def confirmed(self, earlier: "_Observation") -> _Differences:
         """Return the differences that were the same at an earlier look, with nothing applied in between.
 
         A busy wallet's balance always moves. The rest of it counts if the read model has just the chain's events.
@@ -133,7 +133,11 @@ class Reconciliation(Periodic):
         return ("differences" if found else "clean"), undecided
 
     async def _report(
-        self, found: Sequence[tuple[_Look, _Differences]], clean: Sequence[_Look], wanted: set[str], slot: int
+        self,
+        found: Sequence[tuple[_Observation, _Differences]],
+        clean: Sequence[_Observation],
+        wanted: set[str],
+        slot: int,
     ) -> None:
         """Store and report what is new; clears what agrees now, or is no longer compared because it ended."""
         reported = await self._service.db.read(store.differences)
@@ -168,14 +172,14 @@ class Reconciliation(Periodic):
                 differences=difference.found,
             )
 
-    async def _look_at(self, wanted: Sequence[Subject], *, seen: int) -> list[_Look]:
-        looks: list[_Look] = []
+    async def _look_at(self, wanted: Sequence[Subject], *, seen: int) -> list[_Observation]:
+        looks: list[_Observation] = []
         for batch in _batches(wanted):
             looks += await self._look(batch, seen)
             await asyncio.sleep(self._pace)
         return looks
 
-    async def _look(self, batch: Sequence[Subject], seen: int) -> list[_Look]:
+    async def _look(self, batch: Sequence[Subject], seen: int) -> list[_Observation]:
         """Read a batch from the chain, all at one slot, and what is known of it before and after that."""
         keys = sorted({address for one in batch for address in one.accounts})
         before = await self._known(batch)
@@ -184,10 +188,10 @@ class Reconciliation(Periodic):
         found = dict(zip(keys, accounts, strict=True))
         looks = []
         for subject, *known in zip(batch, before, after, strict=True):
-            chain = on_the_chain(subject, found, self._service.codec)
+            chain = on_chain_state(subject, found, self._service.codec)
             first, second = (_look_of(subject, slot, chain, one) for one in known)
             if chain.sequence not in {None, known[1].position.sequence}:
-                self._service.indexer.doubt(subject.stream, chain.sequence or 0)
+                self._service.indexer.check_for_gap(subject.stream, chain.sequence or 0)
             looks.append(first if not first.differences else second)
         return looks
 
@@ -207,13 +211,13 @@ class Reconciliation(Periodic):
         return [_Known(models.get(one.address), position) for one, position in zip(batch, positions, strict=True)]
 
 
-def _look_of(subject: Subject, slot: int, chain: Seen, known: _Known) -> _Look:
-    differences = differing(chain.facts, in_the_read_models(known.model))
+def _look_of(subject: Subject, slot: int, chain: OnChainState, known: _Known) -> _Observation:
+    differences = differing(chain.facts, read_model_state(known.model))
     certain = {name: values for name, values in differences.items() if _is_certain(name, chain, known.position)}
-    return _Look(subject, slot, chain.sequence, known.model, differences, certain)
+    return _Observation(subject, slot, chain.sequence, known.model, differences, certain)
 
 
-def _is_certain(name: str, chain: Seen, position: Position) -> bool:
+def _is_certain(name: str, chain: OnChainState, position: Position) -> bool:
     """Return whether the indexer has stored all that the chain shows about a fact."""
     if name == COVERED:
         # Otherwise the chain has no such escrow any more, as the other facts say.

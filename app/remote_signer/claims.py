@@ -19,7 +19,7 @@ _MOST_LINES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ClaimedAccounts:
     """Accounts as they are now, by address, as a file or a node says."""
 
     accounts: Mapping[Pubkey, bytes]
@@ -43,7 +43,7 @@ class Known:
             return None
 
 
-def confirmed(found: Inspected, known: Known) -> Iterator[str]:
+def proved_claims(found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
     """Yield the claims that the signed bytes prove. No source can make a false one appear here."""
     for place, owner in _owners(found, known).items():
         yield f"{place} is owned by {owner}: it is the owner's associated token account"
@@ -52,7 +52,7 @@ def confirmed(found: Inspected, known: Known) -> Iterator[str]:
             yield f"allowed: {entry}"
 
 
-def claims(found: Inspected, known: Known) -> Iterator[str]:
+def unproved_claims(found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
     """Yield the unproved claims: the accounts' present values."""
     proved = _owners(found, known)
     for place, _, _ in unproved(found):
@@ -66,18 +66,18 @@ def claims(found: Inspected, known: Known) -> Iterator[str]:
         yield from _replaced(step, found, known)
 
 
-def still_unproved(found: Inspected, known: Known) -> list[Pubkey]:
+def unproved_owners(found: Inspected, known: ClaimedAccounts) -> list[Pubkey]:
     """Return the token accounts without an owner proved by the bytes, alone or with a claim."""
     return sorted({place for place, _, _ in unproved(found)} - set(_owners(found, known)), key=str)
 
 
-def _owners(found: Inspected, known: Known) -> dict[Pubkey, Pubkey]:
+def _owners(found: Inspected, known: ClaimedAccounts) -> dict[Pubkey, Pubkey]:
     """Return token accounts with their claimed owner, if it derives their address. No other owner does."""
     claimed = [(one, known.owner_of_tokens(one[0])) for one in sorted(unproved(found), key=str)]
     return {one[0]: owner for one, owner in claimed if owner is not None and derives(owner, *one)}
 
 
-def _list_of(step: Call, found: Inspected, known: Known) -> list[str]:
+def _list_of(step: Call, found: Inspected, known: ClaimedAccounts) -> list[str]:
     """Return the entries of the list that a step puts in force, where the transaction does not write them itself."""
     draft = known.read(step.accounts.get("new_allowlist"), "Allowlist")
     if step.args.get("digest") is None or draft is None or entries_of(step, written(found)) is not None:
@@ -85,7 +85,7 @@ def _list_of(step: Call, found: Inspected, known: Known) -> list[str]:
     return entries_of(step, draft["entries"]) or []
 
 
-def _replaced(step: Call, found: Inspected, known: Known) -> Iterator[str]:
+def _replaced(step: Call, found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
     """Compare an allowlist with its replacement, entry by entry."""
     policy = known.read(step.accounts.get("policy"), "Policy")
     old = None if policy is None else known.read(policy["allowlist"], "Allowlist")
@@ -99,7 +99,7 @@ def _replaced(step: Call, found: Inspected, known: Known) -> Iterator[str]:
         yield f"and {len(lines) - _MOST_LINES} more entries of the list before"
 
 
-def _old(step: Call, known: Known) -> dict[str, Any]:
+def _old(step: Call, known: ClaimedAccounts) -> dict[str, Any]:
     """Return the present values, under the names of a step's arguments."""
 
     def read(name: str, kind: str) -> dict[str, Any] | None:

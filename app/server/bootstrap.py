@@ -31,27 +31,27 @@ from app.core.role_keys import load_or_create
 from app.core.settings import Settings
 from app.core.signers import KeyFileError, Signers, read_secret, write_secret
 from app.dashboard.live import FeedHub
+from app.database.commit_log import CommitLog
 from app.database.interface import Database
-from app.database.ledger import Ledger
 from app.database.postgres.database import PostgresDatabase
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
 from app.localnet import Localnet
 from app.people.openid import CompanySignIn
 from app.recipients.domains import DomainResolver
-from app.server._works import WORKER, works_of
+from app.server._background_jobs import WORKER, background_jobs
 from app.server.data_folder import LOCALHOST, FolderChain, identify, remember, remembered
 from app.server.databases import data_name, open_database, open_events, open_projector
 from app.server.plan_types import PLAN_TYPES
 from app.store.values import get_value, put_value
-from app.submission.brake import Brake
+from app.submission.brake import Brakes
 from app.submission.context import Service
+from app.submission.database_guard import DatabaseGuard
 from app.submission.idempotency import Idempotency
 from app.submission.recovery import Recovery
-from app.submission.restoration import Restoration
 from app.submission.submitter import Submitter
 from app.transactions.service import shown
-from app.webhooks.courier import Courier
+from app.webhooks.delivery_client import DeliveryClient
 from app.webhooks.urls import UrlRules
 from app.x402.fetching import Fetcher
 from app.x402.guard import RequestGuard
@@ -194,7 +194,7 @@ async def running(
         db, secret = open_state(settings)
         stack.callback(db.close)
         if isinstance(db, PostgresDatabase) and not beside:
-            db.ledger = Ledger(settings.data_dir, str(settings.port))
+            db.ledger = CommitLog(settings.data_dir, str(settings.port))
         codec = codec_of(settings)
         known = db.read_now(remembered)
         expected = known.identity.genesis_hash if known else None
@@ -224,7 +224,7 @@ async def running(
         indexer.subscribe(projector.notify)
         recorder = Recorder(db)
         requests = RequestLog(db, kept=settings.request_log_size)
-        brake = Brake(db, PLAN_TYPES.values(), recorder)
+        brake = Brakes(db, PLAN_TYPES.values(), recorder)
         await brake.load()
         submitter = Submitter(
             db=db,
@@ -242,8 +242,8 @@ async def running(
         company = CompanySignIn(settings)
         stack.callback(company.close)
         rules = UrlRules(local=identity.cluster == "localnet")
-        courier = Courier(_seal(secret, b"webhook secrets"), rules, lookups=settings.webhooks_at_once)
-        stack.callback(courier.close)
+        delivery_client = DeliveryClient(_seal(secret, b"webhook secrets"), rules, lookups=settings.webhooks_at_once)
+        stack.callback(delivery_client.close)
         guard = RequestGuard(
             local=identity.cluster == "localnet",
             own_ports=(settings.port, settings.localnet_port, settings.localnet_port + 1),
@@ -275,7 +275,7 @@ async def running(
         recovery = Recovery(
             db, submitter, clock, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout
         )
-        restoration = Restoration(db, catch_up)
+        database_guard = DatabaseGuard(db, catch_up)
         hub = FeedHub(db, most=settings.live_streams)
         projector.subscribe(hub.changed)
         parts: list[object] = [
@@ -286,12 +286,12 @@ async def running(
             requests,
             exporter,
             recovery,
-            courier,
+            delivery_client,
             guard,
             fetcher,
             domains,
             company,
-            restoration,
+            database_guard,
             hub,
             Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
@@ -313,5 +313,5 @@ async def running(
             brake=brake,
             parts={type(part): part for part in parts},
         )
-        await start_all(stack, *works_of(service, beside=beside))
+        await start_all(stack, *background_jobs(service, beside=beside))
         yield service

@@ -93,7 +93,7 @@ def with_folder(settings: Settings) -> Settings:
     return settings.model_copy(update=changes)
 
 
-def beside_service(settings: Settings) -> Settings:
+def sidecar_settings(settings: Settings) -> Settings:
     """Return the settings of a process that works on a service's data, whether the service runs or not.
 
     Without an address, the chain is the folder's, or in a new folder the embedded chain on its default port. Webhooks
@@ -112,10 +112,10 @@ def require_data(settings: Settings) -> None:
         raise ConfigurationError(f"there is no service's data in {settings.data_dir}; name its folder with --data-dir")
 
 
-def beside_existing(settings: Settings) -> Settings:
-    """Return the settings as ``beside_service`` does, for what makes no sense without a service's data."""
+def existing_sidecar_settings(settings: Settings) -> Settings:
+    """Return the settings as ``sidecar_settings`` does, for what makes no sense without a service's data."""
     require_data(settings)
-    return beside_service(settings)
+    return sidecar_settings(settings)
 
 
 async def identify(

@@ -16,7 +16,7 @@ def open_database(settings: Settings, *, channel: str | None = None) -> Database
     ``channel`` is that of the signals between nodes. Raises ConfigurationError.
     """
     if settings.database_url is None:
-        require_here(settings.paths())
+        require_not_moved(settings.paths())
         return SqliteDatabase(settings.paths().database)
     url = settings.database_url.get_secret_value()
     if settings.database_listen_url is not None:
@@ -24,7 +24,7 @@ def open_database(settings: Settings, *, channel: str | None = None) -> Database
     return PostgresDatabase(url, prepare_threshold=settings.database_prepare_threshold, channel=channel)
 
 
-def require_here(paths: Paths) -> None:
+def require_not_moved(paths: Paths) -> None:
     """Raise ConfigurationError if the state of a folder was moved: two services on it would pay everything twice."""
     if paths.moved.exists():
         place = paths.moved.read_text(encoding="utf-8").strip()

@@ -15,7 +15,7 @@ from app.organisations.roles import LostRole, lost_roles
 from app.reconciliation.index_watch import lasting_gaps
 from app.store.values import put_value
 from app.submission.context import Service
-from app.submission.restoration import Restoration, State
+from app.submission.database_guard import DatabaseGuard, State
 from indexer.records import TransactionHole
 
 _log = structlog.get_logger(__name__)
@@ -94,7 +94,7 @@ class Health:
             failing.append("indexer")
         if failing:
             _log.warning("not_ready", reasons=failing, lag=lag)
-        report = HealthReport(tuple(failing), lag, guard=self._service.part(Restoration).state(), lost=lost)
+        report = HealthReport(tuple(failing), lag, guard=self._service.part(DatabaseGuard).state(), lost=lost)
         try:
             holes = tuple((hole.after_slot, hole.before_slot) for hole in await indexer.holes())
             unreadable = await indexer.transaction_holes()

@@ -12,7 +12,7 @@ from app.access.rate_limit import Peers
 from app.core.background import Periodic, Startable
 from app.core.errors import StorageUnavailableError
 from app.database import leases
-from app.database.claims import forget_dead_claims
+from app.database.claims import delete_claims_of_dead_nodes
 from app.database.interface import WRITE_ERRORS
 from app.database.leases import API, NODE, Lease, fenced_by
 from app.database.postgres.database import PostgresDatabase
@@ -93,7 +93,9 @@ class ServingNode(Periodic):
     async def _renew(self) -> None:
         began = time.monotonic()
         async with _patiently():
-            mine = await self._db.beside(lambda conn: leases.renew(conn, self._db.node, lifetime=self._lifetime))
+            mine = await self._db.write_unordered(
+                lambda conn: leases.renew(conn, self._db.node, lifetime=self._lifetime)
+            )
         self._renewed = began
         await self._drop(self._running.keys() - mine)
         for lease in mine - self._running.keys():
@@ -105,7 +107,7 @@ class ServingNode(Periodic):
         own = [NODE + self._db.node, *([] if self._peers is None else [API + self._db.node])]
         names = [*own, *(name for name in self._works if name not in self.holds)]
         async with _patiently():
-            alive = await self._db.beside(leases.alive)
+            alive = await self._db.write_unordered(leases.alive)
         for name in names:
             if name in alive:
                 continue
@@ -120,8 +122,8 @@ class ServingNode(Periodic):
 
     def _take_one(self, conn: Connection, name: str) -> Lease | None:
         if name not in self._works:
-            leases.forget_dead_nodes(conn, after=_FORGOTTEN)
-            forget_dead_claims(conn)
+            leases.delete_dead_nodes(conn, after=_FORGOTTEN)
+            delete_claims_of_dead_nodes(conn)
         return leases.take(conn, name, self._db.node, lifetime=self._lifetime)
 
     async def _begin(self, lease: Lease) -> None:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, RootModel
 
-from app.api.fields import Answer, Body, IdempotencyKey, TransactionId
+from app.api.fields import Body, IdempotencyKey, ResponseBody, TransactionId
 from app.api.signing import AwaitingSignature
 from app.budgets.models import Budget
 from app.organisations.models import Organization, PausedOrganisation
@@ -23,13 +23,13 @@ class SendSigned(Body):
     idempotency_key: IdempotencyKey | None = None
 
 
-class UnsignedTransactions(Answer):
+class UnsignedTransactions(ResponseBody):
     """The transactions that wait for a signature, oldest first."""
 
     data: list[AwaitingSignature]
 
 
-class WithdrawnTransaction(Answer):
+class WithdrawnTransaction(ResponseBody):
     """A transaction that is no longer completed, or an advance of its nonce that landed."""
 
     id: TransactionId

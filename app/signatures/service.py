@@ -34,20 +34,20 @@ from app.store.unsigned_transactions import (
     VOID,
     WITHDRAWN,
     UnsignedTransaction,
+    awaiting_signature,
     end_expired,
-    outstanding,
     store_signed,
     unsigned_by_message,
     unsigned_transaction,
 )
 from app.store.unsigned_transactions import withdraw as withdraw_unsigned
-from app.submission.changes import carry_out, resumed
+from app.submission.changes import carry_out, earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.offline import ADVANCE
-from app.submission.pending_changes import wait_for_earlier
-from app.submission.plan import Authority, Outcome, Plan, RefusedError
+from app.submission.pending_changes import require_no_pending_change
+from app.submission.plan import Authority, Outcome, Plan, SimulationFailedError
 from app.submission.program_errors import business_error, error_name, require_confirmed
 from app.wallets import service as wallets
 from idl.transactions import SignedTransaction, parse
@@ -67,7 +67,7 @@ _OF_BUDGETS = frozenset(kind.name for kind in budget_changes.PLAN_TYPES)
 async def list_all(service: Service, principal: Principal) -> UnsignedTransactions:
     """Return what waits for a signature, oldest first."""
     await service.db.write(lambda conn: end_expired(conn, now_ms()))
-    found = await service.db.read(lambda conn: outstanding(conn, principal.org))
+    found = await service.db.read(lambda conn: awaiting_signature(conn, principal.org))
     return UnsignedTransactions(data=[shown_unsigned(*one) for one in found])
 
 
@@ -139,7 +139,7 @@ async def _complete(
     """Add the service's signatures, simulate, and store the transaction as one to send."""
     raw, signature = await _co_signed(service, signed)
     kind = service.submitter.type_of(attempt)
-    await wait_for_earlier(service, attempt.org, kind.waits_for, wallet_id=attempt.wallet_id)
+    await require_no_pending_change(service, attempt.org, kind.waits_for, wallet_id=attempt.wallet_id)
     service.brake.check(kind, attempt.org, attempt.wallet_id, attested=False)
     try:
         simulation = await service.chain.simulate(raw)
@@ -147,7 +147,7 @@ async def _complete(
         await _require_advanced(service, attempt)
         raise BusinessError(_VOID) from None
     if simulation.err is not None:
-        raise _refusal(service, RefusedError(simulation))
+        raise _refusal(service, SimulationFailedError(simulation))
 
     def store(conn: Connection) -> bool:
         service.brake.check_rows(conn, kind, attempt.org, attempt.wallet_id, attested=False)
@@ -188,7 +188,7 @@ async def _require_advanced(service: Service, attempt: Attempt) -> None:
         raise UnavailableError("chain_unavailable", headers={"Retry-After": "1"})
 
 
-def _refusal(service: Service, refused: RefusedError) -> ApiError:
+def _refusal(service: Service, refused: SimulationFailedError) -> ApiError:
     name = error_name(service.codec, refused)
     if name == "Unauthorized":
         return BusinessError(_VOID, "A key that signs it no longer has its role. Ask for the change again.")
@@ -228,7 +228,7 @@ async def withdraw(service: Service, principal: Principal, claim: Claim, tx_id: 
     org = principal.org
     answer = WithdrawnTransaction(id=tx_id, status="withdrawn")
     async with service.locks.hold(LockScope.NONCES, org):
-        if await resumed(service, claim) is not None:
+        if await earlier_outcome(service, claim) is not None:
             return answer
         unsigned = await service.db.read(lambda conn: unsigned_transaction(conn, org, tx_id))
         if unsigned is None:

@@ -81,7 +81,7 @@ class AlertRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class AlertTransition:
     """A wallet for which an alert starts to hold or, if `marked`, no longer holds."""
 
     wallet_id: str
@@ -112,22 +112,22 @@ def watches(connection: Connection, kinds: Collection[AlertType]) -> bool:
 
 def changed_alerts(
     connection: Connection, kind: AlertType, now: int, *, vaults: Collection[str] | None = None, limit: int
-) -> list[Watched]:
+) -> list[AlertTransition]:
     """Return at most `limit` wallets, of all or of these vaults, whose low balance or inactivity began or ended.
 
     A wallet that never held USDC is not low; one without transactions has been inactive since its creation.
     """
     query = _CHANGED[kind] if vaults is None else _CHANGED_OF_VAULTS[kind]
-    return fetch_all(connection, Watched, query, {"now": now, "most": limit, "vaults": list(vaults or ())})
+    return fetch_all(connection, AlertTransition, query, {"now": now, "most": limit, "vaults": list(vaults or ())})
 
 
-def busy_wallets(connection: Connection, now: int, *, vaults: Collection[str] | None = None) -> list[Watched]:
+def busy_wallets(connection: Connection, now: int, *, vaults: Collection[str] | None = None) -> list[AlertTransition]:
     """Return the wallets to check for a velocity spike.
 
     They are those with a transaction in the last hour, of all or of these vaults, and all for which a spike holds.
     """
     query = _BUSY if vaults is None else _BUSY_OF_VAULTS
-    return fetch_all(connection, Watched, query, {"now": now, "vaults": list(vaults or ())})
+    return fetch_all(connection, AlertTransition, query, {"now": now, "vaults": list(vaults or ())})
 
 
 def exceeds_velocity(connection: Connection, wallet_id: str, threshold: int, now: int) -> bool:

@@ -119,7 +119,7 @@ def pending_changes(
     return fetch_all(connection, Attempt, query.order_by(table.c.created_at))
 
 
-def stop_attempts(
+def mark_braked(
     connection: Connection,
     org: str,
     kind: str,

@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, Connection, bindparam, delete, literal, selec
 
 from app.core.actors import Actor
 from app.database.columns import upsert
-from app.database.leases import lives
+from app.database.leases import node_is_alive
 from app.database.records import columns_of, fetch_all
 from app.database.statements import rows
 from app.store.state_tables import api_keys
@@ -27,7 +27,7 @@ _KINDS = union_all(
 )
 
 
-_ORPHANED = select(table).where(table.c.node != bindparam("by"), ~lives(table.c.node)).order_by(table.c.since)
+_ORPHANED = select(table).where(table.c.node != bindparam("by"), ~node_is_alive(table.c.node)).order_by(table.c.since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from app.core.paths import ConfigurationError
-from app.database.leases import living_nodes
+from app.database.leases import count_live_nodes
 from app.database.migrations import require_current
 from app.database.postgres.engine import database_name, engine_of
 from app.database.postgres.transactions import WRITER_LOCK
@@ -26,7 +26,7 @@ class CommitDoubtError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyReport:
     """What was copied, and was compared with its source; amounts are micro-USDC as they are in the target.
 
     ``sums`` is the number of columns of whole numbers, among them all of money, that add up to the same.
@@ -89,14 +89,14 @@ def commit(target: Connection) -> None:
 
 def require_empty(target: Connection, name: str) -> None:
     """Raise ConfigurationError if a database holds anything besides its schema."""
-    if nodes := living_nodes(target):
+    if nodes := count_live_nodes(target):
         raise ConfigurationError(f"{nodes} nodes serve on the {name}; stop them, and copy into a new database")
     for table in inspect(target).get_table_names():
         if table not in _OF_THE_SCHEMA and target.scalar(text(f"SELECT EXISTS (SELECT FROM {_quoted(table)})")):  # noqa: S608 - as above
             raise ConfigurationError(f"the {name} has data already, in its table {table}: name a new one")
 
 
-def copy(sources: Sequence[Source], target: Connection, name: str) -> Copied:
+def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport:
     """Copy all rows within the target's transaction and compare counts and sums. Raises ConfigurationError."""
     own = {source.prefix + table: (source, table) for source in sources for table in source.tables()}
     # A row after those that it refers to.
@@ -121,7 +121,7 @@ def copy(sources: Sequence[Source], target: Connection, name: str) -> Copied:
         rows, sums = rows + figures[0], sums + len(whole)
     confirmed = select(func.sum(transactions.c.amount)).where(transactions.c.status == "confirmed")
     balances, paid = (int(target.scalar(one) or 0) for one in (select(func.sum(wallets.c.balance)), confirmed))
-    return Copied(len(there), rows, sums, balances, paid)
+    return CopyReport(len(there), rows, sums, balances, paid)
 
 
 def _copy_table(

@@ -88,7 +88,7 @@ class ExportRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveExports:
     """An organisation's exports that are `processing` or `ready`: their counts, their rows in total.
 
     `first_end` is when the first ready one expires.
@@ -131,14 +131,14 @@ def export_page(
     return fetch_page(connection, ExportRecord, found_by, {"org": org, **values}, limit=limit, cursor=cursor)
 
 
-def live(connection: Connection, org: str) -> Live:
+def live(connection: Connection, org: str) -> LiveExports:
     """Return the totals of the organisation's exports that are `processing` or `ready`."""
     mine = select(exports.c.status, func.count(), func.sum(exports.c.rows), func.min(exports.c.expires_at))
     mine = mine.where(exports.c.org == org, exports.c.status.in_(("processing", "ready"))).group_by(exports.c.status)
     found = {status: figures for status, *figures in connection.execute(mine)}
     processing, to_write, _ = found.get("processing", (0, 0, None))
     ready, written, first_end = found.get("ready", (0, 0, None))
-    return Live(processing, ready, (to_write or 0) + (written or 0), first_end)
+    return LiveExports(processing, ready, (to_write or 0) + (written or 0), first_end)
 
 
 def finish(  # noqa: PLR0917

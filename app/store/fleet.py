@@ -35,7 +35,7 @@ _WEEK = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class FleetTotals:
     """Sums over an organisation's wallets that are not archived; amounts in micro-USDC.
 
     `today` are the last 24 hours, as policies count them; `refused` counts payments and escrows. `week` is what was
@@ -68,7 +68,7 @@ class FleetFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class WalletSpent:
     """What a wallet spent under its policy, in micro-USDC: in the last 24 hours, and since the month began.
 
     `since` is the Unix millisecond of the oldest payment of the 24 hours.
@@ -175,10 +175,10 @@ _BY: Mapping[str, ColumnElement[Any]] = {
 }
 
 
-def totals(connection: Connection, org: str, now: int) -> Totals:
+def totals(connection: Connection, org: str, now: int) -> FleetTotals:
     """Return the sums over an organisation's wallets."""
     row = connection.execute(_TOTALS, {"org": org, "now": now}).one()._asdict()
-    return Totals(**{**row, "reserve": row["reserve"] or 0, "paused": bool(row["paused"])})
+    return FleetTotals(**{**row, "reserve": row["reserve"] or 0, "paused": bool(row["paused"])})
 
 
 def fleet(
@@ -216,10 +216,10 @@ def wallets_by_ids(connection: Connection, org: str, now: int, ids: Collection[s
     return {one["wallet_id"]: wallet_record(one) for one in rows}
 
 
-def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: int) -> dict[str, Spent]:
+def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: int) -> dict[str, WalletSpent]:
     """Return what wallets spent, by id; `month` is when the calendar month began. Who spent nothing is missing."""
     given = {"wallet_ids": list(wallet_ids), "now": now, "month": month, "since": min(month - 1, now - DAY)}
-    return {one.wallet_id: one for one in fetch_all(connection, Spent, _SPENT_BY_WALLET, given)}
+    return {one.wallet_id: one for one in fetch_all(connection, WalletSpent, _SPENT_BY_WALLET, given)}
 
 
 def spent_by_day(connection: Connection, wallet_id: str, since: int) -> list[DaySpent]:

@@ -86,7 +86,7 @@ def mark_checked(connection: Connection, org: str = "") -> bool:
     return True
 
 
-def report_lost(connection: Connection, lost: Mapping[str, int]) -> None:
+def report_lost_commits(connection: Connection, lost: Mapping[str, int]) -> None:
     """Raise the guard and report it to all organisations.
 
     ``lost`` maps each organisation to the Unix millisecond of its newest lost transaction. One older than a day, or
@@ -111,7 +111,7 @@ def report_lost(connection: Connection, lost: Mapping[str, int]) -> None:
         )
 
 
-def forgotten(connection: Connection, org: str) -> Sequence[FeedEvent]:
+def forgotten_transactions(connection: Connection, org: str) -> Sequence[FeedEvent]:
     """Return the forgotten transactions of an organisation since a day before the guard was raised, oldest first."""
     since = raised_at(guard_values(connection)) - LIFETIME
     mine = (feed.c.org == org, feed.c.type == FORGOTTEN, feed.c.timestamp > since)

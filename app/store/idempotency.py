@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, delete, exists, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app.database.leases import lives
+from app.database.leases import node_is_alive
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.database.statements import execute
 from app.store.state_tables import idempotency as table
@@ -94,7 +94,7 @@ def take_over(connection: Connection, org: str, key: str, node: str) -> Idempote
 
     A dead node runs nothing, and one that has left the request does not either.
     """
-    free = table.c.node.is_(None) | (table.c.node == node) | ~lives(table.c.node)
+    free = table.c.node.is_(None) | (table.c.node == node) | ~node_is_alive(table.c.node)
     mine = (table.c.org == org, table.c.key == key, table.c.state == "running", free)
     if connection.execute(update(table).where(*mine).values(node=node)).rowcount == 0:
         return None

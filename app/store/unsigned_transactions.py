@@ -46,7 +46,7 @@ def unsigned_by_message(connection: Connection, org: str, message_hash: str) -> 
     return fetch_one(connection, UnsignedTransaction, _of(org).where(table.c.message_hash == message_hash))
 
 
-def outstanding(connection: Connection, org: str) -> list[tuple[UnsignedTransaction, Attempt]]:
+def awaiting_signature(connection: Connection, org: str) -> list[tuple[UnsignedTransaction, Attempt]]:
     """Return what waits for a signature, oldest first."""
     waiting = select(attempts).where(attempts.c.org == org, attempts.c.status == AWAITING)
     found = fetch_all(connection, Attempt, waiting.order_by(attempts.c.created_at))

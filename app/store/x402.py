@@ -21,7 +21,7 @@ from sqlalchemy import (
     update,
 )
 
-from app.core.transaction_types import ALLOWANCE, ENFORCED, Lane
+from app.core.transaction_types import ALLOWANCE, ENFORCED, SettlementPath
 from app.database.columns import metadata, upsert
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.allowances import OUTSTANDING, SETTLED
@@ -72,7 +72,7 @@ _BY_ID = select(payloads).where(payloads.c.tx_id == bindparam("tx_id"))
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class IssuedPayment:
     """A payment that was handed out for a resource. Times are Unix milliseconds."""
 
     tx_id: str
@@ -85,7 +85,7 @@ class Payload:
     pay_to: str
     facilitator: str
     version: int
-    lane: Lane
+    lane: SettlementPath
     header: str
     fetched: bool
     created_at: int
@@ -97,7 +97,7 @@ class Payload:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedPayload:
+class EndedIssuedPayment:
     """A payload whose transaction has an outcome that was not dealt with yet."""
 
     tx_id: str
@@ -126,19 +126,19 @@ def paid_status(granted: ColumnElement[str]) -> ColumnElement[str]:
     )
 
 
-def insert_payload(connection: Connection, payload: Payload) -> None:
+def insert_issued_payment(connection: Connection, issued: IssuedPayment) -> None:
     """Store a payload in the transaction that stores its attempt."""
-    upsert(connection, payloads, columns_of(payload), keys=["tx_id"], replace=False)
+    upsert(connection, payloads, columns_of(issued), keys=["tx_id"], replace=False)
 
 
-def payload_of(connection: Connection, tx_id: str) -> Payload | None:
+def issued_payment_of(connection: Connection, tx_id: str) -> IssuedPayment | None:
     """Return the payload of an attempt."""
-    return fetch_one(connection, Payload, _BY_ID, {"tx_id": tx_id})
+    return fetch_one(connection, IssuedPayment, _BY_ID, {"tx_id": tx_id})
 
 
-def payloads_of(connection: Connection, tx_ids: Collection[str]) -> list[Payload]:
+def issued_payments_of(connection: Connection, tx_ids: Collection[str]) -> list[IssuedPayment]:
     """Return the payloads among these transactions."""
-    return fetch_all(connection, Payload, select(payloads).where(payloads.c.tx_id.in_(tx_ids))) if tx_ids else []
+    return fetch_all(connection, IssuedPayment, select(payloads).where(payloads.c.tx_id.in_(tx_ids))) if tx_ids else []
 
 
 def record_resource(connection: Connection, tx_id: str, status: int) -> None:
@@ -152,26 +152,26 @@ def record_transfer(connection: Connection, tx_id: str, signature: str, slot: in
     connection.execute(update(payloads).where(payloads.c.tx_id == tx_id).values(signature=signature, slot=slot))
 
 
-def open_delegations(connection: Connection, limit: int) -> list[Payload]:
+def open_delegations(connection: Connection, limit: int) -> list[IssuedPayment]:
     """Return the payloads, oldest first, whose delegate may still pay, or has paid by a transfer not known yet."""
-    return fetch_all(connection, Payload, _OPEN_DELEGATIONS, {"most": limit})
+    return fetch_all(connection, IssuedPayment, _OPEN_DELEGATIONS, {"most": limit})
 
 
-def ended_payloads(connection: Connection, limit: int, *, before: int) -> Sequence[EndedPayload]:
+def ended_issued_payments(connection: Connection, limit: int, *, before: int) -> Sequence[EndedIssuedPayment]:
     """Return payloads that are known to be paid or dead, oldest first, which are not closed.
 
     Those handed out after ``before`` are left out as long as their resource may still answer.
     """
-    return fetch_all(connection, EndedPayload, _ENDED, {"before": before, "most": limit})
+    return fetch_all(connection, EndedIssuedPayment, _ENDED, {"before": before, "most": limit})
 
 
-def close_payload(connection: Connection, tx_id: str, now: int) -> bool:
+def close_issued_payment(connection: Connection, tx_id: str, now: int) -> bool:
     """Mark a payload as dealt with; false if it was already."""
     mine = and_(payloads.c.tx_id == tx_id, payloads.c.closed_at.is_(None))
     return connection.execute(update(payloads).where(mine).values(closed_at=now)).rowcount == 1
 
 
-def outstanding_of(connection: Connection, wallet_id: str) -> tuple[int, int]:
+def outstanding_payments(connection: Connection, wallet_id: str) -> tuple[int, int]:
     """Return the sum and the number of the wallet's payments that were handed out and have no outcome."""
     query = (
         select(attempts.c.amount)

@@ -20,7 +20,7 @@ from app.core.actors import Actor
 from app.core.errors import ApiError, AuthenticationError, BusinessError, UnavailableError
 from app.core.timestamps import now_ms
 from app.database.interface import WRITE_ERRORS, Database
-from app.store.attempts import Attempt, stop_attempts, stopped_by
+from app.store.attempts import Attempt, mark_braked, stopped_by
 from app.store.audit import NewLogEntry, append
 from app.store.audit_actions import Action
 from app.store.brakes import (
@@ -51,7 +51,7 @@ _LATER = "A freeze or pause was asked for and is not finished. Repeat the reques
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class EngagedBrake:
     """A brake that is engaged, and how many requests are putting it into force on the chain.
 
     Without its row, which a full disk prevents, it ends with the process.
@@ -74,7 +74,7 @@ class Hold:
         return self.stored
 
 
-class Brake:
+class Brakes:
     """The brakes that are engaged: in memory, and as rows. ``types`` are the types of all plans.
 
     Whoever asks is recorded in the audit log with the row, or by ``recorder`` once the database can be written again.
@@ -83,7 +83,7 @@ class Brake:
     def __init__(self, db: Database, types: Iterable[PlanType], recorder: Recorder) -> None:
         self._db = db
         self._recorder = recorder
-        self._holds: dict[tuple[str, str], Hold] = {}
+        self._holds: dict[tuple[str, str], EngagedBrake] = {}
         types = list(types)
         spending = [one.name for one in types if one.braked]
         self._types = {kind: [*spending, *(one.name for one in types if one.lifts == kind)] for kind in STOPPED}
@@ -91,7 +91,7 @@ class Brake:
     async def load(self) -> None:
         """Engage what an earlier process left engaged; a session's brake ended with the rotation that it served."""
         if self._db.node:
-            await self.adopt()
+            await self.take_over_orphans()
             return
 
         def take(conn: Connection) -> list[BrakeRow]:
@@ -102,9 +102,9 @@ class Brake:
             return [row for row in rows if row.kind != "session"]
 
         for row in await self._db.write(take):
-            self._holds[row.scope, row.kind] = Hold(row, stored=True)
+            self._holds[row.scope, row.kind] = EngagedBrake(row, stored=True)
 
-    async def adopt(self) -> None:
+    async def take_over_orphans(self) -> None:
         """Take over the brakes of dead nodes, as ``load`` does after a restart; others may do so at the same time."""
         node = self._db.node
 
@@ -119,15 +119,17 @@ class Brake:
 
         if await self._db.look_up(lambda conn: orphaned_brakes(conn, node)):
             for row in await self._db.write(take):
-                self._holds.setdefault((row.scope, row.kind), Hold(row, stored=True))
+                self._holds.setdefault((row.scope, row.kind), EngagedBrake(row, stored=True))
 
-    def engage(self, by: Principal, wallet_id: str | None, kind: BrakeKind) -> Hold:
+    def engage(self, by: Principal, wallet_id: str | None, kind: BrakeKind) -> EngagedBrake:
         """Engage a brake for a request, at once; the row is written meanwhile, and memory holds if it cannot be."""
         org = by.org
         scope = wallet_id or org
         hold = self._holds.get((scope, kind))
         if hold is None:
-            hold = self._holds[scope, kind] = Hold(BrakeRow(scope, kind, org, by.actor, now_ms(), self._db.node))
+            hold = self._holds[scope, kind] = EngagedBrake(
+                BrakeRow(scope, kind, org, by.actor, now_ms(), self._db.node)
+            )
         hold.requests += 1
         entry = None if kind == "session" else by.entry(_ASKED[kind], scope)
         task = asyncio.create_task(self._write(hold, entry), name=f"brake_{kind}")
@@ -135,7 +137,7 @@ class Brake:
         task.add_done_callback(hold.writing.discard)
         return hold
 
-    async def show(self, hold: Hold) -> None:
+    async def show(self, hold: EngagedBrake) -> None:
         """Let other nodes see a brake before the chain is looked at; without a database, they cannot store anything."""
         if self._db.node:
             await hold.is_stored(SHOWN)
@@ -144,16 +146,16 @@ class Brake:
         """Whether such a brake on a wallet or an organisation is engaged in this process."""
         return (scope, kind) in self._holds
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, hold: EngagedBrake) -> None:
         """End a request's brake: the chain refuses by itself now, or refused the brake."""
         hold.requests -= 1
         await self.lift(hold)
 
-    def leave(self, hold: Hold) -> None:
+    def leave(self, hold: EngagedBrake) -> None:
         """End a request whose brake stays engaged, because the chain has not confirmed it."""
         hold.requests -= 1
 
-    async def lift(self, hold: Hold) -> None:
+    async def lift(self, hold: EngagedBrake) -> None:
         """Release a brake unless a request still needs it; if its row cannot be deleted, it stays engaged."""
         if hold.requests:
             return
@@ -171,7 +173,7 @@ class Brake:
         if not hold.requests and self._holds.get((row.scope, row.kind)) is hold:
             del self._holds[row.scope, row.kind]
 
-    def unattended(self) -> list[Hold]:
+    def without_request(self) -> list[EngagedBrake]:
         """Return the brakes that no request is putting into force."""
         return [hold for hold in self._holds.values() if not hold.requests]
 
@@ -185,13 +187,13 @@ class Brake:
         if found is not None:
             raise stopped_error(kind, found)
 
-    async def check_everywhere(self, kind: PlanType, org: str, wallet_id: str | None) -> None:
+    async def check_all_nodes(self, kind: PlanType, org: str, wallet_id: str | None) -> None:
         """Raise as ``check`` does, also for brakes that other nodes have engaged."""
         if self._db.node:
             await self._db.look_up(lambda conn: self.check_rows(conn, kind, org, wallet_id, attested=False))
         self.check(kind, org, wallet_id, attested=False)
 
-    async def overtook(self, kind: PlanType, attempt: Attempt) -> BrakeKind | None:
+    async def blocking_kind(self, kind: PlanType, attempt: Attempt) -> BrakeKind | None:
         """Return the kind of the brake that stops a stored attempt, asked right before it is sent."""
         row = None
         if self._db.node and (kind.braked or kind.lifts is not None):
@@ -226,14 +228,14 @@ class Brake:
         if (key_id, REVOKED) in engaged:
             raise unauthenticated()
 
-    def refused(self, hold: Hold, reason: str) -> None:
+    def refused(self, hold: EngagedBrake, reason: str) -> None:
         """Record that the chain refused a brake."""
         row = hold.row
         self._recorder.later(
             NewLogEntry(row.org, "brake.refused", row.actor, row.scope, details={"kind": row.kind, "reason": reason})
         )
 
-    async def _write(self, hold: Hold, entry: NewLogEntry | None) -> None:
+    async def _write(self, hold: EngagedBrake, entry: NewLogEntry | None) -> None:
         def put(conn: Connection) -> None:
             put_brake(conn, hold.row)
             self._stop(conn, hold)
@@ -259,9 +261,9 @@ class Brake:
         else:
             hold.stored = True
 
-    def _stop(self, conn: Connection, hold: Hold) -> None:
+    def _stop(self, conn: Connection, hold: EngagedBrake) -> None:
         row, types = hold.row, self._types[hold.row.kind]
-        stop_attempts(conn, row.org, row.kind, types, wallet_id=hold.wallet_id, attested=row.kind == "session")
+        mark_braked(conn, row.org, row.kind, types, wallet_id=hold.wallet_id, attested=row.kind == "session")
 
 
 def stopped_error(kind: PlanType, brake: BrakeKind) -> ApiError:

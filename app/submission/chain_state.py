@@ -23,12 +23,12 @@ _PAUSES = (0.1, 0.2, 0.4, 0.8)
 _STALE = "The chain's node does not show what the service has seen there."
 
 
-def outdated_error() -> UnavailableError:
+def stale_node_error() -> UnavailableError:
     """Return the error for an account that a node shows as it no longer is, or not at all: it lags, or lies."""
     return UnavailableError("chain_unavailable", _STALE)
 
 
-async def require_whole(service: Service, account: str) -> None:
+async def require_no_gap(service: Service, account: str) -> None:
     """Bring everything on the chain into the read models.
 
     Raises ``chain_unavailable`` while this vault or organisation has a gap, so that its shown state may be old.
@@ -42,7 +42,7 @@ async def require_whole(service: Service, account: str) -> None:
     raise UnavailableError("chain_unavailable", _GAP, headers={"Retry-After": "1"})
 
 
-async def state_of(service: Service, address: str, name: str, *, sequence: int) -> dict[str, Any] | None:
+async def account_state(service: Service, address: str, name: str, *, sequence: int) -> dict[str, Any] | None:
     """Return an account of the program as of its event `sequence` or later; None if the node shows no such."""
     account = await service.chain.account(Pubkey.from_string(address))
     try:
@@ -52,7 +52,7 @@ async def state_of(service: Service, address: str, name: str, *, sequence: int) 
     return state.data if state is not None and state.name == name and state.data["sequence"] >= sequence else None
 
 
-async def unverified(service: Service, addresses: Iterable[Pubkey]) -> dict[Pubkey, str]:
+async def unverified_recipients(service: Service, addresses: Iterable[Pubkey]) -> dict[Pubkey, str]:
     """Return the addresses without a known owner, each with a warning: off the curve, no account, no token account.
 
     Asks the chain only about addresses off the curve. Raises ``chain_unavailable`` if the node does not show a vault
@@ -64,19 +64,19 @@ async def unverified(service: Service, addresses: Iterable[Pubkey]) -> dict[Pubk
     missing = [owner for owner, *pair in zip(doubtful, found[::2], found[1::2], strict=True) if pair == [None, None]]
     known = await service.db.read(lambda conn: orgs_of_vaults(conn, [*map(str, missing)])) if missing else {}
     if known:
-        raise outdated_error()
+        raise stale_node_error()
     return {owner: f"{owner}: {CATALOGUE['recipient_unverified'].meaning}" for owner in missing}
 
 
-async def seen_account(service: Service, address: str | Pubkey) -> dict[str, Any]:
+async def known_account(service: Service, address: str | Pubkey) -> dict[str, Any]:
     """Return the state of an account that the service has seen. Raises ``chain_unavailable`` if the node has none."""
     account = await service.chain.account(Pubkey.from_string(address) if isinstance(address, str) else address)
     if account is None:
-        raise outdated_error()
+        raise stale_node_error()
     return account.decode(service.codec).data
 
 
-async def absent(
+async def pending_or_missing(
     service: Service, org: str, kind: str, where: Callable[[Attempt], bool], otherwise: ApiError
 ) -> ApiError:
     """Return ``chain_unavailable`` while a creation of this type, selected by ``where``, is pending, else the error.

@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.offline import refuse_needless, sign_elsewhere
-from app.submission.plan import Outcome, Plan, RefusedError
+from app.submission.offline import refuse_unneeded_offline, require_local_signers
+from app.submission.plan import Outcome, Plan, SimulationFailedError
 from app.submission.program_errors import business_error, require_confirmed
 
 
-async def resumed(service: Service, claim: Claim) -> Outcome | None:
+async def earlier_outcome(service: Service, claim: Claim) -> Outcome | None:
     """Return the confirmed outcome of an earlier run of the request, or None if the request starts anew.
 
     Raises ``chain_unavailable`` while the outcome is unknown.
@@ -32,11 +32,11 @@ async def submit(
     fails, and the API's error if the change failed, is not confirmed yet, or needs no signature that the request wants.
     """
     if plan.authority is None:
-        refuse_needless(claim)
+        refuse_unneeded_offline(claim)
     async with AsyncExitStack() as stack:
         if plan.wallet_id is not None and not overtakes:
             await stack.enter_async_context(service.locks.hold(LockScope.WALLET_SENDING, plan.wallet_id))
-        await sign_elsewhere(service, plan, claim, nonce_account)
+        await require_local_signers(service, plan, claim, nonce_account)
         outcome = await service.submitter.submit(plan, claim)
     require_confirmed(service.codec, outcome)
     return outcome
@@ -54,5 +54,5 @@ async def carry_out(
     """Submit a change, but raise a refusal as the API's error; ``instead`` maps codes to better ones."""
     try:
         return await submit(service, plan, claim, overtakes=overtakes, nonce_account=nonce_account)
-    except RefusedError as refused:
+    except SimulationFailedError as refused:
         raise business_error(service.codec, refused, instead=instead) from None

@@ -15,7 +15,7 @@ from app.core.settings import Settings
 from app.core.signers import Signers
 from app.database.interface import Database
 from app.projection.projector import Projector
-from app.submission.brake import Brake
+from app.submission.brake import Brakes
 from app.submission.locks import Locks
 from app.submission.submitter import Submitter
 from idl.codec import Codec
@@ -42,7 +42,7 @@ class Service:
     projector: Projector
     signers: Signers
     submitter: Submitter
-    brake: Brake
+    brake: Brakes
     parts: Mapping[type, object]
     locks: Locks = field(default_factory=Locks)
     _instructions: dict[str, Instructions] = field(default_factory=dict)

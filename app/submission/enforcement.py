@@ -13,10 +13,10 @@ from app.chain.logs import is_refused_by
 from app.core.errors import ApiError, BusinessError, UnavailableError
 from app.database.interface import WRITE_ERRORS
 from app.store.attempts import Attempt, pending_changes
-from app.submission.brake import SHOWN, Hold
+from app.submission.brake import SHOWN, EngagedBrake
 from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.plan import Plan, PlanType, RefusedError
+from app.submission.plan import Plan, PlanType, SimulationFailedError
 from app.submission.program_errors import UNPROVEN, business_error, error_name
 
 _log = structlog.get_logger(__name__)
@@ -67,11 +67,11 @@ class BrakeRefusedError(Exception):
         super().__init__(str(error))
 
 
-async def enforce(service: Service, hold: Hold, how: Enforcement, claim: Claim) -> None:
+async def enforce(service: Service, hold: EngagedBrake, how: Enforcement, claim: Claim) -> None:
     """Put a request's brake into force and release it.
 
     Raises the API's error if the chain refuses it; then the brake is released, too. If the chain does not answer, or an
-    earlier change may still undo it, the brake stays engaged and ``enforce_again`` goes on; that is 503.
+    earlier change may still undo it, the brake stays engaged and ``resume_enforcement`` goes on; that is 503.
     """
     over = False
     try:
@@ -95,7 +95,7 @@ async def enforce(service: Service, hold: Hold, how: Enforcement, claim: Claim) 
             service.brake.leave(hold)
 
 
-async def enforce_again(service: Service, hold: Hold, how: Enforcement) -> None:
+async def resume_enforcement(service: Service, hold: EngagedBrake, how: Enforcement) -> None:
     """Look once at a brake that no request is putting into force, and release it if that is done or refused."""
     try:
         if await _step(service, hold, how, Claim(service.db)) is None:
@@ -106,7 +106,7 @@ async def enforce_again(service: Service, hold: Hold, how: Enforcement) -> None:
         await service.brake.lift(hold)
 
 
-async def _until_in_force(service: Service, hold: Hold, how: Enforcement, claim: Claim) -> None:
+async def _until_in_force(service: Service, hold: EngagedBrake, how: Enforcement, claim: Claim) -> None:
     await service.brake.show(hold)
     deadline, last = time.monotonic() + service.settings.confirm_timeout, False
     while (obstacle := await _step(service, hold, how, claim)) is not None:
@@ -118,7 +118,7 @@ async def _until_in_force(service: Service, hold: Hold, how: Enforcement, claim:
 
 
 async def _unfinished(
-    hold: Hold,
+    hold: EngagedBrake,
     how: Enforcement,
     reason: str,
     *,
@@ -132,7 +132,7 @@ async def _unfinished(
     )
 
 
-async def _step(service: Service, hold: Hold, how: Enforcement, claim: Claim) -> Attempt | None:
+async def _step(service: Service, hold: EngagedBrake, how: Enforcement, claim: Claim) -> Attempt | None:
     """Send what the chain lacks and return the attempt to wait for; None once nothing can undo the brake."""
     # Read before the chain: the brake lets no new one through, so without one now, the chain's state stays.
     lifting = await _pending(service, hold, how.lifting)
@@ -146,7 +146,7 @@ async def _step(service: Service, hold: Hold, how: Enforcement, claim: Claim) ->
     return lifting[0] if lifting else None
 
 
-async def _send(service: Service, hold: Hold, how: Enforcement, plan: Plan, claim: Claim) -> Attempt | None:
+async def _send(service: Service, hold: EngagedBrake, how: Enforcement, plan: Plan, claim: Claim) -> Attempt | None:
     """Send the plan, or one sent a moment ago again; returns the attempt to wait for, None if it is in force."""
     for attempt in await _pending(service, hold, how.kind):
         if abs(service.clock.seen_ms() - attempt.created_at) < _RECENT:
@@ -157,7 +157,7 @@ async def _send(service: Service, hold: Hold, how: Enforcement, plan: Plan, clai
     for again in (True, False):
         try:
             outcome = await service.submitter.send_urgently(plan, claim)
-        except RefusedError as refused:
+        except SimulationFailedError as refused:
             name = error_name(service.codec, refused)
             if name in how.fulfilled:
                 return None
@@ -172,7 +172,7 @@ async def _send(service: Service, hold: Hold, how: Enforcement, plan: Plan, clai
     raise AssertionError
 
 
-def _refusal(service: Service, how: Enforcement, refused: RefusedError, name: str | None) -> Exception:
+def _refusal(service: Service, how: Enforcement, refused: SimulationFailedError, name: str | None) -> Exception:
     error = business_error(service.codec, refused)
     if isinstance(error, UnavailableError):
         # It can still succeed: once the fee payer has SOL again, or the service is started with the operator's new key.
@@ -183,5 +183,5 @@ def _refusal(service: Service, how: Enforcement, refused: RefusedError, name: st
     return BrakeRefusedError(BusinessError("transaction_failed", message))
 
 
-async def _pending(service: Service, hold: Hold, kind: PlanType) -> list[Attempt]:
+async def _pending(service: Service, hold: EngagedBrake, kind: PlanType) -> list[Attempt]:
     return await service.db.read(lambda conn: pending_changes(conn, hold.row.org, {kind.name}, hold.wallet_id))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from app.access.sealing import AnswerSeal
+from app.access.sealing import ResponseSeal
 from app.core.errors import ApiError, ConflictError
 from app.core.timestamps import now_ms
 from app.database.interface import WRITE_ERRORS, Database
@@ -52,7 +52,7 @@ class Idempotency:
         fingerprint: Fingerprint | None,
         work: Callable[[Claim], Awaitable[bytes]],
         *,
-        seal: AnswerSeal | None = None,
+        seal: ResponseSeal | None = None,
     ) -> tuple[bytes, bool, int | None]:
         """Return the answer, whether it repeats an earlier one, and when the key was first used, if this repeats it.
 
@@ -162,7 +162,7 @@ class Idempotency:
         task.add_done_callback(self._leaving.discard)
 
     async def _work(
-        self, claim: Claim, caller: Caller, work: Callable[[Claim], Awaitable[bytes]], seal: AnswerSeal | None
+        self, claim: Claim, caller: Caller, work: Callable[[Claim], Awaitable[bytes]], seal: ResponseSeal | None
     ) -> bytes:
         try:
             body = await work(claim)
@@ -179,7 +179,7 @@ class Idempotency:
         return body
 
 
-def _opened(response: str, fingerprint: Fingerprint, seal: AnswerSeal | None) -> bytes:
+def _opened(response: str, fingerprint: Fingerprint, seal: ResponseSeal | None) -> bytes:
     if seal is None:
         return response.encode()
     answer = seal.open(response, fingerprint.record)

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from app.chain.addresses import TOKEN_PROGRAMS
 from app.chain.errors import BlockhashNotFound
-from app.chain.nonces import NonceAccount, NoncePlace, advance
+from app.chain.nonces import NonceAccount, NonceAddress, advance
 from app.chain.transactions import MAX_SIZE, unsigned
 from app.core.errors import BusinessError, RequestError, UnavailableError
 from app.core.signers import Signer
@@ -33,7 +33,7 @@ from app.store.unsigned_transactions import (
     insert_unsigned,
     nonces_in_use,
 )
-from app.submission.chain_state import seen_account
+from app.submission.chain_state import known_account
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
@@ -42,9 +42,9 @@ from app.submission.plan import (
     AwaitingSignatureError,
     Plan,
     PlanType,
-    RefusedError,
-    attempt_at,
-    distinct,
+    SimulationFailedError,
+    attempt_for,
+    with_random_compute_limit,
 )
 from app.submission.program_errors import business_error, require_confirmed
 from idl.transactions import message_hash
@@ -77,28 +77,28 @@ async def authority_of(service: Service, org: str, claim: Claim) -> Authority:
     Raises ``authority_offline`` when the service has no such key, unless the request says that it signs elsewhere.
     """
     if not claim.sign_offline:
-        return authority_with(service.signers.require_authority())
-    return Authority((await seen_account(service, org))["authority"], None)
+        return local_authority(service.signers.require_authority())
+    return Authority((await known_account(service, org))["authority"], None)
 
 
-def authority_with(key: Signer) -> Authority:
+def local_authority(key: Signer) -> Authority:
     """Return the authority that signs here."""
     return Authority(key.pubkey(), key)
 
 
-def require_one(authority: Authority, transactions: Sequence[object]) -> None:
+def require_single_transaction(authority: Authority, transactions: Sequence[object]) -> None:
     """Raise ``invalid_request`` if several transactions would have to be signed elsewhere."""
     if authority.key is None and len(transactions) > 1:
         raise RequestError("invalid_request", _TOO_LONG)
 
 
-def refuse_needless(claim: Claim, *, field: str | None = None) -> None:
+def refuse_unneeded_offline(claim: Claim, *, field: str | None = None) -> None:
     """Raise ``invalid_request`` if the request wants a signature for what needs none: it would take effect at once."""
     if claim.sign_offline:
         raise RequestError("invalid_request", _NEEDLESS if field is None else f"{field}: {_NEEDLESS}")
 
 
-async def sign_elsewhere(service: Service, plan: Plan, claim: Claim, nonce_account: str | None = None) -> None:
+async def require_local_signers(service: Service, plan: Plan, claim: Claim, nonce_account: str | None = None) -> None:
     """Return if the plan's signers are all here; otherwise store its transaction and raise AwaitingSignatureError.
 
     ``nonce_account`` names the nonce to use, even if another transaction needs it. Raises RefusedError if the
@@ -112,14 +112,14 @@ async def sign_elsewhere(service: Service, plan: Plan, claim: Claim, nonce_accou
 
 async def _prepare(service: Service, plan: Plan, authority: Pubkey, claim: Claim, nonce_account: str | None) -> Attempt:
     if nonce_account is None:
-        place = await _free_place(service, plan.org, authority)
+        place = await _free_nonce_account(service, plan.org, authority)
     else:
         place = Pubkey.from_string(nonce_account)
     payer = service.signers.fee_payer_address
     for _ in range(_LOOKS):
         found = NonceAccount.of(await service.chain.account(place))
         if found is not None and found.authority == authority:
-            steps = [advance(place, authority), *distinct(plan.instructions)]
+            steps = [advance(place, authority), *with_random_compute_limit(plan.instructions)]
             raw = unsigned(steps, payer=payer, blockhash=found.nonce)
             if len(raw) > MAX_SIZE:
                 raise RequestError("invalid_request", _TOO_LONG)
@@ -128,14 +128,14 @@ async def _prepare(service: Service, plan: Plan, authority: Pubkey, claim: Claim
             except BlockhashNotFound:
                 simulation = None
             if simulation is not None and simulation.err is not None:
-                raise RefusedError(simulation)
+                raise SimulationFailedError(simulation)
             if simulation is not None:
                 return await _store(service, plan, claim, found, steps)
         await asyncio.sleep(_PAUSE)
     raise UnavailableError("chain_unavailable", headers={"Retry-After": "1"})
 
 
-async def _free_place(service: Service, org: str, authority: Pubkey) -> Pubkey:
+async def _free_nonce_account(service: Service, org: str, authority: Pubkey) -> Pubkey:
     """Return a nonce account that no transaction needs; creates it if there is none."""
 
     def look(conn: Connection) -> set[str]:
@@ -145,7 +145,7 @@ async def _free_place(service: Service, org: str, authority: Pubkey) -> Pubkey:
     in_use = await service.db.write(look)
     payer = service.signers.fee_payer
     for number in range(MAX_OUTSTANDING):
-        place = NoncePlace(payer.pubkey(), authority, Pubkey.from_string(org), number)
+        place = NonceAddress(payer.pubkey(), authority, Pubkey.from_string(org), number)
         if str(place.address) in in_use:
             continue
         account = await service.chain.account(place.address)
@@ -153,7 +153,7 @@ async def _free_place(service: Service, org: str, authority: Pubkey) -> Pubkey:
             plan = Plan(org=org, type=_CREATE_NONCE, instructions=place.creation(), signers=[payer])
             try:
                 require_confirmed(service.codec, await service.submitter.submit(plan, Claim(service.db)))
-            except RefusedError as refused:
+            except SimulationFailedError as refused:
                 raise business_error(service.codec, refused) from None
             return place.address
         known = NonceAccount.of(account)
@@ -170,7 +170,7 @@ async def _store(
     raw = unsigned(steps, payer=service.signers.fee_payer_address, blockhash=found.nonce)
     # The service alone counts its days, so they begin and end by its own clock.
     now = now_ms()
-    attempt = attempt_at(plan, raw, status=AWAITING, created_at=now, added=_ADDED)
+    attempt = attempt_for(plan, raw, status=AWAITING, created_at=now, added=_ADDED)
     attempt = replace(attempt, nonce_account=str(steps[0].accounts[0].pubkey), nonce=str(found.nonce))
     waiting = UnsignedTransaction(
         tx_id=attempt.tx_id,

@@ -187,5 +187,5 @@ async def _over_since(chain: ChainClient, attempt: Attempt) -> int | None:
         account = await chain.account(attempt.nonce_account, "finalized")
         found = NonceAccount.of(account)
         return account.slot if account and found and str(found.nonce) != attempt.nonce else None
-    block, last_height = await chain.last_final_block(), attempt.last_valid_block_height
+    block, last_height = await chain.last_finalized_block(), attempt.last_valid_block_height
     return block.slot if last_height is not None and block.height > last_height + _MARGIN else None

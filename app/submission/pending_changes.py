@@ -17,7 +17,7 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 
 
-async def wait_for_earlier(
+async def require_no_pending_change(
     service: Service,
     org: str,
     types: Collection[str],

@@ -104,7 +104,7 @@ class Plan:
     refusal: ApiError | None = None
 
 
-def attempt_at(plan: Plan, raw: bytes, *, status: str, created_at: int, added: int = 0) -> Attempt:
+def attempt_for(plan: Plan, raw: bytes, *, status: str, created_at: int, added: int = 0) -> Attempt:
     """Return the attempt at a plan by the transaction with these bytes, as it is to be stored.
 
     ``added`` instructions stand in the transaction before those that the plan's ``event_instruction`` counts.
@@ -143,7 +143,7 @@ class AwaitingSignatureError(Exception):
         super().__init__(attempt.tx_id)
 
 
-def distinct(instructions: Sequence[Instruction]) -> list[Instruction]:
+def with_random_compute_limit(instructions: Sequence[Instruction]) -> list[Instruction]:
     """Prepend a random compute limit to the instructions.
 
     Two equal transactions with the same blockhash would be one. Payments carry a random reference instead.
@@ -151,7 +151,7 @@ def distinct(instructions: Sequence[Instruction]) -> list[Instruction]:
     return [compute_unit_limit(MAX_UNITS - secrets.randbelow(MAX_UNITS // 4)), *instructions]
 
 
-class RefusedError(Exception):
+class SimulationFailedError(Exception):
     """The simulation failed: the transaction was not sent."""
 
     def __init__(self, simulation: SimulationResult) -> None:
@@ -181,5 +181,5 @@ class Outcome:
         return self.status == "confirmed"
 
 
-Failure = RefusedError | Outcome
+Failure = SimulationFailedError | Outcome
 """A transaction that the simulation refused, or that failed when it landed."""

@@ -20,7 +20,7 @@ from app.core.errors import (
 from app.core.money import format_usdc
 from app.core.timestamps import iso
 from app.store.policies import PolicyRecord
-from app.submission.plan import Failure, Outcome, RefusedError
+from app.submission.plan import Failure, Outcome, SimulationFailedError
 from idl.codec import Codec
 
 _log = structlog.get_logger(__name__)
@@ -119,7 +119,7 @@ _NO_PROGRAM = ("ProgramAccountNotFound", "InvalidProgramForExecution", "Unsuppor
 
 def error_name(codec: Codec, failure: Failure) -> str | None:
     """Return the program's name for the error; None if something else failed, or no program is shown that did."""
-    if isinstance(failure, RefusedError) and not shows_refusal(failure.simulation.logs):
+    if isinstance(failure, SimulationFailedError) and not shows_refusal(failure.simulation.logs):
         return None
     return None if failure.custom_error is None else codec.error_name(failure.custom_error)
 
@@ -147,7 +147,7 @@ def business_error(
     recipient. Without a refusal by the program, the error is `chain_unavailable`, or `transaction_failed` if the
     transaction landed.
     """
-    simulation = failure.simulation if isinstance(failure, RefusedError) else None
+    simulation = failure.simulation if isinstance(failure, SimulationFailedError) else None
     name = error_name(codec, failure)
     if name is not None and name in _ERRORS:
         kind, code = _ERRORS[name]
@@ -190,7 +190,7 @@ def _unusable(simulation: SimulationResult) -> str | None:
     return None
 
 
-def is_unpaid(refused: RefusedError) -> bool:
+def fee_payer_lacks_funds(refused: SimulationFailedError) -> bool:
     """Return whether the fee payer cannot pay."""
     return refused.simulation.err in _UNPAID or (
         isinstance(refused.simulation.err, dict) and any(cause in _UNPAID for cause in refused.simulation.err)

@@ -24,10 +24,18 @@ from app.store.attempts import Attempt, insert_attempt, stopped_by
 from app.store.attempts import attempt as attempt_of
 from app.store.audit import append
 from app.store.unsigned_transactions import AWAITING
-from app.submission.brake import STOPPED, Brake, stopped_error
+from app.submission.brake import STOPPED, Brakes, stopped_error
 from app.submission.claim import Claim
 from app.submission.outcomes import Outcomes, ids_of, unavailable
-from app.submission.plan import AwaitingSignatureError, Outcome, Plan, PlanType, RefusedError, attempt_at, distinct
+from app.submission.plan import (
+    AwaitingSignatureError,
+    Outcome,
+    Plan,
+    PlanType,
+    SimulationFailedError,
+    attempt_for,
+    with_random_compute_limit,
+)
 from indexer import Indexer
 
 _log = structlog.get_logger(__name__)
@@ -52,7 +60,7 @@ class Submitter(Outcomes):
         fee_payer: Signer,
         confirm_timeout: float,
         types: Mapping[str, PlanType],
-        brake: Brake,
+        brake: Brakes,
         clock: ChainClock,
     ) -> None:
         super().__init__(db=db, chain=chain, indexer=indexer, projector=projector, types=types, clock=clock)
@@ -75,7 +83,7 @@ class Submitter(Outcomes):
                 plan.instructions, payer=plan.fee_payer, signers=plan.signers, blockhash=blockhash.hash
             )
             return raw, None, until
-        instructions = plan.instructions if plan.reference else distinct(plan.instructions)
+        instructions = plan.instructions if plan.reference else with_random_compute_limit(plan.instructions)
         authority = plan.authority.key if plan.authority else None
         signers = plan.signers if authority is None else [*plan.signers, authority]
         signed = await sign_with_any(instructions, payer=self._fee_payer, signers=signers, blockhash=blockhash.hash)
@@ -92,7 +100,7 @@ class Submitter(Outcomes):
         self._brake.check(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
         attempt = await self._prepare(plan)
         await self._store(plan, attempt, claim)
-        stopped = await self._brake.overtook(plan.type, attempt)
+        stopped = await self._brake.blocking_kind(plan.type, attempt)
         if stopped is not None:
             claim.resolve(lasts=False)
             await self.fail(attempt, STOPPED[stopped][1])
@@ -186,10 +194,10 @@ class Submitter(Outcomes):
             raw, signature, last_height = await self._sign(plan, fresh=True)
             simulation = await self._chain.simulate(raw)
         if simulation.err is not None:
-            raise RefusedError(simulation)
+            raise SimulationFailedError(simulation)
         if plan.refusal is not None:
             raise plan.refusal
-        attempt = attempt_at(plan, raw, status="pending", created_at=await self._clock.moment_ms())
+        attempt = attempt_for(plan, raw, status="pending", created_at=await self._clock.moment_ms())
         return replace(attempt, signature=signature, last_valid_block_height=last_height)
 
     async def _store(self, plan: Plan, attempt: Attempt, claim: Claim) -> None:

@@ -5,11 +5,11 @@ from typing import Protocol, TypeVar
 
 from app.access.keyring import Principal
 from app.core.errors import ConflictError
-from app.submission.chain_state import require_whole
+from app.submission.chain_state import require_no_gap
 from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.offline import sign_elsewhere
-from app.submission.plan import Outcome, Plan, RefusedError
+from app.submission.offline import require_local_signers
+from app.submission.plan import Outcome, Plan, SimulationFailedError
 from app.submission.program_errors import business_error, error_name, require_confirmed
 
 Found = TypeVar("Found")
@@ -17,11 +17,11 @@ Landed = TypeVar("Landed")
 _TRIES = 3
 
 
-class OutdatedError(Exception):
+class OutdatedVersionError(Exception):
     """What a change was made from has changed since it was read."""
 
 
-class Revision(Protocol[Found]):
+class VersionedChange(Protocol[Found]):
     """A request to change something that has versions."""
 
     @property
@@ -44,36 +44,38 @@ def concurrent_change(thing: str) -> ConflictError:
     return ConflictError("version_conflict", f"The {thing} was changed at the same time. Repeat the request.")
 
 
-async def send_current(request: Revision[Found], thing: str, send: Callable[[Found], Awaitable[Landed]]) -> Landed:
+async def send_versioned(
+    request: VersionedChange[Found], thing: str, send: Callable[[Found], Awaitable[Landed]]
+) -> Landed:
     """Send a change made from what is current, and made anew when ``send`` raises OutdatedError.
 
     Raises ``version_conflict``.
     """
     for _ in range(_TRIES):
-        await require_whole(request.service, request.principal.org)
+        await require_no_gap(request.service, request.principal.org)
         before = await request.find()
         request.check(before)
         try:
             return await send(before)
-        except OutdatedError:
+        except OutdatedVersionError:
             continue
     raise concurrent_change(thing)
 
 
-async def submit_current(service: Service, plan: Plan, claim: Claim, *, outdated: Collection[str]) -> Outcome:
+async def submit_versioned(service: Service, plan: Plan, claim: Claim, *, outdated: Collection[str]) -> Outcome:
     """Submit a change and return its confirmed outcome.
 
     Raises OutdatedError if it was refused, or failed when it landed, with one of these errors of the program.
     """
-    failure: RefusedError | Outcome
+    failure: SimulationFailedError | Outcome
     try:
-        await sign_elsewhere(service, plan, claim)
+        await require_local_signers(service, plan, claim)
         failure = await service.submitter.submit(plan, claim)
         if failure.status != "failed":
             require_confirmed(service.codec, failure)
             return failure
-    except RefusedError as refused:
+    except SimulationFailedError as refused:
         failure = refused
     if error_name(service.codec, failure) in outdated:
-        raise OutdatedError
+        raise OutdatedVersionError
     raise business_error(service.codec, failure)

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.api.fields import Amount, Answer, Body, IdempotencyKey, Limit, Time, Usdc, WalletId
+from app.api.fields import Amount, Body, IdempotencyKey, Limit, ResponseBody, Time, Usdc, WalletId
 from app.store.topups import MAX_AMOUNT
 
 
@@ -40,7 +40,7 @@ class PutTopupRule(Body):
         return self
 
 
-class TopupRule(Answer):
+class TopupRule(ResponseBody):
     """A wallet's auto-topup rule; an amount that is not set is null."""
 
     wallet_id: WalletId

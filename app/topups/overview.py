@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.core.errors import BusinessError
-from app.store.fleet import FleetOrder, Totals, totals, wallets_by_ids
+from app.store.fleet import FleetOrder, FleetTotals, totals, wallets_by_ids
 from app.store.topups import TopupRecord, topup_rules_of
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
@@ -36,7 +36,7 @@ class FundedRow:
 class FundingOverview:
     """The sums, and one page of the wallets of which there are `count`."""
 
-    totals: Totals
+    totals: FleetTotals
     rows: list[FundedRow]
     count: int
 

@@ -5,14 +5,14 @@ from typing import Annotated
 from pydantic import Field
 
 from app.api.fields import (
-    Answer,
     End,
     Identifier,
-    ListAnswer,
+    ListResponse,
     Moment,
     Page,
     PolicyId,
     RecipientText,
+    ResponseBody,
     Time,
     TransactionId,
     Usdc,
@@ -20,7 +20,7 @@ from app.api.fields import (
     WalletId,
 )
 from app.api.hosts import Host
-from app.core.transaction_types import Lane, TransactionStatus, TransactionType
+from app.core.transaction_types import SettlementPath, TransactionStatus, TransactionType
 
 
 class ListWalletTransactions(Page):
@@ -40,7 +40,7 @@ class ListTransactions(ListWalletTransactions):
     recipient: RecipientText | None = None
 
 
-class Payment(Answer):
+class Payment(ResponseBody):
     """A payment as the request for it is answered."""
 
     tx_id: TransactionId
@@ -57,7 +57,7 @@ class Payment(Answer):
     timestamp: Time
 
 
-class PaidFor(Answer):
+class PaidFor(ResponseBody):
     """The resource that a payment by x402 is for. `resource_status` is what it answered; null if nothing is known."""
 
     url: str
@@ -65,7 +65,7 @@ class PaidFor(Answer):
     network: str
     pay_to: str
     facilitator: str
-    lane: Lane
+    lane: SettlementPath
     resource_status: int | None
 
 
@@ -81,5 +81,5 @@ class Transaction(Payment):
     x402: PaidFor | None
 
 
-class TransactionPage(ListAnswer[Transaction]):
+class TransactionPage(ListResponse[Transaction]):
     """One page of transactions, newest first."""

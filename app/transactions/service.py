@@ -22,14 +22,14 @@ from app.recipients.domains import normalise
 from app.store.allowances import SETTLED, AllowanceRecord, allowances_of_transactions
 from app.store.transactions import TransactionFilter, TransactionRecord, transaction, transactions
 from app.store.wallets import wallet
-from app.store.x402 import Payload, payloads_of
-from app.submission.chain_state import absent
+from app.store.x402 import IssuedPayment, issued_payments_of
+from app.submission.chain_state import pending_or_missing
 from app.submission.context import Service
 from app.transactions.models import ListWalletTransactions, PaidFor, Transaction, TransactionPage
 from app.wallets import service as wallets
 from app.wallets.funding import FUND_BATCH, row_ids
 
-Handed = tuple[Payload | None, AllowanceRecord | None]
+Handed = tuple[IssuedPayment | None, AllowanceRecord | None]
 """What was handed out to pay for a resource, and the allowance out of which it pays, if it does."""
 
 
@@ -37,13 +37,15 @@ async def get(service: Service, principal: Principal, tx_id: str) -> Transaction
     """Return a transaction. Raises ``transaction_not_found``, for an agent also if it belongs to another wallet."""
 
     def read(conn: Connection) -> tuple[TransactionRecord | None, dict[str, Handed]]:
-        return transaction(conn, principal.org, tx_id), _handed_out(conn, [tx_id])
+        return transaction(conn, principal.org, tx_id), _issued_payments(conn, [tx_id])
 
     found, handed = await service.db.read(read)
     if found is None:
         missing = NotFoundError("transaction_not_found")
         # Each wallet of a batch gets its row with the event, but its id was in the answer.
-        raise await absent(service, principal.org, FUND_BATCH.name, lambda one: tx_id in row_ids(one), missing)
+        raise await pending_or_missing(
+            service, principal.org, FUND_BATCH.name, lambda one: tx_id in row_ids(one), missing
+        )
     if principal.wallet_id not in (None, found.wallet_id):
         raise NotFoundError("transaction_not_found")
     return _shown(service, found, handed)
@@ -67,33 +69,33 @@ async def page(
 
     def read(conn: Connection) -> tuple[RecordPage[TransactionRecord], dict[str, Handed]]:
         rows = transactions(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
-        return rows, _handed_out(conn, [row.tx_id for row in rows.data])
+        return rows, _issued_payments(conn, [row.tx_id for row in rows.data])
 
     found, handed = await service.db.read(read)
     return TransactionPage.of(found, lambda row: _shown(service, row, handed))
 
 
-def _handed_out(conn: Connection, tx_ids: Collection[str]) -> dict[str, Handed]:
+def _issued_payments(conn: Connection, tx_ids: Collection[str]) -> dict[str, Handed]:
     """Return what was handed out to pay for resources, by transaction."""
-    payloads = payloads_of(conn, tx_ids)
+    payloads = issued_payments_of(conn, tx_ids)
     delegated = [one.tx_id for one in payloads if one.lane == ALLOWANCE]
     allowances = {one.tx_id: one for one in allowances_of_transactions(conn, delegated)}
     return {one.tx_id: (one, allowances.get(one.tx_id)) for one in payloads}
 
 
 def _shown(service: Service, row: TransactionRecord, handed: Mapping[str, Handed]) -> Transaction:
-    payload, allowance = handed.get(row.tx_id, (None, None))
-    if payload is not None and payload.lane == ALLOWANCE:
-        row = _as_paid(row, payload, allowance)
-    return shown(service.settings, service.identity.cluster, row, payload)
+    issued, allowance = handed.get(row.tx_id, (None, None))
+    if issued is not None and issued.lane == ALLOWANCE:
+        row = _as_paid(row, issued, allowance)
+    return shown(service.settings, service.identity.cluster, row, issued)
 
 
-def _as_paid(row: TransactionRecord, payload: Payload, allowance: AllowanceRecord | None) -> TransactionRecord:
+def _as_paid(row: TransactionRecord, issued: IssuedPayment, allowance: AllowanceRecord | None) -> TransactionRecord:
     """Return the row of a grant as that of the transfer for which the money was set aside.
 
     The grant lands before anybody is paid: the resource is, once the delegate's transfer has landed.
     """
-    status, signature, slot = row.status, payload.signature, payload.slot
+    status, signature, slot = row.status, issued.signature, issued.slot
     if status == "confirmed" and signature is None:
         if allowance is None or allowance.status != SETTLED:
             status = "pending"
@@ -114,8 +116,10 @@ async def _stored(service: Service, org: str, recipient: str) -> str:
     return normalise(recipient) or recipient
 
 
-def shown(settings: Settings, cluster: Cluster, row: TransactionRecord, payload: Payload | None = None) -> Transaction:
-    """Return a transaction as the API shows it; ``payload`` is what was handed out to pay for a resource."""
+def shown(
+    settings: Settings, cluster: Cluster, row: TransactionRecord, issued: IssuedPayment | None = None
+) -> Transaction:
+    """Return a transaction as the API shows it; ``issued`` is what was handed out to pay for a resource."""
     link = partial(_explorer, settings, cluster, row.tx_signature)
     return Transaction(
         tx_id=row.tx_id,
@@ -136,7 +140,7 @@ def shown(settings: Settings, cluster: Cluster, row: TransactionRecord, payload:
         explorer_url_1=link(settings.explorer_url_1),
         explorer_url_2=link(settings.explorer_url_2),
         violation=optional(Violation.model_validate, row.violation),
-        x402=None if payload is None else PaidFor(**{name: getattr(payload, name) for name in PaidFor.model_fields}),
+        x402=None if issued is None else PaidFor(**{name: getattr(issued, name) for name in PaidFor.model_fields}),
     )
 
 

@@ -5,12 +5,12 @@ from solders.pubkey import Pubkey
 
 from app.access.keyring import Principal
 from app.store.wallets import WalletRecord
-from app.submission.chain_state import seen_account
-from app.submission.changes import carry_out, resumed
+from app.submission.chain_state import known_account
+from app.submission.changes import carry_out, earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.pending_changes import wait_for_earlier
+from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Plan, PlanType
 from app.wallets import service as wallets
 from app.wallets.freezing import CHANGES_OF_STATE
@@ -25,8 +25,8 @@ async def archive(service: Service, principal: Principal, claim: Claim, wallet_i
     if claim.attempt is None:
         await wallets.require(service, principal.org, wallet_id)
     async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
-        if await resumed(service, claim) is None:
-            await wait_for_earlier(service, principal.org, _CLOSE.waits_for, wallet_id=wallet_id)
+        if await earlier_outcome(service, claim) is None:
+            await require_no_pending_change(service, principal.org, _CLOSE.waits_for, wallet_id=wallet_id)
             before = await wallets.find_living(service, principal.org, wallet_id)
             await carry_out(service, _archiving(service, principal, before, await _closing(service, before)), claim)
     return wallets.detail(await wallets.find(service, principal.org, wallet_id))
@@ -34,7 +34,7 @@ async def archive(service: Service, principal: Principal, claim: Claim, wallet_i
 
 async def _closing(service: Service, before: WalletRecord) -> Instruction:
     vault = Pubkey.from_string(before.vault)
-    found = await seen_account(service, vault)
+    found = await known_account(service, vault)
     budget: Pubkey = found["budget"]
     return service.instructions(before.org).close_wallet(
         operator=service.signers.operator_address,

@@ -10,7 +10,17 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.api.fields import Query
 from app.chain.consumption import day_frees_at
-from app.store.fleet import DaySpent, FleetFilter, FleetOrder, Spent, Totals, fleet, spent, spent_by_day, totals
+from app.store.fleet import (
+    DaySpent,
+    FleetFilter,
+    FleetOrder,
+    FleetTotals,
+    WalletSpent,
+    fleet,
+    spent,
+    spent_by_day,
+    totals,
+)
 from app.store.wallets import DAY, WalletRecord
 from app.submission.context import Service
 from app.wallets.models import WalletStatus
@@ -19,7 +29,7 @@ PAGE = 30
 """Wallets on a page."""
 DAYS = 30
 """Days that a wallet's chart shows."""
-_NOTHING = Spent("", 0, 0, None)
+_NOTHING = WalletSpent("", 0, 0, None)
 
 
 class FleetQuery(Query):
@@ -38,14 +48,14 @@ class FleetRow:
     """A wallet and what it spent."""
 
     wallet: WalletRecord
-    spent: Spent
+    spent: WalletSpent
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """The sums, and one page of the wallets of which there are `count`."""
 
-    totals: Totals
+    totals: FleetTotals
     rows: list[FleetRow]
     count: int
 
@@ -78,7 +88,7 @@ async def show(service: Service, principal: Principal, query: FleetQuery) -> Fle
     return await service.db.read(read, in_thread=True)
 
 
-async def spent_by(service: Service, wallet_id: str) -> Spent:
+async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
     """Return what a wallet spent."""
     now = service.clock.seen_ms()
     found = await service.db.read(lambda conn: spent(conn, [wallet_id], now, month_began(now)))
@@ -86,19 +96,19 @@ async def spent_by(service: Service, wallet_id: str) -> Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Freeing:
+class WindowReset:
     """When caps have more room, in Unix milliseconds: the oldest payment leaves the 24 hours, and the month ends."""
 
     day: int | None
     month: int
 
 
-def freeing(service: Service, spent_now: Spent) -> Freeing:
+def freeing(service: Service, spent_now: WalletSpent) -> WindowReset:
     """Return when what a wallet spent stops counting."""
     since = spent_now.since
     # 32 days after the first of a month it is the next one.
     month = month_began(month_began(service.clock.seen_ms()) + 32 * DAY)
-    return Freeing(None if since is None else day_frees_at(since // 1000) * 1000, month)
+    return WindowReset(None if since is None else day_frees_at(since // 1000) * 1000, month)
 
 
 async def month_of(service: Service, wallet_id: str) -> list[DaySpent]:

@@ -9,8 +9,8 @@ from app.access.keyring import Principal
 from app.core.errors import ApiError, BusinessError, NotFoundError, UnavailableError
 from app.store.wallets import WalletRecord, vault_of
 from app.store.wallets import wallet as wallet_of
-from app.submission.brake import Hold
-from app.submission.chain_state import outdated_error, state_of
+from app.submission.brake import EngagedBrake
+from app.submission.chain_state import account_state, stale_node_error
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
@@ -64,7 +64,7 @@ async def braked(service: Service, principal: Principal, claim: Claim, wallet_id
             service.brake.leave(hold)
 
 
-def enforcement(service: Service, hold: Hold) -> Enforcement:
+def enforcement(service: Service, hold: EngagedBrake) -> Enforcement:
     """Return how a wallet's freeze is put into force."""
 
     async def missing() -> Plan | None:
@@ -85,12 +85,12 @@ async def _missing(service: Service, org: str, wallet_id: str) -> Plan | None:
     if address is None:
         raise BrakeRefusedError(NotFoundError("wallet_not_found"))
     known = await _known(service, org, wallet_id)
-    state = await state_of(service, address, "Vault", sequence=0 if known is None else known.sequence)
+    state = await account_state(service, address, "Vault", sequence=0 if known is None else known.sequence)
     if state is None:
         # That it is gone is believed from its last event alone: a node that lags or lies must not end a freeze.
         await service.catch_up()
         known = await _known(service, org, wallet_id)
-        raise BrakeRefusedError(BusinessError("wallet_archived")) if known and known.archived else outdated_error()
+        raise BrakeRefusedError(BusinessError("wallet_archived")) if known and known.archived else stale_node_error()
     if state["frozen"] == MANUAL:
         return None
     signer, vault, policy = service.signers.operator_address, Pubkey.from_string(address), state["policy"]

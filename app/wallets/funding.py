@@ -17,7 +17,7 @@ from app.store.wallets import WalletRecord
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.plan import Outcome, Plan, PlanType, RefusedError
+from app.submission.plan import Outcome, Plan, PlanType, SimulationFailedError
 from app.submission.program_errors import business_error
 from app.wallets import service as wallets
 from app.wallets.models import (
@@ -195,7 +195,7 @@ async def _move(service: Service, claim: Claim, plan_of: Callable[[], Awaitable[
             async with service.locks.hold(LockScope.WALLET_SENDING, *wallet_ids):
                 outcome = await service.submitter.send(plan, claim)
             outcome = await service.submitter.wait(outcome, claim)
-    except RefusedError as refused:
+    except SimulationFailedError as refused:
         raise business_error(service.codec, refused, instead=_INSTEAD) from None
     if outcome.status == "failed":
         raise business_error(service.codec, outcome, instead=_INSTEAD)

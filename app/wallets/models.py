@@ -8,16 +8,16 @@ from pydantic_core import PydanticCustomError
 from app.api.fields import (
     Amount,
     AmountOrAll,
-    Answer,
     Body,
     BudgetId,
     IdempotencyKey,
     Identifier,
-    ListAnswer,
+    ListResponse,
     Name,
     NewIdentifier,
     Page,
     PolicyId,
+    ResponseBody,
     TagList,
     Tags,
     Time,
@@ -118,7 +118,7 @@ class ListWallets(Page):
     tags: TagList = Field(default=[])
 
 
-class AttachedPolicy(Answer):
+class AttachedPolicy(ResponseBody):
     """A policy as its wallets show it."""
 
     policy_id: PolicyId
@@ -129,7 +129,7 @@ class AttachedPolicy(Answer):
     max_per_month: Usdc | None
 
 
-class Wallet(Answer):
+class Wallet(ResponseBody):
     """A wallet in lists and in the answer to its creation."""
 
     wallet_id: WalletId
@@ -153,11 +153,11 @@ class WalletDetail(Wallet):
     last_transaction_at: Time | None
 
 
-class WalletPage(ListAnswer[Wallet]):
+class WalletPage(ListResponse[Wallet]):
     """One page of wallets."""
 
 
-class Funded(Answer):
+class Funded(ResponseBody):
     """Answer to a funding."""
 
     wallet_id: WalletId
@@ -170,7 +170,7 @@ class Funded(Answer):
     org_balance_remaining: Usdc
 
 
-class FundedBatch(Answer):
+class FundedBatch(ResponseBody):
     """Answer to a funding of several wallets, in the order of the allocations."""
 
     funded: list[Funded]
@@ -189,7 +189,7 @@ class Withdrawn(WalletDetail):
     org_balance_remaining: Usdc
 
 
-class SessionToken(Answer):
+class SessionToken(ResponseBody):
     """A new session token. It is shown only this once."""
 
     wallet_id: WalletId

@@ -36,14 +36,14 @@ from app.store.wallets import (
     wallet,
     wallets,
 )
-from app.submission.chain_state import absent, require_whole
-from app.submission.changes import resumed, submit
+from app.submission.chain_state import pending_or_missing, require_no_gap
+from app.submission.changes import earlier_outcome, submit
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.offline import refuse_needless
-from app.submission.pending_changes import wait_for_earlier
-from app.submission.plan import Plan, PlanType, RefusedError
+from app.submission.offline import refuse_unneeded_offline
+from app.submission.pending_changes import require_no_pending_change
+from app.submission.plan import Plan, PlanType, SimulationFailedError
 from app.submission.program_errors import business_error, error_name
 from app.wallets._changes import attaching_authority, changes
 from app.wallets.freezing import CHANGES_OF_STATE, FREEZE, UNFREEZE, braked, freeze
@@ -89,7 +89,7 @@ async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
 async def _missing(service: Service, org: str, wallet_id: str) -> ApiError:
     """Return the error for a wallet that the read models lack, which may be pending."""
     unknown = NotFoundError("wallet_not_found")
-    return await absent(service, org, _CREATE.name, lambda attempt: attempt.wallet_id == wallet_id, unknown)
+    return await pending_or_missing(service, org, _CREATE.name, lambda attempt: attempt.wallet_id == wallet_id, unknown)
 
 
 async def require(service: Service, org: str, wallet_id: str) -> None:
@@ -128,7 +128,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     org = principal.org
     await _check_owner(service, org, body.owner_org)
     address = service.addresses.vault(Pubkey.from_string(org), body.agent_id)
-    if await resumed(service, claim) is not None:
+    if await earlier_outcome(service, claim) is not None:
         return _summary(await find(service, org, id_of_wallet(address)))
     policy = await policies.find(service, org, body.policy_id)
     new = WalletDetails(
@@ -177,7 +177,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         await submit(service, plan, claim)
     except AgentIdTakenError:
         raise ConflictError("wallet_agent_id_conflict") from None
-    except RefusedError as refused:
+    except SimulationFailedError as refused:
         # The System program refuses to create the account a second time, before the read models know the first.
         if error_name(service.codec, refused) is None and await _is_made(service, new):
             raise ConflictError("wallet_agent_id_conflict") from None
@@ -207,7 +207,7 @@ async def _check_owner(service: Service, org: str, named: str | None) -> None:
 
 async def caught_up(service: Service, org: str, wallet_id: str) -> WalletRecord:
     """Return a wallet that is not archived as the chain has it now; raises ``chain_unavailable`` if that is unknown."""
-    await require_whole(service, (await find_living(service, org, wallet_id)).vault)
+    await require_no_gap(service, (await find_living(service, org, wallet_id)).vault)
     return await find_living(service, org, wallet_id)
 
 
@@ -222,7 +222,7 @@ async def update(
     if claim.attempt is None:
         await find_living(service, principal.org, wallet_id)
     if body.status == "frozen" or body.label is not None or body.tags is not None:
-        refuse_needless(claim)
+        refuse_unneeded_offline(claim)
     freezes = body.status == "frozen" and body.policy_id is None and not body.moves
     if freezes:
         await freeze(service, principal, claim, wallet_id)
@@ -242,14 +242,14 @@ async def update(
 
 async def _update(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet) -> None:
     """Change policy and status as far as they differ from the chain's."""
-    if await resumed(service, claim) is not None:
+    if await earlier_outcome(service, claim) is not None:
         return
     stops = body.status == "frozen" or body.policy_id is not None
     kind = UNFREEZE if body.status == "active" else _STOP if stops else _UPDATE
-    await wait_for_earlier(service, principal.org, kind.waits_for, wallet_id=wallet_id)
+    await require_no_pending_change(service, principal.org, kind.waits_for, wallet_id=wallet_id)
     for again in (True, False):
         # A freeze that has not reached the chain yet is not lifted by finding nothing to lift.
-        await service.brake.check_everywhere(kind, principal.org, wallet_id)
+        await service.brake.check_all_nodes(kind, principal.org, wallet_id)
         before = await caught_up(service, principal.org, wallet_id)
         instructions, authority = await changes(service, principal, claim, before, body)
         if not instructions:
@@ -265,7 +265,7 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
         )
         try:
             await submit(service, plan, claim, overtakes=body.status == "frozen")
-        except RefusedError as refused:
+        except SimulationFailedError as refused:
             if again and error_name(service.codec, refused) in _OUTDATED:
                 continue
             raise business_error(service.codec, refused) from None

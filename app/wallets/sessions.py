@@ -16,7 +16,7 @@ from app.submission.changes import carry_out
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.pending_changes import wait_for_earlier
+from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Plan, PlanType
 from app.wallets import service as wallets
 from app.wallets.models import RotateToken, SessionToken
@@ -52,7 +52,7 @@ async def _rotate(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, wallet_id: str, body: RotateToken, token: str | None
 ) -> SessionToken:
     async with service.locks.hold(LockScope.WALLET_SESSION, wallet_id):
-        await wait_for_earlier(service, principal.org, _ROTATE.waits_for, wallet_id=wallet_id)
+        await require_no_pending_change(service, principal.org, _ROTATE.waits_for, wallet_id=wallet_id)
         # Of two rotations with one token, the second must see that the first has ended it.
         before = await wallets.caught_up(service, principal.org, wallet_id)
         # The transaction of an earlier run was only an earlier rotation, which this one replaces.

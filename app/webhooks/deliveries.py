@@ -18,7 +18,7 @@ from app.store.feed import FeedEvent
 from app.store.idempotency import find as find_claim
 from app.submission.claim import Claim
 from app.submission.context import Service
-from app.webhooks.courier import Courier, body_of
+from app.webhooks.delivery_client import DeliveryClient, body_of
 from app.webhooks.models import Delivery, DeliveryPage, ListDeliveries, Replay, ReplayEvents
 from app.webhooks.service import find
 
@@ -61,7 +61,7 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
         other_wallet_id=None,
     )
     sent = delivery_of(found, event, body_of(event), now)
-    attempt, delivered = await service.part(Courier).ping(found, sent)
+    attempt, delivered = await service.part(DeliveryClient).ping(found, sent)
     logged = replace(sent, status="delivered" if delivered else "failed")
 
     def store(conn: Connection) -> None:

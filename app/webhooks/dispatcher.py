@@ -22,7 +22,7 @@ from app.store.delivery_attempts import DeliveryAttemptRecord, record_attempt
 from app.store.delivery_retention import purge
 from app.store.webhooks import mark_degraded, webhook_to_serve
 from app.store.webhooks import table as webhooks
-from app.webhooks.courier import Courier, body_of
+from app.webhooks.delivery_client import DeliveryClient, body_of
 
 _log = structlog.get_logger(__name__)
 
@@ -48,11 +48,11 @@ class Dispatcher(Periodic):
 
     name = "webhooks"
 
-    def __init__(self, db: Database, courier: Courier, *, interval: float, at_once: int) -> None:
+    def __init__(self, db: Database, delivery_client: DeliveryClient, *, interval: float, at_once: int) -> None:
         super().__init__(interval)
         self._db = db
-        self._courier = courier
-        self._clock = courier.clock
+        self._courier = delivery_client
+        self._clock = delivery_client.clock
         self._slots = asyncio.Semaphore(at_once)
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._purge_at = 0
@@ -84,7 +84,7 @@ class Dispatcher(Periodic):
         if not node or not set(due) - self._serving.keys():
             return due
         # A webhook is one node's at a time, which keeps the order of what it is sent.
-        return await self._db.beside(lambda conn: claim_webhooks(conn, now, node))
+        return await self._db.write_unordered(lambda conn: claim_webhooks(conn, now, node))
 
     async def idle(self) -> None:
         """Wait until nothing is being sent."""
@@ -109,7 +109,7 @@ class Dispatcher(Periodic):
         if self._db.node:
             # What is not released can be claimed again here, and elsewhere once this node is dead.
             with contextlib.suppress(*WRITE_ERRORS):
-                await self._db.beside(lambda conn: release(conn, webhooks.name, webhook_id, self._db.node))
+                await self._db.write_unordered(lambda conn: release(conn, webhooks.name, webhook_id, self._db.node))
 
     async def _send_next(self, webhook_id: str) -> bool:
         """Make the next attempt and store its outcome; false if none is due."""

@@ -11,15 +11,15 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from app.api.fields import (
-    Answer,
     Body,
     DeliveryId,
     End,
     EventId,
     IdempotencyKey,
-    ListAnswer,
+    ListResponse,
     Moment,
     Page,
+    ResponseBody,
     Time,
     WebhookId,
 )
@@ -83,7 +83,7 @@ class ListDeliveries(Page):
     status: DeliveryStatus | None = None
 
 
-class Webhook(Answer):
+class Webhook(ResponseBody):
     """A webhook. A degraded one is paused: its queue is kept for 90 days and sent once `status` is set to `enabled`."""
 
     webhook_id: WebhookId
@@ -102,11 +102,11 @@ class WebhookWithSecret(Webhook):
     signing_secret: str
 
 
-class WebhookPage(ListAnswer[Webhook]):
+class WebhookPage(ListResponse[Webhook]):
     """One page of webhooks, newest first."""
 
 
-class DeliveryAttempt(Answer):
+class DeliveryAttempt(ResponseBody):
     """An attempt: the receiver's response, or why there is none."""
 
     attempt: int
@@ -117,7 +117,7 @@ class DeliveryAttempt(Answer):
     response_excerpt: str
 
 
-class Delivery(Answer):
+class Delivery(ResponseBody):
     """The delivery of an event to a webhook, with its newest 20 attempts, oldest first.
 
     Their `attempt` counts from 1 again whenever the delivery is resent, replayed or resumed after a pause.
@@ -134,11 +134,11 @@ class Delivery(Answer):
     attempts: list[DeliveryAttempt]
 
 
-class DeliveryPage(ListAnswer[Delivery]):
+class DeliveryPage(ListResponse[Delivery]):
     """One page of deliveries, newest event first."""
 
 
-class Replay(Answer):
+class Replay(ResponseBody):
     """The number of events that were queued, whether or not for the first time."""
 
     webhook_id: WebhookId

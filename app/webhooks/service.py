@@ -23,7 +23,7 @@ from app.store.webhooks import (
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.webhooks._signing import ROTATION_OVERLAP, new_secret
-from app.webhooks.courier import Courier, body_of
+from app.webhooks.delivery_client import DeliveryClient, body_of
 from app.webhooks.models import CreateWebhook, UpdateWebhook, Webhook, WebhookPage, WebhookWithSecret
 
 MAX_WEBHOOKS = 50
@@ -53,11 +53,11 @@ async def page(service: Service, principal: Principal, query: Page) -> WebhookPa
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateWebhook) -> WebhookWithSecret:
     """Register a webhook. Raises ``invalid_request`` for its URL, and ``too_many_webhooks``."""
-    org, courier = principal.org, service.part(Courier)
-    courier.rules.check(body.url)
+    org, delivery_client = principal.org, service.part(DeliveryClient)
+    delivery_client.rules.check(body.url)
     made = await claim.earlier(lambda conn, key: webhook_created_under(conn, org, key))
     if made is not None:
-        return _with_secret(courier, made)
+        return _with_secret(delivery_client, made)
     now = now_ms()
     new = WebhookRecord(
         webhook_id=random_id("wh_"),
@@ -65,7 +65,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         url=body.url,
         events=body.events,
         status="enabled",
-        secret=courier.hide(new_secret()),
+        secret=delivery_client.hide(new_secret()),
         old_secret=None,
         old_secret_until=None,
         position=0,
@@ -84,7 +84,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         append(conn, principal.entry("webhook.create", new.webhook_id, host=host, events=body.events))
 
     await claim.store(store)
-    return _with_secret(courier, new)
+    return _with_secret(delivery_client, new)
 
 
 async def update(service: Service, principal: Principal, claim: Claim, webhook_id: str, body: UpdateWebhook) -> Webhook:
@@ -95,7 +95,7 @@ async def update(service: Service, principal: Principal, claim: Claim, webhook_i
     ``webhook_not_found``.
     """
     if body.url is not None:
-        service.part(Courier).rules.check(body.url)
+        service.part(DeliveryClient).rules.check(body.url)
     now, org = now_ms(), principal.org
     changes = body.model_dump(include={"url", "events", "status"}, exclude_none=True)
 
@@ -141,8 +141,8 @@ async def delete(principal: Principal, claim: Claim, webhook_id: str) -> Webhook
 
 async def rotate(service: Service, principal: Principal, claim: Claim, webhook_id: str) -> WebhookWithSecret:
     """Give a webhook a new secret; the old one also signs for 24 hours. Raises ``webhook_not_found``."""
-    courier, key, now = service.part(Courier), claim.key, now_ms()
-    secret = courier.hide(new_secret())
+    delivery_client, key, now = service.part(DeliveryClient), claim.key, now_ms()
+    secret = delivery_client.hide(new_secret())
 
     def store(conn: Connection) -> WebhookRecord:
         found = find(conn, principal.org, webhook_id)
@@ -160,7 +160,7 @@ async def rotate(service: Service, principal: Principal, claim: Claim, webhook_i
         append(conn, principal.entry("webhook.rotate_secret", webhook_id))
         return find(conn, principal.org, webhook_id)
 
-    return _with_secret(courier, await claim.store(store))
+    return _with_secret(delivery_client, await claim.store(store))
 
 
 def _answer(found: WebhookRecord) -> Webhook:
@@ -179,5 +179,5 @@ def _answer(found: WebhookRecord) -> Webhook:
     )
 
 
-def _with_secret(courier: Courier, found: WebhookRecord) -> WebhookWithSecret:
-    return WebhookWithSecret(**_answer(found).model_dump(), signing_secret=courier.secret(found))
+def _with_secret(delivery_client: DeliveryClient, found: WebhookRecord) -> WebhookWithSecret:
+    return WebhookWithSecret(**_answer(found).model_dump(), signing_secret=delivery_client.secret(found))

@@ -19,19 +19,19 @@ from sqlalchemy import Connection
 from app.allowances.granting import GRANT, admit, grant_plan, granting
 from app.allowances.service import end
 from app.core.transaction_types import ALLOWANCE
-from app.payments.expenses import Spending
-from app.payments.late_refusal import landed_error
-from app.payments.refusing import NO_ACCOUNT, require_account
-from app.payments.spending import spend
+from app.payments.expenses import ExpenseRequest
+from app.payments.late_refusal import late_refusal
+from app.payments.refusals import NO_ACCOUNT, require_account
+from app.payments.sending import submit_expense
 from app.store.allowances import OUTSTANDING, PENDING, SETTLED, AllowanceRecord, allowance_of_transaction
 from app.store.attempts import Attempt
-from app.store.x402 import Payload, insert_payload, record_transfer
+from app.store.x402 import IssuedPayment, insert_issued_payment, record_transfer
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome, Plan
-from app.x402.instructions import transferred_by
-from app.x402.paying import Gone, Payer, Purchase
-from app.x402.payload import transaction_of
+from app.x402.instructions import delegate_transfer
+from app.x402.paying import Gone, PaidResourceTerms, Payer
+from app.x402.payment_header import transaction_of
 from idl.transactions import IncompleteTransactionError, UnreadableTransactionError, message_hash, signed
 
 #: Seconds after which anybody may settle: longer than a blockhash lives, after which the transfer cannot land.
@@ -39,81 +39,83 @@ _SECONDS = 90
 
 
 async def pay_by_allowance(
-    payer: Payer, token: str | None, claim: Claim, bought: Purchase, gone: Gone
-) -> tuple[Payload, Outcome]:
+    payer: Payer, token: str | None, claim: Claim, bought: PaidResourceTerms, gone: Gone
+) -> tuple[IssuedPayment, Outcome]:
     """Set the price of an offer aside for a delegate, whose transfer of it is signed and stored before that.
 
     Returns once the money is set aside, or when that takes too long. Raises what the grant of an allowance raises.
     """
     service, wallet_id, offer = payer.service, payer.wallet.wallet_id, bought.offer
-    stored: list[Payload] = []
+    stored: list[IssuedPayment] = []
     async with granting(service, wallet_id):
         wallet, session = await admit(service, payer.principal, wallet_id, token)
         payer = replace(payer, wallet=wallet, session=session)
-        spending = await payer.spending(offer, gone, GRANT)
-        destination = service.addresses.token_account(spending.payee.owner)
-        await require_account(spending, claim, "payTo", NO_ACCOUNT)
+        expense = await payer.expense(offer, gone, GRANT)
+        destination = service.addresses.token_account(expense.payee.owner)
+        await require_account(expense, claim, "payTo", NO_ACCOUNT)
         blockhash = await service.chain.blockhash(fresh=True)
         expires_at = (await service.chain.clock()).unix_timestamp + _SECONDS
 
-        def plan(one: Spending) -> Plan:
+        def plan(one: ExpenseRequest) -> Plan:
             delegate, raw = _transfer(one, destination, bought, blockhash.hash)
 
             def store(conn: Connection, made: Attempt) -> None:
                 more = {"lane": ALLOWANCE, "last_valid_block_height": blockhash.last_valid_block_height}
-                payload = bought.payload(payer, claim, made, raw, **more)
-                insert_payload(conn, payload)
-                stored[:] = [payload]
+                issued = bought.issued(payer, claim, made, raw, **more)
+                insert_issued_payment(conn, issued)
+                stored[:] = [issued]
 
             return grant_plan(one, destination, delegate, expires_at, store)
 
-        outcome = await spend(spending, claim, plan)
+        outcome = await submit_expense(expense, claim, plan)
     if outcome.status == "failed":
-        raise await landed_error(service, payer.wallet, outcome)
+        raise await late_refusal(service, payer.wallet, outcome)
     return stored[0], outcome
 
 
-def _transfer(spending: Spending, destination: Pubkey, bought: Purchase, blockhash: Hash) -> tuple[Pubkey, bytes]:
+def _transfer(
+    expense: ExpenseRequest, destination: Pubkey, bought: PaidResourceTerms, blockhash: Hash
+) -> tuple[Pubkey, bytes]:
     """Return a new delegate, and the transfer that it signs; its key ends here."""
-    service, offer, delegate = spending.service, bought.offer, Keypair()
-    address = service.addresses.allowance(Pubkey.from_string(spending.wallet.vault), spending.wallet.allowance_counter)
+    service, offer, delegate = expense.service, bought.offer, Keypair()
+    address = service.addresses.allowance(Pubkey.from_string(expense.wallet.vault), expense.wallet.allowance_counter)
     tokens = service.addresses.allowance_tokens(address)
-    instructions = transferred_by(spending, delegate.pubkey(), tokens, destination, offer.memo)
+    instructions = delegate_transfer(expense, delegate.pubkey(), tokens, destination, offer.memo)
     message = Message.new_with_blockhash(instructions, Pubkey.from_string(offer.fee_payer), blockhash)
     # The facilitator pays the fee, and signs first.
     raw = bytes(Transaction.populate(message, [Signature.default(), delegate.sign_message(bytes(message))]))
     return delegate.pubkey(), raw
 
 
-async def allowance_for(service: Service, payload: Payload) -> AllowanceRecord | None:
+async def allowance_for(service: Service, issued: IssuedPayment) -> AllowanceRecord | None:
     """Return the allowance out of which a payload pays; None if its grant failed."""
-    return await service.db.read(lambda conn: allowance_of_transaction(conn, payload.org, payload.tx_id))
+    return await service.db.read(lambda conn: allowance_of_transaction(conn, issued.org, issued.tx_id))
 
 
-async def conclude(service: Service, payload: Payload) -> AllowanceRecord | None:
+async def conclude(service: Service, issued: IssuedPayment) -> AllowanceRecord | None:
     """Settle a payload's allowance, after which it can pay no more, and note the transfer if it has paid.
 
     Raises ``chain_unavailable`` if it is not known.
     """
-    found = await allowance_for(service, payload)
+    found = await allowance_for(service, issued)
     if found is None or found.status == PENDING:
         return found
     if found.status == OUTSTANDING:
         await end(service, Claim(service.db), found)
-        found = await allowance_for(service, payload)
-    if found is not None and found.status == SETTLED and found.spent and payload.signature is None:
-        await _note_transfer(service, payload, found)
+        found = await allowance_for(service, issued)
+    if found is not None and found.status == SETTLED and found.spent and issued.signature is None:
+        await _note_transfer(service, issued, found)
     return found
 
 
-async def _note_transfer(service: Service, payload: Payload, found: AllowanceRecord) -> None:
+async def _note_transfer(service: Service, issued: IssuedPayment, found: AllowanceRecord) -> None:
     """Store which of the allowance's transactions is the transfer: nobody knew its signature beforehand."""
-    wanted = message_hash(transaction_of(payload.header))
+    wanted = message_hash(transaction_of(issued.header))
     # All after the grant, oldest first: anybody can name the account in transactions, also after it is closed.
     history = await service.chain.history(found.tokens, found.signature)
     for entry in (one for one in history if not one.failed):
         [raw] = await service.chain.transactions([entry.signature])
         with suppress(UnreadableTransactionError, IncompleteTransactionError):
             if isinstance(raw, dict) and signed(raw).message_hash == wanted:
-                await service.db.write(lambda conn: record_transfer(conn, payload.tx_id, entry.signature, entry.slot))  # noqa: B023 - at once
+                await service.db.write(lambda conn: record_transfer(conn, issued.tx_id, entry.signature, entry.slot))  # noqa: B023 - at once
                 return

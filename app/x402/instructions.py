@@ -9,7 +9,7 @@ from solders.pubkey import Pubkey
 from spl.token.instructions import TransferCheckedParams, transfer_checked
 
 from app.core.money import DECIMALS
-from app.payments.expenses import Spending
+from app.payments.expenses import ExpenseRequest
 from app.submission.context import Service
 
 #: Index of the payment among the instructions.
@@ -30,19 +30,19 @@ def programs(service: Service) -> frozenset[str]:
     return frozenset(map(str, called))
 
 
-def settled_by_others(spending: Spending, memo: str | None) -> list[Instruction]:
+def issued_payment(expense: ExpenseRequest, memo: str | None) -> list[Instruction]:
     """Return the instructions of a payment that others send; ``memo`` is what the resource demands."""
-    service, owner = spending.service, spending.payee.owner
-    build = service.instructions(spending.wallet.org)
-    payment = build.execute_payment(destination=service.addresses.token_account(owner), **spending.arguments())
-    return _framed(payment, spending, memo, units=_UNITS)
+    service, owner = expense.service, expense.payee.owner
+    build = service.instructions(expense.wallet.org)
+    payment = build.execute_payment(destination=service.addresses.token_account(owner), **expense.arguments())
+    return _framed(payment, expense, memo, units=_UNITS)
 
 
-def transferred_by(
-    spending: Spending, delegate: Pubkey, tokens: Pubkey, destination: Pubkey, memo: str | None
+def delegate_transfer(
+    expense: ExpenseRequest, delegate: Pubkey, tokens: Pubkey, destination: Pubkey, memo: str | None
 ) -> list[Instruction]:
     """Return the instructions by which a delegate pays out of an allowance's ``tokens``; others send them."""
-    addresses = spending.service.addresses
+    addresses = expense.service.addresses
     transfer = transfer_checked(
         TransferCheckedParams(
             program_id=addresses.token_program,
@@ -50,15 +50,15 @@ def transferred_by(
             mint=addresses.mint,
             dest=destination,
             owner=delegate,
-            amount=spending.amount,
+            amount=expense.amount,
             decimals=DECIMALS,
         )
     )
-    return _framed(transfer, spending, memo, units=_TRANSFER_UNITS)
+    return _framed(transfer, expense, memo, units=_TRANSFER_UNITS)
 
 
-def _framed(paying: Instruction, spending: Spending, memo: str | None, *, units: int) -> list[Instruction]:
-    text = spending.reference.hex() if memo is None else memo
+def _framed(paying: Instruction, expense: ExpenseRequest, memo: str | None, *, units: int) -> list[Instruction]:
+    text = expense.reference.hex() if memo is None else memo
     return [
         set_compute_unit_limit(units),
         set_compute_unit_price(_PRICE),

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from app.api.fields import Amount, Answer, Body, IdempotencyKey, Identifier, Time, Usdc, WalletId
-from app.core.transaction_types import Lane
+from app.api.fields import Amount, Body, IdempotencyKey, Identifier, ResponseBody, Time, Usdc, WalletId
+from app.core.transaction_types import SettlementPath
 from app.payments.models import RuleVerdict
 from app.transactions.models import Transaction
 
@@ -67,7 +67,7 @@ class PayOffer(Body):
     idempotency_key: IdempotencyKey | None = None
 
 
-class PaidResource(Answer):
+class PaidResource(ResponseBody):
     """What the resource answered. `body` is text if it is UTF-8, else base64."""
 
     status: int
@@ -77,14 +77,14 @@ class PaidResource(Answer):
     truncated: bool
 
 
-class FetchedResource(Answer):
+class FetchedResource(ResponseBody):
     """The resource, and the payment that it took, if any. Without a `resource`, none was answered after the payment."""
 
     resource: PaidResource | None
     payment: Transaction | None
 
 
-class HandedOut(Answer):
+class HandedOut(ResponseBody):
     """A payment to send along: the name and the value of a header, and the transaction that it will be.
 
     `payload` is the same for a call of a paid tool: it goes into MCP's `_meta["x402/payment"]`.
@@ -97,7 +97,7 @@ class HandedOut(Answer):
     payment: Transaction
 
 
-class Quote(Answer):
+class Quote(ResponseBody):
     """What a request would cost, and whether the policy allows it. Without a price, the resource asks for none."""
 
     wallet_id: WalletId
@@ -107,7 +107,7 @@ class Quote(Answer):
     recipient: str | None
     network: str | None
     facilitator: str | None
-    lane: Lane | Literal["unknown", "not_supported"] | None
+    lane: SettlementPath | Literal["unknown", "not_supported"] | None
     allowed: bool
     retry_at: Time | None
     rules: list[RuleVerdict]

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 from solders.pubkey import Pubkey
-from x402.schemas import PaymentRequired
+from x402.schemas import PaymentRequired as PaymentRequiredV2
 from x402.schemas.v1 import PaymentRequiredV1
 
 from app.core.errors import BusinessError
@@ -77,7 +77,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PaymentRequired:
     """An answer 402: everything that the resource accepts, in either version. ``error`` is what it complains about."""
 
     version: int
@@ -87,7 +87,7 @@ class Demand:
     extensions: Json
 
 
-def read_demand(header: str | None, body: bytes) -> Demand:
+def read_payment_required(header: str | None, body: bytes) -> PaymentRequired:
     """Read an answer 402 from the header of version 2 or else the body of version 1.
 
     Raises ``x402_invalid_terms``.
@@ -102,15 +102,15 @@ def read_demand(header: str | None, body: bytes) -> Demand:
             content = json.loads(body)
     except (binascii.Error, ValueError, RecursionError):
         raise invalid_terms("they are no JSON") from None
-    return demand_of(content)
+    return parse_payment_required(content)
 
 
-def demand_given(given: str | Json) -> Demand:
+def payment_required_from_client(given: str | Json) -> PaymentRequired:
     """Read an answer 402 as a client passes it on: a header, a body, or what an MCP server answers to a call.
 
     Raises ``x402_invalid_terms``.
     """
-    return read_demand(given, b"") if isinstance(given, str) else demand_of(_unwrapped(given))
+    return read_payment_required(given, b"") if isinstance(given, str) else parse_payment_required(_unwrapped(given))
 
 
 def _unwrapped(answer: Json) -> Any:
@@ -130,7 +130,7 @@ def _unwrapped(answer: Json) -> Any:
     return answer
 
 
-def demand_of(content: Any) -> Demand:
+def parse_payment_required(content: Any) -> PaymentRequired:
     """Read the content of an answer 402. Raises ``x402_invalid_terms``."""
     if not _can_be_repeated(content):
         raise invalid_terms("they are JSON that cannot be repeated")
@@ -139,10 +139,12 @@ def demand_of(content: Any) -> Demand:
     try:
         if content.get("x402Version") == 1:
             old = PaymentRequiredV1.model_validate(content)
-            return Demand(1, content["accepts"], old.error, None, {})
+            return PaymentRequired(1, content["accepts"], old.error, None, {})
         if content.get("x402Version") == 2:
-            new = PaymentRequired.model_validate(content)
-            return Demand(2, content["accepts"], new.error, content.get("resource"), content.get("extensions") or {})
+            new = PaymentRequiredV2.model_validate(content)
+            return PaymentRequired(
+                2, content["accepts"], new.error, content.get("resource"), content.get("extensions") or {}
+            )
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise invalid_terms(f"{place} is missing or malformed") from None
@@ -176,7 +178,7 @@ def refusal_in(headers: Mapping[str, str]) -> str | None:
     return reason if isinstance(reason, str) else None
 
 
-def choose(demand: Demand, network: Network, most: int) -> Offer:
+def choose(demand: PaymentRequired, network: Network, most: int) -> Offer:
     """Return the cheapest payment that the vault can make for at most ``most`` micro-USDC.
 
     Raises ``x402_no_acceptable_offer``, ``x402_price_too_high`` and ``x402_invalid_terms``.
@@ -207,7 +209,7 @@ def _is_ours(version: int, one: Json, network: Network) -> bool:
     )
 
 
-def _offer(demand: Demand, one: Json) -> Offer:
+def _offer(demand: PaymentRequired, one: Json) -> Offer:
     extra = one.get("extra")
     extra = extra if isinstance(extra, dict) else {}
     name = "maxAmountRequired" if demand.version == 1 else "amount"

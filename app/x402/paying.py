@@ -16,9 +16,9 @@ from app.chain.addresses import parse_address
 from app.core.errors import BusinessError, RequestError
 from app.core.hosts import ANY_HOST
 from app.core.transaction_types import ENFORCED
-from app.payments.expenses import Spending
+from app.payments.expenses import ExpenseRequest
+from app.payments.sending import send_expense
 from app.payments.service import PAY
-from app.payments.spending import hand_out
 from app.policies import service as policies
 from app.policies.terms import with_recipients
 from app.recipients.domains import normalise
@@ -26,7 +26,7 @@ from app.recipients.service import resolve
 from app.store.attempts import Attempt
 from app.store.recipients import recipient_by_domain
 from app.store.wallets import WalletRecord
-from app.store.x402 import Payload, insert_payload
+from app.store.x402 import IssuedPayment, insert_issued_payment
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome, Plan, PlanType
@@ -34,11 +34,11 @@ from app.submission.program_errors import invalid_recipient
 from app.wallets import service as wallets
 from app.x402.fetching import ResourceRequest
 from app.x402.guard import RequestGuard, host_of
-from app.x402.instructions import EVENT_INSTRUCTION, programs, settled_by_others
+from app.x402.instructions import EVENT_INSTRUCTION, issued_payment, programs
 from app.x402.models import PayOffer, QuotePaidResource
 from app.x402.offers import SCHEME, Network, Offer, invalid_terms
 from app.x402.outstanding import check_outstanding
-from app.x402.payload import header_of
+from app.x402.payment_header import header_of
 
 Gone = Callable[[], Awaitable[bool]]
 
@@ -102,7 +102,7 @@ class Payer:
         identity = self.service.identity
         return Network(identity.cluster, identity.genesis_hash, identity.mint)
 
-    async def spending(self, offer: Offer, gone: Gone, kind: PlanType = PAY) -> Spending:
+    async def expense(self, offer: Offer, gone: Gone, kind: PlanType = PAY) -> ExpenseRequest:
         """Return the payment of an offer, which others send, or the grant for it.
 
         Raises ``invalid_recipient`` and ``x402_invalid_terms``.
@@ -112,7 +112,7 @@ class Payer:
         payee = await resolve(self.service, self.wallet.org, offer.pay_to)
         if str(payee.owner) == self.wallet.vault:
             raise invalid_recipient("payTo", "A wallet cannot pay itself.")
-        return Spending(
+        return ExpenseRequest(
             self.wallet,
             payee,
             offer.amount,
@@ -123,7 +123,7 @@ class Payer:
             memo=None,
             session=self.session,
             gone=gone,
-            handed_out=kind is PAY,
+            issued=kind is PAY,
             allows_unverified=self.allows_unverified,
             first=check_outstanding,
         )
@@ -137,17 +137,17 @@ def request_of(service: Service, body: QuotePaidResource, hosts: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Purchase:
+class PaidResourceTerms:
     """A resource to pay for: at which ``url``, on what terms, and whether the service itself ``fetched`` them."""
 
     url: str
     offer: Offer
     fetched: bool
 
-    def payload(self, payer: Payer, claim: Claim, made: Attempt, raw: bytes, **more: Any) -> Payload:
+    def issued(self, payer: Payer, claim: Claim, made: Attempt, raw: bytes, **more: Any) -> IssuedPayment:
         """Return what is stored of a signed transaction before it is handed out, with the attempt ``made`` for it."""
         offer = self.offer
-        return Payload(
+        return IssuedPayment(
             tx_id=made.tx_id,
             org=payer.wallet.org,
             wallet_id=payer.wallet.wallet_id,
@@ -166,27 +166,27 @@ class Purchase:
         )
 
 
-async def pay(payer: Payer, claim: Claim, bought: Purchase, gone: Gone) -> tuple[Payload, Outcome]:
+async def pay(payer: Payer, claim: Claim, bought: PaidResourceTerms, gone: Gone) -> tuple[IssuedPayment, Outcome]:
     """Sign and store a payment of an offer, which others send. Raises what a payment raises."""
     offer = bought.offer
-    spending = await payer.spending(offer, gone)
-    stored: list[Payload] = []
+    expense = await payer.expense(offer, gone)
+    stored: list[IssuedPayment] = []
 
-    def plan(spending: Spending) -> Plan:
+    def plan(expense: ExpenseRequest) -> Plan:
         def store(conn: Connection, made: Attempt) -> None:
             assert made.raw is not None
-            payload = bought.payload(payer, claim, made, made.raw, lane=ENFORCED)
-            insert_payload(conn, payload)
-            stored[:] = [payload]
+            issued = bought.issued(payer, claim, made, made.raw, lane=ENFORCED)
+            insert_issued_payment(conn, issued)
+            stored[:] = [issued]
 
-        return spending.plan(
-            settled_by_others(spending, offer.memo),
+        return expense.plan(
+            issued_payment(expense, offer.memo),
             store,
             event_instruction=EVENT_INSTRUCTION,
             fee_payer=Pubkey.from_string(offer.fee_payer),
         )
 
-    outcome = await hand_out(spending, claim, plan)
+    outcome = await send_expense(expense, claim, plan)
     return stored[0], outcome
 
 

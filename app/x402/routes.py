@@ -4,7 +4,7 @@ from starlette.routing import Route
 
 from app.access.auth import PAYERS
 from app.api.operation import Call, operation
-from app.payments.spending_errors import SPENDING_ERRORS
+from app.payments.expense_errors import SPENDING_ERRORS
 from app.x402 import service as x402
 from app.x402.fetching import Fetcher
 from app.x402.models import FetchedResource, FetchPaidResource, HandedOut, PayOffer, Quote, QuotePaidResource

@@ -10,12 +10,12 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import ApiError, BusinessError, UnavailableError
 from app.core.money import format_usdc
 from app.core.timestamps import iso
-from app.core.transaction_types import ALLOWANCE, ENFORCED, Lane
+from app.core.transaction_types import ALLOWANCE, ENFORCED, SettlementPath
 from app.payments._simulation import simulate
 from app.payments.models import SimulatePayment, Simulation
 from app.store.allowances import OUTSTANDING, SETTLED
 from app.store.audit import append
-from app.store.x402 import Payload, payload_of, record_resource
+from app.store.x402 import IssuedPayment, issued_payment_of, record_resource
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome
@@ -32,10 +32,10 @@ from app.x402.models import (
     Quote,
     QuotePaidResource,
 )
-from app.x402.offers import Offer, choose, demand_given
-from app.x402.paying import Gone, Payer, Purchase, pay, request_of
-from app.x402.payload import HEADERS, content_of
-from app.x402.settlement_paths import demand_in, lane_of, require, try_out
+from app.x402.offers import Offer, choose, payment_required_from_client
+from app.x402.paying import Gone, PaidResourceTerms, Payer, pay, request_of
+from app.x402.payment_header import HEADERS, content_of
+from app.x402.settlement_paths import known_settlement_path, payment_required_in, probe_facilitator, require
 
 _log = structlog.get_logger(__name__)
 
@@ -61,11 +61,13 @@ async def quote(service: Service, principal: Principal, body: QuotePaidResource,
             rules=[],
             warnings=[],
         )
-    demand = demand_in(answer)
+    demand = payment_required_in(answer)
     offer = choose(demand, payer.network(), 2**64 - 1)
     await payer.check_domain(asked.url, offer)
     verdict = await _verdict(payer, offer, token)
-    lane: Literal["unknown", "not_supported"] | Lane = await lane_of(payer, asked.url, offer, demand) or "unknown"
+    lane: Literal["unknown", "not_supported"] | SettlementPath = (
+        await known_settlement_path(payer, asked.url, offer, demand) or "unknown"
+    )
     if lane == ALLOWANCE and not payer.wallet.policy.rules.allow_allowances:
         lane = "not_supported"
     return Quote(
@@ -108,16 +110,16 @@ async def fetch(
         paid = found
     else:
         asked = request_of(service, body)
-    payload, outcome = paid
+    issued, outcome = paid
     resource = None
-    if await _is_open(service, payload, outcome):
-        resource = await _deliver(service, principal, asked, payload)
-        await _note(service, principal, asked, resource, payload.tx_id)
-        if payload.lane == ENFORCED:
+    if await _is_open(service, issued, outcome):
+        resource = await _deliver(service, principal, asked, issued)
+        await _note(service, principal, asked, resource, issued.tx_id)
+        if issued.lane == ENFORCED:
             await service.submitter.wait(outcome, claim)
         elif resource is not None:
-            await _conclude(service, payload)
-    payment = await transactions.get(service, principal, payload.tx_id)
+            await _conclude(service, issued)
+    payment = await transactions.get(service, principal, issued.tx_id)
     # Others send it, so it may land long after this answer; a repetition is told what became of it.
     claim.open_ended = payment.status == "pending"
     return FetchedResource(resource=None if resource is None else _shown(resource), payment=payment)
@@ -131,17 +133,17 @@ async def _paid_for(  # noqa: PLR0917
     gone: Gone,
     asked: ResourceRequest,
     answer: Resource,
-) -> Resource | tuple[Payload, Outcome]:
+) -> Resource | tuple[IssuedPayment, Outcome]:
     """Pay for what an answer demands; return the resource itself if nothing is to be paid for it."""
     if answer.status != 402:
         return answer
-    demand = demand_in(answer)
+    demand = payment_required_in(answer)
     offer = choose(demand, payer.network(), body.max_amount)
     await payer.check_domain(asked.url, offer)
-    lane = await lane_of(payer, asked.url, offer, demand) or await try_out(payer, asked, offer)
+    lane = await known_settlement_path(payer, asked.url, offer, demand) or await probe_facilitator(payer, asked, offer)
     if isinstance(lane, Resource):
         return lane
-    return await _pay(payer, token, claim, Purchase(body.url, offer, fetched=True), gone, require(payer, lane))
+    return await _pay(payer, token, claim, PaidResourceTerms(body.url, offer, fetched=True), gone, require(payer, lane))
 
 
 async def pay_offer(
@@ -152,26 +154,28 @@ async def pay_offer(
     if paid is None:
         payer = await Payer.of(service, principal, body, token)
         url = await payer.url(body.url)
-        demand = demand_given(body.payment_required)
+        demand = payment_required_from_client(body.payment_required)
         offer = choose(demand, payer.network(), body.max_amount)
         await payer.check_domain(url, offer)
         # Nothing can be tried out, as the client makes the request; the answer 402 to its payment tells the next one.
-        lane = await lane_of(payer, url, offer, demand) or ENFORCED
-        paid = await _pay(payer, token, claim, Purchase(body.url, offer, fetched=False), gone, require(payer, lane))
-    payload, outcome = paid
+        lane = await known_settlement_path(payer, url, offer, demand) or ENFORCED
+        paid = await _pay(
+            payer, token, claim, PaidResourceTerms(body.url, offer, fetched=False), gone, require(payer, lane)
+        )
+    issued, outcome = paid
     until = outcome.attempt.created_at // 1000 + 60
-    payment = await transactions.get(service, principal, payload.tx_id)
+    payment = await transactions.get(service, principal, issued.tx_id)
     claim.open_ended = payment.status == "pending"
     return HandedOut(
-        header_name=HEADERS[payload.version],
-        header_value=payload.header,
-        payload=content_of(payload.header),
+        header_name=HEADERS[issued.version],
+        header_value=issued.header,
+        payload=content_of(issued.header),
         expires_at=iso(until),
         payment=payment,
     )
 
 
-async def _earlier(service: Service, claim: Claim) -> tuple[Payload, Outcome] | None:
+async def _earlier(service: Service, claim: Claim) -> tuple[IssuedPayment, Outcome] | None:
     """Return the payment that an earlier run of the request handed out, unless it failed for good."""
     attempt = claim.attempt
     if attempt is None:
@@ -181,7 +185,7 @@ async def _earlier(service: Service, claim: Claim) -> tuple[Payload, Outcome] | 
     claim.resolve(lasts=outcome is not None and outcome.status != "failed")
     if outcome is None or outcome.status == "failed":
         return None
-    found = await service.db.read(lambda conn: payload_of(conn, attempt.tx_id))
+    found = await service.db.read(lambda conn: issued_payment_of(conn, attempt.tx_id))
     assert found is not None
     if found.lane == ALLOWANCE:
         allowed = await allowance_for(service, found)
@@ -192,30 +196,30 @@ async def _earlier(service: Service, claim: Claim) -> tuple[Payload, Outcome] | 
 
 
 async def _pay(  # noqa: PLR0917
-    payer: Payer, token: str | None, claim: Claim, bought: Purchase, gone: Gone, lane: Lane
-) -> tuple[Payload, Outcome]:
+    payer: Payer, token: str | None, claim: Claim, bought: PaidResourceTerms, gone: Gone, lane: SettlementPath
+) -> tuple[IssuedPayment, Outcome]:
     if lane == ENFORCED:
         return await pay(payer, claim, bought, gone)
     return await pay_by_allowance(payer, token, claim, bought, gone)
 
 
-async def _is_open(service: Service, payload: Payload, outcome: Outcome) -> bool:
+async def _is_open(service: Service, issued: IssuedPayment, outcome: Outcome) -> bool:
     """Whether a payload can still pay, as far as is known, and nothing has stopped it."""
     kind = service.submitter.type_of(outcome.attempt)
-    if await service.brake.overtook(kind, outcome.attempt) is not None:
+    if await service.brake.blocking_kind(kind, outcome.attempt) is not None:
         return False
-    if payload.lane == ENFORCED:
+    if issued.lane == ENFORCED:
         return outcome.status == "pending"
-    allowed = await allowance_for(service, payload)
+    allowed = await allowance_for(service, issued)
     return outcome.confirmed and allowed is not None and allowed.status == OUTSTANDING
 
 
-async def _conclude(service: Service, payload: Payload) -> None:
+async def _conclude(service: Service, issued: IssuedPayment) -> None:
     """Settle what a resource was paid from, now that it has answered; what fails here is done later."""
     try:
-        await conclude(service, payload)
+        await conclude(service, issued)
     except (ApiError, ChainUnavailable, RpcError) as error:
-        _log.warning("allowance_settled_later", tx_id=payload.tx_id, error=str(error))
+        _log.warning("allowance_settled_later", tx_id=issued.tx_id, error=str(error))
 
 
 async def _verdict(payer: Payer, offer: Offer, token: str | None) -> Simulation:
@@ -231,14 +235,16 @@ async def _ask(service: Service, principal: Principal, asked: ResourceRequest) -
         raise
 
 
-async def _deliver(service: Service, principal: Principal, asked: ResourceRequest, payload: Payload) -> Resource | None:
+async def _deliver(
+    service: Service, principal: Principal, asked: ResourceRequest, issued: IssuedPayment
+) -> Resource | None:
     """Send the request with its payment; None if there is no answer, which says nothing about the payment."""
-    payment = {HEADERS[payload.version]: payload.header}
+    payment = {HEADERS[issued.version]: issued.header}
     try:
         answer = await service.part(Fetcher).fetch(asked, owner=principal.org, payment=payment)
     except (BusinessError, UnavailableError):
         return None
-    await service.db.write(lambda conn: record_resource(conn, payload.tx_id, answer.status))
+    await service.db.write(lambda conn: record_resource(conn, issued.tx_id, answer.status))
     return answer
 
 

@@ -8,14 +8,14 @@ from solders.pubkey import Pubkey
 
 from app.chain.transactions import sign_for
 from app.core.errors import BusinessError
-from app.core.transaction_types import ALLOWANCE, ENFORCED, Lane
+from app.core.transaction_types import ALLOWANCE, ENFORCED, SettlementPath
 from app.store.x402 import known_facilitator, put_facilitator
 from app.x402.fetching import Fetcher, Resource, ResourceRequest
 from app.x402.guard import origin_of
-from app.x402.instructions import settled_by_others
-from app.x402.offers import REQUIRED_HEADER, Demand, Offer, read_demand, refusal_in
+from app.x402.instructions import issued_payment
+from app.x402.offers import REQUIRED_HEADER, Offer, PaymentRequired, read_payment_required, refusal_in
 from app.x402.paying import Payer
-from app.x402.payload import HEADERS, header_of
+from app.x402.payment_header import HEADERS, header_of
 
 #: For how long a facilitator's acceptance of the program is believed, and its refusal, in milliseconds.
 _ACCEPTED_MS, _REFUSED_MS = 86_400_000, 3_600_000
@@ -32,12 +32,14 @@ _UNSUPPORTED = (
 )
 
 
-def demand_in(answer: Resource) -> Demand:
+def payment_required_in(answer: Resource) -> PaymentRequired:
     """Return what an answer 402 asks for. Raises ``x402_invalid_terms``."""
-    return read_demand(answer.headers.get(REQUIRED_HEADER), answer.body)
+    return read_payment_required(answer.headers.get(REQUIRED_HEADER), answer.body)
 
 
-async def lane_of(payer: Payer, url: httpx.URL, offer: Offer, demand: Demand) -> Lane | None:
+async def known_settlement_path(
+    payer: Payer, url: httpx.URL, offer: Offer, demand: PaymentRequired
+) -> SettlementPath | None:
     """Return how an offer is paid, if that is known without trying it out.
 
     Facilitators of version 1 look for a plain transfer only. A ``demand`` that complains about an earlier payment tells
@@ -49,23 +51,23 @@ async def lane_of(payer: Payer, url: httpx.URL, offer: Offer, demand: Demand) ->
     return None if accepts is None else ENFORCED if accepts else ALLOWANCE
 
 
-def require(payer: Payer, lane: Lane) -> Lane:
+def require(payer: Payer, lane: SettlementPath) -> SettlementPath:
     """Return the lane if the wallet's policy permits it. Raises ``x402_wallet_not_supported``."""
     if lane == ALLOWANCE and not payer.wallet.policy.rules.allow_allowances:
         raise BusinessError("x402_wallet_not_supported", _UNSUPPORTED)
     return lane
 
 
-async def try_out(payer: Payer, asked: ResourceRequest, offer: Offer) -> Lane | Resource:
+async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) -> SettlementPath | Resource:
     """Find out whether the offer's facilitator settles payments by the program.
 
     It is shown a payment over a blockhash that never was, so that it can never land; how it refuses that tells. Returns
     the resource if it was given away for this. Raises ``x402_resource_unavailable``.
     """
     service = payer.service
-    trial = await payer.spending(offer, _never)
+    trial = await payer.expense(offer, _never)
     raw = await sign_for(
-        settled_by_others(trial, offer.memo),
+        issued_payment(trial, offer.memo),
         payer=Pubkey.from_string(offer.fee_payer),
         signers=[payer.session or service.signers.operator],
         blockhash=Hash.default(),
@@ -74,7 +76,7 @@ async def try_out(payer: Payer, asked: ResourceRequest, offer: Offer) -> Lane | 
     answer = await service.part(Fetcher).fetch(asked, owner=payer.principal.org, payment=header)
     if answer.status != 402:
         return answer
-    said = refusal_in(answer.headers) or demand_in(answer).error or ""
+    said = refusal_in(answer.headers) or payment_required_in(answer).error or ""
     accepts = _TAKEN in said
     if not accepts and not _is_refusal(said):
         raise BusinessError(

@@ -12,7 +12,13 @@ from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
 from app.store.allowances import OUTSTANDING
 from app.store.feed import append_event
-from app.store.x402 import EndedPayload, Payload, close_payload, ended_payloads, open_delegations
+from app.store.x402 import (
+    EndedIssuedPayment,
+    IssuedPayment,
+    close_issued_payment,
+    ended_issued_payments,
+    open_delegations,
+)
 from app.submission.context import Service
 from app.x402.delegation import allowance_for, conclude
 
@@ -22,7 +28,7 @@ PAID_WITHOUT_RESOURCE = "x402.paid_without_resource"
 _BATCH = 200
 
 
-class PayloadWatch(Periodic):
+class IssuedPaymentWatch(Periodic):
     """Settles the allowances of payloads that are done, and reports payments without a resource.
 
     An allowance is settled as soon as the resource has answered, the transfer has landed or its blockhash has expired;
@@ -46,7 +52,7 @@ class PayloadWatch(Periodic):
         """Deal with payloads that have ended, and return their number."""
         await self._settle()
         before = self._clock.seen_ms() - self._patience_ms
-        ended = await self._db.look_up(lambda conn: ended_payloads(conn, _BATCH, before=before))
+        ended = await self._db.look_up(lambda conn: ended_issued_payments(conn, _BATCH, before=before))
         for one in ended:
             await self._db.write(lambda conn, one=one: self._close(conn, one))  # type: ignore[misc]
         return len(ended)
@@ -57,27 +63,27 @@ class PayloadWatch(Periodic):
         found = await self._db.look_up(lambda conn: open_delegations(conn, _BATCH))
         if not found:
             return
-        height = (await service.chain.last_final_block()).height
-        for payload in found:
+        height = (await service.chain.last_finalized_block()).height
+        for issued in found:
             try:
-                if await self._is_done(payload, height):
-                    await conclude(service, payload)
+                if await self._is_done(issued, height):
+                    await conclude(service, issued)
             except (ApiError, RpcError) as error:
                 # The keeper settles it at its end.
-                _log.warning("allowance_not_settled", tx_id=payload.tx_id, error=str(error))
+                _log.warning("allowance_not_settled", tx_id=issued.tx_id, error=str(error))
 
-    async def _is_done(self, payload: Payload, height: int) -> bool:
-        if payload.resource_status is not None or height > (payload.last_valid_block_height or 0):
+    async def _is_done(self, issued: IssuedPayment, height: int) -> bool:
+        if issued.resource_status is not None or height > (issued.last_valid_block_height or 0):
             return True
-        allowed = await allowance_for(self._service, payload)
+        allowed = await allowance_for(self._service, issued)
         if allowed is None or allowed.status != OUTSTANDING:
             return allowed is not None
         left = await self._service.chain.token_balance(Pubkey.from_string(allowed.tokens))
         return not left
 
-    def _close(self, conn: Connection, ended: EndedPayload) -> None:
+    def _close(self, conn: Connection, ended: EndedIssuedPayment) -> None:
         now = self._clock.seen_ms()
-        if not close_payload(conn, ended.tx_id, now):
+        if not close_issued_payment(conn, ended.tx_id, now):
             return
         got = ended.resource_status is not None and 200 <= ended.resource_status < 300
         # Nobody but the client knows what became of a request that it made itself.

@@ -78,7 +78,7 @@ async def test_freeze_overtakes_the_payments_that_wait(crowd: ServiceWorld, requ
         for answer in answers:
             if answer.status_code != 200:
                 error_of(answer, 422, "wallet_frozen")
-        assert world.service.brake.unattended() == []
+        assert world.service.brake.without_request() == []
 
 
 async def test_revoked_key_makes_none_of_the_payments_that_wait(crowd: ServiceWorld) -> None:

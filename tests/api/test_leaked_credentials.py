@@ -31,7 +31,7 @@ from app.server.application import operations
 from app.store.escrows import escrow
 from app.store.state_tables import api_keys, attempts, idempotency
 from app.store.webhooks import table as webhooks
-from app.submission.plan import distinct
+from app.submission.plan import with_random_compute_limit
 from tests.support.escrows import Agent, agent
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -81,7 +81,9 @@ class _Thief:
         world = self.world
         await world.localnet.airdrop(self.payer.pubkey(), 10**9)
         blockhash = await world.service.chain.blockhash(fresh=True)
-        signed = sign(distinct(instructions), payer=self.payer, signers=signers, blockhash=blockhash.hash)
+        signed = sign(
+            with_random_compute_limit(instructions), payer=self.payer, signers=signers, blockhash=blockhash.hash
+        )
         await world.service.chain.send(signed.raw)
         status = await world.service.chain.confirm(signed.signature, timeout=5)
         assert status is not None

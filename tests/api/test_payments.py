@@ -11,7 +11,7 @@ from solders.pubkey import Pubkey
 from solders.transaction import Transaction
 
 from app.chain.records import SimulationResult
-from app.submission.plan import RefusedError
+from app.submission.plan import SimulationFailedError
 from app.submission.program_errors import business_error
 from tests.support.http import PATIENCE
 from tests.support.service_world import ServiceWorld, error_of
@@ -292,6 +292,6 @@ async def test_refusals_of_other_programs_and_of_the_chain_have_a_code(
     world: ServiceWorld, err: object, code: str
 ) -> None:
     logs = ["Program 11111111111111111111111111111111 failed: custom program error: 0x11"]
-    refused = RefusedError(SimulationResult(err=err, logs=logs, units=0, return_data=None, slot=1))
+    refused = SimulationFailedError(SimulationResult(err=err, logs=logs, units=0, return_data=None, slot=1))
 
     assert business_error(world.service.codec, refused).code == code

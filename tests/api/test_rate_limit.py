@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from app.access.rate_limit import MovingWindow, RateLimits, network_of
+from app.access.rate_limit import RateLimits, SlidingWindow, network_of
 from app.core.settings import Settings
 from app.server.application import create_app
 from tests.support.processes import COMMAND_LINE, serving
@@ -194,7 +194,7 @@ async def test_limits_can_be_switched_off() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    window = MovingWindow(5, 60, clock=_Clock(), max_names=100)
+    window = SlidingWindow(5, 60, clock=_Clock(), max_names=100)
     for number in range(1_000):
         assert window.hit(f"address-{number}", window.limit) == (True, 4, 60)
 

@@ -18,7 +18,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.core.errors import RequestError, UnavailableError
-from app.core.outbound import Names, is_public
+from app.core.outbound import HostResolver, is_public
 from app.recipients.domains import DomainResolver, normalise
 from tests.support.service_world import ServiceWorld, error_of
 
@@ -363,7 +363,7 @@ async def test_silent_name_servers_delay_only_lookups() -> None:
         answers.wait(20)
         raise OSError("no answer")
 
-    names = Names(limit=40, resolve=silent)
+    names = HostResolver(limit=40, resolve=silent)
     waiting = [asyncio.create_task(names(f"{number}.example.com", 443)) for number in range(40)]
     await asyncio.sleep(0)
     try:

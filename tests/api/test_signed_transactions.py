@@ -18,7 +18,7 @@ from app.core.timestamps import now_ms, parse_iso_ms
 from app.organisations.roles import change_roles, roles_of
 from app.submission import offline
 from app.submission.claim import Claim
-from app.submission.offline import authority_with
+from app.submission.offline import local_authority
 from app.submission.plan import Authority, AwaitingSignatureError
 from app.submission.recovery import Recovery
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -53,7 +53,7 @@ class Hardened:
     async def sent(self, waiting: Json) -> Json:
         return await self.world.ok("POST", "/v1/signed-transactions", {"transaction": self.signed(waiting)})
 
-    async def outstanding(self) -> list[str]:
+    async def awaiting_signature(self) -> list[str]:
         return [one["id"] for one in (await self.world.ok("GET", "/v1/signed-transactions"))["data"]]
 
 
@@ -71,11 +71,11 @@ async def hardened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ha
 async def test_policy_is_created_changed_cloned_and_deleted(hardened: Hardened) -> None:
     world, payee = hardened.world, str(Keypair().pubkey())
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Mine", "maxPerTx": "5"})
-    assert await hardened.outstanding() == [asked["id"]]
+    assert await hardened.awaiting_signature() == [asked["id"]]
     assert (list(asked["accounts"]), asked["signer"]) == ([world.org], str(hardened.authority.pubkey()))
     made = await hardened.sent(asked)
     assert (made["name"], made["max_per_tx"], made["allowed_recipients"]) == ("Mine", "5.00", [])
-    assert await hardened.outstanding() == []
+    assert await hardened.awaiting_signature() == []
 
     path = f"/v1/policies/{made['policy_id']}"
     listed = await hardened.sent(await hardened.asked("PATCH", path, {"allowedRecipients": [payee]}))
@@ -142,11 +142,11 @@ async def test_unsigned_transaction_whose_answer_was_lost_is_answered_again(
     with monkeypatch.context() as broken:
         broken.setattr(Claim, "finish", crash)
         await world.call("POST", "/v1/policies?sign=offline", {"name": "Lost"}, headers=headers)
-    [waiting] = await hardened.outstanding()
+    [waiting] = await hardened.awaiting_signature()
 
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Lost"}, headers=headers)
 
-    assert ([asked["id"]], asked["id"]) == (await hardened.outstanding(), waiting)
+    assert ([asked["id"]], asked["id"]) == (await hardened.awaiting_signature(), waiting)
     await hardened.sent(asked)
 
 
@@ -177,7 +177,7 @@ async def test_withdrawn_transaction_is_never_completed(hardened: Hardened) -> N
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Withdrawn"})
     path = f"/v1/signed-transactions/{asked['id']}"
     assert await world.ok("DELETE", path, {}) == {"id": asked["id"], "status": "withdrawn"}
-    assert await hardened.outstanding() == []
+    assert await hardened.awaiting_signature() == []
     body = {"transaction": hardened.signed(asked)}
     error_of(await world.call("POST", "/v1/signed-transactions", body), 422, "unsigned_transaction_void")
     error_of(
@@ -198,7 +198,7 @@ async def test_advance_signed_elsewhere_ends_a_transaction_on_the_chain(hardened
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Advanced"})
     advance = await hardened.asked("DELETE", f"/v1/signed-transactions/{asked['id']}", {})
     assert (advance["type"], advance["nonce_account"]) == ("advance_nonce", asked["nonce_account"])
-    assert await hardened.outstanding() == [advance["id"]]
+    assert await hardened.awaiting_signature() == [advance["id"]]
 
     assert await hardened.sent(advance) == {"id": advance["id"], "status": "withdrawn"}
 
@@ -254,7 +254,7 @@ async def test_what_cannot_be_one_signed_change_is_refused(hardened: Hardened) -
     ]
     for method, path, body in requests:
         error_of(await world.call(method, path, body), 400, "invalid_request")
-    assert await hardened.outstanding() == []
+    assert await hardened.awaiting_signature() == []
 
 
 async def test_what_needs_no_signature_is_refused_with_sign_offline(hardened: Hardened) -> None:
@@ -282,8 +282,8 @@ async def test_what_needs_no_signature_is_refused_with_sign_offline(hardened: Ha
     # Nothing took effect, and nothing waits
     assert [await world.ok("GET", path) for path in (place, policy, "/v1/organization")] == before
     error_of(await world.call("GET", recipient), 404, "recipient_not_found")
-    assert world.service.brake.unattended() == []
-    assert await hardened.outstanding() == []
+    assert world.service.brake.without_request() == []
+    assert await hardened.awaiting_signature() == []
 
 
 async def test_second_signed_rotation_brings_no_replaced_key_back(own_world: ServiceWorld) -> None:
@@ -300,7 +300,7 @@ async def test_second_signed_rotation_brings_no_replaced_key_back(own_world: Ser
 
     # When one has landed, and the key was replaced again
     await hardened.sent(files[0])
-    await change_roles(service, world.org, authority_with(hardened.authority), operator=second)
+    await change_roles(service, world.org, local_authority(hardened.authority), operator=second)
 
     # Then the other changes nothing
     twin = await world.call("POST", "/v1/signed-transactions", {"transaction": hardened.signed(files[1])})
@@ -344,7 +344,7 @@ async def test_unsigned_transaction_is_void_after_7_days(hardened: Hardened, mon
 
     body = {"transaction": hardened.signed(asked)}
     error_of(await world.call("POST", "/v1/signed-transactions", body), 422, "unsigned_transaction_void")
-    assert await hardened.outstanding() == []
+    assert await hardened.awaiting_signature() == []
 
 
 async def test_outstanding_transactions_are_bounded(hardened: Hardened, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from solders.pubkey import Pubkey
 
-from app.keeper.enforcer import Enforcer
+from app.keeper.enforcer import BrakeEnforcer
 from tests.support.escrows import agent, of
 from tests.support.http import PATIENCE
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -97,9 +97,9 @@ async def test_hung_token_holds_up_only_what_it_must_sign(world: ServiceWorld, t
 
     assert not await _frozen_on_chain(world, wallet)
     async with asyncio.timeout(PATIENCE):
-        while world.service.brake.unattended():
+        while world.service.brake.without_request():
             try:
-                await Enforcer(world.service).tick()
+                await BrakeEnforcer(world.service).tick()
             except Exception:  # noqa: BLE001 - the thread has not seen yet that the token goes on
                 await asyncio.sleep(0.05)
     assert await _frozen_on_chain(world, wallet)

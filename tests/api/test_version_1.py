@@ -228,6 +228,6 @@ async def test_version_1_is_shown_consistently(story: Story) -> None:
     [status] = (await chain.statuses([signature])).found
     assert status is not None
     await story.world.later(60)
-    block = await chain.final_block(status.slot)
+    block = await chain.finalized_block(status.slot)
     assert block is not None
     assert signature in block.signatures

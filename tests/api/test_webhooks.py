@@ -19,7 +19,7 @@ from app.store.deliveries import table as deliveries
 from app.store.delivery_attempts import table as attempts
 from app.store.feed import append_event
 from app.store.state_tables import idempotency
-from app.webhooks.courier import Courier
+from app.webhooks.delivery_client import DeliveryClient
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.service import MAX_WEBHOOKS
 from tests.support.service_world import GENESIS_HASHES, Json, ServiceWorld, error_of
@@ -54,7 +54,7 @@ def _path(made: Json) -> str:
 async def _deliver(world: ServiceWorld) -> None:
     """Send everything that is due."""
     await world.catch_up()
-    dispatcher = Dispatcher(world.service.db, world.service.part(Courier), interval=1, at_once=8)
+    dispatcher = Dispatcher(world.service.db, world.service.part(DeliveryClient), interval=1, at_once=8)
     await dispatcher.tick()
     await dispatcher.idle()
 

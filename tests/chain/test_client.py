@@ -93,8 +93,8 @@ async def test_what_is_no_slot_or_height_is_no_answer(number: Any) -> None:
     for asked in (
         chain.blockhash(),
         chain.slot(),
-        chain.final_block(1),
-        chain.last_final_block(),
+        chain.finalized_block(1),
+        chain.last_finalized_block(),
         chain.statuses([SIGNATURE]),
         chain.newest(str(PROGRAM), 1),
     ):
@@ -245,12 +245,12 @@ async def test_application_that_raises_is_unavailable() -> None:
         raise RuntimeError("closed")
 
     with pytest.raises(ChainUnavailable):
-        await client(AsgiTransport(broken)).last_final_block()
+        await client(AsgiTransport(broken)).last_finalized_block()
 
 
 async def test_last_final_block_has_its_slot_and_its_height() -> None:
     node = Node(getEpochInfo={"absoluteSlot": 700, "blockHeight": 600, "epoch": 1, "slotIndex": 2})
-    assert await client(node).last_final_block() == Block(slot=700, height=600)
+    assert await client(node).last_finalized_block() == Block(slot=700, height=600)
     assert node.calls == [("getEpochInfo", [{"commitment": "finalized"}])]
 
 

@@ -22,8 +22,8 @@ from app.organisations import service as organisations
 from app.server.bootstrap import open_localnet, running
 from app.store.audit import log_head
 from app.store.values import put_value
+from app.submission.database_guard import DatabaseGuard
 from app.submission.recovery import Recovery
-from app.submission.restoration import Restoration
 from tests.support.http import PATIENCE
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -90,10 +90,10 @@ async def _restore(world: ServiceWorld, file: Path, *options: str, chain: bool =
 
 
 async def _caught_up(world: ServiceWorld) -> None:
-    restoration = world.service.part(Restoration)
-    restoration.wake()
+    database_guard = world.service.part(DatabaseGuard)
+    database_guard.wake()
     async with asyncio.timeout(PATIENCE):
-        while restoration.pending:  # noqa: ASYNC110 - it has no signal
+        while database_guard.pending:  # noqa: ASYNC110 - it has no signal
             await asyncio.sleep(0.01)
 
 
@@ -209,7 +209,7 @@ async def test_checked_gap_and_a_day_later_need_no_word(own_world: ServiceWorld,
         error_of(await _pay(world, wallet, to, "one"), 409, "restore_unacknowledged")
     if how == "later":
         await _ok("restore", "--gap-checked", "--data-dir", folder)
-        await world.service.part(Restoration).tick()
+        await world.service.part(DatabaseGuard).tick()
     if how == "after a day":
         day_ago = str(now_ms() - 24 * 3600 * 1000)
         await world.service.db.write(lambda conn: put_value(conn, "restored_at", day_ago))

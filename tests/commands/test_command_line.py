@@ -26,7 +26,7 @@ from app.commands.main import main
 from app.core import file_lock
 from app.core.settings import Settings
 from app.server.bootstrap import prepare
-from app.server.data_folder import beside_service
+from app.server.data_folder import sidecar_settings
 from tests.support.processes import free_ports
 
 _COMMAND = [sys.executable, "-c", "from app.commands.main import main; main()"]
@@ -190,7 +190,9 @@ def test_organisation_made_while_the_service_runs_is_served(tmp_path: Path) -> N
 
 
 def test_command_beside_a_service_leaves_its_work_to_it(tmp_path: Path) -> None:
-    settings = beside_service(Settings(data_dir=tmp_path, smtp_host="mail.example.com", smtp_from="vault@example.com"))
+    settings = sidecar_settings(
+        Settings(data_dir=tmp_path, smtp_host="mail.example.com", smtp_from="vault@example.com")
+    )
 
     assert (settings.webhooks, settings.alerts, settings.exports) == (False, False, False)
     assert settings.rpc_url == "http://127.0.0.1:8899"

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from app.people.models import CompanyAnswer
+from app.people.models import CompanyCallback
 from tests.dashboard.browsing import Crafted, csrf_of
 from tests.support.http import serving
 from tests.support.service_world import Json, ServiceWorld
@@ -168,7 +168,7 @@ class Visit(Crafted):
         shown = await self.client.get("/dashboard/openid/return", params=brought)
         assert shown.status_code == 200, shown.text
         csrf = csrf_of(shown.text)
-        sent = {name: value for name, value in brought.items() if name in CompanyAnswer.model_fields}
+        sent = {name: value for name, value in brought.items() if name in CompanyCallback.model_fields}
         return await self.post("/dashboard/openid/return", sent, csrf=csrf, accept="application/json")
 
     async def sign_in(self, path: str = "/dashboard/sign-in/openid", fields: dict[str, Any] | None = None) -> Any:

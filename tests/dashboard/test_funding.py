@@ -10,7 +10,7 @@ from solders.keypair import Keypair
 from app.organisations import deposits
 from app.store.guard import mark_restored
 from app.store.wallets import WalletRecord
-from app.submission.restoration import Restoration
+from app.submission.database_guard import DatabaseGuard
 from tests.dashboard.browsing import (
     LOOKS,
     Crafted,
@@ -317,7 +317,7 @@ async def test_money_moves_after_a_restore_once_somebody_has_looked(own_world: S
     path = f"/dashboard/vaults/{wallet['wallet_id']}"
     await world.service.db.write(lambda conn: mark_restored(conn, gap_checked=False))
     await world.restart()
-    await world.service.part(Restoration).tick()
+    await world.service.part(DatabaseGuard).tick()
     operator = Crafted(world, sign_in(world, "operator"))
     asked = await operator.post(f"{path}/fund/review", {"fund_amount": "5"})
     assert "I have looked" in asked.text

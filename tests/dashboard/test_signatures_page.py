@@ -134,7 +134,7 @@ async def test_change_is_withdrawn_and_sending_waits_for_a_step_up(hardened: Har
     assert "Confirm that it is you" in answer.text
     answer = await admin.post(f"/dashboard/signatures/{asked['id']}/withdraw", csrf=csrf)
     assert answer.headers["location"].endswith("/signatures?done=signature-withdrawn")
-    assert asked["id"] not in await hardened.outstanding()
+    assert asked["id"] not in await hardened.awaiting_signature()
     assert log(world, "signed_transaction.withdraw")[0].actor.type == "person"
     fresh = Crafted(world, sign_in(world, "admin"))
     for typed in (hardened.signed(asked), "%%%", '{"other": 1}', "[" * 2_000):
@@ -162,13 +162,13 @@ async def test_rows_of_the_database_change_no_fact_and_offer_no_wallet(hardened:
     shown = (await Crafted(world, sign_in(world, "admin")).client.get("/dashboard/signatures")).text
 
     article = shown.partition(f'aria-labelledby="{asked["id"]}"')[2].partition("</article>")[0]
-    facts, _, claims = article.partition("Claims of the service, not proved")
+    facts, _, unproved_claims = article.partition("Claims of the service, not proved")
     assert "Withdraw from the reserve (withdraw_reserve)" in facts
     assert f"destination: {thief}, owner not proved" in facts
     assert "amount: everything" in facts
     assert "Named by a row" not in facts
-    assert "Unfreeze wallet of" in claims
-    assert "Named by a row" in claims
+    assert "Unfreeze wallet of" in unproved_claims
+    assert "Named by a row" in unproved_claims
     assert base64.b64encode(forged).decode() not in shown
     await world.ok("DELETE", f"/v1/signed-transactions/{asked['id']}", {})
 
@@ -186,5 +186,5 @@ async def test_only_admins_see_and_send_signatures(hardened: Hardened) -> None:
         assert (await who.client.get(f"/dashboard/signatures/{asked['id']}/file")).status_code == status
     assert "POST /dashboard/signatures" in {place for _, place in await refusals(world)}
     assert ">Signatures<" not in (await viewer.client.get("/dashboard")).text
-    assert asked["id"] in await hardened.outstanding()
+    assert asked["id"] in await hardened.awaiting_signature()
     assert await _status(world, wallet) == "frozen"

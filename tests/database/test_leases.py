@@ -62,19 +62,19 @@ async def test_lease_is_held_by_one_until_it_runs_out(postgres_db: PostgresDatab
     mine = await postgres_db.write(lambda conn: leases.take(conn, "work", "a", lifetime=60_000))
     assert mine is not None
     assert await other.write(lambda conn: leases.take(conn, "work", "b")) is None
-    assert await other.beside(lambda conn: leases.renew(conn, "b")) == set()
-    assert await postgres_db.beside(lambda conn: leases.renew(conn, "a", lifetime=-1)) == {mine}
+    assert await other.write_unordered(lambda conn: leases.renew(conn, "b")) == set()
+    assert await postgres_db.write_unordered(lambda conn: leases.renew(conn, "a", lifetime=-1)) == {mine}
     theirs = await other.write(lambda conn: leases.take(conn, "work", "b"))
 
     assert theirs is not None
     assert theirs.fencing > mine.fencing
-    assert await postgres_db.beside(lambda conn: leases.renew(conn, "a")) == set()
+    assert await postgres_db.write_unordered(lambda conn: leases.renew(conn, "a")) == set()
 
 
 async def test_released_lease_is_free_and_its_number_goes_on(postgres_db: PostgresDatabase) -> None:
     first = await postgres_db.write(lambda conn: leases.take(conn, "work", "a"))
     await postgres_db.write(lambda conn: leases.release(conn, "a"))
-    assert await postgres_db.beside(lambda conn: leases.renew(conn, "a")) == set()
+    assert await postgres_db.write_unordered(lambda conn: leases.renew(conn, "a")) == set()
     again = await postgres_db.write(lambda conn: leases.take(conn, "work", "b"))
     assert first is not None
     assert again is not None
@@ -130,7 +130,7 @@ async def test_lease_cannot_change_hands_in_the_middle_of_a_write(
         async with postgres_db.transaction() as step:
             taking = asyncio.create_task(other.write(lambda conn: leases.take(conn, "work", "b")))
             # Its renewal waits for nobody.
-            assert await postgres_db.beside(lambda conn: leases.renew(conn, "a")) == {mine}
+            assert await postgres_db.write_unordered(lambda conn: leases.renew(conn, "a")) == {mine}
             await step(_put)
             assert not taking.done()
     assert await taking is None
@@ -149,12 +149,12 @@ async def test_one_node_works_and_another_goes_on_at_once(
     await one.start()
     await two.start()
     assert (first.running, second.running) == (True, False)
-    assert await other.read(leases.living_nodes) == 2
+    assert await other.read(leases.count_live_nodes) == 2
 
     await one.stop()
     await _until(lambda: second.running, 3)
     assert not first.running
-    assert await other.read(leases.living_nodes) == 1
+    assert await other.read(leases.count_live_nodes) == 1
     await two.stop()
     assert log == [postgres_db.node, other.node]
 

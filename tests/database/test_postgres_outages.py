@@ -70,7 +70,7 @@ async def test_every_failure_is_an_outage_and_every_answer_true(
         lambda: db.look_up(lambda conn: vault_of(conn, "wallet")),
         lambda: db.look_up(has_new_events),
         lambda: db.read(lambda conn: (vault_of(conn, "wallet"), brakes_on(conn, "org", "wallet", "key", 1))),
-        lambda: db.beside(lambda conn: leases.renew(conn, "node")),
+        lambda: db.write_unordered(lambda conn: leases.renew(conn, "node")),
     ]
 
     async def client(first: int) -> None:

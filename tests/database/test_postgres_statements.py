@@ -213,12 +213,12 @@ async def test_server_that_was_read_only_is_written_again(postgres_url: str, clu
             with pytest.raises(StorageUnavailableError):
                 await db.write(work)
             with pytest.raises(StorageUnavailableError):
-                await db.beside(work)
+                await db.write_unordered(work)
 
         cluster.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
         for work in (prepared, lambda conn: conn.execute(insert(table).values(name="b", value="1"))):
             await db.write(work)
-        await db.beside(lambda conn: upsert(conn, table, {"name": "c", "value": "1"}, keys=["name"]))
+        await db.write_unordered(lambda conn: upsert(conn, table, {"name": "c", "value": "1"}, keys=["name"]))
         assert db.read_now(lambda conn: set(conn.scalars(select(table.c.name)))) == {*"abc"}
 
 

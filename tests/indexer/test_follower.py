@@ -358,7 +358,7 @@ async def test_late_transaction_behind_the_cursor_is_stored(stage: Stage, tmp_pa
     await indexer.catch_up()
     node.change = lambda method, result: result  # noqa: ARG005
     assert await indexer.catch_up() == 0
-    assert await indexer._reconciler.catch_late() == 1
+    assert await indexer._reconciler.store_late_transactions() == 1
     await indexer.stop()
 
 

@@ -185,7 +185,7 @@ async def test_transaction_that_is_never_served_becomes_a_hole(
     assert indexer.store.cursor("program") not in {lost, kept}
 
     # When the wait for it is over
-    monkeypatch.setattr("indexer.reading._PATIENCE", 0.0)
+    monkeypatch.setattr("indexer.transaction_reader._PATIENCE", 0.0)
     await indexer.catch_up(seen=0)
 
     # Then the rest goes on, but nothing is concluded about its vault
@@ -296,6 +296,6 @@ async def test_transaction_that_a_list_left_out_is_found_after_it_is_final(stage
     indexer.store.finalize([listed])
     honest(node)
 
-    assert await indexer._reconciler.catch_late() == 1
+    assert await indexer._reconciler.store_late_transactions() == 1
     assert indexer.store.slot_of(left_out) is not None
     await indexer.stop()

@@ -199,9 +199,9 @@ async def test_transaction_that_landed_in_another_slot_is_read_again(scene: _Sce
 async def test_client_reads_blocks_and_skipped_slots(scene: _Scene) -> None:
     scene.clock.ahead += 50 * SLOT_SECONDS
     chain = ChainClient(scene.node, program_id=scene.stage.codec.program_id)
-    block = await chain.final_block(scene.slot)
+    block = await chain.finalized_block(scene.slot)
     assert block is not None
     assert block.parent == scene.slot - 1
     assert scene.paid in block.signatures
     scene.node.errors[scene.slot] = SKIPPED
-    assert await chain.final_block(scene.slot) is None
+    assert await chain.finalized_block(scene.slot) is None

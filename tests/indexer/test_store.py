@@ -224,7 +224,7 @@ def test_balance_read_before_the_account_moved_is_not_stored(store: EventStore) 
 def test_reverted_transaction_takes_its_rows_and_the_cursor_with_it(store: EventStore) -> None:
     store.record([transaction(1, org_created()), transaction(2, vault_created())], cursor=("program", "signature-2"))
     last = store.changes(0, 10)[-1].id
-    store.revert(["signature-2", "never-seen"])
+    store.roll_back(["signature-2", "never-seen"])
     assert names(store) == ["OrgInitialized", REVERTED]
     [added] = store.changes(last, 10)
     assert (added.name, added.signature, added.org) == (REVERTED, "signature-2", None)
@@ -289,7 +289,7 @@ def test_file_of_another_version_is_emptied(tmp_path: Path) -> None:
 WRITES: dict[str, Callable[[EventStore], object]] = {
     "record": lambda store: store.record([transaction(2, org_created())], cursor=("program", "signature-2")),
     "finalize": lambda store: store.finalize(["signature-1"]),
-    "revert": lambda store: store.revert(["signature-1"]),
+    "revert": lambda store: store.roll_back(["signature-1"]),
     "observe": lambda store: store.observe(account(store, TOKENS), 5, 9),
     "mark_suspect": lambda store: store.mark_suspect(str(TOKENS)),
     "clear_suspect": lambda store: store.clear_suspect(str(TOKENS)),
@@ -355,7 +355,7 @@ def test_settled_allowance_is_read_once_and_not_after_its_rollback(store: EventS
     assert (row.signature, row.data["seen"], row.org) == ("signature-2", 5, str(ORG))
     store.record([transaction(3, settled[1])])
     [late] = store.unread.all()
-    store.revert(["signature-2", "signature-3"])
+    store.roll_back(["signature-2", "signature-3"])
     store.record_reading(late, {"vault": str(VAULT), "seen": 5})
     assert store.unread.all() == []
     assert ALLOWANCE_READ not in names(store)

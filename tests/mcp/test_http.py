@@ -14,7 +14,7 @@ from app.core.errors import UnavailableError
 from app.core.timestamps import now_ms, parse_iso_ms
 from app.mcp.tools import TOOLS
 from app.store.guard import mark_restored
-from app.submission.restoration import Restoration
+from app.submission.database_guard import DatabaseGuard
 from tests.mcp.clients import CHANGING, agent, connected, headers_of, new_key
 from tests.support.http import served, site
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -204,7 +204,7 @@ async def test_payment_after_a_restore_asks_whether_it_was_made(own_world: Servi
     world, payee = own_world, await own_world.payee()
     async with agent(world) as one:
         await world.service.db.write(lambda conn: mark_restored(conn, gap_checked=False))
-        await world.service.part(Restoration).tick()
+        await world.service.part(DatabaseGuard).tick()
 
         asked = await one.call("pay", to=payee, amount="1", idempotency_key=_KEY)
         made = await one.call("pay", to=payee, amount="1", idempotency_key=_KEY, after_restore=True)

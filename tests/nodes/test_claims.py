@@ -35,7 +35,7 @@ def _nodes(postgres_url: str) -> Iterator[list[PostgresDatabase]]:
 
 
 async def _die(db: PostgresDatabase) -> None:
-    await db.beside(lambda conn: leases.renew(conn, db.node, lifetime=-1))
+    await db.write_unordered(lambda conn: leases.renew(conn, db.node, lifetime=-1))
 
 
 def _mails(count: int) -> list[Mail]:
@@ -64,14 +64,20 @@ def _mails(count: int) -> list[Mail]:
 async def test_each_row_is_claimed_by_one(nodes: list[PostgresDatabase]) -> None:
     nodes[0].write_now(lambda conn: conn.execute(insert(mails), [columns_of(one) for one in _mails(60)]))
     found = await asyncio.gather(
-        *(db.beside(lambda conn, db=db: claim_mails(conn, now_ms(), 60, db.node)) for _ in range(3) for db in nodes)  # type: ignore[misc]
+        *(
+            db.write_unordered(lambda conn, db=db: claim_mails(conn, now_ms(), 60, db.node))  # type: ignore[misc]
+            for _ in range(3)
+            for db in nodes
+        )
     )
     mine, theirs = ({one for some in found[at::2] for one in some} for at in (0, 1))
     assert len(mine | theirs) == 60
     assert not mine & theirs
 
     await _die(nodes[0])
-    assert await nodes[1].beside(lambda conn: claim_mails(conn, now_ms(), 60, nodes[1].node)) == sorted(mine | theirs)
+    assert await nodes[1].write_unordered(lambda conn: claim_mails(conn, now_ms(), 60, nodes[1].node)) == sorted(
+        mine | theirs
+    )
     node = ServingNode(nodes[1], {})
     await node.tick()
     assert nodes[1].read_now(lambda conn: conn.scalar(select(func.count()).select_from(claims.table))) == 60
@@ -80,10 +86,10 @@ async def test_each_row_is_claimed_by_one(nodes: list[PostgresDatabase]) -> None
 async def test_claim_of_a_dead_node_passes_to_one_that_has_others(nodes: list[PostgresDatabase]) -> None:
     nodes[0].write_now(lambda conn: conn.execute(insert(mails), [columns_of(one) for one in _mails(2)]))
     dead, living = nodes
-    assert len(await dead.beside(lambda conn: claim_mails(conn, now_ms(), 1, dead.node))) == 1
-    assert len(await living.beside(lambda conn: claim_mails(conn, now_ms(), 2, living.node))) == 1
+    assert len(await dead.write_unordered(lambda conn: claim_mails(conn, now_ms(), 1, dead.node))) == 1
+    assert len(await living.write_unordered(lambda conn: claim_mails(conn, now_ms(), 2, living.node))) == 1
     await _die(dead)
-    assert len(await living.beside(lambda conn: claim_mails(conn, now_ms(), 2, living.node))) == 2
+    assert len(await living.write_unordered(lambda conn: claim_mails(conn, now_ms(), 2, living.node))) == 2
 
 
 # Webhooks
@@ -108,7 +114,7 @@ async def test_webhook_gets_each_event_once_and_in_order(nodes: list[PostgresDat
         assert receiver.events == other.events == ids
         assert (receiver.most_open, other.most_open) == (1, 1)
     for post in posts:
-        post.courier.close()
+        post.delivery_client.close()
     assert nodes[0].read_now(lambda conn: conn.scalar(select(func.count()).select_from(claims.table))) == 0
 
 
@@ -133,7 +139,7 @@ async def test_node_taken_for_dead_stores_no_outcome(nodes: list[PostgresDatabas
         assert len(post.log(made, event)) == 1
         assert post.statuses(made) == {event: "delivered"}
     for one in (late, post):
-        one.courier.close()
+        one.delivery_client.close()
 
 
 # E-mails

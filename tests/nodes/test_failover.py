@@ -196,7 +196,7 @@ async def test_failover_to_a_synchronous_standby_raises_no_guard(pair: Pair, req
     promoted, before = time.monotonic(), len(load.answers)
     while len(load.answers) < before + 2 * _CLIENTS:  # noqa: ASYNC110 - other processes
         await asyncio.sleep(0.05)
-    resumed = time.monotonic() - promoted
+    earlier_outcome = time.monotonic() - promoted
     load.working = False
     await working
     assert all(answer.status_code == 200 for answer in load.answers.values())
@@ -211,7 +211,7 @@ async def test_failover_to_a_synchronous_standby_raises_no_guard(pair: Pair, req
         assert (await load.settle("new", at)).status_code == 200
     await pair.guarded(None)
     assert await pair.events("database.commits_lost") == []
-    print(f"{len(load.orders)} orders, payments went on {resumed:.1f} s after the promotion")
+    print(f"{len(load.orders)} orders, payments went on {earlier_outcome:.1f} s after the promotion")
 
 
 async def _payments(nodes: Nodes) -> list[dict[str, Any]]:

@@ -159,7 +159,7 @@ async def test_freeze_of_a_full_tablespace_lands_and_stops_what_waits(
     # And once there is room, everything goes on
     volume.make_room()
     async with asyncio.timeout(_MENDED):
-        while any(node.service.brake.unattended() for node in nodes):  # noqa: ASYNC110
+        while any(node.service.brake.without_request() for node in nodes):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert len(await orders.settle()) == len(orders.keys)
     for node in nodes:

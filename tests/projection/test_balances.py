@@ -136,7 +136,7 @@ class _Scene:
         last = self.ledger.last
         assert last is not None
         if last not in self.ledger.unstored:
-            self.store.revert([last.signature])
+            self.store.roll_back([last.signature])
             self.ledger.unstored.append(last)
         self.ledger.unstored.remove(last)
         self.ledger.slot += 1

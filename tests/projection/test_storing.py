@@ -38,7 +38,7 @@ async def _settled(line: Line) -> None:
     signature = await line.stage.pay(line.extra["vault"], USDC)
     await line.indexer.catch_up()
     assert await line.projector.wait(line.stage.messages[signature], _PATIENCE) is not None
-    async with line.projector.at_rest():
+    async with line.projector.paused():
         pass
 
 
@@ -78,7 +78,7 @@ async def test_rows_are_stored_and_applied_in_one_transaction(line: Line) -> Non
             await line.indexer.catch_up()
             assert _balance(line) == (19 - paid) * USDC
             assert await waiting == await line.indexer.slot_of(signature)
-            async with line.projector.at_rest():
+            async with line.projector.paused():
                 assert told == {str(line.extra["vault"])}
         assert len(written) == 1
         told.clear()
@@ -108,7 +108,7 @@ async def test_rows_that_cannot_be_applied_are_stored_alone(line: Line, monkeypa
 
 async def test_nothing_is_applied_while_the_read_models_are_at_rest(line: Line) -> None:
     before = _balance(line)
-    async with line.projector.at_rest():
+    async with line.projector.paused():
         signature = await line.stage.pay(line.extra["vault"], USDC)
         await line.indexer.catch_up()
         assert await line.indexer.slot_of(signature) is not None
@@ -126,7 +126,7 @@ async def test_rows_are_not_applied_past_what_another_process_has_begun_again(li
 
     # Then all rows are applied again, in their order
     assert await line.projector.wait(line.stage.messages[signature], _PATIENCE) is not None
-    async with line.projector.at_rest():
+    async with line.projector.paused():
         again = snapshot(line.db)
     await Projector(line.db, line.indexer.changes).rebuild()
     assert snapshot(line.db) == again

@@ -94,7 +94,7 @@ async def test_payment_stored_and_never_sent_failed_and_its_key_is_free(
     assert (row["status"], _attempt(world, row["tx_id"]).error) == ("failed", "wallet_frozen")
     assert not sends.payments()
     # The brake goes on alone: it freezes the wallet, then it is released.
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     assert await _frozen(world, wallet) == 1
     await world.restart()
     await world.service.part(Recovery).recover()
@@ -140,7 +140,7 @@ async def test_brake_holds_over_a_restart_until_the_chain_is_frozen(own_world: S
     error_of(await world.call("PATCH", _path(wallet), {"status": "active"}), 503, "chain_unavailable")
     assert sends.raw == []
     world.line.mend()
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     assert await _frozen(world, wallet) == 1
     await world.service.part(Recovery).recover()
     assert not sends.payments()
@@ -181,7 +181,7 @@ async def test_freeze_is_repeated_after_an_earlier_unfreeze_has_landed(own_world
     assert (await unfreeze).status_code == 200
     assert len(sends.raw) >= before + 2
     assert await _frozen(world, wallet) == 1
-    assert world.service.brake.unattended() == []
+    assert world.service.brake.without_request() == []
 
 
 async def test_freeze_that_gave_up_on_an_unfreeze_is_repeated_by_itself(own_world: ServiceWorld) -> None:
@@ -201,7 +201,7 @@ async def test_freeze_that_gave_up_on_an_unfreeze_is_repeated_by_itself(own_worl
     await world.service.chain.call("sendTransaction", [base64.b64encode(raw[0]).decode(), {"encoding": "base64"}])
 
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     assert await _frozen(world, wallet) == 1
     assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
 
@@ -221,7 +221,7 @@ async def test_freeze_lands_while_the_database_cannot_be_written(own_world: Serv
     writer.execute("PRAGMA query_only=OFF")
     await world.catch_up()
     assert (await world.ok("GET", _path(wallet)))["status"] == "frozen"
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     await world.ok("PATCH", _path(wallet), {"status": "active"})
     assert (await world.pay(wallet, to, "1")).status_code == 200
     assert world.service.db.read_now(pending_attempts) == []
@@ -243,7 +243,7 @@ async def test_freeze_lands_while_another_process_writes(own_world: ServiceWorld
     assert await _frozen(world, wallet) == 1
     outside.rollback()
     outside.close()
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
 
 
@@ -259,7 +259,7 @@ async def test_freeze_lands_while_a_rebuild_holds_the_database(own_world: Servic
         assert await _frozen(world, wallet) == 1
         error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
         await step(lambda conn: conn.rollback())
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     await world.catch_up()
     assert (await world.ok("GET", _path(wallet)))["status"] == "frozen"
 
@@ -293,7 +293,7 @@ async def test_freeze_of_a_full_disk_does_not_pay_what_waits(own_world: ServiceW
     assert await _frozen(world, wallet) == 1
     await world.service.part(Recovery).recover()
     writer.execute("PRAGMA max_page_count=1073741823")
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     await world.service.part(Recovery).recover()
     assert _attempt(world, lost).status == "pending"
     assert await world.balance(to) == 0
@@ -315,7 +315,7 @@ async def test_pause_is_repeated_after_an_earlier_unpause_has_landed(own_world: 
     await world.service.chain.call("sendTransaction", [base64.b64encode(raw).decode(), {"encoding": "base64"}])
 
     error_of(await world.pay(wallet, to, "1"), 422, "org_paused")
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     error_of(await world.pay(wallet, to, "1"), 422, "org_paused")
     await world.restart(confirm_timeout=patience)
     await world.ok("POST", path, {"paused": False})
@@ -374,7 +374,7 @@ async def test_refused_freeze_with_a_policy_leaves_the_brake_as_it_was(own_world
     world.line.mend()
     error_of(await world.call("PATCH", _path(wallet), change), 404, "policy_not_found")
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     assert await _frozen(world, wallet) == 1
 
 
@@ -388,7 +388,7 @@ async def test_freeze_with_a_policy_goes_on_alone_if_its_outcome_is_unknown(own_
 
     world.line.mend()
 
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     assert await _frozen(world, wallet) == 1
     assert await world.balance(to) == 0
 
@@ -421,7 +421,7 @@ async def test_brakes_of_a_replaced_operator_hold_until_its_new_key(own_world: S
         assert "Start the service again with the new key." in message
         assert "already sends no payments" in message
     assert (await world.pay(wallet, to, "1", session=token, key=agent)).status_code == 422
-    assert {hold.row.kind for hold in world.service.brake.unattended()} == {"freeze", "pause"}
+    assert {hold.row.kind for hold in world.service.brake.without_request()} == {"freeze", "pause"}
     assert await _frozen(world, wallet) == 0
 
     # And puts both into force once it is started with the new key
@@ -430,7 +430,7 @@ async def test_brakes_of_a_replaced_operator_hold_until_its_new_key(own_world: S
     file.unlink()
     write_secret(file, json.dumps(list(bytes(new))))
     await world.start()
-    await _until(lambda: not world.service.brake.unattended())
+    await _until(lambda: not world.service.brake.without_request())
     assert await _frozen(world, wallet) == 1
     assert (await world.fields(world.org))["paused"]
     assert await world.balance(to) == 1_000_000

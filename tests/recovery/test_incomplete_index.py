@@ -18,7 +18,7 @@ from app.reconciliation.index_watch import IndexWatch
 from app.reconciliation.reconciliation import Reconciliation
 from app.server.gauges import Gauges
 from app.server.health import Health
-from indexer.reading import TransactionReader
+from indexer.transaction_reader import TransactionReader
 from tests.support.chain import altered
 from tests.support.processes import command
 from tests.support.service_world import Json, ServiceWorld, error_of

@@ -81,8 +81,8 @@ def _split(result: Result) -> tuple[str, str]:
     assert heading, result.stderr
     assert result.stderr.isascii()
     assert all(one == "\n" or one.isprintable() for one in result.stderr)
-    claims = [line for line in before.splitlines() if line and not line.startswith("Claims of ")]
-    assert all(line.startswith(("  claim: ", "  proved claim: ")) for line in claims)
+    unproved_claims = [line for line in before.splitlines() if line and not line.startswith("Claims of ")]
+    assert all(line.startswith(("  claim: ", "  proved claim: ")) for line in unproved_claims)
     return before, after.partition("\nError: ")[0].rstrip("\n")
 
 
@@ -177,9 +177,9 @@ def test_owner_in_the_bytes_is_proved_whatever_is_claimed(folder: Path, program:
     for accounts in ({}, _owned(place, _TREASURY), _owned(place, _THIEF)):
         result = _sign(folder, raw, accounts=accounts)
         assert result.exit_code == 0, result.output
-        claims, shown = _split(result)
+        unproved_claims, shown = _split(result)
         assert f"destination: {place}, owned by {_TREASURY}" in shown
-        assert (claims, "not proved" in shown) == ("", False)
+        assert (unproved_claims, "not proved" in shown) == ("", False)
 
 
 @pytest.mark.parametrize("program", [TOKEN_PROGRAM, TOKEN_2022_PROGRAM])
@@ -188,10 +188,10 @@ def test_claimed_owner_is_no_fact_and_refuses_a_withdrawal(folder: Path, node: L
     node.accounts = dict(_owned(place, _TREASURY))
     for options in ((), ("--rpc-url", node.url)):
         result = _sign(folder, raw, *options, accounts=_owned(place, _TREASURY))
-        claims, shown = _split(result)
+        unproved_claims, shown = _split(result)
         assert (result.exit_code, result.stdout) == (1, "")
         assert f"not signed: owner not proved of the token account {place}" in result.stderr
-        assert f"claim: {place} is owned by {_TREASURY}" in claims
+        assert f"claim: {place} is owned by {_TREASURY}" in unproved_claims
         assert str(_TREASURY) not in shown
         assert f"destination: {place}, owner not proved" in shown
 
@@ -332,7 +332,7 @@ def test_facts_come_last_so_that_no_claims_push_them_away(folder: Path) -> None:
         str(one.accounts["new_allowlist"]): body,
     }
     told = {address: base64.b64encode(data).decode() for address, data in accounts.items()}
-    claims, shown = _split(_sign(folder, raw, accounts=told))
-    assert "more entries of the list before" in claims
-    assert len(claims.splitlines()) < 120
+    unproved_claims, shown = _split(_sign(folder, raw, accounts=told))
+    assert "more entries of the list before" in unproved_claims
+    assert len(unproved_claims.splitlines()) < 120
     assert tuple(line[2:] for line in shown.splitlines()) == _facts(raw)

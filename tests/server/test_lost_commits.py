@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from app.store.guard import guard_values
-from app.submission.restoration import Restoration
+from app.submission.database_guard import DatabaseGuard
 from tests.dashboard.browsing import Crafted, sign_in
 from tests.support.http import PATIENCE
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -37,9 +37,9 @@ async def test_file_that_was_put_back_is_guarded_by_the_chain(own_world: Service
 
     # When the service reads the chain, it guards itself
     await world.start()
-    restoration = world.service.part(Restoration)
+    database_guard = world.service.part(DatabaseGuard)
     async with asyncio.timeout(PATIENCE):
-        while restoration.state() != "unacknowledged":  # noqa: ASYNC110 - it has no signal
+        while database_guard.state() != "unacknowledged":  # noqa: ASYNC110 - it has no signal
             await asyncio.sleep(0.01)
     again = {"idempotencyKey": "lost 1"}
     error_of(await world.pay(wallet, to, "2", body=again), 409, "restore_unacknowledged")
@@ -62,15 +62,15 @@ async def test_file_that_was_put_back_is_guarded_by_the_chain(own_world: Service
     admin = Crafted(world, sign_in(world, "admin"))
     assert "Release the guard" in (await admin.client.get("/dashboard/developers")).text
     assert (await admin.post("/dashboard/developers/gap-checked", {})).status_code == 303
-    assert (restoration.state(world.org), restoration.state(other)) == (None, "unacknowledged")
+    assert (database_guard.state(world.org), database_guard.state(other)) == (None, "unacknowledged")
     assert (await world.pay(wallet, to, "2", body=again)).json()["status"] == "confirmed"
     entry = (await world.ok("GET", "/v1/audit-log"))["data"][0]
     assert (entry["action"], entry["actor"]["type"]) == ("backup.gap_checked", "person")
 
     # A rebuild finds nothing new
     await world.service.projector.rebuild()
-    await restoration.tick()
-    assert restoration.state(world.org) is None
+    await database_guard.tick()
+    assert database_guard.state(world.org) is None
 
 
 async def test_topups_and_fundings_raise_no_guard(own_world: ServiceWorld) -> None:

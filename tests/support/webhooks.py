@@ -27,7 +27,7 @@ from app.store.feed import FeedEvent, append_event
 from app.store.webhooks import WebhookRecord, insert_webhook, webhook
 from app.webhooks._sender import TIMEOUT
 from app.webhooks._signing import new_secret
-from app.webhooks.courier import Courier
+from app.webhooks.delivery_client import DeliveryClient
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.urls import UrlRules
 
@@ -211,15 +211,15 @@ class Post:
     ) -> None:
         self.now = now_ms()
         self.db = db or SqliteDatabase(folder / "post.db")
-        self.courier = Courier(
+        self.delivery_client = DeliveryClient(
             Fernet(_KEY), UrlRules(local=True), lookups=8, timeout=timeout, lookup=lookup, clock=lambda: self.now
         )
         self.at_once = at_once
-        self.dispatcher = Dispatcher(self.db, self.courier, interval=0.01, at_once=at_once)
+        self.dispatcher = Dispatcher(self.db, self.delivery_client, interval=0.01, at_once=at_once)
         self._numbers = 0
 
     def close(self) -> None:
-        self.courier.close()
+        self.delivery_client.close()
         self.db.close()
 
     def register(self, url: str, *, org: str = "org", events: tuple[str, ...] = ("*",)) -> tuple[WebhookRecord, str]:
@@ -231,7 +231,7 @@ class Post:
             url=url,
             events=events,
             status="enabled",
-            secret=self.courier.hide(secret),
+            secret=self.delivery_client.hide(secret),
             old_secret=None,
             old_secret_until=None,
             position=0,

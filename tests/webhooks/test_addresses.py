@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, func, select
 
 from app.core.errors import RequestError, UnavailableError
-from app.core.outbound import ForbiddenAddressError, Names, Outbound
+from app.core.outbound import ForbiddenAddressError, HostResolver, Outbound
 from app.store.delivery_attempts import table as attempts
 from app.store.webhooks import change_webhook
 from app.webhooks._sender import send
@@ -305,7 +305,7 @@ async def test_silent_name_takes_one_thread_however_often_it_is_looked_up() -> N
         release.wait(20)
         return ["1.1.1.1"]
 
-    names = Names(limit=1, resolve=silent)
+    names = HostResolver(limit=1, resolve=silent)
     try:
         for _ in range(3):
             with pytest.raises(TimeoutError):
@@ -338,7 +338,7 @@ async def test_silent_names_of_one_organisation_leave_threads_to_others(
             post.happen(org="loud")
             await post.drain()
         assert silent_names.parked == 2
-        post.courier._timeout = 60
+        post.delivery_client._timeout = 60
         made, _ = post.register(f"http://1.here.example.com:{receiver.port}/", org="quiet")
         [event_id] = post.happen(org="quiet")
         await post.drain()
@@ -354,12 +354,12 @@ async def test_pings_to_silent_names_take_no_thread_from_deliveries(tmp_path: Pa
     for number in range(30):
         made, _ = post.register(f"https://{number}.silent.example.com/", org=f"loud-{number % 10}", events=("ping",))
         try:
-            await post.courier.ping(made, post.delivery(made))
+            await post.delivery_client.ping(made, post.delivery(made))
         except UnavailableError:
             refused += 1
     # Given that pings have taken all their threads, each organisation no more than its share
     assert (silent_names.parked, refused) == (8, 22)
-    post.courier._timeout = 60
+    post.delivery_client._timeout = 60
     async with Receiver() as receiver:
         made, _ = post.register(f"http://1.here.example.com:{receiver.port}/", org="loud-1")
         [event_id] = post.happen(org="loud-1")

@@ -109,7 +109,7 @@ async def test_both_secrets_sign_for_a_day_after_a_rotation(post: Post) -> None:
             lambda conn: change_webhook(
                 conn,
                 made.webhook_id,
-                secret=post.courier.hide(new),
+                secret=post.delivery_client.hide(new),
                 old_secret=post.shown(made).secret,
                 old_secret_until=post.now + ROTATION_OVERLAP,
             )
@@ -330,7 +330,7 @@ async def test_limited_number_of_receivers_is_sent_to_at_once(tmp_path: Path) ->
         await first.wait_for(2)
         # A ping needs no slot; when it has arrived, no third request has been sent
         ping = post.delivery(free)
-        await post.courier.ping(free, ping)
+        await post.delivery_client.ping(free, ping)
         assert len(first.received) == 2
         slow.release.set()
         await draining
@@ -354,7 +354,7 @@ async def test_event_is_not_sent_again_while_its_outcome_cannot_be_stored(
         )
 
     monkeypatch.setattr(dispatcher, "_RETRY_PAUSE", 0.001)
-    post.dispatcher = Dispatcher(post.db, post.courier, interval=0.01, at_once=1)
+    post.dispatcher = Dispatcher(post.db, post.delivery_client, interval=0.01, at_once=1)
     async with Receiver(behave) as receiver, Receiver() as other:
         full, _ = post.register(receiver.url)
         post.register(other.url)
@@ -441,7 +441,7 @@ async def test_old_events_that_a_rebuild_adds_again_are_not_sent(tmp_path: Path)
 
     assert [one.json["amount"] for one in old.received] == ["5.00", "1.00", "2.00"]
     assert [one.json["amount"] for one in new.received] == ["1.00", "2.00"]
-    post.courier.close()
+    post.delivery_client.close()
     await scene.close()
 
 

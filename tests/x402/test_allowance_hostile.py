@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from app.chain.errors import BlockhashNotFound
-from app.x402.watch import PAID_WITHOUT_RESOURCE, PayloadWatch
+from app.x402.watch import PAID_WITHOUT_RESOURCE, IssuedPaymentWatch
 from tests.support.http import site
 from tests.support.processes import PATIENCE
 from tests.support.service_world import Json, error_of
@@ -51,7 +51,7 @@ async def _settle(market: Market, header: str) -> bool:
 
 async def _watch(market: Market) -> None:
     await market.world.catch_up()
-    await PayloadWatch(market.world.service, interval=3600, patience=0).tick()
+    await IssuedPaymentWatch(market.world.service, interval=3600, patience=0).tick()
 
 
 async def _state(market: Market, buyer: Buyer) -> tuple[list[str], str, list[str]]:

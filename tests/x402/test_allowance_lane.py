@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from app.keeper.keeper import Keeper
 from app.store.x402 import open_delegations
 from app.x402.delegation import allowance_for
-from app.x402.watch import PAID_WITHOUT_RESOURCE, PayloadWatch
+from app.x402.watch import PAID_WITHOUT_RESOURCE, IssuedPaymentWatch
 from idl.transactions import signed
 from tests.mcp.clients import agent
 from tests.support.http import site
@@ -45,7 +45,7 @@ async def static(market: Market) -> AsyncIterator[str]:
 
 async def _watch(market: Market) -> None:
     await market.world.catch_up()
-    await PayloadWatch(market.world.service, interval=3600, patience=0).tick()
+    await IssuedPaymentWatch(market.world.service, interval=3600, patience=0).tick()
 
 
 async def _allowances(market: Market, buyer: Buyer) -> list[Json]:
@@ -270,7 +270,7 @@ async def test_unreadable_transaction_of_a_stranger_hides_no_payment(market: Mar
         return result
 
     world.line.alter = unreadable
-    await PayloadWatch(world.service, interval=3600, patience=0).tick()
+    await IssuedPaymentWatch(world.service, interval=3600, patience=0).tick()
     world.line.mend()
 
     # Then the payment is known

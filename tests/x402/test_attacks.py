@@ -11,7 +11,7 @@ from solders.pubkey import Pubkey
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from app.x402.watch import PAID_WITHOUT_RESOURCE, PayloadWatch
+from app.x402.watch import PAID_WITHOUT_RESOURCE, IssuedPaymentWatch
 from tests.support.http import site
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Market
@@ -136,7 +136,7 @@ async def test_transfer_is_found_among_transactions_that_hide_it(market: Market)
     async with site(handler) as url:
         bought = await buyer.fetch(f"{url}/")
     await world.catch_up()
-    await PayloadWatch(world.service, interval=3600, patience=0).tick()
+    await IssuedPaymentWatch(world.service, interval=3600, patience=0).tick()
 
     # Then the payment shows it, and the loss is reported
     assert bought["payment"]["tx_signature"] == signatures[0]

@@ -21,10 +21,10 @@ from solders.pubkey import Pubkey
 
 from app.access.keyring import system
 from app.chain.transactions import sign_for
-from app.payments.expenses import Spending
+from app.payments.expenses import ExpenseRequest
 from app.payments.service import PAY
 from app.recipients.service import resolve
-from app.x402.instructions import settled_by_others
+from app.x402.instructions import issued_payment
 from tests.support.service_world import Json
 from tests.x402.conftest import Buyer, Market
 from tests.x402.plain import pythons_facilitator
@@ -72,10 +72,10 @@ async def _never() -> bool:
     return False
 
 
-async def spending(market: Market, buyer: Buyer, amount: int = 10_000, payee: str | None = None) -> Spending:
+async def expense(market: Market, buyer: Buyer, amount: int = 10_000, payee: str | None = None) -> ExpenseRequest:
     service = market.world.service
     session = Keypair.from_seed(b58decode(buyer.session.removeprefix("avs_").encode()))
-    return Spending(
+    return ExpenseRequest(
         market.world.wallet_record(buyer.wallet["wallet_id"]),
         await resolve(service, market.world.org, payee or market.payee),
         amount,
@@ -85,11 +85,11 @@ async def spending(market: Market, buyer: Buyer, amount: int = 10_000, payee: st
         memo=None,
         session=session,
         gone=_never,
-        handed_out=True,
+        issued=True,
     )
 
 
-async def signed(market: Market, one: Spending, instructions: list[Instruction], **demanded: Any) -> Json:
+async def signed(market: Market, one: ExpenseRequest, instructions: list[Instruction], **demanded: Any) -> Json:
     """A payment for an offer, signed by the wallet's session; no check of ours stands before it."""
     assert one.session is not None
     blockhash = await market.world.service.chain.blockhash(fresh=True)
@@ -116,14 +116,14 @@ _CASES: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize("case", _CASES)
 async def test_facilitator_refuses_another_form(market: Market, settler: Settler, case: str) -> None:
     change, reason = _CASES[case]
-    one = await spending(market, await market.buyer())
+    one = await expense(market, await market.buyer())
 
-    assert reason in await settler.refusal(await signed(market, one, change(settled_by_others(one, None))))
+    assert reason in await settler.refusal(await signed(market, one, change(issued_payment(one, None))))
 
 
 async def test_facilitator_refuses_an_account_opened_beside_the_payment(market: Market, settler: Settler) -> None:
-    one = await spending(market, await market.buyer())
-    made = settled_by_others(one, None)
+    one = await expense(market, await market.buyer())
+    made = issued_payment(one, None)
     made.insert(2, _opening(market.facilitator.pubkey(), market))
 
     assert "program_not_allowed" in await settler.refusal(await signed(market, one, made))
@@ -131,8 +131,8 @@ async def test_facilitator_refuses_an_account_opened_beside_the_payment(market: 
 
 @pytest.mark.parametrize("memos", [0, 2])
 async def test_facilitator_counts_the_memos_that_it_demands(market: Market, settler: Settler, memos: int) -> None:
-    one = await spending(market, await market.buyer())
-    made = settled_by_others(one, "order 7")
+    one = await expense(market, await market.buyer())
+    made = issued_payment(one, "order 7")
     extra = {"feePayer": str(market.facilitator.pubkey()), "memo": "order 7"}
 
     payment = await signed(market, one, [*made[:3], *made[3:] * memos], extra=extra)
@@ -141,15 +141,15 @@ async def test_facilitator_counts_the_memos_that_it_demands(market: Market, sett
 
 
 async def test_facilitator_refuses_too_small_an_amount(market: Market, settler: Settler) -> None:
-    one = await spending(market, await market.buyer(), amount=9_999)
+    one = await expense(market, await market.buyer(), amount=9_999)
 
-    assert "transfer_mismatch" in await settler.refusal(await signed(market, one, settled_by_others(one, None)))
+    assert "transfer_mismatch" in await settler.refusal(await signed(market, one, issued_payment(one, None)))
 
 
 @pytest.mark.parametrize("signature", [bytes(64), bytes([1] * 64)], ids=["missing", "wrong"])
 async def test_facilitator_checks_the_sessions_signature(market: Market, settler: Settler, signature: bytes) -> None:
-    one = await spending(market, await market.buyer())
-    payment = await signed(market, one, settled_by_others(one, None))
+    one = await expense(market, await market.buyer())
+    payment = await signed(market, one, issued_payment(one, None))
     raw = base64.b64decode(payment["payload"]["transaction"])
     changed = raw[:65] + signature + raw[129:]
     payment["payload"]["transaction"] = base64.b64encode(changed).decode()
@@ -165,9 +165,9 @@ async def test_facilitator_names_the_programs_refusal(
     market: Market, settler: Settler, policy: Json, stranger: bool, code: str
 ) -> None:
     payee = str(Keypair().pubkey()) if stranger else market.payee
-    one = await spending(market, await market.buyer(**policy), payee=payee)
+    one = await expense(market, await market.buyer(**policy), payee=payee)
 
-    said = await settler.refusal(await signed(market, one, settled_by_others(one, None), payTo=payee))
+    said = await settler.refusal(await signed(market, one, issued_payment(one, None), payTo=payee))
 
     assert "simulation_failed" in said
     assert code in said
@@ -176,8 +176,8 @@ async def test_facilitator_names_the_programs_refusal(
 async def test_facilitators_that_do_not_know_the_program_say_so(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = await spending(market, await market.buyer())
-    payment = await signed(market, one, settled_by_others(one, None))
+    one = await expense(market, await market.buyer())
+    payment = await signed(market, one, issued_payment(one, None))
 
     async with _settler(market, allowed=str(Keypair().pubkey())) as other:
         assert "smart_wallet_program_not_allowed" in await other.refusal(payment)
@@ -190,7 +190,7 @@ async def test_facilitators_that_do_not_know_the_program_say_so(
         assert "no_transfer_instruction" in await Settler(python).refusal(payment)
 
 
-async def _handed_out(market: Market, buyer: Buyer, url: str = "http://127.0.0.1:9/x") -> Json:
+async def _issued_payments(market: Market, buyer: Buyer, url: str = "http://127.0.0.1:9/x") -> Json:
     terms = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": url}}
     answer = await buyer.post("payments", url=url, paymentRequired=terms, maxAmount="1")
     found: Json = answer.json()
@@ -245,7 +245,7 @@ async def test_payment_of_a_failing_route_can_settle_at_another(market: Market) 
 
 async def test_payment_refused_by_a_freeze_can_settle_after_it(market: Market, settler: Settler) -> None:
     buyer, before = await market.buyer(), await market.received()
-    payment = (await _handed_out(market, buyer))["payload"]
+    payment = (await _issued_payments(market, buyer))["payload"]
     path = f"/v1/wallets/{buyer.wallet['wallet_id']}"
 
     assert (await settler.ask("verify", payment))["isValid"] is True
@@ -260,7 +260,7 @@ async def test_payment_refused_by_a_freeze_can_settle_after_it(market: Market, s
 
 async def test_rotation_of_the_session_cancels_what_is_outstanding(market: Market, settler: Settler) -> None:
     buyer = await market.buyer()
-    payment = (await _handed_out(market, buyer))["payload"]
+    payment = (await _issued_payments(market, buyer))["payload"]
 
     await market.world.session(buyer.wallet)
 
@@ -269,7 +269,7 @@ async def test_rotation_of_the_session_cancels_what_is_outstanding(market: Marke
 
 async def test_payment_over_an_expired_blockhash_is_refused(own_market: Market) -> None:
     market = own_market
-    payment = (await _handed_out(market, await market.buyer()))["payload"]
+    payment = (await _issued_payments(market, await market.buyer()))["payload"]
     async with _settler(market, allowed=str(market.world.service.codec.program_id)) as settler:
         await market.world.later(120)
 

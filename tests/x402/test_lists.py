@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.x402.watch import PayloadWatch
+from app.x402.watch import IssuedPaymentWatch
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Buyer, Market
 from tests.x402.servers import settled
@@ -67,7 +67,7 @@ async def test_status_of_payments_out_of_an_allowance_narrows_the_list(market: M
     for one in (await world.ok("GET", path))["data"]:
         if one["tx_id"] in {paid, unpaid}:
             await world.ok("POST", f"{path}/{one['allowance_id']}/settle", {})
-    await PayloadWatch(world.service, interval=3600, patience=0).tick()
+    await IssuedPaymentWatch(world.service, interval=3600, patience=0).tick()
 
     # Then each status lists the one that shows it
     for status, listed in (("pending", waiting), ("confirmed", paid), ("failed", unpaid)):

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from app.store.state_tables import idempotency
 from app.submission.recovery import Recovery
-from app.x402.watch import PAID_WITHOUT_RESOURCE, PayloadWatch
+from app.x402.watch import PAID_WITHOUT_RESOURCE, IssuedPaymentWatch
 from tests.support.http import site
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Market
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 _EXPIRED = 120.0
 
 
-async def _watch(market: Market) -> PayloadWatch:
-    return PayloadWatch(market.world.service, interval=3600, patience=0)
+async def _watch(market: Market) -> IssuedPaymentWatch:
+    return IssuedPaymentWatch(market.world.service, interval=3600, patience=0)
 
 
 def _settled(market: Market, header: str) -> bytes:

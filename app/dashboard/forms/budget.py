@@ -66,7 +66,7 @@ def typed_differences(view: View) -> list[FieldChange]:
     return differences(changed(_meant(view, _WAS), _meant(view)))
 
 
-def take_over(view: View, budget: Budget) -> list[FieldChange]:
+def merge_concurrent_edits(view: View, budget: Budget) -> list[FieldChange]:
     """Return what others changed since the form was opened, and put it into the fields that were left as they were."""
     if view.typed("expected_version") == tag_of(budget):
         return []

@@ -46,7 +46,7 @@ def messages_of(error: ApiError, form: Fields) -> Mapping[str, str]:
     return {fields[name]: f"Entry {int(entry) + 1}: {rest}" if entry.isdecimal() else rest}
 
 
-def changed_meanwhile(what: str, version: int) -> ConflictError:
+def concurrent_edit(what: str, version: int) -> ConflictError:
     """Return the error for a form that showed another version than the current one."""
     return ConflictError(
         "version_conflict", f"Somebody changed the {what} while you edited it: it is version {version} now. {_KEPT}"

@@ -11,14 +11,14 @@ from starlette.responses import Response
 
 from app.dashboard.forms.formatting import usdc
 from app.dashboard.pages import FORM_KEY, View
-from app.submission.restoration import Restoration
+from app.submission.database_guard import DatabaseGuard
 
 #: Fields of the confirmation itself.
 _OWN = ("csrf", FORM_KEY, "after_restore")
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
+class BeforeAfter:
     """Something that changes, as it is shown before and after."""
 
     name: str
@@ -26,13 +26,13 @@ class Shift:
     after: str
 
     @classmethod
-    def of(cls, name: str, before: int, after: int) -> "Shift":
+    def of(cls, name: str, before: int, after: int) -> "BeforeAfter":
         """Return the change of an amount in micro-USDC."""
         return cls(name, usdc(before), usdc(after))
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Review:
     """What is asked: the page's title and text, what changes, the button, and the path of the form that it sends.
 
     `here` is the page's entry in the navigation. `moves` says whether money moves at once.
@@ -40,14 +40,14 @@ class Question:
 
     title: str
     text: str
-    shifts: Sequence[Shift]
+    shifts: Sequence[BeforeAfter]
     button: str
     path: str
     here: str
     moves: bool = True
 
 
-def ask(view: View, question: Question) -> Response:
+def ask(view: View, question: Review) -> Response:
     """Show what would change, with the form that carries it out and one that leads back to what was typed."""
     return view.render(
         "confirm.html",
@@ -60,4 +60,4 @@ def ask(view: View, question: Question) -> Response:
 
 def _restored(view: View) -> bool:
     """Whether a restore may have forgotten that this was carried out before."""
-    return view.service.part(Restoration).state(view.principal.org) == "unacknowledged"
+    return view.service.part(DatabaseGuard).state(view.principal.org) == "unacknowledged"

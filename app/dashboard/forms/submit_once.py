@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from app.access.sealing import AnswerSeal
+from app.access.sealing import ResponseSeal
 from app.api.fields import Body
-from app.api.repetition import admit_money, fingerprint
+from app.api.replay import check_database_guard, fingerprint
 from app.dashboard.pages import FORM_KEY, View
 from app.people.sessions import digest
 from app.submission.claim import Claim
@@ -30,14 +30,14 @@ async def once(
     """Carry out what a form asks for, under the key of the page that showed it; a repetition gets the first answer.
 
     A ``secret`` answer is stored sealed under the browser's session token, of which the service keeps only a digest.
-    Raises as ``Idempotency.run`` and ``admit_money``.
+    Raises as ``Idempotency.run`` and ``check_database_guard``.
     """
     service, by, key = view.service, view.principal, view.typed(FORM_KEY)
-    seal = AnswerSeal(view.token, digest(view.token)) if secret else None
+    seal = ResponseSeal(view.token, digest(view.token)) if secret else None
 
     async def run(claim: Claim) -> bytes:
         claim.sign_offline = view.sign_offline
-        admit_money(service, claim, by.org, arguments)
+        check_database_guard(service, claim, by.org, arguments)
         return (await work(claim)).model_dump_json().encode()
 
     identity = None

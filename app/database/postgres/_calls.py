@@ -32,7 +32,7 @@ _LOOK_EVERY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchedCall:
     """Work for a transaction that others share; `repeatable` as in `Database.write`, `lease` if it needs one."""
 
     work: Callable[[Connection], Any]
@@ -46,7 +46,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class FailedWork:
+class FailedCall:
     """What work raised instead of a result."""
 
     error: BaseException
@@ -84,7 +84,7 @@ class TimedCall:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
 
-class Watch:
+class CallWatchdog:
     """Runs calls in threads, and ends those that are overdue."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Watch:
         loop.call_later(_LOOK_EVERY, self._look, loop)
 
 
-class SharedWork:
+class CallBatcher:
     """Runs the work of many callers together in a thread: what comes while some runs is the next batch.
 
     It goes on when its callers no longer wait. A batch is one change of threads each way and no task, which would cost
@@ -122,15 +122,15 @@ class SharedWork:
 
     def __init__(
         self,
-        watch: Watch,
+        watch: CallWatchdog,
         executor: ThreadPoolExecutor,
-        run: Callable[[TimedCall, Sequence[Piece]], Sequence[Any]],
+        run: Callable[[TimedCall, Sequence[BatchedCall]], Sequence[Any]],
     ) -> None:
         """``run`` returns for each piece of a batch what it returned, or a `FailedWork`."""
         self._watch = watch
         self._executor = executor
         self._run = run
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_QueuedCall] = []
         # Where a batch runs or is about to; a loop that is closed answers nobody, and the next one begins anew.
         self._busy: asyncio.AbstractEventLoop | None = None
 
@@ -139,8 +139,8 @@ class SharedWork:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
-        piece = Piece(lambda connection: context.run(work, connection), repeatable, lease)
-        self._waiting.append(_Waiting(piece, future))
+        piece = BatchedCall(lambda connection: context.run(work, connection), repeatable, lease)
+        self._waiting.append(_QueuedCall(piece, future))
         if self._busy is not loop:
             # Not before what else is asked for at this moment has come.
             self._busy = loop
@@ -165,38 +165,38 @@ class SharedWork:
             self._watch.submit(self._executor, call, partial(self._run, call, pieces)).add_done_callback(ended)
         except RuntimeError as error:  # the database is closed
             self._busy = None
-            _answer(batch, [FailedWork(error)] * len(batch))
+            _answer(batch, [FailedCall(error)] * len(batch))
 
     def _finish(
-        self, loop: asyncio.AbstractEventLoop, batch: Sequence["_Waiting"], running: Future[Sequence[Any]]
+        self, loop: asyncio.AbstractEventLoop, batch: Sequence["_QueuedCall"], running: Future[Sequence[Any]]
     ) -> None:
         """Hand out results, and go on with what has come meanwhile."""
         try:
             outcomes = running.result()
         except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
-            outcomes = [FailedWork(error)] * len(batch)
+            outcomes = [FailedCall(error)] * len(batch)
         _answer(batch, outcomes)
         self._start(loop)
 
 
-class _Waiting(NamedTuple):
+class _QueuedCall(NamedTuple):
     """Work, and where its caller waits for the outcome."""
 
-    piece: Piece
+    piece: BatchedCall
     future: asyncio.Future[Any]
 
 
-def _answer(batch: Sequence[_Waiting], outcomes: Sequence[Any]) -> None:
+def _answer(batch: Sequence[_QueuedCall], outcomes: Sequence[Any]) -> None:
     for (_, future), outcome in zip(batch, outcomes, strict=True):
         if future.done():
             continue
-        if isinstance(outcome, FailedWork):
+        if isinstance(outcome, FailedCall):
             future.set_exception(outcome.error)
         else:
             future.set_result(outcome)
 
 
-def keep_sockets(engine: Engine) -> None:
+def track_sockets(engine: Engine) -> None:
     """Keep a handle of each connection's socket, by which a `TimedCall` ends it."""
 
     @event.listens_for(engine, "connect")
@@ -210,7 +210,7 @@ def keep_sockets(engine: Engine) -> None:
             own.close()
 
 
-def raised_by(error: BaseException) -> BaseException:
+def translated_error(error: BaseException) -> BaseException:
     """Return what to raise for an error of the driver."""
     if isinstance(error, PoolTimeoutError) or is_storage_error(error):
         unavailable = StorageUnavailableError()
@@ -219,25 +219,25 @@ def raised_by(error: BaseException) -> BaseException:
     return error
 
 
-def passes(error: DBAPIError) -> bool:
+def is_transient(error: DBAPIError) -> bool:
     """Whether the same reading may well succeed now: its connection was closed, or another transaction won."""
     return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in {"40001", "40P01"}
 
 
-def is_lost(connection: Connection, error: BaseException) -> bool:
+def is_connection_lost(connection: Connection, error: BaseException) -> bool:
     """Whether an error left no connection to go on with."""
     return connection.invalidated or getattr(error, "connection_invalidated", False)
 
 
-def give_back(connection: Connection) -> None:
+def return_to_pool(connection: Connection) -> None:
     """Return a connection to the pool, without its transaction."""
     with contextlib.suppress(SQLAlchemyError):
         connection.close()
     if not connection.closed:
-        close_for_good(connection)
+        close_permanently(connection)
 
 
-def close_for_good(connection: Connection) -> None:
+def close_permanently(connection: Connection) -> None:
     """Close a connection for good, and with it its locks."""
     connection.invalidate()
     connection.close()

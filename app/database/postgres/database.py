@@ -22,23 +22,23 @@ from app.core.errors import StorageDoubtError, StorageUnavailableError, is_stora
 from app.database.interface import Database, Step, T, Work
 from app.database.leases import Lease, LeaseLostError, required
 from app.database.migrations import require_current
-from app.database.postgres._batches import Again, lease_lost, outcome_of, separately, together
+from app.database.postgres._batches import RetryBatch, lease_lost, result_or_failure, run_together, run_with_savepoints
 from app.database.postgres._calls import (
     PATIENCE,
-    FailedWork,
-    Piece,
-    SharedWork,
+    BatchedCall,
+    CallBatcher,
+    CallWatchdog,
+    FailedCall,
     TimedCall,
-    Watch,
-    passes,
-    raised_by,
+    is_transient,
+    translated_error,
 )
 from app.database.postgres.engine import PLACE, READERS, SCANNERS, database_name, engine_of
 from app.database.postgres.transactions import (
     STATUS,
-    Begun,
-    KeptConnections,
-    Limits,
+    ConnectionCache,
+    OpenTransaction,
+    TransactionTimeouts,
     begin_reading,
     begin_writing,
     commit,
@@ -78,7 +78,7 @@ class PostgresDatabase(Database):
         self.node = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         self._engine = engine_of(url, prepare_threshold=prepare_threshold)
         # Transactions are begun and ended by scripts.
-        self._connections = KeptConnections(
+        self._connections = ConnectionCache(
             partial(self._connect, self._engine.execution_options(isolation_level="AUTOCOMMIT", **{CHANNEL: channel}))
         )
         # Held by the thread that writes.
@@ -91,9 +91,9 @@ class PostgresDatabase(Database):
         self._scanning = ThreadPoolExecutor(SCANNERS, thread_name_prefix="scan")
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")
         self._looking_up = ThreadPoolExecutor(1, thread_name_prefix="look-up")
-        self._watch = Watch()
-        self._writes = SharedWork(self._watch, self._writing, self._write)
-        self._look_ups = SharedWork(self._watch, self._looking_up, self._look_up_all)
+        self._watch = CallWatchdog()
+        self._writes = CallBatcher(self._watch, self._writing, self._write)
+        self._look_ups = CallBatcher(self._watch, self._looking_up, self._look_up_all)
         self._broken_until = 0.0
         self._closed = False
         #: Runs in a transaction of its own before any other on a server that this process has not written to yet.
@@ -110,8 +110,8 @@ class PostgresDatabase(Database):
 
     def write_now(self, work: Work[T]) -> T:
         """Run `work` in a transaction of its own, blocking this thread until it is committed."""
-        (outcome,) = self._write(TimedCall(limited=False), [Piece(work, lease=required())])
-        if isinstance(outcome, FailedWork):
+        (outcome,) = self._write(TimedCall(limited=False), [BatchedCall(work, lease=required())])
+        if isinstance(outcome, FailedCall):
             raise outcome.error
         result: T = outcome
         return result
@@ -126,11 +126,11 @@ class PostgresDatabase(Database):
     async def _stepped(self) -> AsyncIterator[Step]:
         loop, held, lease = asyncio.get_running_loop(), contextlib.ExitStack(), required()
 
-        def begin() -> tuple[Connection, Begun]:
+        def begin() -> tuple[Connection, OpenTransaction]:
             with contextlib.ExitStack() as stack:
                 self._lock.acquire()
                 stack.callback(self._lock.release)
-                limits = Limits(_LOCK_PATIENCE, 0, _IDLE_BETWEEN_STEPS)
+                limits = TransactionTimeouts(_LOCK_PATIENCE, 0, _IDLE_BETWEEN_STEPS)
                 connection, begun = self._begin(stack, TimedCall(limited=False), [lease] if lease else [], limits)
                 if lease and lease.term not in begun.held:
                     raise LeaseLostError
@@ -154,14 +154,14 @@ class PostgresDatabase(Database):
         """Run work without a transaction in a thread, with what others have asked for meanwhile."""
         return await self._look_ups.add(work)
 
-    async def beside(self, work: Work[T]) -> T:
+    async def write_unordered(self, work: Work[T]) -> T:
         """Run a single statement that waits for no other writer, and is repeated if its connection was lost."""
         call = TimedCall()
         return await self._watched(self._beside, call, lambda: self._read(call, work, single=True))
 
     async def place(self) -> str:
         """Return which database of which server this is, as `listening` compares it."""
-        return await self.beside(lambda conn: str(conn.exec_driver_sql(PLACE).scalar_one()))
+        return await self.write_unordered(lambda conn: str(conn.exec_driver_sql(PLACE).scalar_one()))
 
     def read_now(self, work: Work[T]) -> T:
         """Run `work` on a snapshot of the database, blocking this thread."""
@@ -196,7 +196,7 @@ class PostgresDatabase(Database):
         try:
             return work()
         except (SQLAlchemyError, OSError) as error:
-            raised = raised_by(error)
+            raised = translated_error(error)
             if raised is error:
                 raise
             raise raised from error
@@ -229,15 +229,15 @@ class PostgresDatabase(Database):
             except DBAPIError as error:
                 # Reading changes nothing, so it may be repeated: after a restart of the server, the first user of each
                 # connection finds it closed.
-                if not passes(error) or time.monotonic() - begun > PATIENCE / 2:
+                if not is_transient(error) or time.monotonic() - begun > PATIENCE / 2:
                     raise
                 return attempt()
 
         return self._checked(read)
 
     def _begin(
-        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limits: Limits
-    ) -> tuple[Connection, Begun]:
+        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limits: TransactionTimeouts
+    ) -> tuple[Connection, OpenTransaction]:
         """Return a connection, held by the stack, in a transaction that holds the writer's lock."""
         try:
             return self._begin_once(stack, call, leases, limits)
@@ -248,8 +248,8 @@ class PostgresDatabase(Database):
         return self._begin_once(stack, call, leases, limits)
 
     def _begin_once(
-        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limits: Limits
-    ) -> tuple[Connection, Begun]:
+        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limits: TransactionTimeouts
+    ) -> tuple[Connection, OpenTransaction]:
         with contextlib.ExitStack() as own:
             connection = own.enter_context(self._connections.one())
             with call.using(connection):
@@ -262,41 +262,46 @@ class PostgresDatabase(Database):
             stack.push(own.pop_all())
             return connection, begun
 
-    def _look_up_all(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
+    def _look_up_all(self, call: TimedCall, calls: Sequence[BatchedCall]) -> list[Any]:
         def each(connection: Connection) -> list[Any]:
-            return [outcome_of(one.work, connection) for one in pieces]
+            return [result_or_failure(one.work, connection) for one in calls]
 
         return self._read(call, each, single=True)
 
-    def _write(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
+    def _write(self, call: TimedCall, calls: Sequence[BatchedCall]) -> list[Any]:
         """Run work in one transaction, of which each piece is undone by itself; returns results and failures."""
         try:
-            return self._checked(partial(self._write_all, call, pieces))
+            return self._checked(partial(self._write_all, call, calls))
         except StorageUnavailableError as error:
-            return [FailedWork(error)] * len(pieces)
+            return [FailedCall(error)] * len(calls)
 
-    def _write_all(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
+    def _write_all(self, call: TimedCall, calls: Sequence[BatchedCall]) -> list[Any]:
         with self._lock:
-            if len(pieces) > 1 and all(one.repeatable for one in pieces):
+            if len(calls) > 1 and all(one.repeatable for one in calls):
                 # Most of the time none of them fails, and no savepoint is needed.
-                with contextlib.suppress(Again):
-                    return self._transaction(call, pieces, together)
-            return self._transaction(call, pieces, separately)
+                with contextlib.suppress(RetryBatch):
+                    return self._transaction(call, calls, run_together)
+            return self._transaction(call, calls, run_with_savepoints)
 
     def _transaction(
-        self, call: TimedCall, pieces: Sequence[Piece], work: Callable[[Connection, Sequence[Piece]], list[Any]]
+        self,
+        call: TimedCall,
+        calls: Sequence[BatchedCall],
+        work: Callable[[Connection, Sequence[BatchedCall]], list[Any]],
     ) -> list[Any]:
         with contextlib.ExitStack() as stack:
-            limits = Limits(_LOCK_PATIENCE, PATIENCE, _IDLE)
-            connection, begun = self._begin(stack, call, {one.lease for one in pieces if one.lease}, limits)
-            fenced = [one if one.lease is None or one.lease.term in begun.held else Piece(lease_lost) for one in pieces]
+            limits = TransactionTimeouts(_LOCK_PATIENCE, PATIENCE, _IDLE)
+            connection, begun = self._begin(stack, call, {one.lease for one in calls if one.lease}, limits)
+            fenced = [
+                one if one.lease is None or one.lease.term in begun.held else BatchedCall(lease_lost) for one in calls
+            ]
             with call.using(connection):
                 outcomes = work(connection, fenced)
-                if not all(isinstance(one, FailedWork) for one in outcomes):
+                if not all(isinstance(one, FailedCall) for one in outcomes):
                     self._commit(connection, begun)
             return outcomes
 
-    def _commit(self, connection: Connection, begun: Begun) -> None:
+    def _commit(self, connection: Connection, begun: OpenTransaction) -> None:
         try:
             commit(connection)
         except DBAPIError as error:
@@ -305,7 +310,7 @@ class PostgresDatabase(Database):
             if not self._was_committed(begun):
                 raise
 
-    def _was_committed(self, begun: Begun) -> bool:
+    def _was_committed(self, begun: OpenTransaction) -> bool:
         """Find out whether a commit took place whose answer was lost. Raises StorageDoubtError if that is not known."""
         until = time.monotonic() + _DOUBT
         while time.monotonic() < until and not self._closed:

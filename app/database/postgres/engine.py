@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from app.core.paths import ConfigurationError
-from app.database.postgres._calls import keep_sockets
+from app.database.postgres._calls import track_sockets
 from app.database.statements import SENDER, send_deferred
 
 SETTING = "AGENT_VAULT_DATABASE_URL"
@@ -140,7 +140,7 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
             connection.adapters.register_dumper(kind, _Hexadecimal)
         record.info[SENDER] = Sender(connection, preparation)
 
-    keep_sockets(engine)
+    track_sockets(engine)
 
     @event.listens_for(engine, "handle_error")
     def lose(context: Any) -> None:

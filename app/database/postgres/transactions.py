@@ -9,7 +9,7 @@ from functools import lru_cache
 from sqlalchemy import Connection, Dialect, text
 
 from app.database.leases import Lease, among
-from app.database.postgres._calls import give_back, is_lost
+from app.database.postgres._calls import is_connection_lost, return_to_pool
 from app.database.statements import SENDER, is_idle, run_script
 
 WRITER_LOCK = 0x4156_0001
@@ -30,7 +30,7 @@ _BEGIN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class OpenTransaction:
     """A writing transaction: by what to find out its outcome, and the terms of its leases that are still held."""
 
     transaction: str
@@ -39,7 +39,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TransactionTimeouts:
     """Seconds that a writing transaction has; 0 is no limit.
 
     ``lock`` is for the wait for the writers' lock, ``statement`` for each statement, ``idle`` for the time between two.
@@ -51,16 +51,16 @@ class Limits:
     idle: float
 
 
-def begin_writing(connection: Connection, leases: Collection[Lease], limits: Limits) -> Begun:
+def begin_writing(connection: Connection, leases: Collection[Lease], limits: TransactionTimeouts) -> OpenTransaction:
     """Begin a transaction that holds the writers' lock, and whose commit is durable."""
     connection.info[SENDER].at_commit.clear()
     answer = run_script(connection, _beginning(connection.dialect, frozenset(leases), limits))
     *_, transaction, server, held = answer.fetchone()
-    return Begun(transaction, server, frozenset(held))
+    return OpenTransaction(transaction, server, frozenset(held))
 
 
 @lru_cache(maxsize=64)
-def _beginning(dialect: Dialect, leases: frozenset[Lease], limits: Limits) -> str:
+def _beginning(dialect: Dialect, leases: frozenset[Lease], limits: TransactionTimeouts) -> str:
     held = among(leases).compile(dialect=dialect, compile_kwargs={"literal_binds": True})
     # Leases are asked for by a statement of its own, which sees what was committed while the lock was waited for.
     then = "; SELECT " if leases else ", "
@@ -91,7 +91,7 @@ def roll_back(connection: Connection) -> None:
     run_script(connection, "ROLLBACK")
 
 
-class KeptConnections:
+class ConnectionCache:
     """Connections out of the pool that are used again and again: taking one and giving it back costs two statements.
 
     Once one is found lost, none is used again without a look at it by the pool.
@@ -114,14 +114,14 @@ class KeptConnections:
             yield connection
             good = not self._closed and is_idle(connection)
         except BaseException as error:
-            if is_lost(connection, error):
+            if is_connection_lost(connection, error):
                 self._drop()
             raise
         finally:
             if good:
                 self._free.append(connection)
             else:
-                give_back(connection)
+                return_to_pool(connection)
 
     def close(self) -> None:
         """Close those that nobody uses, and keep none from now on."""
@@ -131,7 +131,7 @@ class KeptConnections:
     def _drop(self) -> None:
         with contextlib.suppress(IndexError):
             while True:
-                give_back(self._free.pop())
+                return_to_pool(self._free.pop())
 
 
 def _in_ms(seconds: float) -> int:

@@ -21,7 +21,7 @@ _KNOWN = text("SELECT tx_id FROM attempts WHERE tx_id = ANY(CAST(:ids AS text[])
 _log = structlog.get_logger(__name__)
 
 
-class Ledger:
+class CommitLog:
     """Remembers committed attempts, the newest ``KEPT`` of them.
 
     Processes that share a folder have a file each. A new process takes over the content of all.

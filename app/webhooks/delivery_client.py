@@ -27,7 +27,7 @@ def body_of(event: FeedEvent) -> str:
     return to_json({**named, **event.payload, **named}).decode()
 
 
-class Courier:
+class DeliveryClient:
     """Sends deliveries to allowed URLs, signed with the webhook's current secrets."""
 
     def __init__(

@@ -8,11 +8,11 @@ from app.core.identifiers import random_id
 from app.core.transaction_types import A2A_SEND
 from app.payments._events import append_blocked
 from app.payments._simulation import broken_rule, verdict_on
-from app.payments.expenses import Spending
+from app.payments.expenses import ExpenseRequest
 from app.policies import service as policies
 from app.policies.terms import with_recipients
 from app.store.attempts import Attempt, insert_attempt
-from app.submission.chain_state import unverified
+from app.submission.chain_state import unverified_recipients
 from app.submission.claim import Claim
 from app.submission.program_errors import invalid_recipient
 
@@ -33,62 +33,62 @@ _NO_SESSION_TO_APPROVE = (
 NO_ACCOUNT = "The recipient has no USDC account, and none can be opened next to this payment."
 
 
-async def doubt(spending: Spending) -> BusinessError | None:
+async def unverified_refusal(expense: ExpenseRequest) -> BusinessError | None:
     """Return the refusal of a payee without a known owner; None for others, and if the request may pay it.
 
     The request of an agent may if the wallet's policy lists the address as well.
     """
-    service, paying, owner = spending.service, spending.wallet, spending.payee.owner
-    if (warning := (await unverified(service, [owner])).get(owner)) is None:
+    service, payer, owner = expense.service, expense.wallet, expense.payee.owner
+    if (warning := (await unverified_recipients(service, [owner])).get(owner)) is None:
         return None
-    allowed = spending.allows_unverified
-    if allowed and spending.principal.role == "agent":
-        policy = await policies.find(service, paying.org, paying.policy.policy_id)
+    allowed = expense.allows_unverified
+    if allowed and expense.principal.role == "agent":
+        policy = await policies.find(service, payer.org, payer.policy.policy_id)
         allowed = str(owner) in (await with_recipients(service, policy)).allowed_recipients
     return None if allowed else BusinessError("recipient_unverified", warning)
 
 
-async def require_account(spending: Spending, claim: Claim, field: str, reason: str) -> None:
+async def require_account(expense: ExpenseRequest, claim: Claim, field: str, reason: str) -> None:
     """Require a token account of the payee where none can be opened.
 
     Raises ``recipient_unverified`` for a payee without a known owner, but ``policy_violation`` first, which the program
     does not reach. Otherwise raises ``invalid_recipient`` with the ``reason``.
     """
-    service, owner = spending.service, spending.payee.owner
+    service, owner = expense.service, expense.payee.owner
     if await service.chain.token_balance(service.addresses.token_account(owner)) is not None:
         return
-    if (refusal := await doubt(spending)) is None:
+    if (refusal := await unverified_refusal(expense)) is None:
         raise invalid_recipient(field, reason)
-    broken = await broken_rule(service, spending, await verdict_on(service, spending, co_signed=True))
-    raise refusal if broken is None else await block(spending, claim, broken)
+    broken = await broken_rule(service, expense, await verdict_on(service, expense, co_signed=True))
+    raise refusal if broken is None else await record_refusal(expense, claim, broken)
 
 
-async def block(spending: Spending, claim: Claim, found: dict[str, str]) -> ApiError:
+async def record_refusal(expense: ExpenseRequest, claim: Claim, found: dict[str, str]) -> ApiError:
     """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error.
 
     Raises ``idempotency_in_progress`` if the same request was carried out on another node meanwhile: it may be what the
     policy counts.
     """
     await claim.require_free()
-    service, wallet = spending.service, spending.wallet
+    service, wallet = expense.service, expense.wallet
     approval_id = remedy = None
-    if found["rule"] == CO_SIGN and spending.session is not None:
-        approval_id = await approvals.request(service, spending.principal.actor, spending, unusable=spending.unusable)
+    if found["rule"] == CO_SIGN and expense.session is not None:
+        approval_id = await approvals.request(service, expense.principal.actor, expense, unusable=expense.unusable)
         remedy = _ASKED
     elif found["rule"] == CO_SIGN:
-        remedy = _NO_SESSION if spending.purpose != "allowance" else _NO_SESSION_TO_APPROVE
+        remedy = _NO_SESSION if expense.purpose != "allowance" else _NO_SESSION_TO_APPROVE
     blocked = Attempt(
         tx_id=random_id("tx_"),
         org=wallet.org,
         wallet_id=wallet.wallet_id,
-        type=A2A_SEND if spending.purpose == "escrow" else spending.kind.name,
+        type=A2A_SEND if expense.purpose == "escrow" else expense.kind.name,
         status="blocked",
-        recipient=spending.payee.name,
-        recipient_address=str(spending.payee.owner),
-        amount=spending.amount,
+        recipient=expense.payee.name,
+        recipient_address=str(expense.payee.owner),
+        amount=expense.amount,
         policy_id=wallet.policy.policy_id,
         policy_triggered=True,
-        memo=spending.memo,
+        memo=expense.memo,
         violation=found,
         created_at=await service.clock.moment_ms(),
     )

@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from app.approvals import service as approvals
 from app.core.errors import ApiError, AuthenticationError, BusinessError
 from app.core.transaction_types import Purpose
-from app.payments.expenses import Spending
-from app.payments.refusing import CO_SIGN, NO_ACCOUNT, block, doubt, require_account
-from app.payments.token_accounts import must_open
+from app.payments.expenses import ExpenseRequest
+from app.payments.refusals import CO_SIGN, NO_ACCOUNT, record_refusal, require_account, unverified_refusal
+from app.payments.token_accounts import lacks_token_account
 from app.policies import service as policies
 from app.store.wallets import WalletRecord
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.plan import Outcome, Plan, RefusedError
+from app.submission.plan import Outcome, Plan, SimulationFailedError
 from app.submission.program_errors import (
     EXPIRED,
     business_error,
     error_name,
+    fee_payer_lacks_funds,
     invalid_recipient,
     is_known,
-    is_unpaid,
     rule_of,
     violation,
 )
@@ -48,67 +48,67 @@ _STALE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
+class _SimulationRefusal:
     """A refused simulation: the name of the program's or the runtime's error, and the rule if one was broken."""
 
-    error: RefusedError
+    error: SimulationFailedError
     name: str | None
     rule: str | None
 
     @classmethod
-    def of(cls, service: Service, error: RefusedError) -> "_Refusal":
+    def of(cls, service: Service, error: SimulationFailedError) -> "_SimulationRefusal":
         name = error_name(service.codec, error)
         match error.simulation.err:
             case {"InstructionError": [_, str() as runtime]} if name is None:
                 name = runtime
         return cls(error, name, rule_of(service.codec, error))
 
-    def rejects_session(self, spending: Spending) -> bool:
+    def rejects_session(self, expense: ExpenseRequest) -> bool:
         """Whether the chain does not know the session, or no longer."""
-        return self.name == "Unauthorized" and spending.session is not None
+        return self.name == "Unauthorized" and expense.session is not None
 
 
-async def _refresh(spending: Spending, refusal: _Refusal) -> bool:
+async def _refresh(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
     """Read the wallet again, once, if it was changed past this service or a moment ago."""
-    if spending.refreshed or refusal.name not in _STALE:
+    if expense.refreshed or refusal.name not in _STALE:
         return False
-    spending.wallet = await _caught_up(spending.service, spending.wallet)
-    spending.refreshed = True
+    expense.wallet = await _caught_up(expense.service, expense.wallet)
+    expense.refreshed = True
     return True
 
 
-async def _drop_approval(spending: Spending, refusal: _Refusal) -> bool:
+async def _drop_approval(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
     """Leave out an approval that turns out to be unusable."""
-    if spending.approval is None or not approvals.is_unusable(spending.service, refusal.error):
+    if expense.approval is None or not approvals.is_unusable(expense.service, refusal.error):
         return False
-    spending.unusable.add(spending.approval.address)
-    spending.approval = None
+    expense.unusable.add(expense.approval.address)
+    expense.approval = None
     return True
 
 
-async def _ask_operator(spending: Spending, refusal: _Refusal) -> bool:
+async def _ask_operator(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
     """Add the operator's co-signature or, for an agent, the operator's approval if there is one."""
-    if refusal.rule != CO_SIGN or spending.session is None or spending.policy_triggered:
+    if refusal.rule != CO_SIGN or expense.session is None or expense.policy_triggered:
         return False
     # The operator signs every allowance, so that is no consent to one above the threshold.
-    if spending.principal.role == "agent" or spending.handed_out or spending.purpose == "allowance":
-        spending.approval = await approvals.find_usable(spending.service, spending, unusable=spending.unusable)
+    if expense.principal.role == "agent" or expense.issued or expense.purpose == "allowance":
+        expense.approval = await approvals.find_usable(expense.service, expense, unusable=expense.unusable)
     else:
-        spending.co_signed = True
-    return spending.policy_triggered
+        expense.co_signed = True
+    return expense.policy_triggered
 
 
-async def _open_account(spending: Spending, refusal: _Refusal) -> bool:
+async def _open_account(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
     """Open a token account for the payee of a payment if it has none and nothing else explains the refusal.
 
     One that exists may have been opened since the simulation, by another payment to the same payee.
     """
-    explained = refusal.rule is not None or is_known(refusal.name) or refusal.rejects_session(spending)
-    if spending.purpose != "payment" or spending.handed_out or spending.sought_account or explained:
+    explained = refusal.rule is not None or is_known(refusal.name) or refusal.rejects_session(expense)
+    if expense.purpose != "payment" or expense.issued or expense.sought_account or explained:
         return False
-    spending.sought_account = True
-    spending.opens_account = await must_open(spending.service, spending.wallet.wallet_id, spending.payee.owner)
-    spending.refusal = await doubt(spending) if spending.opens_account else None
+    expense.sought_account = True
+    expense.opens_account = await lacks_token_account(expense.service, expense.wallet.wallet_id, expense.payee.owner)
+    expense.refusal = await unverified_refusal(expense) if expense.opens_account else None
     return True
 
 
@@ -116,59 +116,63 @@ async def _open_account(spending: Spending, refusal: _Refusal) -> bool:
 _REPAIRS = (_refresh, _drop_approval, _ask_operator, _open_account)
 
 
-async def spend(spending: Spending, claim: Claim, plan_of: Callable[[Spending], Plan]) -> Outcome:
+async def submit_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
     """Simulate, send and wait for the outcome.
 
     The plain form comes first; what a refused simulation shows to be missing is added. Raises ``policy_violation`` when
     the policy refuses: nothing was sent, and the refusal is on record. Raises ``rate_limited`` when too many already
     wait.
     """
-    return await spending.service.submitter.wait(await hand_out(spending, claim, plan_of), claim)
+    return await expense.service.submitter.wait(await send_expense(expense, claim, plan_of), claim)
 
 
-async def hand_out(spending: Spending, claim: Claim, plan_of: Callable[[Spending], Plan]) -> Outcome:
-    """Do as ``spend`` without waiting for the outcome: if others send it, it may take them a while."""
-    service, most = spending.service, spending.service.settings.max_waiting_payments
-    async with service.locks.hold(LockScope.WALLET_SENDING, spending.wallet.wallet_id, most_waiting=most):
-        if spending.first is not None:
-            await spending.first(spending, claim)
-        return await _send(spending, claim, plan_of)
+async def send_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
+    """Do as ``submit_expense`` without waiting for the outcome: if others send it, it may take them a while."""
+    service, most = expense.service, expense.service.settings.max_waiting_payments
+    async with service.locks.hold(LockScope.WALLET_SENDING, expense.wallet.wallet_id, most_waiting=most):
+        if expense.first is not None:
+            await expense.first(expense, claim)
+        return await _send(expense, claim, plan_of)
 
 
-async def _send(spending: Spending, claim: Claim, plan_of: Callable[[Spending], Plan]) -> Outcome:
+async def _send(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
     while True:
-        if await spending.gone():
+        if await expense.gone():
             # Nobody reads this, and whoever gave up does not expect the payment.
             raise BusinessError("transaction_failed", "The client closed the connection. Nothing was sent.")
         try:
-            return await spending.service.submitter.send(plan_of(spending), claim)
-        except RefusedError as error:
-            refusal = _Refusal.of(spending.service, error)
+            return await expense.service.submitter.send(plan_of(expense), claim)
+        except SimulationFailedError as error:
+            refusal = _SimulationRefusal.of(expense.service, error)
             for repair in _REPAIRS:
-                if await repair(spending, refusal):
+                if await repair(expense, refusal):
                     break
             else:
-                raise await _error(spending, claim, refusal) from None
+                raise await _error(expense, claim, refusal) from None
 
 
-async def _error(spending: Spending, claim: Claim, refusal: _Refusal) -> ApiError:
+async def _error(expense: ExpenseRequest, claim: Claim, refusal: _SimulationRefusal) -> ApiError:
     """Return the error for a refusal that cannot be repaired."""
-    service = spending.service
+    service = expense.service
     if refusal.rule is not None:
-        policy = await policies.find(service, spending.wallet.org, spending.wallet.policy.policy_id)
+        policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
         found = violation(service.codec, refusal.error.simulation.logs, policy)
-        return business_error(service.codec, refusal.error) if found is None else await block(spending, claim, found)
-    if refusal.rejects_session(spending):
+        return (
+            business_error(service.codec, refusal.error)
+            if found is None
+            else await record_refusal(expense, claim, found)
+        )
+    if refusal.rejects_session(expense):
         return AuthenticationError("session_token_invalid")
-    if refusal.name == "WalletFrozen" and await _has_expired(service, spending.wallet):
+    if refusal.name == "WalletFrozen" and await _has_expired(service, expense.wallet):
         return BusinessError("wallet_frozen", EXPIRED)
-    if spending.purpose == "allowance" and refusal.name in _UNUSABLE_DESTINATIONS:
+    if expense.purpose == "allowance" and refusal.name in _UNUSABLE_DESTINATIONS:
         raise invalid_recipient("destination", "The token account is frozen, or not one for USDC.")
-    if spending.handed_out and is_unpaid(refusal.error):
+    if expense.issued and fee_payer_lacks_funds(refusal.error):
         return BusinessError("x402_resource_unavailable", "The resource's facilitator has no SOL to settle a payment.")
-    if spending.handed_out and not is_known(refusal.name):
-        await require_account(spending, claim, "payTo", NO_ACCOUNT)
-    return business_error(service.codec, refusal.error, recipient=_RECIPIENT_FIELDS[spending.purpose])
+    if expense.issued and not is_known(refusal.name):
+        await require_account(expense, claim, "payTo", NO_ACCOUNT)
+    return business_error(service.codec, refusal.error, recipient=_RECIPIENT_FIELDS[expense.purpose])
 
 
 async def _caught_up(service: Service, wallet: WalletRecord) -> WalletRecord:

@@ -19,7 +19,7 @@ _REMEMBERED = 100_000
 _LONGEST_REASON = 200
 
 
-class Found(NamedTuple):
+class ReadTransactions(NamedTuple):
     """The transactions read, the signatures of missing ones, and the holes."""
 
     transactions: list[ChainTransaction]
@@ -35,9 +35,9 @@ class TransactionReader:
         self._codec = codec
         self._missed: Recent[float] = Recent(_REMEMBERED)
 
-    async def read(self, slots: Mapping[str, int]) -> Found:
+    async def read(self, slots: Mapping[str, int]) -> ReadTransactions:
         """Read transactions that a node lists as successful, by their signatures and slots."""
-        found, now = Found([], [], []), time.monotonic()
+        found, now = ReadTransactions([], [], []), time.monotonic()
         for signature, raw in zip(slots, await self._chain.transactions(list(slots)), strict=True):
             try:
                 transaction = self._decoded(signature, raw)

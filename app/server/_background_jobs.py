@@ -13,27 +13,27 @@ from app.core.background import Startable
 from app.database.postgres.database import PostgresDatabase
 from app.database.signals import EXPORTS, GUARD, KEYS, ROWS, RULES
 from app.exports.exporter import Exporter
-from app.keeper.enforcer import Enforcer
+from app.keeper.enforcer import BrakeEnforcer
 from app.keeper.keeper import Keeper
-from app.keeper.settler import Settler
-from app.projection.remote_updates import Arrivals
+from app.keeper.settler import AllowanceSettler
+from app.projection.remote_updates import RemoteUpdates
 from app.reconciliation.index_watch import IndexWatch
 from app.reconciliation.reconciliation import Reconciliation
 from app.server.housekeeping import Housekeeping, KeyUse
 from app.server.listener import Listener
 from app.server.node import ServingNode
 from app.submission.context import Service
+from app.submission.database_guard import DatabaseGuard
 from app.submission.recovery import Recovery
-from app.submission.restoration import Restoration
-from app.webhooks.courier import Courier
+from app.webhooks.delivery_client import DeliveryClient
 from app.webhooks.dispatcher import Dispatcher
-from app.x402.watch import PayloadWatch
+from app.x402.watch import IssuedPaymentWatch
 
 INDEXER, WORKER = "indexer", "worker"
 """Names of the leases, which are those of the roles."""
 
 
-def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
+def background_jobs(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     """Return what the process runs, in the order in which it is started; `beside`: it runs next to a service.
 
     On SQLite the lock of the data folder lets one process serve, so it does everything. On PostgreSQL a node does what
@@ -42,15 +42,15 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     db, settings = service.db, service.settings
     first: list[Startable] = [service.clock, service.part(Recorder), service.part(RequestLog)]
     # Before the enforcer, whose freezes it listens for.
-    last: list[Startable] = [Settler(service), Enforcer(service)]
+    last: list[Startable] = [AllowanceSettler(service), BrakeEnforcer(service)]
     last.append(KeyUse(service.part(KeyRing), interval=settings.housekeeping_interval))
-    last.append(service.part(Restoration))
+    last.append(service.part(DatabaseGuard))
     single = {INDEXER: _following(service), WORKER: _single(service)}
     exporter = [service.part(Exporter)] if settings.exports else []
     if not isinstance(db, PostgresDatabase):
         service.projector.prompt = lambda: service.indexer.hears
         return [*first, *single[INDEXER], *single[WORKER], *last, *exporter, *_claimed(service)]
-    arrivals = Arrivals(service.projector, service.catch_up)
+    arrivals = RemoteUpdates(service.projector, service.catch_up)
     listener = _listener(service, db, arrivals)
     arrivals.hears = lambda: listener.connected
     service.projector.prompt = lambda: service.indexer.hears if service.projector.applies else listener.connected
@@ -65,13 +65,13 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     return [*first, node, *last, service.part(Exporter), *claimed]
 
 
-def _listener(service: Service, db: PostgresDatabase, arrivals: Arrivals) -> Listener:
+def _listener(service: Service, db: PostgresDatabase, arrivals: RemoteUpdates) -> Listener:
     settings = service.settings
     handlers: dict[str, Callable[[Sequence[str]], object]] = {
         ROWS: arrivals.hear,
         KEYS: lambda _about: service.part(KeyRing).forget(),
         EXPORTS: lambda _about: service.part(Exporter).wake(),
-        GUARD: lambda _about: service.part(Restoration).wake(),
+        GUARD: lambda _about: service.part(DatabaseGuard).wake(),
     }
     if settings.alerts:
         handlers[RULES] = lambda _about: service.part(Watcher).rules_changed()
@@ -97,7 +97,7 @@ def _single(service: Service) -> list[Startable]:
     found: list[Startable] = [
         HeadPublisher(db, days=settings.audit_retention_days),
         service.part(Recovery),
-        PayloadWatch(service, interval=settings.recovery_interval, patience=2 * settings.x402_timeout),
+        IssuedPaymentWatch(service, interval=settings.recovery_interval, patience=2 * settings.x402_timeout),
         Housekeeping(
             db,
             interval=settings.housekeeping_interval,
@@ -118,6 +118,8 @@ def _claimed(service: Service) -> list[Startable]:
     if settings.alerts and settings.smtp_host:
         found.append(Mailer(db, settings))
     if settings.webhooks:
-        courier = service.part(Courier)
-        found.append(Dispatcher(db, courier, interval=settings.webhook_interval, at_once=settings.webhooks_at_once))
+        delivery_client = service.part(DeliveryClient)
+        found.append(
+            Dispatcher(db, delivery_client, interval=settings.webhook_interval, at_once=settings.webhooks_at_once)
+        )
     return found

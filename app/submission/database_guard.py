@@ -23,7 +23,7 @@ from app.store.guard import (
     checked_at,
     guard_values,
     raised_at,
-    report_lost,
+    report_lost_commits,
     server_of,
 )
 from app.store.idempotency import LIFETIME
@@ -32,7 +32,7 @@ from app.store.values import put_value
 State = Literal["catching_up", "unacknowledged"]
 
 
-class Restoration(Periodic):
+class DatabaseGuard(Periodic):
     """Refuses requests that may repeat a forgotten payment. Catches up with the chain after a restore or a failover.
 
     On PostgreSQL, each node compares its ledger with every server before it writes there. After a promotion, no money
@@ -94,7 +94,7 @@ class Restoration(Periodic):
         assert isinstance(self._db, PostgresDatabase)
         server = server_of(conn)
         if self._db.ledger is not None and (lost := self._db.ledger.missing(conn, now_ms() - LIFETIME)):
-            report_lost(conn, lost)
+            report_lost_commits(conn, lost)
         values = guard_values(conn)
         if SERVER not in values and server is not None:
             put_value(conn, SERVER, server)

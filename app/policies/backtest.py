@@ -52,7 +52,7 @@ _ANY_PROOF = 1
 _TIMEOUT = 86_400
 
 
-class ReplayError(Exception):
+class BacktestError(Exception):
     """The VM refused something for another reason than a rule."""
 
 
@@ -71,7 +71,7 @@ class Snapshot:
     current: Terms
 
 
-class PolicyReplay:
+class PolicyBacktest:
     """A VM with a policy of these terms; use it only in the thread that made it."""
 
     def __init__(self, snapshot: Snapshot, terms: Terms, start: int) -> None:
@@ -274,7 +274,7 @@ class PolicyReplay:
     def _do(self, instruction: Instruction) -> None:
         refusal = self._try(instruction)
         if refusal is not None:
-            raise ReplayError(f"a rule refused what it must not judge: {refusal}")
+            raise BacktestError(f"a rule refused what it must not judge: {refusal}")
 
     def _try(self, instruction: Instruction) -> list[str] | None:
         """Run an instruction and return the log of its refusal by a rule, or None when it passes."""
@@ -285,5 +285,5 @@ class PolicyReplay:
             return None
         logs = result.meta().logs()
         if policy_violation(logs, self._codec) is None:
-            raise ReplayError(f"{result.err()}: {logs}")
+            raise BacktestError(f"{result.err()}: {logs}")
         return logs

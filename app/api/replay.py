@@ -8,7 +8,7 @@ from app.access.keyring import Principal
 from app.api.money_body import MoneyBody
 from app.submission.claim import Claim, Fingerprint, body_hash
 from app.submission.context import Service
-from app.submission.restoration import Restoration
+from app.submission.database_guard import DatabaseGuard
 
 #: A value of the header `Prefer`, and the header that then answers a repetition with the time of the key's first use.
 #: The tools for agents send it.
@@ -29,14 +29,14 @@ def fingerprint(  # noqa: PLR0917
     return Fingerprint(by.org, key, method, path, body_hash(given, by.wallet_id), sealed_for, scope)
 
 
-def admit_money(service: Service, claim: Claim, org: str, arguments: BaseModel | None) -> None:
+def check_database_guard(service: Service, claim: Claim, org: str, arguments: BaseModel | None) -> None:
     """Refuse a movement of money that may have been forgotten by a restore or a failover, now and before it is sent.
 
     Raises ``restore_catching_up`` and ``restore_unacknowledged``.
     """
     if not isinstance(arguments, MoneyBody):
         return
-    claim.admit = partial(service.part(Restoration).admit, org, acknowledged=arguments.after_restore)
+    claim.admit = partial(service.part(DatabaseGuard).admit, org, acknowledged=arguments.after_restore)
     if claim.attempt is None:
         # Before anything is looked up: what is refused must not depend on what was forgotten.
         claim.admit()
