@@ -19,119 +19,122 @@ _MAX_BYTES = 65_536
 _PIECE = 4_096
 
 
-def protocol(seconds: float) -> type[HttpToolsProtocol]:
-    """Return uvicorn's HTTP protocol with a limit of `seconds` for a request to arrive, and limits in bytes.
+class _LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with a limit of `seconds` for a request to arrive, and limits in bytes.
 
     If a body is late while a route reads it, that route answers; a malformed body looks to the route as if it had ended
     early. What is not a request is answered by the application, which finds the error in the state as `refusal`.
     """
 
-    class LimitedProtocol(HttpToolsProtocol):
-        _timer: asyncio.TimerHandle | None = None
-        _in_head = True
-        #: Bytes since the end of a head, of a body chunk that the route still wants, or of a request.
-        _bytes = 0
-        #: Whether to ignore everything that still arrives.
-        _refused = False
+    seconds: float
+    _timer: asyncio.TimerHandle | None = None
+    _in_head = True
+    #: Bytes since the end of a head, of a body chunk that the route still wants, or of a request.
+    _bytes = 0
+    #: Whether to ignore everything that still arrives.
+    _refused = False
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
-            super().connection_made(transport)
-            self._start_timer()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
+        super().connection_made(transport)
+        self._start_timer()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
 
-        def data_received(self, data: bytes) -> None:
-            for start in range(0, len(data), _PIECE):
-                if self._refused or self.transport.is_closing():
-                    return
-                piece = data[start : start + _PIECE]
-                self._bytes += len(piece)
-                super().data_received(piece)
-                if self._bytes > _MAX_BYTES:
-                    self._refuse(f"The request line and the headers are longer than {_MAX_BYTES:,} bytes.")
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data), _PIECE):
+            if self._refused or self.transport.is_closing():
+                return
+            piece = data[start : start + _PIECE]
+            self._bytes += len(piece)
+            super().data_received(piece)
+            if self._bytes > _MAX_BYTES:
+                self._refuse(f"The request line and the headers are longer than {_MAX_BYTES:,} bytes.")
 
-        def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's
-            self._refuse("The request is not HTTP/1.1 with a known method and a path in ASCII.")
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's
+        self._refuse("The request is not HTTP/1.1 with a known method and a path in ASCII.")
 
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._start_timer()
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._start_timer()
 
-        def on_header(self, name: bytes, value: bytes) -> None:
-            # Trailers, which follow a body, are reported as headers too.
-            if self._in_head:
-                super().on_header(name, value)
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Trailers, which follow a body, are reported as headers too.
+        if self._in_head:
+            super().on_header(name, value)
 
-        def on_headers_complete(self) -> None:
-            super().on_headers_complete()
-            self._in_head, self._bytes = False, 0
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._in_head, self._bytes = False, 0
 
-        def on_body(self, body: bytes) -> None:
-            super().on_body(body)
-            if not self.cycle.response_complete:
-                self._bytes = 0
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if not self.cycle.response_complete:
+            self._bytes = 0
 
-        def on_message_complete(self) -> None:
-            self._stop_timer()
-            super().on_message_complete()
-            self._in_head, self._bytes = True, 0
+    def on_message_complete(self) -> None:
+        self._stop_timer()
+        super().on_message_complete()
+        self._in_head, self._bytes = True, 0
 
-        def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-            async def readable(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-                async def receive_readable() -> ASGIReceiveEvent:
-                    message = await receive()
-                    if self._refused and message["type"] == "http.request" and message["more_body"]:
-                        return {"type": "http.disconnect"}
-                    return message
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        async def readable(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+            async def receive_readable() -> ASGIReceiveEvent:
+                message = await receive()
+                if self._refused and message["type"] == "http.request" and message["more_body"]:
+                    return {"type": "http.disconnect"}
+                return message
 
-                await app(scope, receive_readable, send)
+            await app(scope, receive_readable, send)
 
-            super()._start_asgi_task(cycle, readable)
+        super()._start_asgi_task(cycle, readable)
 
-        def _refuse(self, message: str) -> None:
-            """Stop reading, have the open request answered, and close the connection."""
-            self._refused = True
-            if self.cycle is not None and not self.cycle.response_complete:
-                # An earlier request, or the one whose body is malformed, gets its own answer.
-                self.cycle.keep_alive = False
-                self.cycle.message_event.set()
-            elif self._in_head:
-                self._answer(RequestError("invalid_request", message))
-            else:
-                self.transport.close()
+    def _refuse(self, message: str) -> None:
+        """Stop reading, have the open request answered, and close the connection."""
+        self._refused = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            # An earlier request, or the one whose body is malformed, gets its own answer.
+            self.cycle.keep_alive = False
+            self.cycle.message_event.set()
+        elif self._in_head:
+            self._answer(RequestError("invalid_request", message))
+        else:
+            self.transport.close()
 
-        def _answer(self, error: RequestError) -> None:
-            """Have the application answer a request of which nothing is known."""
-            super().on_message_begin()
-            self.scope |= {"method": "", "path": "", "raw_path": b"", "query_string": b""}
-            self.scope["state"]["refusal"] = error
-            self.cycle = RequestResponseCycle(
-                scope=self.scope,
-                transport=self.transport,
-                flow=self.flow,
-                logger=self.logger,
-                access_logger=self.access_logger,
-                access_log=self.access_log,
-                default_headers=self.server_state.default_headers,
-                message_event=asyncio.Event(),
-                expect_100_continue=False,
-                keep_alive=False,
-                on_response=self.on_response_complete,
-            )
-            self._start_asgi_task(self.cycle, self.app)
+    def _answer(self, error: RequestError) -> None:
+        """Have the application answer a request of which nothing is known."""
+        super().on_message_begin()
+        self.scope |= {"method": "", "path": "", "raw_path": b"", "query_string": b""}
+        self.scope["state"]["refusal"] = error
+        self.cycle = RequestResponseCycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=False,
+            on_response=self.on_response_complete,
+        )
+        self._start_asgi_task(self.cycle, self.app)
 
-        def _start_timer(self) -> None:
-            self._stop_timer()
-            self._timer = self.loop.call_later(seconds, self._time_out)
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(self.seconds, self._time_out)
 
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
-        def _time_out(self) -> None:
-            if self._in_head or self.cycle.response_complete:
-                self.transport.close()
+    def _time_out(self) -> None:
+        if self._in_head or self.cycle.response_complete:
+            self.transport.close()
 
-    return LimitedProtocol
+
+def protocol(seconds: float) -> type[_LimitedProtocol]:
+    """Return the protocol with a limit of `seconds` for a request to arrive."""
+    return type("TimedProtocol", (_LimitedProtocol,), {"seconds": seconds})

@@ -143,16 +143,7 @@ def operation(
                 claim.sign_offline = offline
                 call = Call(service, principal, request, claim)
                 check_database_guard(service, claim, principal.org, arguments)
-                result: BaseModel
-                try:
-                    result = await (handler(call) if arguments is None else handler(call, arguments))
-                except AwaitingSignatureError as awaiting:
-                    result = await awaiting_signature(service, awaiting.attempt)
-                except ApiError as error:
-                    if isinstance(error, NotFoundError) and claim.effective:
-                        # What the request has changed exists, though it cannot be shown now.
-                        raise UnavailableError("chain_unavailable") from error
-                    raise
+                result = await _result(handler, call, arguments)
                 if pays:
                     request.app.state.metrics.paid(cast(Any, result).status)
                 return result.model_dump_json().encode()
@@ -203,6 +194,19 @@ def operation(
         return documented_endpoint
 
     return decorate
+
+
+async def _result(handler: Handler, call: Call, arguments: Any) -> BaseModel:
+    """Run the handler; returns its answer, or that of a transaction that awaits the authority's signature."""
+    try:
+        return await (handler(call) if arguments is None else handler(call, arguments))
+    except AwaitingSignatureError as awaiting:
+        return await awaiting_signature(call.service, awaiting.attempt)
+    except NotFoundError as error:
+        if call.claim.effective:
+            # The request has changed an object that exists, though it cannot be shown now.
+            raise UnavailableError("chain_unavailable") from error
+        raise
 
 
 async def _arguments(

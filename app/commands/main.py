@@ -1,18 +1,15 @@
 """The command line `agent-vault`."""
 
+import ast
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ValidationError
 
-from app.commands.command_errors import EXPECTED
-from app.core import logs
-from app.core.errors import is_storage_error
-
-#: Where each command is. It is loaded when it is called: the whole service takes seconds, and most commands need
-#: little of it, least of all `sign` and `verify`, which run on other machines.
+#: Module and name of each command. A module is imported when its command is called: the whole service takes seconds,
+#: and most commands need little of it, least of all `sign` and `verify`, which run on other machines.
 _COMMANDS = {
     "audit": "audit.audit",
     "backup": "backup.backup",
@@ -36,7 +33,7 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Loads a command when it is called, and prints errors that users can cause in one line, without a traceback."""
+    """Imports a command when it is called, and prints errors that users can cause in one line, without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         return sorted(_COMMANDS)
@@ -48,24 +45,31 @@ class _Commands(click.Group):
         found: click.Command = getattr(import_module(f"app.commands.{module}"), name)
         return found
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        width = formatter.width - 6 - max(map(len, _COMMANDS))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _described(name).get_short_help_str(width)) for name in sorted(_COMMANDS)])
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except ValidationError as error:
-            raise click.ClickException("; ".join(map(_fault, error.errors()))) from None
-        except EXPECTED as error:
-            raise click.ClickException(str(error)) from None
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
         except Exception as error:
-            if not is_storage_error(error):
+            from app.commands.command_errors import explained  # noqa: PLC0415 - help does not need it
+
+            if (line := explained(error)) is None:
                 raise
-            reason = getattr(error, "orig", None) or error
-            raise click.ClickException(f"the data cannot be read or written: {reason}") from None
+            raise click.ClickException(line) from None
 
 
-def _fault(found: Any) -> str:
-    """Return what is wrong with a setting, without the words of the library that checks it."""
-    name, reason = ".".join(map(str, found["loc"])), found["msg"].removeprefix("Value error, ")
-    return f"{name}: {reason}" if name else reason
+def _described(name: str) -> click.Command:
+    """Return a command with the help of the named one, whose docstring is read without importing its module."""
+    module, _, function = _COMMANDS[name].partition(".")
+    source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    (found,) = [one for one in ast.parse(source).body if getattr(one, "name", None) == function]
+    assert isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)
+    return click.Command(name, help=ast.get_docstring(found))
 
 
 @click.group(cls=_Commands)
@@ -75,4 +79,6 @@ def _fault(found: Any) -> str:
 )
 def main(log_level: str) -> None:
     """Vaults from which AI agents pay USDC, guarded by an on-chain program."""
+    from app.core import logs  # noqa: PLC0415 - help does not need it
+
     logs.configure(log_level, sys.stderr)
