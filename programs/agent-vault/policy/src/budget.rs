@@ -2,7 +2,8 @@
 
 use crate::{
     rules::{max_per_day, max_per_month, velocity_cap},
-    types::{Ledger, Limits, Payment, Refusal, Rule, UnixTime},
+    types::{Ledger, Limits, Payment, Refusal, Rule},
+    units::UnixTime,
     Charge, Verdict,
 };
 

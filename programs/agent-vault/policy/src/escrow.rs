@@ -6,7 +6,7 @@
 //! escrow's life, withdrawn or not, so nobody puts these times off for ever. A side that cannot be paid after a split
 //! leaves a decided escrow behind, of which nothing but that share is still to be decided.
 
-use crate::types::{UnixTime, Usdc};
+use crate::units::{UnixTime, Usdc};
 
 /// Shortest time that the receiver gets, in seconds.
 pub const MIN_TIMEOUT_SECONDS: u32 = 60;

@@ -10,14 +10,15 @@ mod budget;
 pub mod escrow;
 pub mod rules;
 mod types;
+mod units;
 mod verdict;
 mod window;
 
 pub use budget::Budget;
 pub use types::{
-    Category, Ledger, Limits, Month, Payment, Place, Refusal, Rule, Rules, Standing, UnixTime, Usdc,
-    Violation, CATEGORIES,
+    Category, Ledger, Limits, Payment, Place, Refusal, Rule, Rules, Standing, Violation, CATEGORIES,
 };
+pub use units::{Month, UnixTime, Usdc};
 pub use verdict::{assess, Verdict};
 pub use window::{DayWindow, HourWindow, Overflow, Window};
 

@@ -1,27 +1,10 @@
-//! Units and records of the policy.
+//! Records of the policy: rules, payments, verdicts, and the ledger of what was spent.
 
 use crate::{
+    units::{Month, UnixTime, Usdc},
     window::{DayWindow, HourWindow, Overflow},
     Charge,
 };
-
-/// An amount in micro-USDC (USDC has six decimals).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(transparent)]
-pub struct Usdc(pub u64);
-
-/// Seconds since 1970-01-01T00:00:00Z.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(transparent)]
-pub struct UnixTime(pub i64);
-
-impl UnixTime {
-    /// Seconds since the epoch as an unsigned count; a time before it counts as the epoch.
-    #[inline(always)]
-    pub fn seconds(self) -> u64 {
-        u64::try_from(self.0).unwrap_or(0)
-    }
-}
 
 /// The code of a recipient's category, below [`CATEGORIES`]. Zero is `uncategorized`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,16 +130,6 @@ impl From<Overflow> for Refusal {
     fn from(_: Overflow) -> Self {
         Refusal::Overflow
     }
-}
-
-/// What was spent in the UTC calendar month that ends at `ends_at`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Month {
-    /// First second of the next month. Names the month: a later one is a later month.
-    pub ends_at: UnixTime,
-    /// Spent in it.
-    pub spent: Usdc,
 }
 
 /// What a vault, or all vaults of a budget, have spent. Laid out for zero-copy use as account data: no padding, every bit pattern valid.

@@ -2,7 +2,8 @@
 
 use crate::{
     rules,
-    types::{Ledger, Payment, Refusal, Rule, Rules, Standing, UnixTime, Violation},
+    types::{Ledger, Payment, Refusal, Rule, Rules, Standing, Violation},
+    units::UnixTime,
     Budget, Overflow,
 };
 

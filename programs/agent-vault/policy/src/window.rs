@@ -5,7 +5,7 @@
 //! minutes are 24 hours and the partial slot of now. A slot leaves the window only when all of it is older than the
 //! window's span, so no interval of that span ever holds more than the window's total.
 
-use crate::types::{Month, UnixTime, Usdc};
+use crate::units::{Month, UnixTime, Usdc};
 use core::ops::Range;
 
 /// A sum does not fit into 64 bits, or a stored sum contradicts its slots.

@@ -57,7 +57,7 @@ fn words(bytes: &[u8; 32]) -> [u64; 4] {
 mod tests {
     extern crate std;
     use super::*;
-    use crate::types::{Category, Usdc};
+    use crate::{types::Category, units::Usdc};
     use std::vec::Vec;
 
     fn payment(listed: bool) -> Payment {

@@ -29,7 +29,7 @@ pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Category, Usdc};
+    use crate::{types::Category, units::Usdc};
 
     fn judge(blocked: u32, code: u8) -> bool {
         let rules = Rules { blocked_categories: blocked, ..Rules::default() };

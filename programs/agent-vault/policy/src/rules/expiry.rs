@@ -1,7 +1,8 @@
 //! `expiry`: after this time payments are refused. The second itself still pays.
 
 use crate::{
-    types::{Rule, Rules, UnixTime},
+    types::{Rule, Rules},
+    units::UnixTime,
     Verdict,
 };
 

@@ -1,7 +1,8 @@
 //! `max_per_day`: the most that any 24 hours may hold.
 
 use crate::{
-    types::{Payment, Rule, Usdc},
+    types::{Payment, Rule},
+    units::Usdc,
     Verdict,
 };
 

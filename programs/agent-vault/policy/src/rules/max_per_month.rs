@@ -1,7 +1,8 @@
 //! `max_per_month`: the most that a UTC calendar month may hold.
 
 use crate::{
-    types::{Month, Payment, Rule, UnixTime, Usdc},
+    types::{Payment, Rule},
+    units::{Month, UnixTime, Usdc},
     Verdict,
 };
 

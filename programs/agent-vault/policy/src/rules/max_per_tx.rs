@@ -19,7 +19,7 @@ pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Category, Usdc};
+    use crate::{types::Category, units::Usdc};
 
     fn judge(limit: Option<u64>, amount: u64) -> bool {
         let rules = Rules { max_per_tx: limit.map(Usdc), ..Rules::default() };

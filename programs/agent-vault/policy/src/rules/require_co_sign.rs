@@ -23,7 +23,7 @@ pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Category, Usdc};
+    use crate::{types::Category, units::Usdc};
 
     fn judge(amount: u64, co_signed: bool) -> bool {
         let rules = Rules { require_co_sign: Some(Usdc(100)), ..Rules::default() };
