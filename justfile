@@ -3,6 +3,7 @@
 set positional-arguments
 
 venv := ".venv/bin"
+lock := "--upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url"
 
 _default:
     @just --list
@@ -24,6 +25,11 @@ test *arguments:
 # Run the tests with the long figures
 test-full *arguments:
     {{venv}}/pytest --full "$@"
+
+# Renew the lock files; needs uv
+lock:
+    uv pip compile -q {{lock}} -o requirements.lock pyproject.toml
+    uv pip compile -q {{lock}} --extra test --extra dev -o requirements-test.lock pyproject.toml
 
 # Build the program and its IDL from source (Debian 12)
 program:
