@@ -44,23 +44,26 @@ class _Compiled:
             compiled.positiontup if self._by_position else list(dict.fromkeys(_MARK.findall(self._sql)))
         )
         several = {one.key for one in compiled.post_compile_params}
+        self.expands = self._by_position and bool(several)
         converters = [(name, _converter(compiled.binds[name].type, dialect)) for name in parameters]
         self._convert = [(name, _of_each(one) if name in several else one) for name, one in converters]
         self._constants = {name: compiled.binds[name].value for name in parameters if not compiled.binds[name].required}
 
     def _values(self, row: Row) -> Any:
         given = {**self._constants, **row} if self._constants else row
-        values = {name: given[name] if convert is None else convert(given[name]) for name, convert in self._convert}
-        return tuple(values[name] for name, _ in self._convert) if self._by_position else values
+        if self._by_position:
+            return tuple([given[name] if convert is None else convert(given[name]) for name, convert in self._convert])
+        return {name: given[name] if convert is None else convert(given[name]) for name, convert in self._convert}
 
 
-class _Query(_Compiled):
-    """A reading statement of PostgreSQL's; the names of its columns are known once it was run."""
+class Query(_Compiled):
+    """A reading statement; the names of its columns are known once it was run on PostgreSQL."""
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
         super().__init__(statement, dialect)
-        self._sql = _BARE.sub(self._with_cast, self._sql)
-        self._numbered, self._parameters = _numbered(self._sql)
+        if not self._by_position:
+            self._sql = _BARE.sub(self._with_cast, self._sql)
+            self._numbered, self._parameters = _numbered(self._sql)
         kinds = [one.type.dialect_impl(dialect) for one in statement.selected_columns]
         found = [(place, kind.result_processor(dialect, None)) for place, kind in enumerate(kinds)]
         self._processors = [(place, one) for place, one in found if one is not None]
@@ -69,9 +72,15 @@ class _Query(_Compiled):
     def rows(self, connection: Connection, row: Row) -> tuple[tuple[str, ...], list[Any]]:
         """Return the names of the columns, and the rows."""
         values = self._values(row)
-        answer = run_numbered(connection, self._numbered, [values[name] for name in self._parameters])
-        self._names = self._names or answer.names()
-        rows: list[Any] = answer.fetchall()
+        if self._by_position:
+            with _cursor(connection, self._sql) as cursor:
+                cursor.execute(self._sql, values)
+                self._names = self._names or tuple([one[0] for one in cursor.description])
+                rows: list[Any] = cursor.fetchall()
+        else:
+            answer = run_numbered(connection, self._numbered, [values[name] for name in self._parameters])
+            self._names = self._names or answer.names()
+            rows = answer.fetchall()
         if self._processors:
             rows = [self._processed(one) for one in rows]
         return self._names, rows
@@ -200,16 +209,22 @@ def _run(connection: Connection, sql: str, values: Any, *, by_position: bool, ma
         numbered, names = _numbered(sql)
         counted: int = run_numbered(connection, numbered, [values[name] for name in names]).rowcount
         return counted
+    with _cursor(connection, sql) as cursor:
+        (cursor.executemany if many else cursor.execute)(sql, values)
+        written: int = cursor.rowcount
+        return written
+
+
+@contextmanager
+def _cursor(connection: Connection, sql: str) -> Iterator[Any]:
+    """Yield a cursor of the driver's in the connection's transaction. Raises SQLAlchemy's errors."""
     if not connection.in_transaction():
         connection.begin()
     cursor = connection.connection.cursor()
     try:
-        (cursor.executemany if many else cursor.execute)(sql, values)
-        written: int = cursor.rowcount
+        yield cursor
     except connection.dialect.loaded_dbapi.Error as error:
         raise _failure(connection, sql, error) from error
-    else:
-        return written
     finally:
         cursor.close()
 
@@ -304,20 +319,21 @@ def _prepared(dialect: Dialect, statement: UpdateBase, names: tuple[str, ...]) -
 
 
 @lru_cache(maxsize=512)
-def _query(dialect: Dialect, statement: Executable) -> _Query:
-    return _Query(statement, dialect)
+def _query(dialect: Dialect, statement: Executable) -> Query:
+    return Query(statement, dialect)
 
 
 def rows(connection: Connection, statement: Executable, values: Row) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
     """Return the names of a query's columns, and its rows.
 
-    The query must be built once and kept: the compiled form is cached with it. On SQLite it is SQLAlchemy's: there is
-    no round trip to save, and by the driver it would be a few per cent of a payment.
+    The query must be built once and kept: the compiled form is cached with it. On SQLite, SQLAlchemy runs queries with
+    lists, whose text depends on the length of the list.
     """
-    if connection.dialect.name == "postgresql":
-        return _query(connection.dialect, statement).rows(connection, values)
-    found = connection.execute(statement, values)
-    return tuple(found.keys()), found.all()
+    query = _query(connection.dialect, statement)
+    if query.expands:
+        found = connection.execute(statement, values)
+        return tuple(found.keys()), found.all()
+    return query.rows(connection, values)
 
 
 def scalar(connection: Connection, statement: Executable, values: Row) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete, event, text, update
+from sqlalchemy import Connection, delete, text, update
 
 from app.core.actors import Actor
 from app.database import Database, SqliteDatabase
@@ -31,6 +31,7 @@ from app.store.audit import (
     verify,
 )
 from app.store.audit_actions import Action
+from tests.support.plans import explained
 from tests.support.postgres import ON_SQLITE
 
 ORG, OTHER = "org-1", "org-2"
@@ -317,13 +318,7 @@ def test_every_list_is_read_in_the_order_of_an_index(db: Database, wanted: LogFi
     def read(conn: Connection) -> None:
         page = log_entries(conn, ORG, wanted, limit=1)
 
-        def note(_conn, cursor, statement, parameters, _context, _many):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
-            plans.extend(str(row[3]) for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
-            return statement, parameters
-
-        event.listen(conn, "before_cursor_execute", note, retval=True)
-        log_entries(conn, ORG, wanted, limit=1, cursor=page.next_cursor)
-        event.remove(conn, "before_cursor_execute", note)
+        plans.extend(explained(conn, lambda: log_entries(conn, ORG, wanted, limit=1, cursor=page.next_cursor)))
 
     db.read_now(read)
 

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import event, text, true, update
+from sqlalchemy import text, true, update
 
 from app.database import Database
 from app.store.attempts import Attempt, insert_attempt
@@ -23,8 +23,8 @@ from app.store.escrows import (
     reset_escrows,
 )
 from app.store.read_tables import escrows as table
+from tests.support.plans import listening
 from tests.support.postgres import ON_SQLITE
-from tests.support.sqlite import sqlite_readers
 
 _ORG = "org-1"
 _DAY = 86_400
@@ -97,9 +97,9 @@ def test_what_is_due_comes_in_one_indexed_query_of_all_organisations(db: Databas
     _put(db, _escrow(1, status="locked", due_at=50), _escrow(2, status="disputed", due_at=30 * _DAY, org="org-2"))
     _put(db, _escrow(3, status="released"), _escrow(4), _escrow(5, status="locked", due_at=51))
     asked: list[str] = []
-    event.listen(sqlite_readers(db), "before_cursor_execute", lambda *args: asked.append(args[2]))
 
-    assert [one.address for one in db.read_now(lambda c: due(c, 50))] == ["address-1"]
+    with listening(lambda _conn, statement, _values: asked.append(statement)):
+        assert [one.address for one in db.read_now(lambda c: due(c, 50))] == ["address-1"]
     assert len(asked) == 1
     assert [one.address for one in db.read_now(lambda c: due(c, 30 * _DAY))] == ["address-1", "address-5", "address-2"]
     assert db.read_now(lambda c: due(c, 49)) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from sqlalchemy import Connection, event, func, insert, select, text
+from sqlalchemy import Connection, func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from app.core.actors import Actor
@@ -49,6 +49,7 @@ from app.store.values import get_value, put_value
 from app.store.wallets import WalletDetails, insert_wallet_details, wallets
 from app.store.x402 import payloads
 from app.transactions.models import Transaction
+from tests.support.plans import explained
 from tests.support.postgres import ON_SQLITE
 
 ORG, OTHER = "org-1", "org-2"
@@ -643,7 +644,7 @@ def test_storing_an_approval_request_scans_no_earlier_ones(db: Database) -> None
     new = NewRequest(**values | numbers | {"purpose": "payment", "requested_by": Actor("key", "key_1")})
 
     plans: list[str] = []
-    db.write_now(lambda conn: plans.extend(_explained(conn, lambda: add_request(conn, new))))
+    db.write_now(lambda conn: plans.extend(explained(conn, lambda: add_request(conn, new))))
 
     asked = [plan.removeprefix("SEARCH approval_requests USING INDEX ") for plan in plans]
     assert asked[0].startswith("approval_requests_by_payment (wallet_id=? AND recipient_address=? AND amount=?)")
@@ -653,28 +654,14 @@ def test_storing_an_approval_request_scans_no_earlier_ones(db: Database) -> None
 @ON_SQLITE
 def test_requests_that_are_to_be_forgotten_are_found_among_the_undecided(db: Database) -> None:
     plans: list[str] = []
-    db.write_now(lambda conn: plans.extend(_explained(conn, lambda: delete_undecided_requests(conn, 1, most=5))))
+    db.write_now(lambda conn: plans.extend(explained(conn, lambda: delete_undecided_requests(conn, 1, most=5))))
 
     assert "SEARCH approval_requests USING INDEX approval_requests_undecided (created_at<?)" in plans
 
 
 def _plans(db: Database, read: Callable[[Connection], object]) -> list[str]:
     """How SQLite means to go about what `read` asks for."""
-    return db.read_now(lambda connection: _explained(connection, lambda: read(connection)))
-
-
-def _explained(connection: Connection, work: Callable[[], object]) -> list[str]:
-    """How SQLite means to go about what `work` asks for on a connection."""
-    plans: list[str] = []
-
-    def note(conn, cursor, statement, parameters, context, many):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, ARG001, PLR0917
-        plans.extend(str(one[3]) for one in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
-        return statement, parameters
-
-    event.listen(connection, "before_cursor_execute", note, retval=True)
-    work()
-    event.remove(connection, "before_cursor_execute", note)
-    return plans
+    return db.read_now(lambda connection: explained(connection, lambda: read(connection)))
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import Connection
 
 from app.submission.context import Service
+from tests.support.plans import listening
 from tests.support.service_world import Json, ServiceWorld
 from tests.support.sqlite import sqlite_readers
 
@@ -72,16 +73,14 @@ def queries_of(service: Service) -> Iterator[list[str]]:
     """The statements that read the database, except the guard's, which runs every second."""
     found: list[str] = []
 
-    def note(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        if "setting_values" not in statement:
+    engine = sqlite_readers(service.db)
+
+    def note(conn: Connection, statement: str, _values: Any) -> None:
+        if conn.engine is engine and "setting_values" not in statement:
             found.append(statement)
 
-    engine = sqlite_readers(service.db)
-    event.listen(engine, "before_cursor_execute", note)
-    try:
+    with listening(note):
         yield found
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
 
 
 def asks_history(method: str) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
 from app.database.postgres._statements import Sender, StatementResult
-from app.database.statements import Prepared, run_numbered
+from app.database.statements import Prepared, Query, run_numbered
 
 _READS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b(?!.*\bpg_(?:catalog|advisory))", re.DOTALL)
 _VALUE = r"(?:\?|%\(\w+\)s(?:::\w+)?|\$\d+(?:::\w+)?)"
@@ -41,28 +41,61 @@ def recorded(dialect: str) -> Iterator[dict[str, Asked]]:
             # Lists of values of another length are the same statement.
             found[_VALUES.sub("?, ?", asked.sql)] = asked
 
-    def listen(conn: Any, _cursor: Any, sql: str, values: Any, _context: Any, many: bool) -> None:
+    def listen(conn: Connection, sql: str, values: Any) -> None:
         if conn.dialect.name == dialect:
-            note(Asked(sql, values[0] if many else values))
+            note(Asked(sql, values))
 
-    execute, run = Prepared.execute, Sender.run
-
-    def noted(self: Prepared, connection: Connection, rows: Sequence[Any]) -> int:
-        if connection.dialect.name == dialect == "sqlite":
-            note(Asked(self._sql, self._values(rows[0])))
-        return execute(self, connection, rows)
+    run = Sender.run
 
     def sent(self: Sender, sql: str, values: Sequence[Any] = ()) -> StatementResult:
         if dialect == "postgresql":
             note(Asked(sql, values, numbered=True))
         return run(self, sql, values)
 
-    event.listen(Engine, "before_cursor_execute", listen)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Prepared, "execute", noted)
+    with pytest.MonkeyPatch.context() as patch, listening(listen):
         patch.setattr(Sender, "run", sent)
         yield found
-    event.remove(Engine, "before_cursor_execute", listen)
+
+
+@contextmanager
+def listening(note: Callable[[Connection, str, Any], object]) -> Iterator[None]:
+    """Call `note` with connection, statement and first values before SQLAlchemy or SQLite's driver runs it."""
+    execute, read = Prepared.execute, Query.rows
+
+    def listen(conn: Connection, _cursor: Any, sql: str, values: Any, _context: Any, many: bool) -> None:
+        note(conn, sql, values[0] if many else values)
+
+    def executed(self: Prepared, connection: Connection, rows: Sequence[Any]) -> int:
+        if connection.dialect.name == "sqlite":
+            note(connection, self._sql, self._values(rows[0]))
+        return execute(self, connection, rows)
+
+    def queried(self: Query, connection: Connection, row: Any) -> Any:
+        if connection.dialect.name == "sqlite":
+            note(connection, self._sql, self._values(row))
+        return read(self, connection, row)
+
+    event.listen(Engine, "before_cursor_execute", listen)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Prepared, "execute", executed)
+            patch.setattr(Query, "rows", queried)
+            yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", listen)
+
+
+def explained(connection: Connection, work: Callable[[], object]) -> list[str]:
+    """Return SQLite's plans for what `work` asks on a connection."""
+    plans: list[str] = []
+
+    def note(_conn: Connection, statement: str, values: Any) -> None:
+        cursor = connection.connection.cursor()
+        plans.extend(str(one[3]) for one in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", values))
+
+    with listening(note):
+        work()
+    return plans
 
 
 def rows_read_on_postgresql(connection: Connection, asked: Asked) -> dict[str, int]:
