@@ -17,9 +17,10 @@ from app.access.sealing import ResponseSeal
 from app.api._parsing import query_items, read_json, validation_error
 from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
 from app.api.money_body import MoneyBody
-from app.api.replay import FIRST_CALL, PREFER_FIRST_CALL, check_database_guard, fingerprint
+from app.api.replay import check_database_guard, fingerprint
 from app.api.signing import awaiting_signature, signs_offline
 from app.core.errors import CATALOGUE, ApiError, ConflictError, NotFoundError, RequestError, UnavailableError
+from app.core.http_api import FIRST_CALL, PREFER_FIRST_CALL, VERSION
 from app.core.timestamps import iso_ms
 from app.submission.claim import Claim, Fingerprint
 from app.submission.context import Service
@@ -50,7 +51,7 @@ api = SpecTree(
     annotations=False,
     mode="strict",
     title="Agent Vault Payment Service",
-    version="v1",
+    version=VERSION,
     description=(
         "Vaults from which agents pay USDC, each guarded by a policy that the on-chain program enforces. "
         "Request fields are accepted in camelCase and in snake_case; answers are in snake_case. "

@@ -10,9 +10,6 @@ from app.submission.claim import Claim, Fingerprint, body_hash
 from app.submission.context import Service
 from app.submission.database_guard import DatabaseGuard
 
-#: A value of the header `Prefer`, and the header that then answers a repetition with the time of the key's first use.
-#: The tools for agents send it.
-PREFER_FIRST_CALL, FIRST_CALL = "first-called-at", "First-Called-At"
 #: Fields in which repetitions of a request may differ.
 _NOT_COMPARED = {"idempotency_key", "after_restore"}
 #: Newer fields, compared only if they are set: a request sent before an upgrade is still recognised after it.

@@ -2,20 +2,18 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import click
 import httpx
 from mcp.server.stdio import stdio_server
+from mcp.types import Tool
 
-from app.api.openapi import document
 from app.core.paths import ConfigurationError
-from app.docs.meanings import meanings
-from app.docs.render import guide_text
 from app.mcp.operations import Api, Operations
-from app.mcp.server import vault_server
-from app.server.application import operations
+from app.mcp.server import Context, vault_server
+from app.mcp.tools import TOOLS
 
 #: Longer than the service takes to answer a payment as pending.
 _SECONDS = 120.0
@@ -51,13 +49,44 @@ def _credentials(environment: Mapping[str, str]) -> dict[str, str]:
 
 async def _serve(url: str, headers: Mapping[str, str]) -> None:
     """Serve until standard input ends."""
-    described = document(operations, url, meanings())
-    found = Operations(described)
+    service = _Operations(url)
+
     # A redirection would carry the credentials elsewhere.
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_SECONDS, follow_redirects=False) as client:
-        api = Api(client, found)
-        server = vault_server(
-            found, lambda _ctx: nullcontext(api), version=described["info"]["version"], guide=guide_text("mcp")
-        )
+
+        @asynccontextmanager
+        async def credentials(_ctx: Context) -> AsyncIterator[Api]:
+            yield Api(client, await service.loaded())
+
+        async def tools() -> list[Tool]:
+            operations = await service.loaded()
+            return [tool.described(operations) for tool in TOOLS]
+
+        server = vault_server(tools, credentials, guide=_guide)
         async with stdio_server() as (received, sent):
             await server.run(received, sent, server.create_initialization_options())
+
+
+class _Operations:
+    """The API's operations, loaded by the first request for tools: that imports the whole service."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._loading: asyncio.Task[Operations] | None = None
+
+    async def loaded(self) -> Operations:
+        self._loading = self._loading or asyncio.create_task(asyncio.to_thread(self._load))
+        return await asyncio.shield(self._loading)
+
+    def _load(self) -> Operations:
+        from app.api.openapi import document  # noqa: PLC0415
+        from app.docs.meanings import meanings  # noqa: PLC0415
+        from app.server.application import operations  # noqa: PLC0415
+
+        return Operations(document(operations, self._url, meanings()))
+
+
+def _guide() -> str:
+    from app.docs.render import guide_text  # noqa: PLC0415
+
+    return guide_text("mcp")

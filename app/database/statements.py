@@ -56,7 +56,7 @@ class _Compiled:
         return {name: given[name] if convert is None else convert(given[name]) for name, convert in self._convert}
 
 
-class Query(_Compiled):
+class CompiledQuery(_Compiled):
     """A reading statement; the names of its columns are known once it was run on PostgreSQL."""
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
@@ -112,11 +112,18 @@ class Prepared(_Compiled):
 
         On PostgreSQL it is one statement for all rows, which must have different keys then. Raises SQLAlchemy's errors.
         """
-        if self._by_position and len(rows) > 1:
-            values = [self._values(row) for row in rows]
-            return _run(connection, self._sql, values, by_position=True, many=True)
+        if self._by_position:
+            with _cursor(connection, self._sql) as cursor:
+                if len(rows) == 1:
+                    cursor.execute(self._sql, self._values(rows[0]))
+                else:
+                    cursor.executemany(self._sql, [self._values(row) for row in rows])
+                written: int = cursor.rowcount
+                return written
         sql, values = self.bound(rows)
-        return _run(connection, sql, values, by_position=self._by_position)
+        numbered, names = _numbered(sql)
+        counted: int = run_numbered(connection, numbered, [values[name] for name in names]).rowcount
+        return counted
 
     def bound(self, rows: Sequence[Row]) -> tuple[str, Any]:
         """Return the one statement for these rows, with its values."""
@@ -201,18 +208,6 @@ def _about_many(sql: str, types: Mapping[str, str]) -> str:
     if named.startswith("INSERT"):
         return _PLACES.sub(rf"SELECT \1 {given}", named, count=1)
     return named.replace(" WHERE ", f" {given} WHERE ", 1)
-
-
-def _run(connection: Connection, sql: str, values: Any, *, by_position: bool, many: bool = False) -> int:
-    """Run a writing statement in the connection's transaction; returns the number of rows written."""
-    if not by_position:
-        numbered, names = _numbered(sql)
-        counted: int = run_numbered(connection, numbered, [values[name] for name in names]).rowcount
-        return counted
-    with _cursor(connection, sql) as cursor:
-        (cursor.executemany if many else cursor.execute)(sql, values)
-        written: int = cursor.rowcount
-        return written
 
 
 @contextmanager
@@ -319,8 +314,8 @@ def _prepared(dialect: Dialect, statement: UpdateBase, names: tuple[str, ...]) -
 
 
 @lru_cache(maxsize=512)
-def _query(dialect: Dialect, statement: Executable) -> Query:
-    return Query(statement, dialect)
+def _query(dialect: Dialect, statement: Executable) -> CompiledQuery:
+    return CompiledQuery(statement, dialect)
 
 
 def rows(connection: Connection, statement: Executable, values: Row) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:

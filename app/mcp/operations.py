@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
-from app.api.replay import FIRST_CALL, PREFER_FIRST_CALL
+from app.core.http_api import FIRST_CALL, PREFER_FIRST_CALL
 
 Json = dict[str, Any]
 

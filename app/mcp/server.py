@@ -1,6 +1,6 @@
 """The server: its tools, and the policy and the guide as resources."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 from mcp import types
@@ -8,7 +8,8 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 
-from app.mcp.operations import Api, Json, Operations
+from app.core.http_api import VERSION
+from app.mcp.operations import Api, Json
 from app.mcp.policy import in_words
 from app.mcp.tools import TOOLS
 
@@ -26,13 +27,14 @@ Context = ServerRequestContext[Json]
 Credentials = Callable[[Context], AbstractAsyncContextManager[Api]]
 
 
-def vault_server(operations: Operations, credentials: Credentials, *, version: str, guide: str) -> Server[Json]:
-    """Return the server. It keeps nothing between requests."""
-    listed = [tool.described(operations) for tool in TOOLS]
+def vault_server(
+    tools: Callable[[], Awaitable[list[types.Tool]]], credentials: Credentials, *, guide: Callable[[], str]
+) -> Server[Json]:
+    """Return the server. It keeps nothing between requests, and asks for the tools and the guide when a client does."""
     by_name = {tool.name: tool for tool in TOOLS}
 
     async def list_tools(_ctx: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=listed)
+        return types.ListToolsResult(tools=await tools())
 
     async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = by_name.get(params.name)
@@ -64,7 +66,7 @@ def vault_server(operations: Operations, credentials: Credentials, *, version: s
     async def read_resource(ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
         if uri == GUIDE:
-            text = guide
+            text = guide()
         elif uri == POLICY:
             async with credentials(ctx) as api:
                 text = await _policy(api)
@@ -76,7 +78,7 @@ def vault_server(operations: Operations, credentials: Credentials, *, version: s
     return Server(
         "agent-vault",
         title="Agent Vault",
-        version=version,
+        version=VERSION,
         instructions=_INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,

@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import httpx
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.types import Tool
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
@@ -17,6 +19,7 @@ from app.access.keyring import KeyRing
 from app.docs.render import guide_text
 from app.mcp.operations import Api, Json, Operations
 from app.mcp.server import Context, vault_server
+from app.mcp.tools import TOOLS
 
 #: Headers of the caller that the requests made for it carry. Nothing else of its request is passed on.
 _PASSED_ON = ("authorization", "session-token", "host")
@@ -57,7 +60,12 @@ def mcp_server(app: Starlette, openapi: Json) -> Server[Json]:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as own:
             yield Api(own, operations)
 
-    return vault_server(operations, credentials, version=openapi["info"]["version"], guide=guide_text("mcp"))
+    listed = [tool.described(operations) for tool in TOOLS]
+
+    async def tools() -> list[Tool]:
+        return listed
+
+    return vault_server(tools, credentials, guide=partial(guide_text, "mcp"))
 
 
 routes = [Route("/mcp", McpEndpoint(), methods=["POST"])]

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
 from app.database.postgres._statements import Sender, StatementResult
-from app.database.statements import Prepared, Query, run_numbered
+from app.database.statements import CompiledQuery, Prepared, run_numbered
 
 _READS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b(?!.*\bpg_(?:catalog|advisory))", re.DOTALL)
 _VALUE = r"(?:\?|%\(\w+\)s(?:::\w+)?|\$\d+(?:::\w+)?)"
@@ -60,7 +60,7 @@ def recorded(dialect: str) -> Iterator[dict[str, Asked]]:
 @contextmanager
 def listening(note: Callable[[Connection, str, Any], object]) -> Iterator[None]:
     """Call `note` with connection, statement and first values before SQLAlchemy or SQLite's driver runs it."""
-    execute, read = Prepared.execute, Query.rows
+    execute, read = Prepared.execute, CompiledQuery.rows
 
     def listen(conn: Connection, _cursor: Any, sql: str, values: Any, _context: Any, many: bool) -> None:
         note(conn, sql, values[0] if many else values)
@@ -70,7 +70,7 @@ def listening(note: Callable[[Connection, str, Any], object]) -> Iterator[None]:
             note(connection, self._sql, self._values(rows[0]))
         return execute(self, connection, rows)
 
-    def queried(self: Query, connection: Connection, row: Any) -> Any:
+    def queried(self: CompiledQuery, connection: Connection, row: Any) -> Any:
         if connection.dialect.name == "sqlite":
             note(connection, self._sql, self._values(row))
         return read(self, connection, row)
@@ -79,7 +79,7 @@ def listening(note: Callable[[Connection, str, Any], object]) -> Iterator[None]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Prepared, "execute", executed)
-            patch.setattr(Query, "rows", queried)
+            patch.setattr(CompiledQuery, "rows", queried)
             yield
     finally:
         event.remove(Engine, "before_cursor_execute", listen)
