@@ -51,13 +51,12 @@ class _Compiled:
 
     def _values(self, row: Row) -> Any:
         given = {**self._constants, **row} if self._constants else row
-        if self._by_position:
-            return tuple([given[name] if convert is None else convert(given[name]) for name, convert in self._convert])
-        return {name: given[name] if convert is None else convert(given[name]) for name, convert in self._convert}
+        values = [(name, given[name] if convert is None else convert(given[name])) for name, convert in self._convert]
+        return tuple([value for _, value in values]) if self._by_position else dict(values)
 
 
 class CompiledQuery(_Compiled):
-    """A reading statement; the names of its columns are known once it was run on PostgreSQL."""
+    """A reading statement; the names of its columns are known once it was run."""
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
         super().__init__(statement, dialect)
@@ -304,8 +303,7 @@ def _of_each(convert: Callable[[Any], Any] | None) -> Callable[[Iterable[Any]], 
 
 
 def _converter(kind: Any, dialect: Dialect) -> Callable[[Any], Any] | None:
-    converter: Callable[[Any], Any] | None = kind.dialect_impl(dialect).bind_processor(dialect)
-    return converter
+    return kind.dialect_impl(dialect).bind_processor(dialect)  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=64)
@@ -319,10 +317,9 @@ def _query(dialect: Dialect, statement: Executable) -> CompiledQuery:
 
 
 def rows(connection: Connection, statement: Executable, values: Row) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
-    """Return the names of a query's columns, and its rows.
+    """Return the names of a query's columns, and its rows. The query is built once and kept, as its compiled form is.
 
-    The query must be built once and kept: the compiled form is cached with it. On SQLite, SQLAlchemy runs queries with
-    lists, whose text depends on the length of the list.
+    On SQLite, SQLAlchemy runs queries with lists: their text depends on the length of the list.
     """
     query = _query(connection.dialect, statement)
     if query.expands:
