@@ -11,24 +11,24 @@ import click
 #: Module and name of each command. A module is imported when its command is called: the whole service takes seconds,
 #: and most commands need little of it, least of all `sign` and `verify`, which run on other machines.
 _COMMANDS = {
-    "audit": "audit.audit",
-    "backup": "backup.backup",
-    "db": "database.database",
-    "demo": "serve.demo",
-    "faucet": "faucet.faucet",
-    "holes": "holes.holes",
-    "keeper": "keeper.keeper",
-    "keys": "key.keys",
-    "localnet": "serve.localnet",
-    "mcp": "mcp.mcp",
-    "orgs": "org.orgs",
-    "people": "people.people",
-    "rebuild": "rebuild.rebuild",
-    "restore": "backup.restore",
-    "roles": "role.roles",
-    "serve": "serve.serve",
-    "sign": "sign.sign",
-    "verify": "verify.verify_export",
+    "audit": "audit:audit",
+    "backup": "backup:backup",
+    "db": "database:database",
+    "demo": "serve:demo",
+    "faucet": "faucet:faucet",
+    "holes": "holes:holes",
+    "keeper": "keeper:keeper",
+    "keys": "key:keys",
+    "localnet": "serve:localnet",
+    "mcp": "mcp:mcp",
+    "orgs": "org:orgs",
+    "people": "people:people",
+    "rebuild": "rebuild:rebuild",
+    "restore": "backup:restore",
+    "roles": "role:roles",
+    "serve": "serve:serve",
+    "sign": "sign:sign",
+    "verify": "verify:verify_export",
 }
 
 
@@ -41,7 +41,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
         if cmd_name not in _COMMANDS:
             return None
-        module, _, name = _COMMANDS[cmd_name].partition(".")
+        module, _, name = _COMMANDS[cmd_name].partition(":")
         found: click.Command = getattr(import_module(f"app.commands.{module}"), name)
         return found
 
@@ -65,7 +65,7 @@ class _Commands(click.Group):
 
 def _described(name: str) -> click.Command:
     """Return a command with the help of the named one, whose docstring is read without importing its module."""
-    module, _, function = _COMMANDS[name].partition(".")
+    module, _, function = _COMMANDS[name].partition(":")
     source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
     (found,) = [one for one in ast.parse(source).body if getattr(one, "name", None) == function]
     assert isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)

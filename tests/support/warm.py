@@ -44,7 +44,7 @@ async def warmed(folder: Path) -> AsyncIterator[str]:
 def serve() -> None:
     """Import every command, and fork for each call; the only argument of the process is the socket's abstract name."""
     for place in main._COMMANDS.values():
-        import_module(f"app.commands.{place.partition('.')[0]}")
+        import_module(f"app.commands.{place.partition(':')[0]}")
     gc.freeze()  # or each fork copies all objects as it looks for those that it can free
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(f"\0{sys.argv[1]}")
