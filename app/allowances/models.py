@@ -8,11 +8,13 @@ from app.api.fields import (
     Address,
     AllowanceId,
     Amount,
+    ChainTime,
     IdempotencyKey,
     ListResponse,
     Page,
     RecipientText,
     ResponseBody,
+    Source,
     Time,
     TransactionId,
     Usdc,
@@ -57,7 +59,7 @@ class Allowance(ResponseBody):
     """
 
     allowance_id: AllowanceId
-    id: AllowanceId
+    id: Annotated[AllowanceId, Source("allowance_id")]
     wallet_id: WalletId
     amount: Usdc
     currency: str
@@ -66,14 +68,14 @@ class Allowance(ResponseBody):
     destination: Address
     delegate: Address
     reference: str
-    chain_address: Address
-    token_account: Address
-    expires_at: Time
+    chain_address: Annotated[Address, Source("address")]
+    token_account: Annotated[Address, Source("tokens")]
+    expires_at: ChainTime
     created_at: Time
     tx_id: TransactionId | None
-    tx_signature: str | None
-    spent_amount: Usdc | None
-    returned_amount: Usdc | None
+    tx_signature: Annotated[str | None, Source("signature")]
+    spent_amount: Annotated[Usdc | None, Source("spent")]
+    returned_amount: Annotated[Usdc | None, Source("returned")]
     settled_at: Time | None
     settlement_signature: str | None
     transfers: list[str] | None

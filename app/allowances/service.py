@@ -1,7 +1,6 @@
 """Allowances: granted by operators, settled and shown. The keeper settles what nobody else does."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
 
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
@@ -10,14 +9,11 @@ from app.access.auth import authorise_wallet, session_key
 from app.access.keyring import Principal
 from app.allowances._events import append_overdue
 from app.allowances.granting import GRANT, admit, grant_plan, granting
-from app.allowances.models import Allowance, AllowancePage, AllowanceStatus, GrantAllowance, ListAllowances
-from app.api.fields import optional
+from app.allowances.models import Allowance, AllowancePage, GrantAllowance, ListAllowances
 from app.chain.addresses import parse_address
 from app.chain.allowance_instructions import OpenAllowance
 from app.core.errors import NotFoundError, RequestError, UnavailableError
 from app.core.identifiers import new_reference
-from app.core.money import format_usdc
-from app.core.timestamps import iso, iso_ms
 from app.payments.expenses import ExpenseRequest
 from app.payments.late_refusal import late_refusal
 from app.payments.refusals import require_account
@@ -208,7 +204,7 @@ async def page(service: Service, principal: Principal, wallet_id: str, query: Li
             conn, principal.org, wallet_id, status=query.status, limit=query.limit, cursor=query.cursor
         )
     )
-    return AllowancePage.of(found, shown)
+    return AllowancePage.showing(found, shown)
 
 
 async def report_overdue(service: Service, found: Sequence[AllowanceRecord]) -> None:
@@ -224,27 +220,6 @@ async def report_overdue(service: Service, found: Sequence[AllowanceRecord]) -> 
 
 def shown(found: AllowanceRecord) -> Allowance:
     """Return an allowance as the API shows it."""
-    return Allowance(
-        allowance_id=found.allowance_id,
-        id=found.allowance_id,
-        wallet_id=found.wallet_id,
-        amount=format_usdc(found.amount),
-        currency="USDC",
-        status=cast(AllowanceStatus, found.status),
-        recipient=found.recipient,
-        destination=found.destination,
-        delegate=found.delegate,
-        reference=found.reference,
-        chain_address=found.address,
-        token_account=found.tokens,
-        expires_at=iso(found.expires_at),
-        created_at=iso_ms(found.created_at),
-        tx_id=found.tx_id,
-        tx_signature=found.signature,
-        spent_amount=optional(format_usdc, found.spent),
-        returned_amount=optional(format_usdc, found.returned),
-        # The chain's clock counts whole seconds; nothing happens before the allowance was requested.
-        settled_at=None if found.settled_at is None else iso_ms(max(found.settled_at * 1000, found.created_at)),
-        settlement_signature=found.settlement_signature,
-        transfers=found.transfers,
-    )
+    # The chain's clock counts whole seconds; nothing happens before the allowance was requested.
+    settled_at = None if found.settled_at is None else max(found.settled_at * 1000, found.created_at)
+    return Allowance.of(found, settled_at=settled_at)

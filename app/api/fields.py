@@ -1,8 +1,11 @@
 """What all models share: naming, strictness, and field types with their limits."""
 
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from functools import cache
+from operator import attrgetter
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -24,10 +27,10 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from app.chain.rules import CATEGORIES
-from app.core.money import parse_usdc
+from app.core.money import format_usdc, parse_usdc
 from app.core.pages import RecordPage
 from app.core.text import CONTROL, EMOJI_FORM, HIDDEN, composed, has_control, has_hidden
-from app.core.timestamps import parse_iso_ms
+from app.core.timestamps import iso, iso_ms, parse_iso_ms
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,10 +75,40 @@ class Query(_Request):
     """Query parameters. Text is converted to the declared types."""
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Names the attribute of records that a response's field shows, if the two names differ."""
+
+    path: str
+
+
 class ResponseBody(BaseModel):
-    """A response body, in snake_case."""
+    """A response body, in snake_case, which is validated from the record that it shows."""
 
     model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def of(cls, record: object, **values: Any) -> Self:
+        """Return the response that shows a record; the values precede the record's."""
+        return cls(**_values(cls, record, **values))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_records(cls, shown: Any) -> Any:
+        return shown if isinstance(shown, dict | BaseModel) else _values(cls, shown)
+
+
+def _values(model: type[BaseModel], record: object, **values: Any) -> dict[str, Any]:
+    names, read = _reader(model, *values)
+    return dict(zip(names, read(record), strict=True)) | values
+
+
+@cache
+def _reader(model: type[BaseModel], *given: str) -> tuple[Sequence[str], Callable[[object], Sequence[Any]]]:
+    """Return the names of the other fields, at least two, and what reads their values at once, as fast as by hand."""
+    fields = {name: field.metadata for name, field in model.model_fields.items() if name not in given}
+    paths = [next((one.path for one in fields[name] if isinstance(one, Source)), name) for name in fields]
+    return tuple(fields), attrgetter(*paths)
 
 
 def _money(value: Any) -> int:
@@ -242,9 +275,22 @@ Cursor = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 PageSize = Annotated[int, Field(ge=1, le=100)]
 
 
-#: Answers are not validated, because the service makes them; these types describe them in the OpenAPI document.
-Usdc = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^[0-9]+\.[0-9]{2,6}$", "examples": ["12.50"]})]
-Time = Annotated[str, WithJsonSchema(_TIMESTAMP)]
+def _text_of(show: Callable[[int], str]) -> BeforeValidator:
+    """Return the validator of a field whose text shows a record's integer."""
+    return BeforeValidator(lambda value: show(value) if isinstance(value, int) else value)
+
+
+_USDC = {"type": "string", "pattern": r"^[0-9]+\.[0-9]{2,6}$", "examples": ["12.50"]}
+#: A decimal string from micro-USDC.
+Usdc = Annotated[str, _text_of(format_usdc), WithJsonSchema(_USDC)]
+#: An ISO 8601 timestamp from Unix milliseconds.
+Time = Annotated[str, _text_of(iso_ms), WithJsonSchema(_TIMESTAMP)]
+#: An ISO 8601 timestamp from Unix seconds, as the chain keeps them.
+ChainTime = Annotated[str, _text_of(iso), WithJsonSchema(_TIMESTAMP)]
+#: Text from a record whose text may be missing.
+TextOrEmpty = Annotated[str, BeforeValidator(lambda value: value or "")]
+#: Base64 from bytes.
+Base64 = Annotated[str, BeforeValidator(lambda value: b64encode(value) if isinstance(value, bytes) else value)]
 Address = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[1-9A-HJ-NP-Za-km-z]{32,44}$"})]
 
 
@@ -281,8 +327,8 @@ class ListResponse(ResponseBody, Generic[T]):
     next_cursor: str | None
 
     @classmethod
-    def of(cls, found: RecordPage[R], shown: Callable[[R], T]) -> Self:
-        """Return the answer that shows a page of records."""
+    def showing(cls, found: RecordPage[R], shown: Callable[[R], T]) -> Self:
+        """Return the response that shows a page of records, each as the function returns it."""
         data = [shown(one) for one in found.data]
         return cls(data=data, has_more=found.has_more, next_cursor=found.next_cursor)
 
@@ -290,54 +336,6 @@ class ListResponse(ResponseBody, Generic[T]):
 def optional(convert: Callable[[R], T], value: R | None) -> T | None:
     """Return the converted value; None stays None."""
     return None if value is None else convert(value)
-
-
-class ErrorBody(ResponseBody):
-    """The members of every error. Some codes add more."""
-
-    model_config = ConfigDict(extra="allow")
-
-    code: Annotated[str, Field(examples=["wallet_not_found"])]
-    message: str
-    docs: Annotated[str, WithJsonSchema({"type": "string", "format": "uri"})]
-    request_id: Annotated[str, _id("req")]
-
-
-class ErrorEnvelope(ResponseBody):
-    """The body of every error."""
-
-    error: ErrorBody
-
-
-class Violation(ResponseBody):
-    """The rule that refused, its limit, and the value that the payment would have reached."""
-
-    rule: str
-    limit: str
-    attempted: str
-
-
-class PolicyViolationBody(ErrorBody):
-    """The error of a payment or an escrow that the wallet's policy refused.
-
-    `tx_id` names its row in the list of transactions: `blocked`, or `failed` if the policy changed after it was sent.
-    `approval_id` names the approval with which it would pass, if there is one.
-    """
-
-    model_config = ConfigDict(extra="allow")
-
-    code: Literal["policy_violation"]
-    violation: Violation
-    wallet_id: WalletId
-    policy_id: PolicyId
-    tx_id: TransactionId
-    approval_id: ApprovalId = ""
-
-
-class PolicyViolationEnvelope(ResponseBody):
-    """The body of a refusal by the policy."""
-
-    error: PolicyViolationBody
 
 
 class EmptyBody(Body):

@@ -15,7 +15,8 @@ from app.access.auth import admit, authorise, authorise_wallet, presented_key
 from app.access.keyring import KeyRing, Principal, Role
 from app.access.sealing import ResponseSeal
 from app.api._parsing import query_items, read_json, validation_error
-from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
+from app.api.error_bodies import ErrorEnvelope, PolicyViolationEnvelope
+from app.api.fields import Body, IdempotencyKey, Query
 from app.api.money_body import MoneyBody
 from app.api.replay import check_database_guard, fingerprint
 from app.api.signing import awaiting_signature, signs_offline

@@ -1,13 +1,11 @@
 """What a request answers whose transaction the organisation's authority signs elsewhere."""
 
-import base64
-from typing import Literal
+from typing import Annotated, Literal
 
 from starlette.requests import Request
 
-from app.api.fields import Address, ResponseBody, Time, TransactionId
+from app.api.fields import Address, Base64, ResponseBody, Source, Time, TransactionId
 from app.core.errors import RequestError, UnavailableError
-from app.core.timestamps import iso_ms
 from app.store.attempts import Attempt
 from app.store.unsigned_transactions import UnsignedTransaction, unsigned_transaction
 from app.submission.context import Service
@@ -19,14 +17,14 @@ class AwaitingSignature(ResponseBody):
     `accounts` are the program's accounts that it names, in base64 by address, as the service read them.
     """
 
-    id: TransactionId
+    id: Annotated[TransactionId, Source("tx_id")]
     status: Literal["awaiting_signature"]
     type: str
-    object: str | None
-    organization_address: Address
+    object: Annotated[str | None, Source("subject")]
+    organization_address: Annotated[Address, Source("org")]
     signer: Address
     nonce_account: Address
-    transaction: str
+    transaction: Annotated[Base64, Source("raw")]
     accounts: dict[str, str]
     created_at: Time
     expires_at: Time
@@ -50,18 +48,4 @@ async def awaiting_signature(service: Service, attempt: Attempt) -> AwaitingSign
 
 def shown_unsigned(found: UnsignedTransaction, attempt: Attempt) -> AwaitingSignature:
     """Return an unsigned transaction as clients see it."""
-    assert attempt.raw is not None
-    assert attempt.nonce_account is not None
-    return AwaitingSignature(
-        id=attempt.tx_id,
-        status="awaiting_signature",
-        type=attempt.type,
-        object=attempt.subject,
-        organization_address=attempt.org,
-        signer=found.authority,
-        nonce_account=attempt.nonce_account,
-        transaction=base64.b64encode(attempt.raw).decode(),
-        accounts=found.accounts,
-        created_at=iso_ms(attempt.created_at),
-        expires_at=iso_ms(found.expires_at),
-    )
+    return AwaitingSignature.of(attempt, signer=found.authority, accounts=found.accounts, expires_at=found.expires_at)

@@ -15,6 +15,7 @@ from app.api.fields import (
     Name,
     Page,
     ResponseBody,
+    Source,
     Time,
     WalletId,
 )
@@ -61,7 +62,7 @@ class Key(ResponseBody):
     """An API key without the key itself; `hint` is its end. With status `rotated` it works until `revoked_at`."""
 
     key_id: KeyId
-    id: KeyId
+    id: Annotated[KeyId, Source("key_id")]
     role: Role
     wallet_id: WalletId | None
     name: str

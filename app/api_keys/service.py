@@ -1,11 +1,10 @@
 """API keys: what an admin does with them."""
 
 from collections.abc import Callable
-from typing import cast
 
 from sqlalchemy import Connection
 
-from app.access.keyring import IssuedKey, KeyRing, Principal, Role, status_of
+from app.access.keyring import IssuedKey, KeyRing, Principal, status_of
 from app.api_keys.models import (
     CreateKey,
     Key,
@@ -17,9 +16,9 @@ from app.api_keys.models import (
     RequestLogPage,
     RotateKey,
 )
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import now_ms
 from app.store.keys import ApiKey, api_key_page, key_names
-from app.store.request_log import KEPT_MS, Refusals, RequestFilter, RequestRecord, refusals, request_page
+from app.store.request_log import KEPT_MS, Refusals, RequestFilter, refusals, request_page
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.wallets import service as wallets
@@ -45,7 +44,7 @@ async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPa
     """Return one page of the organisation's keys, newest first."""
     org = principal.org
     found = await service.db.read(lambda conn: api_key_page(conn, org, limit=query.limit, cursor=query.cursor))
-    return KeyPage.of(found, _shown)
+    return KeyPage.showing(found, _shown)
 
 
 async def rotate(service: Service, principal: Principal, claim: Claim, key_id: str, body: RotateKey) -> NewKey:
@@ -77,7 +76,7 @@ async def requests(service: Service, principal: Principal, query: ListRequests) 
     def read(conn: Connection) -> RequestLogPage:
         found = request_page(conn, principal.org, wanted, limit=query.limit, cursor=query.cursor)
         names = key_names(conn, principal.org, {one.key_id for one in found.data})
-        return RequestLogPage.of(found, lambda one: _logged(one, names.get(one.key_id, "")))
+        return RequestLogPage.showing(found, lambda one: LoggedRequest.of(one, key_name=names.get(one.key_id, "")))
 
     return await service.db.read(read, in_thread=True)
 
@@ -86,21 +85,6 @@ async def stopped(service: Service, org: str, wallet_id: str) -> Refusals:
     """Return what was refused in the last day without a row: it was frozen or held too little, or all were paused."""
     since = now_ms() - KEPT_MS
     return await service.db.read(lambda conn: refusals(conn, org, wallet_id, _STOPPED, since))
-
-
-def _logged(record: RequestRecord, name: str) -> LoggedRequest:
-    return LoggedRequest(
-        request_id=record.request_id,
-        timestamp=iso_ms(record.timestamp),
-        key_id=record.key_id,
-        key_name=name,
-        method=record.method,
-        path=record.path,
-        status=record.status,
-        code=record.code,
-        duration_ms=record.duration_ms,
-        wallet_id=record.wallet_id,
-    )
 
 
 async def _issue(
@@ -116,7 +100,7 @@ async def _issue(
         return earlier or issue(conn)
 
     issued = await claim.store(store)
-    return NewKey(**_shown(issued.record).model_dump(), key=issued.key)
+    return NewKey.of(issued.record, status=status_of(issued.record, now_ms()), key=issued.key)
 
 
 def _is_live(service: Service) -> bool:
@@ -124,15 +108,4 @@ def _is_live(service: Service) -> bool:
 
 
 def _shown(record: ApiKey) -> Key:
-    return Key(
-        key_id=record.key_id,
-        id=record.key_id,
-        role=cast(Role, record.role),
-        wallet_id=record.wallet_id,
-        name=record.name,
-        hint=record.hint,
-        status=status_of(record, now_ms()),
-        created_at=iso_ms(record.created_at),
-        last_used_at=None if record.last_used_at is None else iso_ms(record.last_used_at),
-        revoked_at=None if record.revoked_at is None else iso_ms(record.revoked_at),
-    )
+    return Key.of(record, status=status_of(record, now_ms()))

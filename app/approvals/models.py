@@ -1,8 +1,19 @@
 """Approvals as queried and shown."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from app.api.fields import ApprovalId, Identifier, ListResponse, Page, PolicyId, ResponseBody, Time, Usdc, WalletId
+from app.api.fields import (
+    ApprovalId,
+    Identifier,
+    ListResponse,
+    Page,
+    PolicyId,
+    ResponseBody,
+    Source,
+    Time,
+    Usdc,
+    WalletId,
+)
 from app.core.actors import Actor
 from app.core.transaction_types import Purpose
 
@@ -25,8 +36,8 @@ class Approval(ResponseBody):
     """
 
     approval_id: ApprovalId
-    id: ApprovalId
-    type: Purpose
+    id: Annotated[ApprovalId, Source("approval_id")]
+    type: Annotated[Purpose, Source("purpose")]
     wallet_id: WalletId
     recipient: str
     recipient_address: str
@@ -38,7 +49,7 @@ class Approval(ResponseBody):
     requested_by: Actor
     memo: str | None
     status: ApprovalStatus
-    chain_address: str
+    chain_address: Annotated[str, Source("address")]
     created_at: Time
     expires_at: Time
     decided_by: Actor | None

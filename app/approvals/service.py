@@ -13,16 +13,13 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.api.fields import optional
-from app.approvals.models import Approval, ApprovalPage, ApprovalStatus, ListApprovals
+from app.approvals.models import Approval, ApprovalPage, ListApprovals
 from app.chain.payment_instructions import SpendingKind
 from app.core.actors import Actor
 from app.core.errors import BusinessError, ConflictError, NotFoundError
 from app.core.identifiers import approval_id as id_of_approval
 from app.core.identifiers import approval_reference, new_reference
-from app.core.money import format_usdc
 from app.core.pages import RecordPage
-from app.core.timestamps import iso_ms
 from app.core.transaction_types import Purpose
 from app.recipients.service import Payee
 from app.store.approval_requests import (
@@ -142,7 +139,7 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
         )
 
     # A status depends on the chain and has no index, so finding a page of few among many may take a while.
-    return ApprovalPage.of(await service.db.read(read, in_thread=query.status is not None), _shown)
+    return ApprovalPage.showing(await service.db.read(read, in_thread=query.status is not None), _shown)
 
 
 async def approve(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
@@ -296,24 +293,4 @@ async def _chain_time(service: Service) -> int:
 def _shown(found: ApprovalRequest) -> Approval:
     # A decision whose transaction failed does not count.
     decided = found.on_chain is not None or found.status == "rejected"
-    return Approval(
-        approval_id=found.approval_id,
-        id=found.approval_id,
-        type=found.purpose,
-        wallet_id=found.wallet_id,
-        recipient=found.recipient,
-        recipient_address=found.recipient_address,
-        amount=format_usdc(found.amount),
-        currency="USDC",
-        policy_id=found.policy_id,
-        policy_version=found.policy_version,
-        threshold=optional(format_usdc, found.threshold),
-        requested_by=found.requested_by,
-        memo=found.memo,
-        status=cast(ApprovalStatus, found.status),
-        chain_address=found.address,
-        created_at=iso_ms(found.created_at),
-        expires_at=iso_ms(found.expires_at),
-        decided_by=found.decided_by if decided else None,
-        decided_at=optional(iso_ms, found.decided_at) if decided else None,
-    )
+    return Approval.of(found) if decided else Approval.of(found, decided_by=None, decided_at=None)

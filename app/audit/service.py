@@ -17,13 +17,8 @@ async def page(service: Service, principal: Principal, query: ListAuditLog) -> A
     data, unreadable = [], []
     for entry in found.data:
         if isinstance(entry, LogEntry) and entry.action in ACTIONS:
-            data.append(shown(entry))
+            data.append(AuditLogEntry.of(entry))
         else:
             broken = UnreadableEntry(entry.number, "action") if isinstance(entry, LogEntry) else entry
             unreadable.append(UnreadableAuditEntry(number=broken.number, reason=broken.reason))
     return AuditLogPage(data=data, unreadable=unreadable, has_more=found.has_more, next_cursor=found.next_cursor)
-
-
-def shown(entry: LogEntry) -> AuditLogEntry:
-    """Return an entry as clients see it."""
-    return AuditLogEntry(**{**entry.members(), "actor": entry.actor}, hash=entry.hash)

@@ -6,15 +6,12 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.budgets.models import Budget, BudgetConsumption, BudgetHeadroom, BudgetList, CreateBudget, LimitFields
+from app.budgets.models import Budget, BudgetHeadroom, BudgetList, CreateBudget, LimitFields
 from app.chain.consumption import Consumption
 from app.chain.records import RawAccount
 from app.chain.rules import BudgetLimits
 from app.core.errors import ApiError, NotFoundError
 from app.core.identifiers import budget_id, budget_key, new_key
-from app.core.money import format_usdc
-from app.core.timestamps import iso_ms
-from app.projection.differences import shown_limits
 from app.store.attempts import Attempt
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, budgets, put_budget_details
 from app.submission.chain_state import pending_or_missing
@@ -120,31 +117,22 @@ def _consumption(service: Service, account: RawAccount | None) -> Consumption | 
 
 def shown(found: BudgetRecord, spent: Consumption | None = None) -> Budget:
     """Return a budget as clients see it; a closed one has neither consumption nor headroom."""
-    return Budget(
-        budget_id=found.budget_id,
-        id=found.budget_id,
-        name=found.name,
-        **shown_limits(found.limits),
-        consumption=None if spent is None else _consumed(spent),
+    return Budget.of(
+        found,
+        consumption=spent,
         headroom=None if spent is None else _headroom(found.limits, spent),
-        wallet_count=found.wallet_count,
         warnings=[f"{found.unlimited} of its wallets {_UNLIMITED}"] if found.unlimited else [],
-        version=found.version,
-        created_at=iso_ms(found.created_at),
     )
-
-
-def _consumed(spent: Consumption) -> BudgetConsumption:
-    return BudgetConsumption(day=format_usdc(spent.day), month=format_usdc(spent.month), payments_in_hour=spent.hour)
 
 
 def _headroom(limits: BudgetLimits, spent: Consumption) -> BudgetHeadroom:
     def left(limit: int | None, held: int) -> int | None:
         return None if limit is None else max(0, limit - held)
 
-    day, month = left(limits.max_per_day, spent.day), left(limits.max_per_month, spent.month)
-    return BudgetHeadroom(
-        day=None if day is None else format_usdc(day),
-        month=None if month is None else format_usdc(month),
-        payments_in_hour=left(limits.velocity_cap, spent.hour),
+    return BudgetHeadroom.model_validate(
+        {
+            "day": left(limits.max_per_day, spent.day),
+            "month": left(limits.max_per_month, spent.month),
+            "payments_in_hour": left(limits.velocity_cap, spent.hour),
+        }
     )

@@ -3,12 +3,21 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from app.api.fields import (
     Amount,
     Body,
+    ChainTime,
     EscrowId,
     IdempotencyKey,
     Identifier,
@@ -17,6 +26,7 @@ from app.api.fields import (
     Page,
     Recipient,
     ResponseBody,
+    Source,
     Text,
     Time,
     TransactionId,
@@ -24,6 +34,7 @@ from app.api.fields import (
     WalletId,
 )
 from app.api.money_body import MoneyBody
+from app.chain.escrow_instructions import PROOF_KINDS
 
 #: Limits of the time that the receiver has, in seconds, as in the program.
 MIN_TIMEOUT, MAX_TIMEOUT, DEFAULT_TIMEOUT = 60, 2_592_000, 3_600
@@ -56,8 +67,18 @@ Url = Annotated[
     AfterValidator(_url),
     WithJsonSchema({"type": "string", "maxLength": _MAX_URL, "pattern": _URL}),
 ]
+#: A hash from its hexadecimal digits.
+HexHash = Annotated[str, BeforeValidator(lambda digits: f"sha256:{digits}")]
 #: Longer than any proof; what is malformed below this length is an `invalid_proof`.
 Proof = Annotated[str, StringConstraints(max_length=512)]
+
+
+def _proof_type(kind: int | None) -> str | None:
+    return None if kind is None else PROOF_KINDS[kind]
+
+
+def _proof_types(kinds: int) -> list[str]:
+    return [name for kind, name in enumerate(PROOF_KINDS) if kinds >> kind & 1]
 
 
 class CreateEscrow(MoneyBody):
@@ -141,36 +162,36 @@ class ListEscrows(Page):
 class Dispute(ResponseBody):
     """A dispute. `raised_by` is a wallet, or an address if it was raised past the service."""
 
-    reason: str | None
-    evidence: str | None
+    reason: Annotated[str | None, Source("dispute_reason")]
+    evidence: Annotated[HexHash | None, Source("evidence_hash")]
     raised_by: str | None
     raised_at: Time
-    tx_signature: str
+    tx_signature: Annotated[str, Source("dispute_signature")]
 
 
 class Escrow(ResponseBody):
     """An escrow with everything known about it."""
 
     escrow_id: EscrowId
-    id: EscrowId
-    from_wallet: WalletId
+    id: Annotated[EscrowId, Source("escrow_id")]
+    from_wallet: Annotated[WalletId, Source("wallet_id")]
     to_wallet: str
     amount: Usdc
     currency: str
     status: EscrowStatus
-    chain_address: str
-    expires_at: Time
+    chain_address: Annotated[str, Source("address")]
+    expires_at: Annotated[ChainTime, Source("deadline")]
     created_at: Time
     tx_id: TransactionId | None
-    tx_signature: str | None
-    task_hash: str
+    tx_signature: Annotated[str | None, Source("signature")]
+    task_hash: HexHash
     task_description: str | None
-    expected_output_hash: str | None
-    proof_types: list[ProofType]
-    released_amount: Usdc | None
-    refunded_amount: Usdc | None
-    proof_type: ProofType | None
-    output_hash: str | None
+    expected_output_hash: Annotated[HexHash | None, Source("expected_output")]
+    proof_types: Annotated[list[ProofType], BeforeValidator(_proof_types), Source("proof_kinds")]
+    released_amount: Annotated[Usdc | None, Source("released")]
+    refunded_amount: Annotated[Usdc | None, Source("refunded")]
+    proof_type: Annotated[ProofType | None, BeforeValidator(_proof_type), Source("proof_kind")]
+    output_hash: HexHash | None
     output_url: str | None
     dispute: Dispute | None
     settled_at: Time | None

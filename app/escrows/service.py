@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import cast
 
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
@@ -15,8 +14,6 @@ from app.chain.addresses import parse_address
 from app.chain.escrow_instructions import PROOF_KINDS, output_commitment
 from app.core.errors import NotFoundError, UnavailableError
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id
-from app.core.money import format_usdc
-from app.core.timestamps import iso, iso_ms
 from app.core.transaction_types import ESCROW_LOCK
 from app.escrows.models import (
     MAX_TIMEOUT,
@@ -24,9 +21,7 @@ from app.escrows.models import (
     Dispute,
     Escrow,
     EscrowPage,
-    EscrowStatus,
     ListEscrows,
-    ProofType,
 )
 from app.payments.expenses import ExpenseRequest
 from app.payments.late_refusal import late_refusal
@@ -219,7 +214,7 @@ async def page(service: Service, principal: Principal, query: ListEscrows) -> Es
     found = await service.db.read(
         lambda conn: escrows(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
     )
-    return EscrowPage.of(found, lambda one: shown(one, principal))
+    return EscrowPage.showing(found, lambda one: shown(one, principal))
 
 
 async def queue(service: Service, principal: Principal, *, limit: int) -> list[Escrow]:
@@ -235,31 +230,13 @@ def shown(found: EscrowRecord, reader: Principal) -> Escrow:
     claim the money.
     """
     hidden = reader.wallet_id not in {None, found.wallet_id} and found.settled_at is None
-    return Escrow(
-        escrow_id=found.escrow_id,
-        id=found.escrow_id,
-        from_wallet=found.wallet_id,
+    values = {"expected_output_hash": None} if hidden else {}
+    return Escrow.of(
+        found,
         to_wallet=found.to,
-        amount=format_usdc(found.amount),
-        currency="USDC",
-        status=cast(EscrowStatus, found.status),
-        chain_address=found.address,
-        expires_at=iso(found.deadline),
-        created_at=iso_ms(found.created_at),
-        tx_id=found.tx_id,
-        tx_signature=found.signature,
-        task_hash=_hash(found.task_hash),
-        task_description=found.task_description,
-        expected_output_hash=None if hidden else optional(_hash, found.expected_output),
-        proof_types=[_proof_type(kind) for kind in range(len(PROOF_KINDS)) if found.proof_kinds >> kind & 1],
-        released_amount=optional(format_usdc, found.released),
-        refunded_amount=optional(format_usdc, found.refunded),
-        proof_type=optional(_proof_type, found.proof_kind),
-        output_hash=optional(_hash, found.output_hash),
-        output_url=found.output_url,
         dispute=_dispute(found),
         settled_at=_moment(found, found.settled_at),
-        settlement_signature=found.settlement_signature,
+        **values,
     )
 
 
@@ -268,27 +245,13 @@ def parse_hash(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix("sha256:"))
 
 
-def _dispute(found: EscrowRecord) -> Dispute | None:
-    moment = _moment(found, found.disputed_at)
-    if moment is None:
-        return None
-    return Dispute(
-        reason=found.dispute_reason,
-        evidence=optional(_hash, found.evidence_hash),
-        raised_by=found.disputed_for or found.disputed_by,
-        raised_at=moment,
-        tx_signature=found.dispute_signature or "",
-    )
-
-
-def _proof_type(kind: int) -> ProofType:
-    return cast(ProofType, PROOF_KINDS[kind])
-
-
-def _hash(digest: str) -> str:
-    return f"sha256:{digest}"
-
-
-def _moment(found: EscrowRecord, seconds: int | None) -> str | None:
+def _moment(found: EscrowRecord, seconds: int | None) -> int | None:
     # The chain's clock counts whole seconds; nothing happens before the escrow was requested.
-    return None if seconds is None else iso_ms(max(seconds * 1000, found.created_at))
+    return None if seconds is None else max(seconds * 1000, found.created_at)
+
+
+def _dispute(found: EscrowRecord) -> Dispute | None:
+    if found.disputed_at is None:
+        return None
+    moment = _moment(found, found.disputed_at)
+    return Dispute.of(found, raised_by=found.disputed_for or found.disputed_by, raised_at=moment)

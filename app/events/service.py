@@ -1,7 +1,6 @@
 """Use cases of events."""
 
 from app.access.keyring import Principal
-from app.core.timestamps import iso_ms
 from app.events.models import Event, EventPage, ListEvents
 from app.store.feed import FeedEvent, FeedFilter, feed
 from app.submission.context import Service
@@ -25,7 +24,7 @@ async def page(service: Service, principal: Principal, query: ListEvents) -> Eve
     found = await service.db.read(
         lambda conn: feed(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
     )
-    return EventPage.of(found, _shown)
+    return EventPage.showing(found, _shown)
 
 
 async def newest(service: Service, org: str, wallet_id: str, types: list[str], limit: int) -> list[Event]:
@@ -35,13 +34,5 @@ async def newest(service: Service, org: str, wallet_id: str, types: list[str], l
 
 
 def _shown(found: FeedEvent) -> Event:
-    return Event.model_validate(
-        {
-            **found.payload,
-            "event_id": found.event_id,
-            "event": found.type,
-            "severity": found.severity,
-            "summary": found.summary,
-            "timestamp": iso_ms(found.timestamp),
-        }
-    )
+    shown = {name: getattr(found, name) for name in ("event_id", "severity", "summary", "timestamp")}
+    return Event.model_validate({**found.payload, "event": found.type, **shown})

@@ -88,7 +88,7 @@ def _stored(connection: Connection, export: ExportRecord, slot: int) -> Iterator
     cursor = None
     while True:
         page = transactions(connection, export.org, wanted, limit=_PAGE, cursor=cursor)
-        yield from (row for row in page.data if row.on_chain_slot is None or row.on_chain_slot <= slot)
+        yield from (row for row in page.data if row.slot is None or row.slot <= slot)
         cursor = page.next_cursor
         if cursor is None:
             return

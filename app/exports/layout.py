@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.fields import Violation
+from app.api.error_bodies import Violation
 from app.transactions.models import Transaction
 
 SCOPE_COLUMN = "agent-vault-export "

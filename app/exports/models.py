@@ -14,6 +14,7 @@ from app.api.fields import (
     Moment,
     Page,
     ResponseBody,
+    Source,
     Time,
     WalletId,
 )
@@ -42,17 +43,17 @@ class Export(ResponseBody):
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
     export_id: ExportId
-    id: ExportId
+    id: Annotated[ExportId, Source("export_id")]
     status: ExportStatus
     format: ExportFormat
     wallet_id: WalletId | None
-    from_: Annotated[Time | None, Field(alias="from")]
-    to: Time | None
+    from_: Annotated[Time | None, Field(alias="from"), Source("start")]
+    to: Annotated[Time | None, Source("end")]
     rows: int | None
     download_url: str | None
     estimated_ready_at: Time
     expires_at: Time | None
-    failure_reason: str | None
+    failure_reason: Annotated[str | None, Source("reason")]
     created_at: Time
 
 

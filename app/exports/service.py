@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError
 from app.core.identifiers import random_id
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import now_ms
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
 from app.exports.models import CreateExport, Export, ExportPage, ListExports
@@ -93,7 +93,7 @@ async def page(service: Service, principal: Principal, query: ListExports) -> Ex
     found = await service.db.read(
         lambda conn: export_page(conn, principal.org, principal.wallet_id, limit=query.limit, cursor=query.cursor)
     )
-    return ExportPage.of(found, lambda one: _answer(service, one))
+    return ExportPage.showing(found, lambda one: _answer(service, one))
 
 
 async def find_file(service: Service, export_id: str, expires: str, signature: str) -> Path:
@@ -125,23 +125,10 @@ def _answer(service: Service, found: ExportRecord) -> Export:
     url = None
     if status == "ready" and found.expires_at is not None:
         url = service.part(DownloadLinks).make(found.export_id, until=found.expires_at // 1000)
-    estimated = found.finished_at or max(found.estimated_at, now)
-    return Export(
-        export_id=found.export_id,
-        id=found.export_id,
+    return Export.of(
+        found,
         status=status,
-        format=found.format,
-        wallet_id=found.wallet_id,
-        from_=_time(found.start),
-        to=_time(found.end),
         rows=None if status == "processing" else found.rows,
         download_url=url,
-        estimated_ready_at=iso_ms(estimated),
-        expires_at=_time(found.expires_at),
-        failure_reason=found.reason,
-        created_at=iso_ms(found.created_at),
+        estimated_ready_at=found.finished_at or max(found.estimated_at, now),
     )
-
-
-def _time(moment: int | None) -> str | None:
-    return None if moment is None else iso_ms(moment)

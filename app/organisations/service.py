@@ -7,9 +7,9 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.instructions import Instructions
 from app.chain.records import RawAccount
 from app.core.errors import UnavailableError
-from app.core.money import format_usdc, parse_usdc
+from app.core.money import parse_usdc
 from app.core.paths import ConfigurationError
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import now_ms
 from app.organisations.models import Organization, OrganizationRoles
 from app.store.organisations import Organisation, insert_organisation, organisation, reserve
 from app.submission.changes import carry_out
@@ -114,23 +114,13 @@ async def show(service: Service, principal: Principal) -> Organization:
         raise UnavailableError(
             "chain_unavailable", "The organisation is not on the chain yet. Check again a little later."
         )
-    return Organization(
-        organization_id=found.org_id,
-        organization_address=org,
-        reserve_address=found.reserve,
-        reserve_balance=format_usdc(state.balance),
+    return Organization.of(
+        found,
+        reserve_balance=state.balance,
         program_id=identity.program_id,
-        mint=found.mint,
         cluster=identity.cluster,
         genesis_hash=identity.genesis_hash,
         paused=state.paused,
         authority_attaches=state.authority_attaches,
-        roles=OrganizationRoles(
-            authority=state.authority,
-            operator=state.operator,
-            arbiter=state.arbiter,
-            verifier=state.verifier,
-            fee_payer=str(service.signers.fee_payer_address),
-        ),
-        created_at=iso_ms(found.created_at),
+        roles=OrganizationRoles.of(state, fee_payer=str(service.signers.fee_payer_address)),
     )

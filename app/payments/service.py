@@ -1,16 +1,13 @@
 """Payments: resolved, judged by the program in a simulation, then stored, sent and confirmed."""
 
 from collections.abc import Awaitable, Callable
-from typing import cast
 
 from sqlalchemy import Connection
 
 from app.access.auth import session_key
 from app.access.keyring import Principal
 from app.core.errors import BusinessError
-from app.core.money import format_usdc
-from app.core.timestamps import iso_ms
-from app.core.transaction_types import PAYMENT, TransactionStatus
+from app.core.transaction_types import PAYMENT
 from app.payments._events import append_pending
 from app.payments.expenses import ExpenseRequest
 from app.payments.late_refusal import late_refusal
@@ -21,7 +18,7 @@ from app.recipients.service import resolve
 from app.store.attempts import Attempt
 from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.plan import Outcome, Plan, PlanType
+from app.submission.plan import Plan, PlanType
 from app.submission.program_errors import invalid_recipient
 from app.transactions.models import Payment
 from app.wallets import service as wallets
@@ -71,7 +68,9 @@ async def pay(
             raise await late_refusal(service, payer, outcome)
     # A repetition is told what became of it.
     claim.open_ended = outcome.status == "pending"
-    return _shown(outcome)
+    # The same as the row of the read models, which is not read again for every payment.
+    attempt, slot = outcome.attempt, outcome.slot if outcome.confirmed else None
+    return Payment.of(attempt, status=outcome.status, on_chain_slot=slot, timestamp=attempt.created_at)
 
 
 def _plan(expense: ExpenseRequest) -> Plan:
@@ -86,22 +85,3 @@ def _plan(expense: ExpenseRequest) -> Plan:
             count_opening(conn, wallet.wallet_id)
 
     return expense.plan([*front, payment], store, event_instruction=len(front))
-
-
-def _shown(outcome: Outcome) -> Payment:
-    # The same as the row of the read models, which is not read again for every payment.
-    attempt = outcome.attempt
-    return Payment(
-        tx_id=attempt.tx_id,
-        id=attempt.tx_id,
-        wallet_id=attempt.wallet_id or "",
-        recipient=attempt.recipient or "",
-        amount=format_usdc(attempt.amount),
-        currency="USDC",
-        status=cast(TransactionStatus, outcome.status),
-        tx_signature=attempt.signature,
-        on_chain_slot=outcome.slot if outcome.confirmed else None,
-        policy_triggered=attempt.policy_triggered,
-        memo=attempt.memo,
-        timestamp=iso_ms(attempt.created_at),
-    )

@@ -10,8 +10,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.actors import Actor
-from app.core.timestamps import iso_ms
-from app.policies.models import AuditEntry, AuditLog, Change
+from app.policies.models import AuditEntry, AuditLog
 from app.policies.service import missing
 from app.store.policies import AuditRecord, policy, policy_audit_log, record_policy_edit
 from app.submission.context import Service
@@ -56,12 +55,7 @@ def _is_missing(signature: str | None) -> bool:
 
 def _shown(entry: AuditRecord) -> AuditEntry:
     actor = entry.changed_by or UNKNOWN
-    return AuditEntry(
-        timestamp=iso_ms(entry.timestamp),
-        changed_by=actor.id,
-        actor=actor,
-        changes={name: Change.model_validate(change) for name, change in entry.changes.items()},
-    )
+    return AuditEntry.of(entry, changed_by=actor.id, actor=actor)
 
 
 async def _store_signers(

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from app.api.error_bodies import Violation
 from app.api.fields import (
     Category,
     IdempotencyKey,
@@ -12,11 +13,11 @@ from app.api.fields import (
     PolicyId,
     Recipient,
     ResponseBody,
+    Source,
     Time,
     Timestamp,
     TransactionId,
     Usdc,
-    Violation,
     WalletId,
 )
 from app.api.hosts import Host
@@ -76,7 +77,7 @@ class Policy(ResponseBody):
     """A policy. `version` increases with every change of its rules, and no two policies ever have the same."""
 
     policy_id: PolicyId
-    id: PolicyId
+    id: Annotated[PolicyId, Source("policy_id")]
     name: str
     max_per_tx: Usdc | None
     max_per_day: Usdc | None

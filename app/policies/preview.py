@@ -9,10 +9,8 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.api.fields import Violation
 from app.chain.errors import ChainUnavailable
 from app.chain.rules import Rules
-from app.core.money import format_usdc
 from app.core.paths import program_file
 from app.core.timestamps import iso_ms
 from app.policies import service as policies
@@ -133,14 +131,10 @@ def _judged(
     snapshot: Snapshot, payment: PastPayment, refusal: Sequence[str] | None, as_if: PolicyRecord
 ) -> PreviewedPayment:
     found = None if refusal is None else violation(snapshot.codec, list(refusal), as_if)
-    return PreviewedPayment(
-        tx_id=payment.tx_id,
-        wallet_id=payment.wallet_id,
-        type=payment.type,
+    return PreviewedPayment.of(
+        payment,
         recipient=payment.recipient or payment.recipient_address,
-        amount=format_usdc(payment.amount),
         status="blocked" if payment.status == "blocked" else "confirmed",
         would_be="confirmed" if refusal is None else "blocked",
-        violation=None if found is None else Violation.model_validate(found),
-        timestamp=iso_ms(payment.timestamp),
+        violation=found,
     )

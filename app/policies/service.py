@@ -9,8 +9,6 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.core.errors import ApiError, AuthenticationError, NotFoundError, RequestError
 from app.core.identifiers import new_key, policy_id, policy_key
-from app.core.money import format_usdc
-from app.core.timestamps import iso_ms
 from app.policies.allowlists import Step, draft, is_written, steps, store_texts
 from app.policies.models import ClonePolicy, CreatePolicy, Policy, PolicyList
 from app.policies.terms import NO_TERMS, Terms, apply_changes, require_owners, terms_of, with_recipients
@@ -186,20 +184,6 @@ async def _remaining(
     return _Remaining(steps(service, build, authority, address, version, entries, switch), allowlist)
 
 
-def money(micro: int | None) -> str | None:
-    """Return a limit as clients see it."""
-    return None if micro is None else format_usdc(micro)
-
-
 def shown(found: PolicyRecord) -> Policy:
     """Return a policy as clients see it."""
-    return Policy(
-        policy_id=found.policy_id,
-        id=found.policy_id,
-        name=found.name,
-        **shown_rules(found.rules, found.allowed_recipients),
-        x402_hosts=found.x402_hosts,
-        wallet_count=found.wallet_count,
-        version=found.version,
-        created_at=iso_ms(found.created_at),
-    )
+    return Policy.of(found, **shown_rules(found.rules, found.allowed_recipients))

@@ -1,6 +1,6 @@
 """Recipients as requests and answers."""
 
-from app.api.fields import Body, Category, IdempotencyKey, ListResponse, Page, Recipient, ResponseBody, Time
+from app.api.fields import Body, Category, ChainTime, IdempotencyKey, ListResponse, Page, Recipient, ResponseBody
 
 
 class PutRecipient(Body):
@@ -22,7 +22,7 @@ class RegisteredRecipient(ResponseBody):
     address: str
     domain: str | None
     category: str
-    effective_at: Time
+    effective_at: ChainTime
     warnings: list[str]
 
 

@@ -11,7 +11,6 @@ from app.chain.addresses import domain_hash, parse_address
 from app.chain.rules import CATEGORIES
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError, RequestError, UnavailableError
 from app.core.identifiers import is_id
-from app.core.timestamps import iso
 from app.recipients.domains import DomainResolver, normalise
 from app.recipients.models import ListRecipients, PutRecipient, RecipientPage, RegisteredRecipient
 from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain, recipients
@@ -184,7 +183,7 @@ async def page(service: Service, principal: Principal, query: ListRecipients) ->
     def read(conn: Connection) -> RecipientPage:
         found = recipients(conn, principal.org, limit=query.limit, cursor=query.cursor)
         owners = orgs_of_vaults(conn, [one.address for one in found.data])
-        return RecipientPage.of(found, lambda one: _answer(one, owners))
+        return RecipientPage.showing(found, lambda one: _answer(one, owners))
 
     return await service.db.read(read)
 
@@ -212,11 +211,9 @@ async def _shown(service: Service, found: Recipient) -> RegisteredRecipient:
 def _answer(found: Recipient, owners: Mapping[str, str]) -> RegisteredRecipient:
     """Return a registration; `owners` are the organisations whose vaults are at the addresses."""
     owner = owners.get(found.address)
-    return RegisteredRecipient(
+    return RegisteredRecipient.of(
+        found,
         recipient=found.domain or found.address,
-        address=found.address,
-        domain=found.domain,
         category=CATEGORIES[found.category],
-        effective_at=iso(found.effective_at),
         warnings=[] if owner is None else [_OWN_VAULT if owner == found.org else _FOREIGN_VAULT],
     )

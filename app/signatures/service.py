@@ -210,7 +210,7 @@ async def _answer(service: Service, principal: Principal, attempt: Attempt) -> B
     if attempt.policy_id is not None:
         return await policies.get(service, principal, attempt.policy_id)
     if attempt.wallet_id is not None:
-        return wallets.detail(await wallets.find(service, org, attempt.wallet_id))
+        return wallets.shown(await wallets.find(service, org, attempt.wallet_id))
     if attempt.recipient_address is not None:
         return await recipients.get(service, principal, attempt.recipient_address)
     if attempt.type == "unpause_org":

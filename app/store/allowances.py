@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, delete, func, or_, select, update
 
@@ -27,6 +28,7 @@ class AllowanceRecord:
     signatures of what the delegate sent, null until they were read.
     """
 
+    currency: ClassVar = "USDC"
     allowance_id: str
     org: str
     address: str

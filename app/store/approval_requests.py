@@ -6,7 +6,7 @@ The outcome of a request follows from the chain, unless it is rejected before it
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
@@ -114,6 +114,7 @@ class ApprovalRequest(NewRequest):
     milliseconds.
     """
 
+    currency: ClassVar = "USDC"
     decided_by: Actor | None
     decided_at: int | None
     on_chain: str | None

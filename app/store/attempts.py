@@ -5,7 +5,7 @@ Attempts that move money also appear in the list of transactions as soon as they
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
@@ -37,6 +37,7 @@ class Attempt:
     On a `nonce` it can land until the `nonce_account` is advanced.
     """
 
+    currency: ClassVar = "USDC"
     tx_id: str
     org: str
     type: str

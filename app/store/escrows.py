@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
@@ -49,6 +49,7 @@ class EscrowRecord:
     the chain holds other hashes.
     """
 
+    currency: ClassVar = "USDC"
     escrow_id: str
     org: str
     address: str

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, or_, select, true
 
@@ -22,6 +22,7 @@ from app.store.x402 import paid_status, payloads
 class TransactionRecord:
     """A movement of money, or an attempt at one. `amount` is in micro-USDC."""
 
+    currency: ClassVar = "USDC"
     tx_id: str
     org: str
     wallet_id: str
@@ -30,10 +31,10 @@ class TransactionRecord:
     recipient_address: str | None
     amount: int
     status: TransactionStatus
-    tx_signature: str | None
+    signature: str | None
     instruction_index: int | None
     inner_index: int | None
-    on_chain_slot: int | None
+    slot: int | None
     policy_id: str | None
     policy_triggered: bool
     memo: str | None
@@ -59,8 +60,7 @@ class TransactionFilter:
     x402_host: str | None = None
 
 
-_RENAMED = {"tx_signature": "signature", "on_chain_slot": "slot"}
-_COLUMNS = [table.c[_RENAMED.get(field.name, field.name)].label(field.name) for field in fields(TransactionRecord)]
+_COLUMNS = [table.c[field.name] for field in fields(TransactionRecord)]
 # Built once: building a statement takes longer than executing it.
 _BY_ID = select(*_COLUMNS).where(table.c.tx_id == bindparam("tx_id"), table.c.org == bindparam("org"))
 _FILTERS = [field.name for field in fields(TransactionFilter)]

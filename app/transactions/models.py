@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from app.api.error_bodies import Violation
 from app.api.fields import (
     End,
     Identifier,
@@ -13,10 +14,10 @@ from app.api.fields import (
     PolicyId,
     RecipientText,
     ResponseBody,
+    Source,
     Time,
     TransactionId,
     Usdc,
-    Violation,
     WalletId,
 )
 from app.api.hosts import Host
@@ -44,14 +45,14 @@ class Payment(ResponseBody):
     """A payment as the request for it is answered."""
 
     tx_id: TransactionId
-    id: TransactionId
+    id: Annotated[TransactionId, Source("tx_id")]
     wallet_id: WalletId
     recipient: str
     amount: Usdc
     currency: str
     status: TransactionStatus
-    tx_signature: str | None
-    on_chain_slot: int | None
+    tx_signature: Annotated[str | None, Source("signature")]
+    on_chain_slot: Annotated[int | None, Source("slot")]
     policy_triggered: bool
     memo: str | None
     timestamp: Time
@@ -74,7 +75,7 @@ class Transaction(Payment):
 
     type: TransactionType
     policy_id: PolicyId | None
-    agent_attestation_hash: str | None
+    agent_attestation_hash: Annotated[str | None, Source("attestation_hash")]
     explorer_url_1: str | None
     explorer_url_2: str | None
     violation: Violation | None

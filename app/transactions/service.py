@@ -8,15 +8,12 @@ from urllib.parse import urlencode
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.api.fields import Violation, optional
 from app.chain.addresses import parse_address
 from app.chain.identity import Cluster
 from app.core.errors import NotFoundError
 from app.core.identifiers import is_id
-from app.core.money import format_usdc
 from app.core.pages import RecordPage
 from app.core.settings import Settings
-from app.core.timestamps import iso_ms
 from app.core.transaction_types import ALLOWANCE
 from app.recipients.domains import normalise
 from app.store.allowances import SETTLED, AllowanceRecord, allowances_of_transactions
@@ -25,7 +22,7 @@ from app.store.wallets import wallet
 from app.store.x402 import IssuedPayment, issued_payments_of
 from app.submission.chain_state import pending_or_missing
 from app.submission.context import Service
-from app.transactions.models import ListWalletTransactions, PaidFor, Transaction, TransactionPage
+from app.transactions.models import ListWalletTransactions, Transaction, TransactionPage
 from app.wallets import service as wallets
 from app.wallets.funding import FUND_BATCH, row_ids
 
@@ -72,7 +69,7 @@ async def page(
         return rows, _issued_payments(conn, [row.tx_id for row in rows.data])
 
     found, handed = await service.db.read(read)
-    return TransactionPage.of(found, lambda row: _shown(service, row, handed))
+    return TransactionPage.showing(found, lambda row: _shown(service, row, handed))
 
 
 def _issued_payments(conn: Connection, tx_ids: Collection[str]) -> dict[str, Handed]:
@@ -103,7 +100,7 @@ def _as_paid(row: TransactionRecord, issued: IssuedPayment, allowance: Allowance
             status = "failed"
         else:
             signature = next(iter(allowance.transfers or ()), None)
-    return replace(row, status=status, tx_signature=signature, on_chain_slot=slot)
+    return replace(row, status=status, signature=signature, slot=slot)
 
 
 async def _stored(service: Service, org: str, recipient: str) -> str:
@@ -120,27 +117,13 @@ def shown(
     settings: Settings, cluster: Cluster, row: TransactionRecord, issued: IssuedPayment | None = None
 ) -> Transaction:
     """Return a transaction as the API shows it; ``issued`` is what was handed out to pay for a resource."""
-    link = partial(_explorer, settings, cluster, row.tx_signature)
-    return Transaction(
-        tx_id=row.tx_id,
-        id=row.tx_id,
-        wallet_id=row.wallet_id,
+    link = partial(_explorer, settings, cluster, row.signature)
+    return Transaction.of(
+        row,
         recipient=row.recipient or row.recipient_address or "",
-        amount=format_usdc(row.amount),
-        currency="USDC",
-        status=row.status,
-        tx_signature=row.tx_signature,
-        on_chain_slot=row.on_chain_slot,
-        policy_triggered=row.policy_triggered,
-        memo=row.memo,
-        timestamp=iso_ms(row.timestamp),
-        type=row.type,
-        policy_id=row.policy_id,
-        agent_attestation_hash=row.attestation_hash,
         explorer_url_1=link(settings.explorer_url_1),
         explorer_url_2=link(settings.explorer_url_2),
-        violation=optional(Violation.model_validate, row.violation),
-        x402=None if issued is None else PaidFor(**{name: getattr(issued, name) for name in PaidFor.model_fields}),
+        x402=issued,
     )
 
 

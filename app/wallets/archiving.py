@@ -29,7 +29,7 @@ async def archive(service: Service, principal: Principal, claim: Claim, wallet_i
             await require_no_pending_change(service, principal.org, _CLOSE.waits_for, wallet_id=wallet_id)
             before = await wallets.find_living(service, principal.org, wallet_id)
             await carry_out(service, _archiving(service, principal, before, await _closing(service, before)), claim)
-    return wallets.detail(await wallets.find(service, principal.org, wallet_id))
+    return wallets.shown(await wallets.find(service, principal.org, wallet_id))
 
 
 async def _closing(service: Service, before: WalletRecord) -> Instruction:

@@ -139,12 +139,13 @@ async def withdraw(
     # For `all`, the event tells how much the wallet held.
     row = await service.db.read(lambda conn: transaction(conn, moved.org, moved.tx_id))
     after = await wallets.find(service, principal.org, wallet_id)
-    return Withdrawn(
-        **wallets.detail(after).model_dump(),
+    return Withdrawn.of(
+        after,
+        warnings=wallets.warnings(after),
         transaction_status=outcome.status,
         tx_id=moved.tx_id,
         tx_signature=moved.signature or "",
-        withdrawn_amount=format_usdc(moved.amount if row is None else row.amount),
+        withdrawn_amount=moved.amount if row is None else row.amount,
         org_balance_remaining=await _reserve(service, principal.org),
     )
 
@@ -206,14 +207,12 @@ async def _move(service: Service, claim: Claim, plan_of: Callable[[], Awaitable[
 
 async def _funded(service: Service, outcome: Outcome, wallet_id: str, tx_id: str, amount: int) -> Funded:
     after = await wallets.find(service, outcome.attempt.org, wallet_id)
-    return Funded(
-        wallet_id=wallet_id,
-        id=wallet_id,
+    return Funded.of(
+        after,
         tx_id=tx_id,
         tx_signature=outcome.attempt.signature or "",
         status=outcome.status,
-        funded_amount=format_usdc(amount),
-        usdc_balance=format_usdc(after.balance),
+        funded_amount=amount,
         org_balance_remaining=await _reserve(service, outcome.attempt.org),
     )
 

@@ -18,8 +18,10 @@ from app.api.fields import (
     Page,
     PolicyId,
     ResponseBody,
+    Source,
     TagList,
     Tags,
+    TextOrEmpty,
     Time,
     TransactionId,
     Usdc,
@@ -122,22 +124,22 @@ class AttachedPolicy(ResponseBody):
     """A policy as its wallets show it."""
 
     policy_id: PolicyId
-    id: PolicyId
+    id: Annotated[PolicyId, Source("policy_id")]
     name: str
-    max_per_tx: Usdc | None
-    max_per_day: Usdc | None
-    max_per_month: Usdc | None
+    max_per_tx: Annotated[Usdc | None, Source("rules.max_per_tx")]
+    max_per_day: Annotated[Usdc | None, Source("rules.max_per_day")]
+    max_per_month: Annotated[Usdc | None, Source("rules.max_per_month")]
 
 
 class Wallet(ResponseBody):
     """A wallet in lists and in the answer to its creation."""
 
     wallet_id: WalletId
-    id: WalletId
-    chain_address: str
-    agent_id: str
-    label: str
-    usdc_balance: Usdc
+    id: Annotated[WalletId, Source("wallet_id")]
+    chain_address: Annotated[str, Source("vault")]
+    agent_id: TextOrEmpty
+    label: TextOrEmpty
+    usdc_balance: Annotated[Usdc, Source("balance")]
     policy: AttachedPolicy
     budget_id: BudgetId | None
     warnings: list[str]
@@ -161,12 +163,12 @@ class Funded(ResponseBody):
     """Answer to a funding."""
 
     wallet_id: WalletId
-    id: WalletId
+    id: Annotated[WalletId, Source("wallet_id")]
     tx_id: TransactionId
     tx_signature: str
     status: str
     funded_amount: Usdc
-    usdc_balance: Usdc
+    usdc_balance: Annotated[Usdc, Source("balance")]
     org_balance_remaining: Usdc
 
 

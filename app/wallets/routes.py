@@ -56,7 +56,7 @@ async def list_wallets(call: Call, query: ListWallets) -> WalletPage:
 @operation(tag="wallets", roles=READERS_AND_AGENT, answer=WalletDetail, errors=("wallet_not_found",))
 async def get_wallet(call: Call) -> WalletDetail:
     """Get a wallet."""
-    return wallets.detail(await wallets.find(call.service, call.principal.org, call.path("wallet_id")))
+    return wallets.shown(await wallets.find(call.service, call.principal.org, call.path("wallet_id")))
 
 
 @operation(

@@ -2,7 +2,6 @@
 
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import cast
 
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
@@ -17,8 +16,6 @@ from app.core.errors import (
     RequestError,
 )
 from app.core.identifiers import wallet_id as id_of_wallet
-from app.core.money import format_usdc
-from app.core.timestamps import iso_ms
 from app.policies import service as policies
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry, append
@@ -26,7 +23,6 @@ from app.store.organisations import organisation
 from app.store.wallets import (
     AgentIdTakenError,
     WalletDetails,
-    WalletPolicy,
     WalletRecord,
     delete_wallet_details,
     has_wallet,
@@ -48,14 +44,12 @@ from app.submission.program_errors import business_error, error_name
 from app.wallets._changes import attaching_authority, changes
 from app.wallets.freezing import CHANGES_OF_STATE, FREEZE, UNFREEZE, braked, freeze
 from app.wallets.models import (
-    AttachedPolicy,
     CreateWallet,
     ListWallets,
     UpdateWallet,
     Wallet,
     WalletDetail,
     WalletPage,
-    WalletStatus,
 )
 
 
@@ -111,13 +105,13 @@ async def page(service: Service, principal: Principal, query: ListWallets) -> Wa
     tags = tuple(query.tags)
     if principal.wallet_id is not None:
         own = await find(service, principal.org, principal.wallet_id)
-        shown = query.status in (None, own.status) and set(tags) <= set(own.tags)
-        return WalletPage(data=[_summary(own)] if shown else [], has_more=False, next_cursor=None)
+        wanted = query.status in (None, own.status) and set(tags) <= set(own.tags)
+        return WalletPage(data=[_summary(own)] if wanted else [], has_more=False, next_cursor=None)
     org, now = principal.org, service.clock.seen_ms()
     found = await service.db.read(
         lambda conn: wallets(conn, org, now, status=query.status, tags=tags, limit=query.limit, cursor=query.cursor)
     )
-    return WalletPage.of(found, _summary)
+    return WalletPage.showing(found, _summary)
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateWallet) -> Wallet:
@@ -235,9 +229,9 @@ async def update(
     if body.label is not None or body.tags is not None:
         now = service.clock.seen_ms()
         await service.db.write(lambda conn: _set_details(conn, principal, wallet_id, body, now))
-    shown = await find(service, principal.org, wallet_id)
+    changed = await find(service, principal.org, wallet_id)
     # The chain has confirmed the freeze; the read models may not show it yet.
-    return detail(replace(shown, status="frozen") if freezes else shown)
+    return shown(replace(changed, status="frozen") if freezes else changed)
 
 
 async def _update(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet) -> None:
@@ -286,19 +280,8 @@ def _entry(principal: Principal, wallet_id: str, body: UpdateWallet) -> NewLogEn
     return principal.entry("wallet.unfreeze" if body.status == "active" else "wallet.update", wallet_id, **attached)
 
 
-def _attached_policy(policy: WalletPolicy) -> AttachedPolicy:
-    rules = policy.rules
-    return AttachedPolicy(
-        policy_id=policy.policy_id,
-        id=policy.policy_id,
-        name=policy.name,
-        max_per_tx=policies.money(rules.max_per_tx),
-        max_per_day=policies.money(rules.max_per_day),
-        max_per_month=policies.money(rules.max_per_month),
-    )
-
-
-def _warnings(found: WalletRecord) -> list[str]:
+def warnings(found: WalletRecord) -> list[str]:
+    """Return what lets a wallet use up its budget alone."""
     rules = found.policy.rules
     lacking = {"maxPerDay": rules.max_per_day, "velocityCap": rules.velocity_cap}
     names = [name for name, limit in lacking.items() if limit is None]
@@ -307,29 +290,11 @@ def _warnings(found: WalletRecord) -> list[str]:
     return [f"This wallet can use up its budget alone: its policy has no {' and no '.join(names)}."]
 
 
+def shown(found: WalletRecord) -> WalletDetail:
+    """Return a wallet as the get request shows it."""
+    return WalletDetail.of(found, warnings=warnings(found))
+
+
 def _summary(found: WalletRecord) -> Wallet:
     """Return a wallet as lists show it."""
-    return Wallet(
-        wallet_id=found.wallet_id,
-        id=found.wallet_id,
-        chain_address=found.vault,
-        agent_id=found.agent_id or "",
-        label=found.label or "",
-        usdc_balance=format_usdc(found.balance),
-        policy=_attached_policy(found.policy),
-        budget_id=found.budget_id,
-        warnings=_warnings(found),
-        status=cast(WalletStatus, found.status),
-        tags=list(found.tags),
-        created_at=iso_ms(found.created_at),
-    )
-
-
-def detail(found: WalletRecord) -> WalletDetail:
-    """Return a wallet as the get request shows it."""
-    last = found.last_transaction_at
-    return WalletDetail(
-        **_summary(found).model_dump(),
-        updated_at=iso_ms(found.updated_at),
-        last_transaction_at=None if last is None else iso_ms(last),
-    )
+    return Wallet.of(found, warnings=warnings(found))

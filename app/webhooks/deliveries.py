@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.core.errors import NotFoundError, RequestError
 from app.core.identifiers import EVENT_PREFIX, random_id
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import now_ms
 from app.store.audit import append
 from app.store.deliveries import MAX_ATTEMPTS, DeliveryRecord, delivery, delivery_of, events_between, queue_again
 from app.store.deliveries import deliveries as list_deliveries
@@ -35,7 +35,7 @@ async def page(service: Service, principal: Principal, webhook_id: str, query: L
         found = find(conn, principal.org, webhook_id)
         shown = list_deliveries(conn, found.webhook_id, status=query.status, limit=query.limit, cursor=query.cursor)
         attempts = attempts_of(conn, [one.delivery_id for one in shown.data])
-        return DeliveryPage.of(shown, lambda one: _answer(one, attempts.get(one.delivery_id, ())))
+        return DeliveryPage.showing(shown, lambda one: _answer(one, attempts.get(one.delivery_id, ())))
 
     return await service.db.read(read, in_thread=True)
 
@@ -130,26 +130,4 @@ async def replay(service: Service, principal: Principal, claim: Claim, webhook_i
 
 def _answer(found: DeliveryRecord, attempts: Sequence[DeliveryAttemptRecord]) -> Delivery:
     waits = found.status == "pending" and found.attempts < MAX_ATTEMPTS
-    return Delivery.model_validate(
-        {
-            "delivery_id": found.delivery_id,
-            "id": found.delivery_id,
-            "webhook_id": found.webhook_id,
-            "event_id": found.event_id,
-            "event": found.event,
-            "status": found.status,
-            "queued_at": iso_ms(found.created_at),
-            "next_attempt_at": iso_ms(found.due_at) if waits else None,
-            "attempts": [
-                {
-                    "attempt": one.attempt,
-                    "timestamp": iso_ms(one.started_at),
-                    "status_code": one.status_code,
-                    "error": one.error,
-                    "duration_ms": one.duration,
-                    "response_excerpt": one.excerpt,
-                }
-                for one in attempts
-            ],
-        }
-    )
+    return Delivery.of(found, next_attempt_at=found.due_at if waits else None, attempts=attempts)

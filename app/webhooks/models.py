@@ -20,6 +20,7 @@ from app.api.fields import (
     Moment,
     Page,
     ResponseBody,
+    Source,
     Time,
     WebhookId,
 )
@@ -87,7 +88,7 @@ class Webhook(ResponseBody):
     """A webhook. A degraded one is paused: its queue is kept for 90 days and sent once `status` is set to `enabled`."""
 
     webhook_id: WebhookId
-    id: WebhookId
+    id: Annotated[WebhookId, Source("webhook_id")]
     url: str
     events: list[str]
     status: WebhookStatus
@@ -110,11 +111,11 @@ class DeliveryAttempt(ResponseBody):
     """An attempt: the receiver's response, or why there is none."""
 
     attempt: int
-    timestamp: Time
+    timestamp: Annotated[Time, Source("started_at")]
     status_code: int | None
     error: Literal["timeout", "address_not_allowed", "connection_failed"] | None
-    duration_ms: int
-    response_excerpt: str
+    duration_ms: Annotated[int, Source("duration")]
+    response_excerpt: Annotated[str, Source("excerpt")]
 
 
 class Delivery(ResponseBody):
@@ -124,12 +125,12 @@ class Delivery(ResponseBody):
     """
 
     delivery_id: DeliveryId
-    id: DeliveryId
+    id: Annotated[DeliveryId, Source("delivery_id")]
     webhook_id: WebhookId
     event_id: EventId
     event: str
     status: DeliveryStatus
-    queued_at: Time
+    queued_at: Annotated[Time, Source("created_at")]
     next_attempt_at: Time | None
     attempts: list[DeliveryAttempt]
 

@@ -8,7 +8,7 @@ from app.access.keyring import Principal
 from app.api.fields import Page
 from app.core.errors import BusinessError, NotFoundError
 from app.core.identifiers import random_id
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import now_ms
 from app.store.audit import append
 from app.store.deliveries import has_new_events, queue_new_events, restart
 from app.store.webhooks import (
@@ -48,7 +48,7 @@ async def get(service: Service, principal: Principal, webhook_id: str) -> Webhoo
 async def page(service: Service, principal: Principal, query: Page) -> WebhookPage:
     """Return one page of webhooks, newest first."""
     found = await service.db.read(lambda conn: webhooks(conn, principal.org, limit=query.limit, cursor=query.cursor))
-    return WebhookPage.of(found, _answer)
+    return WebhookPage.showing(found, _answer)
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateWebhook) -> WebhookWithSecret:
@@ -163,21 +163,15 @@ async def rotate(service: Service, principal: Principal, claim: Claim, webhook_i
     return _with_secret(delivery_client, await claim.store(store))
 
 
-def _answer(found: WebhookRecord) -> Webhook:
+def _previous_secret_expires_at(found: WebhookRecord) -> int | None:
     until = found.old_secret_until
-    return Webhook.model_validate(
-        {
-            "webhook_id": found.webhook_id,
-            "id": found.webhook_id,
-            "url": found.url,
-            "events": list(found.events),
-            "status": found.status,
-            "created_at": iso_ms(found.created_at),
-            "updated_at": iso_ms(found.updated_at),
-            "previous_secret_expires_at": iso_ms(until) if until is not None and now_ms() < until else None,
-        }
-    )
+    return until if until is not None and now_ms() < until else None
+
+
+def _answer(found: WebhookRecord) -> Webhook:
+    return Webhook.of(found, previous_secret_expires_at=_previous_secret_expires_at(found))
 
 
 def _with_secret(delivery_client: DeliveryClient, found: WebhookRecord) -> WebhookWithSecret:
-    return WebhookWithSecret(**_answer(found).model_dump(), signing_secret=delivery_client.secret(found))
+    until, secret = _previous_secret_expires_at(found), delivery_client.secret(found)
+    return WebhookWithSecret.of(found, previous_secret_expires_at=until, signing_secret=secret)

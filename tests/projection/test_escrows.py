@@ -221,7 +221,7 @@ async def test_rows_of_both_wallets_have_the_ids_that_their_events_give(history:
         (split, "escrow_release", got, 4 * USDC),
     ):
         shown = where[transaction_id(row.message_hash, row.instruction, row.inner, kind)]
-        assert (shown.type, shown.amount, shown.tx_signature) == (kind, amount, row.signature)
+        assert (shown.type, shown.amount, shown.signature) == (kind, amount, row.signature)
     assert created.inner == ESCROW_EVENT_INNER_INDEX
     locked = sum(row.amount * (1 if row.type == "escrow_lock" else -1) for row in sent.values() if "escrow" in row.type)
     released = sum(row.amount for row in got.values() if row.type == "escrow_release")
@@ -330,7 +330,7 @@ async def test_attempt_is_settled_wherever_its_event_stands(history: History, tm
     db = await history.projected(tmp_path, history.rows, made)
 
     kept = db.read_now(lambda c: attempt(c, made.tx_id))
-    shown = {one.type: one for one in history.rows_of(db, history.sender) if one.tx_signature == row.signature}
+    shown = {one.type: one for one in history.rows_of(db, history.sender) if one.signature == row.signature}
 
     assert kept is not None
     assert kept.status == "confirmed"

@@ -209,7 +209,7 @@ async def test_payment_is_a_transaction_with_its_memo_and_an_event(line: Line) -
     row = line.db.read_now(lambda c: transaction(c, line.org, tx_id))
     assert row is not None
     assert (row.status, row.recipient, row.recipient_address) == ("confirmed", "shop.example", str(line.stage.payee))
-    assert (row.memo, row.amount, row.timestamp, row.tx_signature) == ("lunch", 3 * USDC, NOW, signature)
+    assert (row.memo, row.amount, row.timestamp, row.signature) == ("lunch", 3 * USDC, NOW, signature)
     assert line.db.read_now(lambda c: attempt(c, tx_id)).status == "confirmed"  # type: ignore[union-attr]
     assert line.wallet(vault).balance == 17 * USDC
     assert (line.wallet(vault).last_transaction_at or 0) >= NOW
@@ -222,7 +222,7 @@ async def test_payment_is_a_transaction_with_its_memo_and_an_event(line: Line) -
         "recipient": "shop.example",
     }
     assert event.payload["policy_triggered"] is False
-    assert event.payload["on_chain_slot"] == row.on_chain_slot
+    assert event.payload["on_chain_slot"] == row.slot
 
 
 async def test_funding_and_withdrawal_move_both_balances(line: Line) -> None:
@@ -713,7 +713,7 @@ async def test_rolled_back_transaction_is_undone_and_its_attempt_pending_again(l
     await projector.catch_up()
     shown = db.read_now(lambda c: transaction(c, line.org, tx_id))
     assert shown is not None
-    assert (shown.status, shown.on_chain_slot) == ("pending", None)
+    assert (shown.status, shown.slot) == ("pending", None)
     assert db.read_now(lambda c: attempt(c, tx_id)).status == "pending"  # type: ignore[union-attr]
     signatures = {one.signature for one in db.read_now(lambda c: feed(c, line.org, limit=100)).data}
     assert gone.signature not in signatures

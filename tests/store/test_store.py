@@ -333,7 +333,7 @@ def test_attempt_is_shown_as_a_transaction_at_once_and_settled_once(db: Database
     db.write_now(lambda c: insert_attempt(c, new_attempt(1)))
     shown = db.read_now(lambda c: transaction(c, ORG, "tx_00001"))
     assert shown is not None
-    assert (shown.status, shown.memo, shown.tx_signature, shown.on_chain_slot) == (
+    assert (shown.status, shown.memo, shown.signature, shown.slot) == (
         "pending",
         "lunch",
         "signature-1",
@@ -346,7 +346,7 @@ def test_attempt_is_shown_as_a_transaction_at_once_and_settled_once(db: Database
     kept = db.read_now(lambda c: attempt(c, "tx_00001"))
     assert shown is not None
     assert kept is not None
-    assert (shown.status, shown.on_chain_slot, shown.error) == ("failed", 7, "expired")
+    assert (shown.status, shown.slot, shown.error) == ("failed", 7, "expired")
     assert (kept.status, kept.raw) == ("failed", b"signed")
 
 
