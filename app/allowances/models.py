@@ -12,9 +12,9 @@ from app.api.fields import (
     IdempotencyKey,
     ListResponse,
     Page,
+    ReadFrom,
     RecipientText,
     ResponseBody,
-    Source,
     Time,
     TransactionId,
     Usdc,
@@ -59,7 +59,7 @@ class Allowance(ResponseBody):
     """
 
     allowance_id: AllowanceId
-    id: Annotated[AllowanceId, Source("allowance_id")]
+    id: Annotated[AllowanceId, ReadFrom("allowance_id")]
     wallet_id: WalletId
     amount: Usdc
     currency: str
@@ -68,14 +68,14 @@ class Allowance(ResponseBody):
     destination: Address
     delegate: Address
     reference: str
-    chain_address: Annotated[Address, Source("address")]
-    token_account: Annotated[Address, Source("tokens")]
+    chain_address: Annotated[Address, ReadFrom("address")]
+    token_account: Annotated[Address, ReadFrom("tokens")]
     expires_at: ChainTime
     created_at: Time
     tx_id: TransactionId | None
-    tx_signature: Annotated[str | None, Source("signature")]
-    spent_amount: Annotated[Usdc | None, Source("spent")]
-    returned_amount: Annotated[Usdc | None, Source("returned")]
+    tx_signature: Annotated[str | None, ReadFrom("signature")]
+    spent_amount: Annotated[Usdc | None, ReadFrom("spent")]
+    returned_amount: Annotated[Usdc | None, ReadFrom("returned")]
     settled_at: Time | None
     settlement_signature: str | None
     transfers: list[str] | None

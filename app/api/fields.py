@@ -76,7 +76,7 @@ class Query(_Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReadFrom:
     """Names the attribute of records that a response's field shows, if the two names differ."""
 
     path: str
@@ -107,7 +107,7 @@ def _values(model: type[BaseModel], record: object, **values: Any) -> dict[str, 
 def _reader(model: type[BaseModel], *given: str) -> tuple[Sequence[str], Callable[[object], Sequence[Any]]]:
     """Return the names of the other fields, at least two, and what reads their values at once, as fast as by hand."""
     fields = {name: field.metadata for name, field in model.model_fields.items() if name not in given}
-    paths = [next((one.path for one in fields[name] if isinstance(one, Source)), name) for name in fields]
+    paths = [next((one.path for one in fields[name] if isinstance(one, ReadFrom)), name) for name in fields]
     return tuple(fields), attrgetter(*paths)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from starlette.requests import Request
 
-from app.api.fields import Address, Base64, ResponseBody, Source, Time, TransactionId
+from app.api.fields import Address, Base64, ReadFrom, ResponseBody, Time, TransactionId
 from app.core.errors import RequestError, UnavailableError
 from app.store.attempts import Attempt
 from app.store.unsigned_transactions import UnsignedTransaction, unsigned_transaction
@@ -17,14 +17,14 @@ class AwaitingSignature(ResponseBody):
     `accounts` are the program's accounts that it names, in base64 by address, as the service read them.
     """
 
-    id: Annotated[TransactionId, Source("tx_id")]
+    id: Annotated[TransactionId, ReadFrom("tx_id")]
     status: Literal["awaiting_signature"]
     type: str
-    object: Annotated[str | None, Source("subject")]
-    organization_address: Annotated[Address, Source("org")]
+    object: Annotated[str | None, ReadFrom("subject")]
+    organization_address: Annotated[Address, ReadFrom("org")]
     signer: Address
     nonce_account: Address
-    transaction: Annotated[Base64, Source("raw")]
+    transaction: Annotated[Base64, ReadFrom("raw")]
     accounts: dict[str, str]
     created_at: Time
     expires_at: Time

@@ -14,8 +14,8 @@ from app.api.fields import (
     ListResponse,
     Name,
     Page,
+    ReadFrom,
     ResponseBody,
-    Source,
     Time,
     WalletId,
 )
@@ -62,7 +62,7 @@ class Key(ResponseBody):
     """An API key without the key itself; `hint` is its end. With status `rotated` it works until `revoked_at`."""
 
     key_id: KeyId
-    id: Annotated[KeyId, Source("key_id")]
+    id: Annotated[KeyId, ReadFrom("key_id")]
     role: Role
     wallet_id: WalletId | None
     name: str

@@ -8,8 +8,8 @@ from app.api.fields import (
     ListResponse,
     Page,
     PolicyId,
+    ReadFrom,
     ResponseBody,
-    Source,
     Time,
     Usdc,
     WalletId,
@@ -36,8 +36,8 @@ class Approval(ResponseBody):
     """
 
     approval_id: ApprovalId
-    id: Annotated[ApprovalId, Source("approval_id")]
-    type: Annotated[Purpose, Source("purpose")]
+    id: Annotated[ApprovalId, ReadFrom("approval_id")]
+    type: Annotated[Purpose, ReadFrom("purpose")]
     wallet_id: WalletId
     recipient: str
     recipient_address: str
@@ -49,7 +49,7 @@ class Approval(ResponseBody):
     requested_by: Actor
     memo: str | None
     status: ApprovalStatus
-    chain_address: Annotated[str, Source("address")]
+    chain_address: Annotated[str, ReadFrom("address")]
     created_at: Time
     expires_at: Time
     decided_by: Actor | None

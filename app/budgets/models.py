@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.api.fields import BudgetId, IdempotencyKey, Limit, Name, ResponseBody, Source, Time, Usdc
+from app.api.fields import BudgetId, IdempotencyKey, Limit, Name, ReadFrom, ResponseBody, Time, Usdc
 from app.api.partial_body import PartialBody
 
 
@@ -37,7 +37,7 @@ class BudgetConsumption(ResponseBody):
 
     day: Usdc
     month: Usdc
-    payments_in_hour: Annotated[int, Source("hour")]
+    payments_in_hour: Annotated[int, ReadFrom("hour")]
 
 
 class BudgetHeadroom(ResponseBody):
@@ -52,11 +52,11 @@ class Budget(ResponseBody):
     """A budget. `version` increases with every change of its limits, and no two budgets ever have the same."""
 
     budget_id: BudgetId
-    id: Annotated[BudgetId, Source("budget_id")]
+    id: Annotated[BudgetId, ReadFrom("budget_id")]
     name: str
-    max_per_day: Annotated[Usdc | None, Source("limits.max_per_day")]
-    max_per_month: Annotated[Usdc | None, Source("limits.max_per_month")]
-    velocity_cap: Annotated[int | None, Source("limits.velocity_cap")]
+    max_per_day: Annotated[Usdc | None, ReadFrom("limits.max_per_day")]
+    max_per_month: Annotated[Usdc | None, ReadFrom("limits.max_per_month")]
+    velocity_cap: Annotated[int | None, ReadFrom("limits.velocity_cap")]
     consumption: BudgetConsumption | None
     headroom: BudgetHeadroom | None
     wallet_count: int

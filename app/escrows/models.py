@@ -24,9 +24,9 @@ from app.api.fields import (
     ListResponse,
     Memo,
     Page,
+    ReadFrom,
     Recipient,
     ResponseBody,
-    Source,
     Text,
     Time,
     TransactionId,
@@ -162,35 +162,35 @@ class ListEscrows(Page):
 class Dispute(ResponseBody):
     """A dispute. `raised_by` is a wallet, or an address if it was raised past the service."""
 
-    reason: Annotated[str | None, Source("dispute_reason")]
-    evidence: Annotated[HexHash | None, Source("evidence_hash")]
+    reason: Annotated[str | None, ReadFrom("dispute_reason")]
+    evidence: Annotated[HexHash | None, ReadFrom("evidence_hash")]
     raised_by: str | None
     raised_at: Time
-    tx_signature: Annotated[str, Source("dispute_signature")]
+    tx_signature: Annotated[str, ReadFrom("dispute_signature")]
 
 
 class Escrow(ResponseBody):
     """An escrow with everything known about it."""
 
     escrow_id: EscrowId
-    id: Annotated[EscrowId, Source("escrow_id")]
-    from_wallet: Annotated[WalletId, Source("wallet_id")]
+    id: Annotated[EscrowId, ReadFrom("escrow_id")]
+    from_wallet: Annotated[WalletId, ReadFrom("wallet_id")]
     to_wallet: str
     amount: Usdc
     currency: str
     status: EscrowStatus
-    chain_address: Annotated[str, Source("address")]
-    expires_at: Annotated[ChainTime, Source("deadline")]
+    chain_address: Annotated[str, ReadFrom("address")]
+    expires_at: Annotated[ChainTime, ReadFrom("deadline")]
     created_at: Time
     tx_id: TransactionId | None
-    tx_signature: Annotated[str | None, Source("signature")]
+    tx_signature: Annotated[str | None, ReadFrom("signature")]
     task_hash: HexHash
     task_description: str | None
-    expected_output_hash: Annotated[HexHash | None, Source("expected_output")]
-    proof_types: Annotated[list[ProofType], BeforeValidator(_proof_types), Source("proof_kinds")]
-    released_amount: Annotated[Usdc | None, Source("released")]
-    refunded_amount: Annotated[Usdc | None, Source("refunded")]
-    proof_type: Annotated[ProofType | None, BeforeValidator(_proof_type), Source("proof_kind")]
+    expected_output_hash: Annotated[HexHash | None, ReadFrom("expected_output")]
+    proof_types: Annotated[list[ProofType], BeforeValidator(_proof_types), ReadFrom("proof_kinds")]
+    released_amount: Annotated[Usdc | None, ReadFrom("released")]
+    refunded_amount: Annotated[Usdc | None, ReadFrom("refunded")]
+    proof_type: Annotated[ProofType | None, BeforeValidator(_proof_type), ReadFrom("proof_kind")]
     output_hash: HexHash | None
     output_url: str | None
     dispute: Dispute | None

@@ -13,8 +13,8 @@ from app.api.fields import (
     ListResponse,
     Moment,
     Page,
+    ReadFrom,
     ResponseBody,
-    Source,
     Time,
     WalletId,
 )
@@ -43,17 +43,17 @@ class Export(ResponseBody):
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
     export_id: ExportId
-    id: Annotated[ExportId, Source("export_id")]
+    id: Annotated[ExportId, ReadFrom("export_id")]
     status: ExportStatus
     format: ExportFormat
     wallet_id: WalletId | None
-    from_: Annotated[Time | None, Field(alias="from"), Source("start")]
-    to: Annotated[Time | None, Source("end")]
+    from_: Annotated[Time | None, Field(alias="from"), ReadFrom("start")]
+    to: Annotated[Time | None, ReadFrom("end")]
     rows: int | None
     download_url: str | None
     estimated_ready_at: Time
     expires_at: Time | None
-    failure_reason: Annotated[str | None, Source("reason")]
+    failure_reason: Annotated[str | None, ReadFrom("reason")]
     created_at: Time
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, StrictBool
 
-from app.api.fields import Address, Body, IdempotencyKey, ResponseBody, Source, Time, Usdc
+from app.api.fields import Address, Body, IdempotencyKey, ReadFrom, ResponseBody, Time, Usdc
 from app.chain.identity import Cluster
 
 
@@ -21,9 +21,9 @@ class OrganizationRoles(ResponseBody):
 class Organization(ResponseBody):
     """An organisation, and the chain, program and mint that its money is on."""
 
-    organization_id: Annotated[str, Source("org_id")]
-    organization_address: Annotated[Address, Source("org")]
-    reserve_address: Annotated[Address, Source("reserve")]
+    organization_id: Annotated[str, ReadFrom("org_id")]
+    organization_address: Annotated[Address, ReadFrom("org")]
+    reserve_address: Annotated[Address, ReadFrom("reserve")]
     reserve_balance: Usdc
     program_id: Address
     mint: Address

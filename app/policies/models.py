@@ -11,9 +11,9 @@ from app.api.fields import (
     Limit,
     Name,
     PolicyId,
+    ReadFrom,
     Recipient,
     ResponseBody,
-    Source,
     Time,
     Timestamp,
     TransactionId,
@@ -77,7 +77,7 @@ class Policy(ResponseBody):
     """A policy. `version` increases with every change of its rules, and no two policies ever have the same."""
 
     policy_id: PolicyId
-    id: Annotated[PolicyId, Source("policy_id")]
+    id: Annotated[PolicyId, ReadFrom("policy_id")]
     name: str
     max_per_tx: Usdc | None
     max_per_day: Usdc | None

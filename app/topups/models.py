@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.api.fields import Amount, Body, IdempotencyKey, Limit, ResponseBody, Source, Time, Usdc, WalletId
+from app.api.fields import Amount, Body, IdempotencyKey, Limit, ReadFrom, ResponseBody, Time, Usdc, WalletId
 from app.store.topups import MAX_AMOUNT
 
 
@@ -44,7 +44,7 @@ class TopupRule(ResponseBody):
     """A wallet's auto-topup rule; an amount that is not set is null."""
 
     wallet_id: WalletId
-    id: Annotated[WalletId, Source("wallet_id")]
+    id: Annotated[WalletId, ReadFrom("wallet_id")]
     enabled: bool
     trigger_below: Usdc | None
     topup_amount: Usdc | None

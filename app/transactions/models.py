@@ -12,9 +12,9 @@ from app.api.fields import (
     Moment,
     Page,
     PolicyId,
+    ReadFrom,
     RecipientText,
     ResponseBody,
-    Source,
     Time,
     TransactionId,
     Usdc,
@@ -45,14 +45,14 @@ class Payment(ResponseBody):
     """A payment as the request for it is answered."""
 
     tx_id: TransactionId
-    id: Annotated[TransactionId, Source("tx_id")]
+    id: Annotated[TransactionId, ReadFrom("tx_id")]
     wallet_id: WalletId
     recipient: str
     amount: Usdc
     currency: str
     status: TransactionStatus
-    tx_signature: Annotated[str | None, Source("signature")]
-    on_chain_slot: Annotated[int | None, Source("slot")]
+    tx_signature: Annotated[str | None, ReadFrom("signature")]
+    on_chain_slot: Annotated[int | None, ReadFrom("slot")]
     policy_triggered: bool
     memo: str | None
     timestamp: Time
@@ -75,7 +75,7 @@ class Transaction(Payment):
 
     type: TransactionType
     policy_id: PolicyId | None
-    agent_attestation_hash: Annotated[str | None, Source("attestation_hash")]
+    agent_attestation_hash: Annotated[str | None, ReadFrom("attestation_hash")]
     explorer_url_1: str | None
     explorer_url_2: str | None
     violation: Violation | None

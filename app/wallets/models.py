@@ -17,8 +17,8 @@ from app.api.fields import (
     NewIdentifier,
     Page,
     PolicyId,
+    ReadFrom,
     ResponseBody,
-    Source,
     TagList,
     Tags,
     TextOrEmpty,
@@ -124,22 +124,22 @@ class AttachedPolicy(ResponseBody):
     """A policy as its wallets show it."""
 
     policy_id: PolicyId
-    id: Annotated[PolicyId, Source("policy_id")]
+    id: Annotated[PolicyId, ReadFrom("policy_id")]
     name: str
-    max_per_tx: Annotated[Usdc | None, Source("rules.max_per_tx")]
-    max_per_day: Annotated[Usdc | None, Source("rules.max_per_day")]
-    max_per_month: Annotated[Usdc | None, Source("rules.max_per_month")]
+    max_per_tx: Annotated[Usdc | None, ReadFrom("rules.max_per_tx")]
+    max_per_day: Annotated[Usdc | None, ReadFrom("rules.max_per_day")]
+    max_per_month: Annotated[Usdc | None, ReadFrom("rules.max_per_month")]
 
 
 class Wallet(ResponseBody):
     """A wallet in lists and in the answer to its creation."""
 
     wallet_id: WalletId
-    id: Annotated[WalletId, Source("wallet_id")]
-    chain_address: Annotated[str, Source("vault")]
+    id: Annotated[WalletId, ReadFrom("wallet_id")]
+    chain_address: Annotated[str, ReadFrom("vault")]
     agent_id: TextOrEmpty
     label: TextOrEmpty
-    usdc_balance: Annotated[Usdc, Source("balance")]
+    usdc_balance: Annotated[Usdc, ReadFrom("balance")]
     policy: AttachedPolicy
     budget_id: BudgetId | None
     warnings: list[str]
@@ -163,12 +163,12 @@ class Funded(ResponseBody):
     """Answer to a funding."""
 
     wallet_id: WalletId
-    id: Annotated[WalletId, Source("wallet_id")]
+    id: Annotated[WalletId, ReadFrom("wallet_id")]
     tx_id: TransactionId
     tx_signature: str
     status: str
     funded_amount: Usdc
-    usdc_balance: Annotated[Usdc, Source("balance")]
+    usdc_balance: Annotated[Usdc, ReadFrom("balance")]
     org_balance_remaining: Usdc
 
 

@@ -19,8 +19,8 @@ from app.api.fields import (
     ListResponse,
     Moment,
     Page,
+    ReadFrom,
     ResponseBody,
-    Source,
     Time,
     WebhookId,
 )
@@ -88,7 +88,7 @@ class Webhook(ResponseBody):
     """A webhook. A degraded one is paused: its queue is kept for 90 days and sent once `status` is set to `enabled`."""
 
     webhook_id: WebhookId
-    id: Annotated[WebhookId, Source("webhook_id")]
+    id: Annotated[WebhookId, ReadFrom("webhook_id")]
     url: str
     events: list[str]
     status: WebhookStatus
@@ -111,11 +111,11 @@ class DeliveryAttempt(ResponseBody):
     """An attempt: the receiver's response, or why there is none."""
 
     attempt: int
-    timestamp: Annotated[Time, Source("started_at")]
+    timestamp: Annotated[Time, ReadFrom("started_at")]
     status_code: int | None
     error: Literal["timeout", "address_not_allowed", "connection_failed"] | None
-    duration_ms: Annotated[int, Source("duration")]
-    response_excerpt: Annotated[str, Source("excerpt")]
+    duration_ms: Annotated[int, ReadFrom("duration")]
+    response_excerpt: Annotated[str, ReadFrom("excerpt")]
 
 
 class Delivery(ResponseBody):
@@ -125,12 +125,12 @@ class Delivery(ResponseBody):
     """
 
     delivery_id: DeliveryId
-    id: Annotated[DeliveryId, Source("delivery_id")]
+    id: Annotated[DeliveryId, ReadFrom("delivery_id")]
     webhook_id: WebhookId
     event_id: EventId
     event: str
     status: DeliveryStatus
-    queued_at: Annotated[Time, Source("created_at")]
+    queued_at: Annotated[Time, ReadFrom("created_at")]
     next_attempt_at: Time | None
     attempts: list[DeliveryAttempt]
 
