@@ -7,12 +7,14 @@ import ast
 import re
 import tomllib
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 _APP = sorted((ROOT / "app").rglob("*.py"))
+_PYTHON = [*_APP, *sorted((ROOT / "indexer").rglob("*.py")), *sorted((ROOT / "idl").rglob("*.py"))]
 _TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 _DOCUMENTS = [
     ROOT / "ARCHITECTURE.md",
@@ -65,7 +67,19 @@ def test_architecture_shows_the_layers_and_purposes_of_packages() -> None:
 
 
 def test_no_import_is_hidden_from_the_layers() -> None:
-    assert [_name(path) for path in _APP if "TYPE_CHECKING" in path.read_text()] == []
+    assert [_name(path) for path in _PYTHON if "TYPE_CHECKING" in path.read_text()] == []
+
+
+def test_no_modules_import_each_other() -> None:
+    modules = {_name(path).removesuffix(".py").replace("/", ".").removesuffix(".__init__"): path for path in _PYTHON}
+    graph: dict[str, set[str]] = {module: set() for module in modules}
+    for module, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names = (f"{node.module}.{one.name}" for one in node.names)
+                graph[module] |= {name if name in modules else str(node.module) for name in names}
+
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_sql_is_written_by_the_store_the_projection_and_the_indexer_alone() -> None:
