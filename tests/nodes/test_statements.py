@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ _MOST_ALONE, _MOST_TOGETHER = {False: 20, True: 24}, 10
 _MOST_COMMITS = {False: 2, True: 3}
 """Commits of a payment alone: the attempt, the event with the read models, and the answer under the idempotency key."""
 
+_TRIES = 25
 _FRAME = ("BEGIN", "COMMIT", "ROLLBACK")
 
 
@@ -68,6 +69,12 @@ def _counted() -> Iterator[Counted]:
         yield found
 
 
+def _is_cheap(alone: Sequence[tuple[int, int]], *, keyed: bool) -> bool:
+    """Return whether one payment kept each limit."""
+    statements, commits = zip(*alone, strict=True)
+    return min(statements) <= _MOST_ALONE[keyed] and min(commits) <= _MOST_COMMITS[keyed]
+
+
 async def test_payment_takes_few_statements_and_commits(cluster: Cluster, template: str, tmp_path: Path) -> None:
     url = SecretStr(cluster.url(cluster.database(template)))
     with _counted() as found:
@@ -82,15 +89,14 @@ async def test_payment_takes_few_statements_and_commits(cluster: Cluster, templa
             for _ in range(3):
                 await pay(wallets[0])
 
-            # Alone: the best of several, for what the service does by itself meanwhile counts, too
+            # Alone: the best of several, because the service's own work counts too, and there is more of it under load.
             for keyed in (False, True):
-                alone = []
-                for _ in range(5):
+                alone: list[tuple[int, int]] = []
+                while not alone or (len(alone) < _TRIES and not _is_cheap(alone, keyed=keyed)):
                     found.reset()
                     assert await pay(wallets[0], keyed=keyed) == "confirmed"
                     alone.append((found.statements, found.commits))
-                assert min(statements for statements, _ in alone) <= _MOST_ALONE[keyed], alone
-                assert min(commits for _, commits in alone) <= _MOST_COMMITS[keyed], alone
+                assert _is_cheap(alone, keyed=keyed), alone
 
             # Together
             found.reset()
