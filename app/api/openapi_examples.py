@@ -11,6 +11,7 @@ _HASH = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 _VAULT = "GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2"
 _SIGNATURE = "GSVddtw6XXirvwr1T9Ncu189Cupiqg9SVbQZn5waWQg9R2vZ4aawVtCwYpCzNa7pstBu79s3s9LT2fwkX3hv3fX"
 _CURSOR = "eyJhZnRlciI6MTAyNH0"
+_DOCS = "http://127.0.0.1:8402/docs/errors/policy_violation"
 
 #: Request bodies by operation.
 BODIES: Mapping[str, dict[str, Any]] = {
@@ -77,7 +78,7 @@ POLICY_VIOLATION: Mapping[str, Any] = PolicyViolationError(
     wallet_id=_WALLET,
     policy_id=_POLICY,
     tx_id="tx_KiEQfkf6fLwrUKr9MX11QZ",
-).envelope(docs="/docs/errors/policy_violation", request_id="req_NaLTW5KRAT7GNcwLfd2Mhr")
+).envelope(docs=_DOCS, request_id="req_NaLTW5KRAT7GNcwLfd2Mhr")
 
 #: Identifiers by their prefix.
 IDENTIFIERS: Mapping[str, str] = {
@@ -151,7 +152,7 @@ VALUES: Mapping[str, Any] = {
     "currency": "USDC",
     "cursor": _CURSOR,
     "details": {"label": "Shopping agent"},
-    "docs": "http://127.0.0.1:8402/docs/errors/policy_violation",
+    "docs": _DOCS,
     "domain": "shop.example",
     "download_url": "http://127.0.0.1:8402/v1/transactions/exports/exp_5T1wWcHn8sYqL6bVfRk9Jd/download?expires=1777593600",
     "duration_ms": 84,

@@ -5,6 +5,7 @@ An idempotency key has no example: a model that copies one would give two paymen
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -53,3 +54,23 @@ async def test_every_example_is_valid_for_its_schema(world: ServiceWorld) -> Non
         faults += [(place, error.message) for one in schema.get("examples", ()) for error in validator.iter_errors(one)]
 
     assert faults == []
+
+
+async def test_every_link_to_the_documentation_in_an_example_is_absolute(world: ServiceWorld) -> None:
+    document = (await world.client.get("/openapi.json")).json()
+    links = [text for name, text in _texts(document) if name == "docs"]
+
+    assert len(links) > 5
+    assert [link for link in links if not (urlsplit(link).scheme and urlsplit(link).netloc)] == []
+
+
+def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text in the document with the name under which it is."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _texts(one, key)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one, name)
