@@ -3,6 +3,9 @@
 An idempotency key has no example: a model that copies one would give two payments the same key.
 """
 
+import asyncio
+import json
+import shutil
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,11 +13,18 @@ from urllib.parse import urlsplit
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests.support.needs import skip_or_fail
 from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _KEYS = ("idempotencyKey", "Idempotency-Key")
+#: Prints those of the patterns on its input that no regular expression with the flag `u` has.
+_INVALID_PATTERNS = """
+const patterns = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const fails = (one) => { try { new RegExp(one, "u"); return false; } catch { return true; } };
+console.log(JSON.stringify(patterns.filter(fails)));
+"""
 
 
 async def _described(world: ServiceWorld) -> tuple[Json, list[tuple[str, Json, Json]]]:
@@ -56,6 +66,14 @@ async def test_every_example_is_valid_for_its_schema(world: ServiceWorld) -> Non
     assert faults == []
 
 
+async def test_every_pattern_is_valid_in_javascript_with_the_flag_u(world: ServiceWorld) -> None:
+    document = (await world.client.get("/openapi.json")).json()
+    patterns = sorted({text for name, text in _texts(document) if name == "pattern"})
+
+    assert len(patterns) > 20
+    assert await _invalid_in_javascript(["[", *patterns]) == ["["]
+
+
 async def test_every_link_to_the_documentation_in_an_example_is_absolute(world: ServiceWorld) -> None:
     document = (await world.client.get("/openapi.json")).json()
     links = [text for name, text in _texts(document) if name == "docs"]
@@ -74,3 +92,16 @@ def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for one in value:
             yield from _texts(one, name)
+
+
+async def _invalid_in_javascript(patterns: list[str]) -> list[str]:
+    """Return the patterns that Node.js refuses. Without Node.js, skip, or fail if CI=true."""
+    node = shutil.which("node")
+    if node is None:
+        skip_or_fail("needs Node.js")
+    process = await asyncio.create_subprocess_exec(
+        str(node), "-e", _INVALID_PATTERNS, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await asyncio.wait_for(process.communicate(json.dumps(patterns).encode()), 60)
+    invalid: list[str] = json.loads(out)
+    return invalid
