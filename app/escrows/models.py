@@ -67,18 +67,18 @@ Url = Annotated[
     AfterValidator(_url),
     WithJsonSchema({"type": "string", "maxLength": _MAX_URL, "pattern": _URL}),
 ]
-#: A hash from its hexadecimal digits.
-HexHash = Annotated[str, BeforeValidator(lambda digits: f"sha256:{digits}")]
+#: A hash from its hexadecimal digits. As every conversion here, it leaves the values of a stored response as they are.
+HexHash = Annotated[str, BeforeValidator(lambda digits: f"sha256:{digits.removeprefix('sha256:')}")]
 #: Longer than any proof; what is malformed below this length is an `invalid_proof`.
 Proof = Annotated[str, StringConstraints(max_length=512)]
 
 
-def _proof_type(kind: int | None) -> str | None:
-    return None if kind is None else PROOF_KINDS[kind]
+def _proof_type(kind: int | str | None) -> str | None:
+    return PROOF_KINDS[kind] if isinstance(kind, int) else kind
 
 
-def _proof_types(kinds: int) -> list[str]:
-    return [name for kind, name in enumerate(PROOF_KINDS) if kinds >> kind & 1]
+def _proof_types(kinds: int | list[str]) -> list[str]:
+    return kinds if isinstance(kinds, list) else [name for kind, name in enumerate(PROOF_KINDS) if kinds >> kind & 1]
 
 
 class CreateEscrow(MoneyBody):
