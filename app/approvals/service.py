@@ -107,10 +107,10 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
 
 def is_unusable(service: Service, refused: SimulationFailedError) -> bool:
     """Whether a simulation failed because of the approval: it is used up, or gone in a way the read models lack."""
-    return _is_rolled_back(refused) or error_name(service.codec, refused) in _UNUSABLE
+    return _lacks_account(refused) or error_name(service.codec, refused) in _UNUSABLE
 
 
-def _is_rolled_back(refused: SimulationFailedError) -> bool:
+def _lacks_account(refused: SimulationFailedError) -> bool:
     """Whether an instruction failed without a program's own error, as it does for a missing account."""
     return refused.simulation.failed_instruction is not None and refused.simulation.custom_error is None
 
@@ -276,7 +276,7 @@ async def _submit(service: Service, claim: Claim, found: ApprovalRequest, plan: 
     try:
         await submit(service, plan, claim)
     except SimulationFailedError as refused:
-        if _is_rolled_back(refused):
+        if _lacks_account(refused):
             # A payment has just used the approval.
             raise ConflictError("idempotency_in_progress", _AT_ONCE) from None
         await service.catch_up()

@@ -110,7 +110,7 @@ class PolicyBacktest:
     ) -> Iterator[tuple[PastPayment, list[str] | None]]:
         """Replay a wallet's payments in their order and yield those since a time in Unix milliseconds.
 
-        Each comes with the log of its refusal, or None when it passes. Raises ReplayError.
+        Each comes with the log of its refusal, or None when it passes. Raises BacktestError.
         """
         self._set_time(past[0].timestamp // 1000)
         vault, policy, counter = self._create_vault(wallet_id), self._old, 0

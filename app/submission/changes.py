@@ -28,8 +28,9 @@ async def submit(
     """Submit a change and return its confirmed outcome; a wallet's payments wait meanwhile.
 
     A change that ``overtakes`` does not wait for the payments that are being sent. ``nonce_account`` is the one to use
-    if the authority signs elsewhere: then this raises AwaitingSignatureError. Raises RefusedError if the simulation
-    fails, and the API's error if the change failed, is not confirmed yet, or needs no signature that the request wants.
+    if the authority signs elsewhere: then this raises AwaitingSignatureError. Raises SimulationFailedError if the
+    simulation fails, and the API's error if the change failed, is not confirmed yet, or needs no signature that the
+    request wants.
     """
     if plan.authority is None:
         refuse_unneeded_offline(claim)

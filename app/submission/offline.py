@@ -101,7 +101,7 @@ def refuse_unneeded_offline(claim: Claim, *, field: str | None = None) -> None:
 async def require_local_signers(service: Service, plan: Plan, claim: Claim, nonce_account: str | None = None) -> None:
     """Return if the plan's signers are all here; otherwise store its transaction and raise AwaitingSignatureError.
 
-    ``nonce_account`` names the nonce to use, even if another transaction needs it. Raises RefusedError if the
+    ``nonce_account`` names the nonce to use, even if another transaction needs it. Raises SimulationFailedError if the
     simulation fails, and ``too_many_unsigned_transactions``.
     """
     if plan.authority is None or plan.authority.key is not None:

@@ -92,9 +92,10 @@ class Submitter(Outcomes):
     async def send(self, plan: Plan, claim: Claim) -> Outcome:
         """Simulate, store and send, without waiting for the confirmation.
 
-        Raises RefusedError if the simulation fails; then nothing is stored. Raises ``chain_unavailable`` if the chain
-        does not answer; once the transaction is stored, the error names its id. Raises the error of a brake that stops
-        it; then nothing was sent, and what was stored is recorded as failed. Raises what ``claim.admit`` raises.
+        Raises SimulationFailedError if the simulation fails; then nothing is stored. Raises ``chain_unavailable`` if
+        the chain does not answer; once the transaction is stored, the error names its id. Raises the error of a brake
+        that stops it; then nothing was sent, and what was stored is recorded as failed. Raises what ``claim.admit``
+        raises.
         """
         claim.admit()
         self._brake.check(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
@@ -110,8 +111,8 @@ class Submitter(Outcomes):
     async def send_urgently(self, plan: Plan, claim: Claim) -> Outcome:
         """Submit a transaction that must reach the chain at once, also when the database cannot be written.
 
-        It is stored later then, if that is possible once the chain has answered. Raises RefusedError as ``send`` does,
-        and ``storage_unavailable`` for a transaction that was sent and cannot be stored.
+        It is stored later then, if that is possible once the chain has answered. Raises SimulationFailedError as
+        ``send`` does, and ``storage_unavailable`` for a transaction that was sent and cannot be stored.
         """
         attempt = await self._prepare(plan)
         stored = await self._stored_soon(plan, attempt, claim)
@@ -186,7 +187,7 @@ class Submitter(Outcomes):
         return Outcome(found, found.status, found.slot) if found and found.status != "pending" else None
 
     async def _prepare(self, plan: Plan) -> Attempt:
-        """Sign and simulate, and return the attempt to store. Raises RefusedError and the plan's own refusal."""
+        """Sign, simulate and return the attempt. Raises SimulationFailedError and the plan's own refusal."""
         raw, signature, last_height = await self._sign(plan, fresh=False)
         try:
             simulation = await self._chain.simulate(raw)

@@ -47,7 +47,7 @@ def concurrent_change(thing: str) -> ConflictError:
 async def send_versioned(
     request: VersionedChange[Found], thing: str, send: Callable[[Found], Awaitable[Landed]]
 ) -> Landed:
-    """Send a change made from what is current, and made anew when ``send`` raises OutdatedError.
+    """Send a change made from what is current, and made anew when ``send`` raises OutdatedVersionError.
 
     Raises ``version_conflict``.
     """
@@ -65,7 +65,7 @@ async def send_versioned(
 async def submit_versioned(service: Service, plan: Plan, claim: Claim, *, outdated: Collection[str]) -> Outcome:
     """Submit a change and return its confirmed outcome.
 
-    Raises OutdatedError if it was refused, or failed when it landed, with one of these errors of the program.
+    Raises OutdatedVersionError if it was refused, or failed when it landed, with one of these errors of the program.
     """
     failure: SimulationFailedError | Outcome
     try:

@@ -126,7 +126,7 @@ class CallBatcher:
         executor: ThreadPoolExecutor,
         run: Callable[[TimedCall, Sequence[BatchedCall]], Sequence[Any]],
     ) -> None:
-        """``run`` returns for each piece of a batch what it returned, or a `FailedWork`."""
+        """``run`` returns for each piece of a batch what it returned, or a `FailedCall`."""
         self._watch = watch
         self._executor = executor
         self._run = run
