@@ -26,9 +26,9 @@ _SEED_BYTES = 32
 
 
 async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: bool = False) -> Principal:
-    """Return the key's owner and count the request against the rate limit, which the answer's headers show.
+    """Return the caller and count the request against the rate limit. The response headers show the limit.
 
-    A ``brake``, which may have to stop a key's own flood of requests, is counted apart from them. Failed
+    A ``brake`` has a count of its own, because it may have to stop a flood of requests from the same key. Failed
     authentications are counted for the audit log.
 
     Raises ``authentication_failed``, ``invalid_request`` and ``rate_limited``.
@@ -48,7 +48,7 @@ async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: b
 
 
 def client_address(request: Request) -> str | None:
-    """Return the client's address; a proxy that is trusted names it, and may name nonsense."""
+    """Return the client's address, or None if it is not an IP address. A trusted proxy may pass on nonsense."""
     try:
         return None if request.client is None else str(ip_address(request.client.host))
     except ValueError:
@@ -56,11 +56,11 @@ def client_address(request: Request) -> str | None:
 
 
 async def authenticate(request: Request, keys: KeyRing) -> Principal:
-    """Return the key's owner. Raises ``authentication_failed``, and ``invalid_request`` for a header given twice."""
+    """Return the caller. Raises ``authentication_failed``, and ``invalid_request`` for a repeated header."""
     for name in ("Authorization", "Session-Token", "Idempotency-Key"):
         if len(request.headers.getlist(name)) > 1:
-            # A proxy may have checked one of them, and the other would count here.
-            raise RequestError("invalid_request", f"The header {name} is given twice.")
+            # A proxy may have checked one copy, while the other would take effect here.
+            raise RequestError("invalid_request", f"The request repeats the header {name}. Send it once.")
     key = presented_key(request)
     principal = await keys.recognise(key) if key is not None else None
     if principal is None:
@@ -69,7 +69,7 @@ async def authenticate(request: Request, keys: KeyRing) -> Principal:
 
 
 def presented_key(request: Request) -> str | None:
-    """Return the text that the request presents as its API key; None if it presents none."""
+    """Return the text that the request presents as its API key, or None if it has no bearer token."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else None
 
@@ -78,13 +78,15 @@ def authorise(principal: Principal, roles: Collection[Role]) -> None:
     """Require one of the roles. Raises ``insufficient_permissions``."""
     if principal.role not in roles:
         named = " or ".join(", ".join(sorted(roles)).rsplit(", ", 1))
-        raise AuthenticationError("insufficient_permissions", f"This needs a key with the role {named}.")
+        raise AuthenticationError(
+            "insufficient_permissions", f"This operation requires an API key with the role {named}."
+        )
 
 
 def authorise_wallet(principal: Principal, wallet_id: str) -> None:
     """Refuse an agent of another wallet. Raises ``insufficient_permissions``."""
     if principal.wallet_id is not None and principal.wallet_id != wallet_id:
-        raise AuthenticationError("insufficient_permissions", "The key is bound to another wallet.")
+        raise AuthenticationError("insufficient_permissions", "The API key is bound to another wallet.")
 
 
 def encode_token(session: Keypair) -> str:
@@ -104,14 +106,16 @@ def decode_token(token: str) -> Keypair:
 
 
 def session_key(principal: Principal, token: str | None, wallet: WalletRecord, clock: ChainClock) -> Keypair | None:
-    """Return the key that signs for the session, or None when the operator signs instead.
+    """Return the key that signs for the session, or None if the operator signs instead.
 
-    Agents must send a token; other roles may. A token is always checked against the wallet, and its end against the
-    chain's clock. Raises ``session_token_invalid`` and ``session_token_expired``.
+    Agents must send a token; for other roles it is optional. A token must always match the wallet's session
+    authority, and its expiry is compared with the chain's clock.
+
+    Raises ``session_token_invalid`` and ``session_token_expired``.
     """
     if token is None:
         if principal.role == "agent":
-            raise AuthenticationError("session_token_invalid", "An agent's key needs the header Session-Token.")
+            raise AuthenticationError("session_token_invalid", "An agent's API key requires the header Session-Token.")
         return None
     session = decode_token(token)
     if wallet.session_authority is None or str(session.pubkey()) != wallet.session_authority:

@@ -1,4 +1,4 @@
-"""API keys: their format, their recognition and their records."""
+"""API keys: their format, recognition and records."""
 
 import asyncio
 import hashlib
@@ -41,14 +41,14 @@ _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _RANDOM, _CHECKSUM = 30, 6
 _PREFIXES = ("avk_live_", "avk_test_")
 COMMAND_LINE = "command_line"
-"""Id of the actor that is `agent-vault` on the service's own machine."""
+"""Actor id of `agent-vault` commands run on the service's own machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller: who it is, its organisation, its role and, for agents, its wallet.
+    """The caller: its actor, organisation, role and, for agents, wallet.
 
-    ``address`` and ``request_id`` are those of the request, if there is one.
+    ``address`` and ``request_id`` come from the request, if there is one.
     """
 
     actor: Actor
@@ -60,16 +60,16 @@ class Principal:
 
     @property
     def key_id(self) -> str:
-        """The id of the API key, or of whoever asks without one."""
+        """The id of the API key, or of the actor if the caller has no key."""
         return self.actor.id
 
     def entry(self, action: Action, about: str | None = None, **details: Any) -> NewLogEntry:
-        """Return the audit log's entry that this caller did something; ``about`` is the id of its object."""
+        """Return an audit log entry for an action of this caller. ``about`` is the id of the affected object."""
         return NewLogEntry(self.org, action, self.actor, about, self.address, self.request_id, details)
 
 
 def system(org: str, part: str) -> Principal:
-    """Return the part of the service that acts for an organisation without being asked by a key."""
+    """Return the principal of a part of the service that acts for an organisation without an API key."""
     return Principal(Actor("system", part), org, "admin", None)
 
 
@@ -94,7 +94,7 @@ def generate(*, live: bool) -> str:
 
 
 def well_formed(key: str) -> bool:
-    """Return whether a text has the format of a key, checksum included."""
+    """Return True if a text has the format of a key and its checksum matches."""
     if not key.isascii() or not key.startswith(_PREFIXES):
         return False
     body, checksum = key[:-_CHECKSUM], key[-_CHECKSUM:]
@@ -103,7 +103,7 @@ def well_formed(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key, which is shown only once, and its record."""
+    """A new key and its record. The key is shown only once."""
 
     key: str
     record: ApiKey
@@ -111,7 +111,7 @@ class IssuedKey:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
-    """A key's record that is being read: after how many changes of keys, and until when it may be cached."""
+    """A running read of a key's record: the number of key changes before it, and the end of its cache time."""
 
     changes: int
     until: float
@@ -121,9 +121,9 @@ class _Reading:
 class KeyRing:
     """The API keys of a database, recognised by their HMAC-SHA256 under ``secret``.
 
-    A recognised key is cached for ``cache_seconds``, so that not every request reads the database; a key revoked by
+    A recognised key is cached for ``cache_seconds``, which saves a database read per request. A key revoked by
     another process stops working within that time. Times of use stay in memory until ``note_use``. ``clock`` returns
-    the Unix time, ``timer`` the seconds that the cache counts.
+    the Unix time. ``timer`` returns the seconds used for the cache.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class KeyRing:
         return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()
 
     def seal(self, key: str) -> ResponseSeal:
-        """Return what seals and opens the answers that this key asked for."""
+        """Return the seal for responses to requests made with this key."""
         return ResponseSeal(key, self.digest(key))
 
     async def recognise(self, key: str) -> Principal | None:
@@ -165,7 +165,7 @@ class KeyRing:
                 return None
             principal = Principal(Actor("key", found.key_id), found.org, _role(found), found.wallet_id)
             cached = (reading.until, found, principal)
-            # A key that was revoked while it was read must not come back.
+            # Do not cache a record if keys changed during the read: this one may have been revoked.
             if reading.changes == self._changes:
                 self._cache[digest] = cached
         _, record, principal = cached
@@ -176,19 +176,19 @@ class KeyRing:
         return principal
 
     def _reading_of(self, digest: str) -> _Reading:
-        """Return the reading of a key's record; requests at the same time share one, as they would what it caches."""
+        """Return the running read of a key's record, or start one. Concurrent requests share it like a cache entry."""
         running = self._readings.get(digest)
         if running is not None and running.changes == self._changes and self._timer() < running.until:
             return running
         record = asyncio.create_task(self._db.read(lambda conn: api_key_by_digest(conn, digest)))
-        # From before the reading: what another node revoked after it must not be kept for longer.
+        # The cache time counts from before the read. A key that another node revokes afterwards thus expires in time.
         reading = _Reading(self._changes, self._timer() + self._cache_seconds, record)
         self._readings[digest] = reading
 
         def ended(done: asyncio.Task[ApiKey | None]) -> None:
             if self._readings.get(digest) is reading:
                 del self._readings[digest]
-            # Perhaps nobody waits for it any more.
+            # Retrieve the exception, because all requests waiting for the read may be gone.
             if not done.cancelled():
                 done.exception()
 
@@ -202,12 +202,12 @@ class KeyRing:
             await self._db.write(lambda conn: touch_api_keys(conn, used))
 
     def issue(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> IssuedKey:
-        """Make a key. It works once its record is stored.
+        """Create a key. It works once its record is stored.
 
-        Raises ValueError when an agent's key names no wallet, or another role's key names one.
+        Raises ValueError if an agent's key has no wallet, or a key of another role has one.
         """
         if (role == "agent") != (wallet_id is not None):
-            raise ValueError("an agent key needs a wallet, keys of other roles must not name one")
+            raise ValueError("an agent key requires a wallet, keys of other roles must not have one")
         key = generate(live=live)
         record = ApiKey(
             key_id=random_id("key_"),
@@ -232,16 +232,17 @@ class KeyRing:
         live: bool,
         idempotency_key: str | None = None,
     ) -> IssuedKey:
-        """Make a key for the organisation of ``by`` and store its record. Raises ValueError as ``issue``."""
+        """Create a key for the organisation of ``by`` and store its record. Raises ValueError like ``issue``."""
         made = self.issue(org=by.org, role=role, wallet_id=wallet_id, name=name, live=live)
         insert_api_key(conn, made.record, idempotency_key=idempotency_key)
         append(conn, by.entry("key.create", made.record.key_id, role=role, wallet_id=wallet_id))
         return made
 
     def reissue(self, conn: Connection, by: Principal, idempotency_key: str, *, live: bool) -> IssuedKey | None:
-        """Replace the text of the key that a request made under this idempotency key; None if it made none.
+        """Replace the text of the key created under this idempotency key. Return None if there is no such key.
 
-        This is for a request that a crash left unanswered: nobody saw the earlier text, and it is not stored.
+        Used for a request without a response because of a crash: its client never received the key's text, and the
+        text is not stored.
         """
         made = api_key_made_under(conn, by.org, idempotency_key)
         if made is None:
@@ -255,9 +256,9 @@ class KeyRing:
     def create(
         self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool, by: str = COMMAND_LINE
     ) -> str:
-        """Make a key, store its record and return the key, which is not stored. Raises ValueError as ``issue``.
+        """Create a key, store its record and return the key. Its text is not stored. Raises ValueError like ``issue``.
 
-        ``by`` is the part of the service that makes it without being asked by a key.
+        ``by`` is the part of the service that creates it without an API key of its own.
         """
         maker = system(org, by)
         return self._db.write_now(lambda conn: self.make(conn, maker, role, wallet_id, name, live=live)).key
@@ -267,7 +268,9 @@ class KeyRing:
         return await self._db.read(lambda conn: api_keys(conn, org))
 
     def revoke(self, conn: Connection, by: Principal, key_id: str, *, again: bool = False) -> ApiKey:
-        """Revoke a key of the organisation of ``by``; ``again``: an earlier run of the request may have done so.
+        """Revoke a key of the organisation of ``by``.
+
+        With ``again``, accept a key that an earlier run of the request may have revoked already.
 
         Raises ``key_not_found``, ``last_admin_key`` and, if the key was already revoked, ``key_not_active``.
         """
@@ -292,7 +295,7 @@ class KeyRing:
         live: bool,
         idempotency_key: str | None = None,
     ) -> IssuedKey:
-        """Store a replacement for a key, which works for ``overlap`` more seconds.
+        """Store a replacement for a key. The old key works for ``overlap`` more seconds.
 
         Raises ``key_not_found`` and, if the key was already revoked or rotated, ``key_not_active``.
         """
@@ -307,7 +310,7 @@ class KeyRing:
         return made
 
     def forget(self) -> None:
-        """Empty the cache; call it after a change was committed."""
+        """Empty the cache. Call it after committing a change of a key."""
         self._cache.clear()
         self._changes += 1
 
@@ -316,7 +319,7 @@ class KeyRing:
 
 
 def status_of(record: ApiKey, now: int) -> KeyStatus:
-    """Return a key's status at the Unix millisecond ``now``; a rotated key works until its `revoked_at`."""
+    """Return a key's status at the Unix millisecond ``now``. A rotated key works until its ``revoked_at``."""
     if record.revoked_at is None:
         return "active"
     return "revoked" if record.revoked_at <= now else "rotated"

@@ -1,6 +1,6 @@
-"""Rate limits: requests by key, failed authentications and begun sign-ins by client address.
+"""Rate limits: requests per API key, failed authentications and started sign-ins per client address.
 
-They are not stored. Of several nodes, each grants its share of a limit.
+Counts are kept in memory only. With several nodes, each node grants its share of a limit.
 """
 
 import ipaddress
@@ -13,14 +13,14 @@ from app.core.errors import RequestError
 from app.core.recent import Recent
 from app.core.settings import Settings
 
-#: Names that a window remembers; beyond that, it forgets the one that was silent for longest.
+#: Names that a window remembers. Beyond that, it forgets the name that has been silent for longest.
 _MAX_NAMES = 10_000
-#: Sign-ins that an address may begin for each that may fail: many people can share an address.
+#: Sign-ins that an address may start per allowed failed authentication. Many people can share an address.
 _BEGUN = 5
 
 
 class SlidingWindow:
-    """Lets each name through at most ``limit`` times in any ``seconds``."""
+    """Lets each name pass at most ``limit`` times in any period of ``seconds`` seconds."""
 
     def __init__(
         self, limit: int, seconds: int, *, clock: Callable[[], float] = time.monotonic, max_names: int = _MAX_NAMES
@@ -34,7 +34,7 @@ class SlidingWindow:
         return len(self._times)
 
     def hit(self, name: str, limit: int) -> tuple[bool, int, int]:
-        """Return whether the name may pass, how often it still may, and in how many seconds one more time.
+        """Count the name and return True if it may pass, its remaining passes, and the seconds until one more.
 
         ``limit`` is this node's share of the limit.
         """
@@ -52,7 +52,7 @@ class SlidingWindow:
 
 
 class Peers:
-    """How many living nodes share the requests, this one included."""
+    """The number of living nodes that share the requests, including this one."""
 
     def __init__(self) -> None:
         self.count = 1
@@ -63,7 +63,7 @@ class Peers:
 
 
 class RateLimits:
-    """Counts requests and refuses those beyond a limit; a limit of 0 in the settings switches it off."""
+    """Counts requests and refuses any beyond a limit. A limit of 0 in the settings switches it off."""
 
     def __init__(
         self, settings: Settings, peers: Peers | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -79,9 +79,9 @@ class RateLimits:
             self._begun = SlidingWindow(_BEGUN * settings.failed_authentications, 60, clock=clock)
 
     def count(self, key_id: str, *, brake: bool = False) -> dict[str, str]:
-        """Count a request of a key and return the answer's headers about the limit. Raises ``rate_limited``.
+        """Count a request of a key and return the response headers about the limit. Raises ``rate_limited``.
 
-        Requests that may be a ``brake`` have the same limit for themselves.
+        Requests that may engage a ``brake`` are counted separately, against a limit of the same size.
         """
         window = self._requests
         if window is None:
@@ -98,12 +98,12 @@ class RateLimits:
         return headers
 
     def failed(self, client: str | None) -> None:
-        """Count a failed authentication of a client's address. Raises ``rate_limited``."""
+        """Count a failed authentication from a client's address. Raises ``rate_limited``."""
         self._admit(self._failures, client, "Too many requests without a valid API key came from this address.")
 
     def begun(self, client: str | None) -> None:
-        """Count a sign-in that begins at a client's address. Raises ``rate_limited``."""
-        self._admit(self._begun, client, "Too many sign-ins were begun from this address. Try again in a minute.")
+        """Count a sign-in started from a client's address. Raises ``rate_limited``."""
+        self._admit(self._begun, client, "Too many sign-ins were started from this address. Try again in a minute.")
 
     def _admit(self, window: SlidingWindow | None, client: str | None, refusal: str) -> None:
         if window is None:
@@ -118,7 +118,7 @@ def _rate_limited(message: str, wait: int, headers: dict[str, str]) -> RequestEr
 
 
 def network_of(client: str | None) -> str:
-    """Return what counts as one client: an IPv4 address, or the IPv6 /64 that belongs to one host."""
+    """Return the network that counts as one client: an IPv4 address, or an IPv6 /64, which belongs to one host."""
     try:
         address = ipaddress.ip_address(client or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Writes the entries of the audit log that have no row to share a transaction with, or must not wait for one."""
+"""Writes audit log entries without a database row to share a transaction with, or too urgent to wait for it."""
 
 import asyncio
 import time
@@ -19,22 +19,22 @@ from app.store.audit import SERVICE, NewLogEntry, append
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds between two looks at what waits for the database.
+#: Seconds between two checks for entries that wait for the database.
 _INTERVAL = 1.0
-#: Seconds for which failed authentications, and the repeats of a refusal, are counted before they are written.
+#: Seconds over which failed authentications and repeats of a refusal are counted before their count is written.
 PERIOD = 60.0
-#: Networks of one count whose failures are told apart, and how many of them its entry names.
+#: Networks counted separately in one period, and the number of them listed in its entry.
 _MAX_NETWORKS, _NAMED = 1_000, 10
-#: Entries that may wait; while the database cannot be written, further refusals are only counted.
+#: Entries that may wait while the database is not writable. Further refusals are only counted.
 _MAX_WAITING = 10_000
 
 
 class Recorder(Periodic):
-    """Queues entries in memory and writes them at once, or as soon as the database can be written again.
+    """Queues entries in memory and writes them immediately, or once the database is writable again.
 
-    Nobody waits for it. What anybody can cause without limit, failed authentications and refusals, becomes at most one
-    row a minute, and at most one more a minute for each key and operation. ``timer`` returns the seconds that the
-    minutes are counted by.
+    No caller waits for it. Clients can cause failed authentications and refusals without limit, so these are counted.
+    Failed authentications become at most one row a minute. For each key and operation, the first refusal becomes a
+    row, and its repeats become at most one more row a minute. ``timer`` returns the seconds that measure the minutes.
     """
 
     name = "audit"
@@ -56,7 +56,7 @@ class Recorder(Periodic):
         self.wake()
 
     def failed(self, client: str | None) -> None:
-        """Count a request without a valid API key, by the network that it came from."""
+        """Count a request without a valid API key under its client's network."""
         network = network_of(client)
         if not self._failures:
             self._since = now_ms()
@@ -65,7 +65,7 @@ class Recorder(Periodic):
         self._failures[network] += 1
 
     def refused(self, principal: Principal, operation: str, **details: str) -> None:
-        """Record that somebody was refused an operation; its repeats within a minute are counted."""
+        """Record that an operation of the caller was refused. Its repeats within a minute are counted."""
         which = (principal.org, principal.actor, operation, *details.values())
         entry, repeats = self._refused.get(which, (None, 0))
         if entry is not None:
@@ -79,7 +79,7 @@ class Recorder(Periodic):
             self._refused[which] = (entry, 1)
 
     async def stop(self) -> None:
-        """Stop, and write what was counted."""
+        """Stop, and write the queued entries and the counts."""
         await super().stop()
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)
@@ -90,7 +90,7 @@ class Recorder(Periodic):
             _log.error("audit_entries_lost", entries=len(self._waiting), error=str(error))
 
     async def tick(self) -> int:
-        """Write what waits; returns how many entries."""
+        """Write the waiting entries and return their number."""
         if self._timer() - self._began >= PERIOD:
             self._close_period()
         return await self._write()
@@ -101,7 +101,7 @@ class Recorder(Periodic):
                 return 0
             batch, self._waiting = self._waiting, []
             self._writing = asyncio.create_task(self._store(batch), name="audit_write")
-        # A write that is given up half-way may be committed all the same, and its entries would be written twice.
+        # Shielded, because an abandoned write may still commit. Its entries would then be written twice.
         return await asyncio.shield(self._writing)
 
     async def _store(self, batch: list[NewLogEntry]) -> int:
@@ -113,7 +113,7 @@ class Recorder(Periodic):
         return len(batch)
 
     def _close_period(self) -> None:
-        """Queue one entry for the failed authentications and one for each repeated refusal; start a new minute."""
+        """Queue one entry for all failed authentications and one per repeated refusal, and start a new minute."""
         self._began = self._timer()
         failures, self._failures = self._failures, Counter()
         if failures:

@@ -1,4 +1,4 @@
-"""Writes the request log: in batches, after the answers."""
+"""Writes the request log in batches, after the responses."""
 
 import asyncio
 
@@ -17,21 +17,21 @@ _log = structlog.get_logger(__name__)
 _INTERVAL = 1.0
 #: Requests written in one transaction, so that payments do not wait for a large one.
 _BATCH = 500
-#: Requests that may wait for the database; further ones are only counted.
+#: Requests that may wait for the database. Further requests are only counted.
 _MAX_WAITING = 10_000
 _MAX_PATH = 256
 
 
 class RequestLog(Periodic):
-    """Collects in memory what API keys were answered, and writes it about once a second. No request waits for it.
+    """Collects the requests of API keys in memory and writes them about once a second. No request waits for it.
 
-    While the database cannot be written, what does not fit into memory is lost; a log line says how much.
+    While the database is not writable, requests beyond the queue's size are lost. A log line reports their number.
     """
 
     name = "request_log"
 
     def __init__(self, db: Database, *, kept: int) -> None:
-        """With ``kept`` = 0 nothing is collected."""
+        """Collect nothing if ``kept`` is 0."""
         super().__init__(_INTERVAL)
         self._db = db
         self._kept = kept
@@ -40,7 +40,7 @@ class RequestLog(Periodic):
         self._ticking = asyncio.Lock()
 
     def answered(self, scope: Scope, status: int, seconds: float) -> None:
-        """Note a request of the interface that came with a valid API key."""
+        """Queue a request to `/v1/` that was made with a valid API key."""
         principal: Principal | None = scope["state"].get("principal")
         if not self._kept or principal is None or principal.actor.type != "key" or not scope["path"].startswith("/v1/"):
             return
@@ -63,7 +63,7 @@ class RequestLog(Periodic):
         )
 
     async def tick(self) -> int:
-        """Write what waits; returns how many requests."""
+        """Write the waiting requests and return their number."""
         async with self._ticking:
             if self._lost:
                 _log.warning("requests_not_logged", requests=self._lost)
@@ -72,13 +72,13 @@ class RequestLog(Periodic):
             while self._waiting:
                 batch = self._waiting[:_BATCH]
                 await self._db.write(lambda conn, batch=batch: insert_requests(conn, batch))  # type: ignore[misc]
-                # After a write that was given up half-way, the same rows are written again, which changes nothing.
+                # Rows of an abandoned write stay in the queue. Writing the same rows again changes nothing.
                 del self._waiting[: len(batch)]
                 written += len(batch)
             return written
 
     async def stop(self) -> None:
-        """Stop, and write what waits."""
+        """Stop, and write the waiting requests."""
         await super().stop()
         try:
             await self.tick()
@@ -92,5 +92,5 @@ def _wallet_of(scope: Scope) -> str | None:
 
 
 def _printable(path: str) -> str:
-    """Return a text without what a terminal or a database could stumble over."""
+    """Return a text without unprintable characters, which a terminal or a database may not accept."""
     return "".join(one if one.isprintable() else "\ufffd" for one in path)

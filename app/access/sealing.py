@@ -1,4 +1,4 @@
-"""Seals stored answers with secrets under the API key that asked for them."""
+"""Seals stored responses with secrets under the API key that requested them."""
 
 import base64
 
@@ -10,9 +10,10 @@ _PURPOSE = b"agent-vault secret answer\0"
 
 
 class ResponseSeal:
-    """Encrypts a stored answer under a key derived from an API key, of which the service keeps only a digest.
+    """Encrypts a stored response under a key derived from an API key. The service keeps only the API key's digest.
 
-    What is on the disk therefore opens none. ``owner`` is the digest; it says whose answer a record holds.
+    The data on the disk therefore cannot decrypt a response. ``owner`` is the digest. It identifies the API key that
+    a record's response belongs to.
     """
 
     def __init__(self, api_key: str, owner: str) -> None:
@@ -20,18 +21,18 @@ class ResponseSeal:
         self.owner = owner
 
     def seal(self, answer: bytes, record: str) -> str:
-        """Return an answer as it is stored in the named record."""
+        """Return a response encrypted for storage in the named record."""
         return self._cipher(record).encrypt(answer).decode()
 
     def open(self, stored: str, record: str) -> bytes | None:
-        """Return a stored answer; None if it was sealed under another API key or for another record."""
+        """Decrypt a stored response. Return None if it was sealed under another API key or for another record."""
         try:
             return self._cipher(record).decrypt(stored.encode())
         except InvalidToken:
             return None
 
     def _cipher(self, record: str) -> Fernet:
-        # No salt: with the service's secret as the salt, the first step of HKDF would yield the digest that is stored.
+        # No salt: with the service's secret as the salt, HKDF's first step (RFC 5869) would yield the stored digest.
         # An API key has enough randomness of its own.
         derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=_PURPOSE + record.encode()).derive(self._api_key)
         return Fernet(base64.urlsafe_b64encode(derived))

@@ -1,4 +1,4 @@
-"""Transactions signed elsewhere as requests and answers."""
+"""Request and response bodies of transactions signed elsewhere."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ from app.recipients.models import RegisteredRecipient
 from app.wallets.models import WalletDetail
 
 MAX_TEXT = 1644
-"""Characters of the largest transaction in base64."""
+"""Characters of the largest transaction (1,232 bytes) in base64."""
 
 
 class SendSigned(Body):
@@ -24,13 +24,13 @@ class SendSigned(Body):
 
 
 class UnsignedTransactions(ResponseBody):
-    """The transactions that wait for a signature, oldest first."""
+    """The transactions awaiting a signature, oldest first."""
 
     data: list[AwaitingSignature]
 
 
 class WithdrawnTransaction(ResponseBody):
-    """A transaction that is no longer completed, or an advance of its nonce that landed."""
+    """A transaction that the service will not complete any more, or an advance of its nonce that landed."""
 
     id: TransactionId
     status: Literal["withdrawn"]
@@ -41,4 +41,4 @@ class ChangeMade(
         Policy | Budget | WalletDetail | RegisteredRecipient | Organization | PausedOrganisation | WithdrawnTransaction
     ]
 ):
-    """What the change itself answers."""
+    """The response of the change that the transaction makes."""

@@ -1,4 +1,4 @@
-"""Routes of transactions that are signed elsewhere."""
+"""Routes of transactions signed elsewhere."""
 
 from starlette.routing import Route
 
@@ -31,7 +31,7 @@ _LANDING = (
 async def list_unsigned_transactions(call: Call) -> UnsignedTransactions:
     """List the transactions that wait for a signature.
 
-    Oldest first. Each is void 7 days after its creation.
+    Oldest first. A transaction becomes void 7 days after its creation.
     """
     return await signatures.list_all(call.service, call.principal)
 
@@ -40,9 +40,9 @@ async def list_unsigned_transactions(call: Call) -> UnsignedTransactions:
 async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
     """Send a transaction that was signed elsewhere.
 
-    Takes what `agent-vault sign` wrote: the bytes that the service made, signed by the organisation's authority. The
-    service adds its own signatures, simulates the transaction, stores and sends it, and answers as the change itself
-    would. The same transaction sent again gets the same outcome.
+    The body is the output of `agent-vault sign`: the service's transaction, signed by the organisation's authority.
+    The service adds its own signatures, simulates the transaction, stores and sends it. The response is that of the
+    change itself. Sending the same transaction again returns the same outcome.
     """
     return await signatures.send(call.service, call.principal, call.claim, body.transaction)
 
@@ -59,9 +59,10 @@ async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
 async def withdraw_unsigned_transaction(call: Call, _body: EmptyBody) -> WithdrawnTransaction:
     """Withdraw a transaction that waits for a signature.
 
-    The service does not complete it any more: without the fee payer's signature it cannot land. Its nonce is advanced
-    if the authority's key is here, so that it cannot land even with that signature; with `sign=offline` the advance is
-    answered as a transaction to sign. Otherwise the next transaction on its nonce advances it.
+    The service will not complete it any more. Without the fee payer's signature it cannot land. If the service has the
+    authority's key, it also advances the nonce, so that the transaction cannot land even with that signature. With
+    `sign=offline` the response is the advance, as a transaction to sign. Otherwise the next transaction on its nonce
+    account advances the nonce.
     """
     return await signatures.withdraw(call.service, call.principal, call.claim, call.path("id"))
 

@@ -1,4 +1,4 @@
-"""Takes, lists and withdraws transactions that the organisation's authority signs elsewhere."""
+"""Submits, lists and withdraws transactions that the organisation's authority signs elsewhere."""
 
 import base64
 from contextlib import AbstractAsyncContextManager
@@ -53,26 +53,26 @@ from app.wallets import service as wallets
 from idl.transactions import SignedTransaction, parse
 
 _NOT_SIGNED, _VOID = "unsigned_transaction_not_found", "unsigned_transaction_void"
-#: The program's errors for a change that others have overtaken since it was made.
+#: The program's errors for a change that is outdated because other changes landed after its creation.
 _OVERTAKEN = frozenset(
     {
         *("VersionMismatch", "SequenceMismatch", "WrongAllowlist", "AllowlistGap", "AllowlistSealed"),
         *("AllowlistNotSealed", "AllowlistMismatch", "WrongPolicy", "WrongBudget", "BudgetRequired"),
     }
 )
-#: Types of attempts whose `recipient` is the budget that they create or change.
+#: Types of attempts that create or change a budget. Their `recipient` is the budget's id.
 _OF_BUDGETS = frozenset(kind.name for kind in budget_changes.PLAN_TYPES)
 
 
 async def list_all(service: Service, principal: Principal) -> UnsignedTransactions:
-    """Return what waits for a signature, oldest first."""
+    """Return the transactions awaiting a signature, oldest first."""
     await service.db.write(lambda conn: end_expired(conn, now_ms()))
     found = await service.db.read(lambda conn: awaiting_signature(conn, principal.org))
     return UnsignedTransactions(data=[shown_unsigned(*one) for one in found])
 
 
 async def send(service: Service, principal: Principal, claim: Claim, text: str) -> ChangeMade:
-    """Complete, store and send a transaction signed elsewhere, and answer as the change would.
+    """Complete, store and send a transaction signed elsewhere, and return the response of its change.
 
     Raises ``unsigned_transaction_not_found``, ``invalid_signature`` and ``unsigned_transaction_void``.
     """
@@ -98,7 +98,7 @@ async def send(service: Service, principal: Principal, claim: Claim, text: str) 
 
 
 def _changing(service: Service, attempt: Attempt) -> AbstractAsyncContextManager[None]:
-    """Keep other changes of what an attempt changes waiting."""
+    """Hold the lock that makes other changes of the same object wait."""
     if attempt.wallet_id is not None:
         return service.locks.hold(LockScope.WALLET_STATE, attempt.wallet_id)
     about = attempt.policy_id or (attempt.recipient if attempt.type in _OF_BUDGETS else None)
@@ -113,17 +113,17 @@ def _parsed(text: str) -> SignedTransaction:
     try:
         return parse(base64.b64decode(text, validate=True))
     except ValueError:
-        raise RequestError("invalid_signature", "transaction: is no transaction in base64.") from None
+        raise RequestError("invalid_signature", "transaction: must be a transaction in base64.") from None
 
 
 def _check_signature(signed: SignedTransaction, unsigned: UnsignedTransaction) -> None:
-    """Raise ``invalid_signature`` unless the authority has signed the message."""
+    """Raise ``invalid_signature`` unless the authority signed the message."""
     authority = Pubkey.from_string(unsigned.authority)
     if not any(
         key == authority and signature.verify(key, signed.message)
         for key, signature in zip(signed.signers, signed.signatures, strict=True)
     ):
-        raise RequestError("invalid_signature", f"transaction: has no valid signature of {authority}.")
+        raise RequestError("invalid_signature", f"transaction: must have a valid signature of {authority}.")
 
 
 async def _attempt(service: Service, unsigned: UnsignedTransaction) -> Attempt:
@@ -136,7 +136,7 @@ async def _attempt(service: Service, unsigned: UnsignedTransaction) -> Attempt:
 async def _complete(
     service: Service, principal: Principal, claim: Claim, attempt: Attempt, signed: SignedTransaction
 ) -> Attempt:
-    """Add the service's signatures, simulate, and store the transaction as one to send."""
+    """Add the service's signatures, simulate the transaction, and store it as ready to send."""
     raw, signature = await _co_signed(service, signed)
     kind = service.submitter.type_of(attempt)
     await require_no_pending_change(service, attempt.org, kind.waits_for, wallet_id=attempt.wallet_id)
@@ -165,23 +165,23 @@ async def _complete(
 
 
 async def _co_signed(service: Service, signed: SignedTransaction) -> tuple[bytes, str]:
-    """Return the transaction with the service's signatures, and its first one."""
+    """Return the transaction with the service's signatures added, and its first signature."""
     signers = service.signers
     ours = {signers.fee_payer_address: signers.fee_payer, signers.operator_address: signers.operator}
     keys, content = signed.signers, signed.message
     if keys[0] != signers.fee_payer_address:
-        raise BusinessError(_VOID, "The service has another fee payer now. Ask for the change again.")
+        raise BusinessError(_VOID, "The service's fee payer has changed since then. Request the change again.")
     signatures: list[Signature] = [
         await signature_by(ours[key], content) if key in ours else given
         for key, given in zip(keys, signed.signatures, strict=True)
     ]
     if not all(one.verify(key, content) for key, one in zip(keys, signatures, strict=True)):
-        raise BusinessError(_VOID, "The service has another operator's key now. Ask for the change again.")
+        raise BusinessError(_VOID, "The service's operator key has changed since then. Request the change again.")
     return signed.signed_with(signatures), str(signatures[0])
 
 
 async def _require_advanced(service: Service, attempt: Attempt) -> None:
-    """Raise ``chain_unavailable`` unless the nonce was advanced: a node that is behind does not know it either."""
+    """Raise ``chain_unavailable`` unless the nonce was advanced. A stale node does not know a current nonce either."""
     assert attempt.nonce_account is not None
     found = NonceAccount.of(await service.chain.account(attempt.nonce_account))
     if found is None or str(found.nonce) == attempt.nonce:
@@ -191,14 +191,16 @@ async def _require_advanced(service: Service, attempt: Attempt) -> None:
 def _refusal(service: Service, refused: SimulationFailedError) -> ApiError:
     name = error_name(service.codec, refused)
     if name == "Unauthorized":
-        return BusinessError(_VOID, "A key that signs it no longer has its role. Ask for the change again.")
+        return BusinessError(_VOID, "One of its signers has lost its role since then. Request the change again.")
     if name in _OVERTAKEN:
-        return ConflictError("version_conflict", "It was changed after this change was made. Ask for the change again.")
+        return ConflictError(
+            "version_conflict", "Another change was made after this transaction was created. Request it again."
+        )
     return business_error(service.codec, refused)
 
 
 async def _answer(service: Service, principal: Principal, attempt: Attempt) -> BaseModel:
-    """Return what the change itself answers."""
+    """Return the response of the change itself."""
     org = principal.org
     if attempt.type == "close_policy":
         identifier, closing = str(attempt.policy_id), str(attempt.signature)
@@ -221,7 +223,7 @@ async def _answer(service: Service, principal: Principal, attempt: Attempt) -> B
 
 
 async def withdraw(service: Service, principal: Principal, claim: Claim, tx_id: str) -> WithdrawnTransaction:
-    """Give up a transaction, and advance its nonce if the authority signs here or elsewhere.
+    """Withdraw a transaction. Also advance its nonce if the service has the authority's key or signs offline.
 
     Raises ``unsigned_transaction_not_found``, and ``unsigned_transaction_void`` if it landed.
     """
@@ -235,12 +237,12 @@ async def withdraw(service: Service, principal: Principal, claim: Claim, tx_id: 
             raise NotFoundError(_NOT_SIGNED)
         attempt = await _attempt(service, unsigned)
         if attempt.status == AWAITING and not await claim.store(lambda conn: _withdraw(conn, principal, tx_id)):
-            # Another process has sent it, or it became void meanwhile.
+            # Another process has sent it, or it has become void since the read.
             attempt = await _attempt(service, unsigned)
         if attempt.status == "pending":
             attempt = await _outcome(service, attempt)
         if attempt.status == "confirmed":
-            raise BusinessError(_VOID, "The transaction has landed.")
+            raise BusinessError(_VOID, "The transaction has already landed.")
         plan = await _advance(service, claim, unsigned, attempt)
     if plan is not None:
         await carry_out(service, plan, claim, nonce_account=attempt.nonce_account)
@@ -260,9 +262,9 @@ async def _outcome(service: Service, attempt: Attempt) -> Attempt:
 
 
 async def _advance(service: Service, claim: Claim, unsigned: UnsignedTransaction, attempt: Attempt) -> Plan | None:
-    """Return the plan that advances the nonce of an attempt; None if it was advanced or the authority is elsewhere.
+    """Return the plan that advances an attempt's nonce. None if it has advanced or the authority's key is elsewhere.
 
-    Raises ``authority_offline`` for one that was sent, which only the advance of its nonce ends.
+    Raises ``authority_offline`` if the attempt was sent, because only the advance of its nonce ends it.
     """
     assert attempt.nonce_account is not None
     found = NonceAccount.of(await service.chain.account(attempt.nonce_account))

@@ -46,7 +46,7 @@ async def test_header_that_must_be_one_is_refused_twice(world: ServiceWorld, nam
 
     error = error_of(await world.client.get("/v1/wallets", headers=twice), 400, "invalid_request")
 
-    assert error["message"] == f"The header {name} is given twice."
+    assert error["message"] == f"The request repeats the header {name}. Send it once."
 
 
 async def test_key_is_not_stored(world: ServiceWorld) -> None:
@@ -149,7 +149,7 @@ async def test_key_of_another_role_is_told_which_roles_may(
 
     error = error_of(response, 403, "insufficient_permissions")
 
-    assert error["message"] == f"This needs a key with the role {named}."
+    assert error["message"] == f"This operation requires an API key with the role {named}."
 
 
 async def test_agent_sees_and_moves_its_own_wallet_only(world: ServiceWorld) -> None:

@@ -77,7 +77,7 @@ async def test_change_is_downloaded_signed_and_uploaded(place: Served, tmp_path:
 
         await page.get_by_label("Signed file").set_input_files(unsigned)
         await page.get_by_role("button", name="Send").click()
-        await page.get_by_text("has no valid signature of").wait_for()
+        await page.get_by_text("must have a valid signature of").wait_for()
         assert await _status(world, wallet) == "frozen"
         options = ["--keypair", str(folder / "elsewhere.json"), "--out", str(signed), "--yes"]
         made = CliRunner().invoke(main, ["sign", str(unsigned), *options])
