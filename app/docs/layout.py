@@ -21,12 +21,15 @@ GUIDES: Mapping[str, str] = {
     "mcp": "Tools for agents (MCP)",
     "x402": "Paid resources (x402)",
     "direct-use": "Direct use",
+    "command-line": "Command line",
     "clusters": "Clusters",
     "nodes": "Several nodes",
     "operations": "Operations",
     "keys": "Keys",
     "tokens": "Keys in a token",
     "threat-model": "Threat model",
+    "leaked-keys": "Leaked keys",
+    "risks": "Accepted risks",
     "limits": "Limits and figures",
 }
 """Title of each guide by its name in file and path."""
@@ -52,10 +55,13 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "/docs/reference": "Promises and their tests",
     },
     "Operate": {
-        **{f"/docs/guides/{name}": GUIDES[name] for name in ("clusters", "nodes", "operations", "keys", "tokens")},
+        **{
+            f"/docs/guides/{name}": GUIDES[name]
+            for name in ("command-line", "clusters", "nodes", "operations", "keys", "tokens")
+        },
         "/docs/settings": "Settings",
     },
-    "Trust": {f"/docs/guides/{name}": GUIDES[name] for name in ("threat-model", "limits")},
+    "Trust": {f"/docs/guides/{name}": GUIDES[name] for name in ("threat-model", "leaked-keys", "risks", "limits")},
 }
 
 

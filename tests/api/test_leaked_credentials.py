@@ -1,4 +1,4 @@
-"""The README's security table: what a credential is worth to a thief who has it and nothing else."""
+"""Plays the thief of each credential in the guide "Leaked keys", who has nothing else."""
 
 import base64
 import hmac
