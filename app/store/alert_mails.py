@@ -1,7 +1,7 @@
 """E-mails of alerts: the queue and the outcomes. Times are Unix milliseconds.
 
-As with deliveries to webhooks, one transaction queues an event's e-mails and moves the alerts' own position in the feed
-past it. So each committed event is queued once, even if the process dies.
+As with webhook deliveries, one transaction queues an event's e-mails and moves the alerts' own position in the feed
+past the event. Every committed event is therefore queued once, even if the process dies.
 """
 
 from collections.abc import Collection, Sequence
@@ -41,13 +41,13 @@ table = Table(
     Column("mail_id", String, primary_key=True),
     Column("event_id", String, nullable=False),
     Column("org", String, nullable=False),
-    Column("type", String, nullable=False, comment="of the alert"),
+    Column("type", String, nullable=False, comment="type of alert"),
     Column("recipient", String, nullable=False),
     Column("subject", String, nullable=False),
     Column("body", Text, nullable=False),
     Column("status", String, nullable=False, comment="pending, sent or failed"),
-    Column("attempts", Integer, nullable=False, comment="failed ones"),
-    Column("due_at", BigInteger, nullable=False, comment="of the next attempt, or else of the last one"),
+    Column("attempts", Integer, nullable=False, comment="number of failed attempts"),
+    Column("due_at", BigInteger, nullable=False, comment="time of the next attempt, or of the last one"),
     Column("created_at", BigInteger, nullable=False),
     Index("alert_mails_due", "status", "due_at"),
     Index("alert_mails_counted", "org", "type", "recipient", "created_at"),
@@ -58,7 +58,7 @@ _POSITION = "alerts.position"
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """An e-mail about an event to one address: `pending` while queued, then `sent`, or `failed` after all attempts."""
+    """An e-mail about an event to an address: `pending` while queued, then `sent`, or `failed` after all attempts."""
 
     mail_id: str
     event_id: str
@@ -85,7 +85,7 @@ def unread(connection: Connection) -> bool:
 
 
 def read_feed(connection: Connection, types: Collection[str], limit: int) -> list[FeedEvent]:
-    """Return the next events of these types, at most `limit`, and move the position past them."""
+    """Return up to `limit` of the next events of these types, and move the position past them."""
     query = select(feed).where(feed.c.position > _position(connection), feed.c.type.in_(types))
     events = fetch_all(connection, FeedEvent, query.order_by(feed.c.position).limit(limit))
     last = events[-1].position if len(events) == limit else last_position(connection)
@@ -94,23 +94,23 @@ def read_feed(connection: Connection, types: Collection[str], limit: int) -> lis
 
 
 def queue(connection: Connection, mails: Sequence[Mail]) -> None:
-    """Queue e-mails, except those about an event to an address that are queued already."""
+    """Queue e-mails, skipping those already queued for the same event and address."""
     upsert_all(connection, table, [columns_of(one) for one in mails], keys=["mail_id"], replace=False)
 
 
 def count_since(connection: Connection, org: str, kind: AlertType, recipient: str, since: int) -> int:
-    """Return how many of an organisation's e-mails on a type of alert were queued for an address after `since`."""
+    """Return the number of an organisation's e-mails about a type of alert queued for an address after `since`."""
     parameters = {"of_org": org, "of_type": kind, "to": recipient, "since": since}
     return connection.scalar(_COUNT, parameters) or 0
 
 
 def due_mails(connection: Connection, now: int, limit: int) -> list[Mail]:
-    """Return at most `limit` e-mails that are due, the longest due first."""
+    """Return up to `limit` due e-mails, longest overdue first."""
     return fetch_all(connection, Mail, _DUE, {"now": now, "most": limit})
 
 
 def claim_mails(connection: Connection, now: int, limit: int, node: str) -> list[str]:
-    """Claim at most `limit` e-mails that are due and that no other node sends, and return their ids."""
+    """Claim up to `limit` due e-mails that no other node is sending, and return their ids."""
     due = _DUE.with_only_columns(table.c.mail_id).params(now=now, most=limit)
     return claim(connection, table.c.mail_id, due, node)
 
@@ -126,7 +126,7 @@ def record_sent(connection: Connection, mail: Mail, now: int) -> None:
 
 
 def record_failure(connection: Connection, mail: Mail, now: int) -> bool:
-    """Store a failed attempt, to be repeated on the schedule of webhooks; returns whether it was the last."""
+    """Store a failed attempt and schedule a retry as for webhooks. Return True if it was the last attempt."""
     failed = mail.attempts + 1
     last = failed >= MAX_ATTEMPTS
     due = now if last else retry_at(failed, now)
@@ -136,7 +136,7 @@ def record_failure(connection: Connection, mail: Mail, now: int) -> bool:
 
 
 def purge(connection: Connection, now: int, *, limit: int) -> bool:
-    """Delete at most `limit` old e-mails; returns whether there may be more."""
+    """Delete up to `limit` e-mails past their retention time. Return True if more may remain."""
     chosen = (
         select(table.c.mail_id)
         .where(table.c.status.in_(("sent", "failed")), table.c.due_at < now - LIFETIME)

@@ -1,7 +1,7 @@
-"""Alert rules, and the alerts that currently hold by the read models. Times are Unix milliseconds.
+"""Alert rules, and the alerts that currently hold according to the read models. Times are Unix milliseconds.
 
-A lasting alert (a low balance, inactivity, a velocity spike) is reported once: its mark, stored in the transaction that
-adds the event, stays until the condition no longer holds.
+A lasting alert (a low balance, inactivity, a velocity spike) is reported once. Its mark is stored in the transaction
+that adds the event, and stays until the condition no longer holds.
 """
 
 from collections.abc import Collection, Sequence
@@ -37,17 +37,17 @@ from app.store.alert_kinds import BALANCE_LOW, HOUR, INACTIVITY, VELOCITY_SPIKE,
 from app.store.read_tables import transactions, wallets
 
 MAX_THRESHOLD = 2**63 - 1
-"""The largest threshold that its column holds."""
+"""Largest threshold that the column can store."""
 
 rules = Table(
     "alert_rules",
     metadata,
-    Column("scope", String, primary_key=True, comment="a wallet, or the organisation for wallets without their own"),
+    Column("scope", String, primary_key=True, comment="a wallet, or the organisation for wallets without rules"),
     Column("type", String, primary_key=True),
     Column("org", String, nullable=False),
     Column("enabled", Boolean, nullable=False),
     Column("threshold", BigInteger, comment="micro-USDC, hours or transactions an hour"),
-    Column("emails", JSON(none_as_null=True), comment="null in a wallet's rule: the organisation's"),
+    Column("emails", JSON(none_as_null=True), comment="null in a wallet's rule means the organisation's e-mails"),
     Column("updated_at", BigInteger, nullable=False),
     Index("alert_rules_by_type", "type", "enabled"),
 )
@@ -65,10 +65,10 @@ marks = Table(
 
 @dataclass(frozen=True, slots=True)
 class AlertRule:
-    """One type of alert for a `scope`: a wallet, or the organisation for all wallets without a rule of their own.
+    """One alert type's rule for a `scope`: a wallet, or the organisation for all wallets without a rule of their own.
 
-    `threshold` is in micro-USDC, hours or transactions an hour; None if the type has none or the alert is off.
-    None as a wallet's `emails` means the organisation's.
+    `threshold` is in micro-USDC, hours or transactions per hour. It is None if the type has no threshold or the alert
+    is off. If a wallet's `emails` are None, the organisation's apply.
     """
 
     scope: str
@@ -82,7 +82,7 @@ class AlertRule:
 
 @dataclass(frozen=True, slots=True)
 class AlertTransition:
-    """A wallet for which an alert starts to hold or, if `marked`, no longer holds."""
+    """A wallet for which an alert starts to hold or, if `marked`, stops holding."""
 
     wallet_id: str
     org: str
@@ -106,16 +106,17 @@ def rules_of(connection: Connection, scopes: Collection[str]) -> dict[tuple[str,
 
 
 def watches(connection: Connection, kinds: Collection[AlertType]) -> bool:
-    """Return whether any rule has these types of alerts enabled."""
+    """Return whether any rule enables one of these types of alerts."""
     return bool(connection.scalar(_WATCHES, {"types": list(kinds)}))
 
 
 def changed_alerts(
     connection: Connection, kind: AlertType, now: int, *, vaults: Collection[str] | None = None, limit: int
 ) -> list[AlertTransition]:
-    """Return at most `limit` wallets, of all or of these vaults, whose low balance or inactivity began or ended.
+    """Return up to `limit` wallets for which an alert of low balance or inactivity begins or ends.
 
-    A wallet that never held USDC is not low; one without transactions has been inactive since its creation.
+    `vaults` limits the search to these vaults. A wallet that never held USDC does not count as low. A wallet without
+    transactions counts as inactive since its creation.
     """
     query = _CHANGED[kind] if vaults is None else _CHANGED_OF_VAULTS[kind]
     return fetch_all(connection, AlertTransition, query, {"now": now, "most": limit, "vaults": list(vaults or ())})
@@ -124,7 +125,8 @@ def changed_alerts(
 def busy_wallets(connection: Connection, now: int, *, vaults: Collection[str] | None = None) -> list[AlertTransition]:
     """Return the wallets to check for a velocity spike.
 
-    They are those with a transaction in the last hour, of all or of these vaults, and all for which a spike holds.
+    These are wallets, of all or of these vaults, with a transaction in the last hour, and all wallets with a marked
+    spike.
     """
     query = _BUSY if vaults is None else _BUSY_OF_VAULTS
     return fetch_all(connection, AlertTransition, query, {"now": now, "vaults": list(vaults or ())})
@@ -142,13 +144,13 @@ def velocity(connection: Connection, wallet_id: str, now: int) -> int:
 
 
 def mark(connection: Connection, wallet_id: str, kind: AlertType, event_id: str, now: int) -> None:
-    """Store that an alert was reported."""
+    """Mark an alert as reported by this event."""
     values = {"wallet_id": wallet_id, "type": kind, "event_id": event_id, "marked_at": now}
     connection.execute(insert(marks).values(values))
 
 
 def unmark(connection: Connection, wallet_id: str, kind: AlertType) -> None:
-    """Store that an alert no longer holds."""
+    """Remove the mark of an alert that no longer holds."""
     connection.execute(delete(marks).where(marks.c.wallet_id == wallet_id, marks.c.type == kind))
 
 
@@ -162,7 +164,7 @@ _MARKED = marks.c.wallet_id.is_not(None)
 
 
 def _watching(kind: AlertType, holds: ColumnElement[bool]) -> tuple[Select[Any], ColumnElement[Any]]:
-    """Return the wallets with their thresholds for a type of alert, and 1 if it holds, else 0."""
+    """Return the query of wallets and their thresholds, and an expression that is 1 if the alert holds, else 0."""
     query = select(
         wallets.c.wallet_id,
         wallets.c.org,
@@ -202,6 +204,6 @@ _LATELY = (
     transactions.c.type.in_(SPENT),
     transactions.c.status == "confirmed",
 )
-# Limited by the threshold, so that a high count is not counted to its end.
+# Stops at the threshold, so that a busy wallet's rows are not all counted.
 _SPENT_LATELY = select(transactions.c.timestamp).where(*_LATELY).order_by(transactions.c.timestamp.desc())
 _VELOCITY = select(func.count()).where(*_LATELY)

@@ -23,9 +23,9 @@ PENDING, OUTSTANDING, SETTLED = "pending", "outstanding", "settled"
 class AllowanceRecord:
     """An allowance. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds; `reference` is hex.
 
-    The money stays the vault's, in the token account `tokens`; `delegate` may transfer it, and is to pay
-    `destination`, whose owner is `recipient`. What follows `signature` is null until it is settled; `transfers` are the
-    signatures of what the delegate sent, null until they were read.
+    The money still belongs to the vault and lies in the token account `tokens`. `delegate` may transfer it, and should
+    pay `destination`, a token account owned by `recipient`. The fields after `signature` are null until settlement.
+    `transfers` holds the signatures of the delegate's transfers, and is null until they have been read.
     """
 
     currency: ClassVar = "USDC"
@@ -89,22 +89,22 @@ def allowances(
 
 
 def count_granted(connection: Connection, wallet_id: str, since: int) -> int:
-    """Return how many allowances a wallet was granted since a time in Unix milliseconds."""
+    """Return the number of allowances granted to a wallet since a time in Unix milliseconds."""
     mine = (table.c.wallet_id == wallet_id, table.c.created_at >= since)
     return connection.scalar(select(func.count()).where(*mine)) or 0
 
 
 def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
-    """Return all organisations' allowances to settle at the Unix second `now`, the longest due first.
+    """Return all organisations' allowances to settle at the Unix second `now`, longest due first.
 
-    They have expired, or lost the ground that they were granted on: the vault was frozen, the organisation paused, or
-    the vault's session, its policy or that policy's version changed since.
+    An allowance is due once it has expired or the basis of its grant is gone: the vault was frozen, the organisation
+    paused, or the vault's session, its policy or the policy's version changed.
     """
     return fetch_all(connection, AllowanceRecord, _DUE, {"now": now})
 
 
 def outstanding_allowances(connection: Connection, org: str, wallet_id: str | None) -> list[AllowanceRecord]:
-    """Return the outstanding allowances of a wallet, or of all wallets of the organisation, the longest due first."""
+    """Return the outstanding allowances of a wallet, or of all wallets of the organisation, longest due first."""
     if wallet_id is None:
         return fetch_all(connection, AllowanceRecord, _OUTSTANDING, {"org": org})
     return fetch_all(connection, AllowanceRecord, _OUTSTANDING_OF_WALLET, {"org": org, "wallet": wallet_id})
@@ -122,7 +122,7 @@ def delete_pending_allowance(connection: Connection, tx_id: str) -> None:
 
 
 def reset_allowances(connection: Connection, mine: ColumnElement[bool]) -> None:
-    """Delete what the chain says about the allowances `mine`; those whose grant is pending stay as pending."""
+    """Delete the on-chain data of the allowances matched by `mine`; those with a pending grant remain as pending."""
     pending = select(attempts.c.tx_id).where(attempts.c.status == PENDING)
     connection.execute(delete(table).where(mine, or_(table.c.tx_id.is_(None), table.c.tx_id.not_in(pending))))
     connection.execute(update(table).where(mine).values(status=PENDING, due_at=None, **dict.fromkeys(OF_SETTLEMENT)))
@@ -134,7 +134,7 @@ OF_SETTLEMENT = ("spent", "returned", "settled_at", "settlement_signature", "tra
 _ALLOWANCES = select(table).where(table.c.org == bindparam("org"))
 _BY_ID = _ALLOWANCES.where(table.c.allowance_id == bindparam("key"))
 _BY_TRANSACTION = _ALLOWANCES.where(table.c.tx_id == bindparam("key"))
-# Those outstanding are few, and the index by `due_at` has them.
+# Few allowances are outstanding, and the index by `due_at` finds them.
 _OUTSTANDING = _ALLOWANCES.where(table.c.due_at.is_not(None)).order_by(table.c.due_at, table.c.allowance_id)
 _OUTSTANDING_OF_WALLET = _OUTSTANDING.where(table.c.wallet_id == bindparam("wallet"))
 _DUE = (

@@ -1,6 +1,6 @@
 """Approval requests: payments that a policy refused because the operator has not co-signed them.
 
-The outcome of a request follows from the chain, unless it is rejected before it gets there.
+A request's outcome follows from the chain, unless the request is rejected before its Approval exists there.
 """
 
 from collections.abc import Collection
@@ -39,15 +39,15 @@ from app.database.records import columns_of, fetch_one
 from app.store.read_tables import approvals
 
 LIFETIME = 24 * 60 * 60 * 1000
-"""Milliseconds for which a request can be approved, and for which its approval can then be used."""
+"""Milliseconds for approving a request, and for using its approval afterwards."""
 
 _SLACK = 60 * 60 * 1000
-#: Milliseconds after its creation in which a request can have a status, which limits the search for it. An approval may
-#: land a little late, and by another clock.
+#: Milliseconds after its creation during which a request can have a status. They limit the search for requests with
+#: that status. The slack is for an approval that lands slightly late or follows another clock.
 _WINDOWS = {"pending": LIFETIME, "approved": 2 * LIFETIME + _SLACK}
 
 MAX_PENDING = 1_000
-"""Undecided requests of a wallet; one more replaces the oldest, so that a wallet can always ask."""
+"""Limit of a wallet's undecided requests. One more replaces the oldest, so that a wallet can always ask."""
 
 approval_requests = Table(
     "approval_requests",
@@ -55,20 +55,20 @@ approval_requests = Table(
     Column("approval_id", String, primary_key=True),
     Column("org", String, nullable=False),
     Column("wallet_id", String, nullable=False),
-    Column("address", String, nullable=False, unique=True, comment="of the Approval, once it is on the chain"),
-    Column("recipient", String, nullable=False, comment="as the client gave it"),
+    Column("address", String, nullable=False, unique=True, comment="of the Approval, once it exists on the chain"),
+    Column("recipient", String, nullable=False, comment="as given by the client"),
     Column("recipient_address", String, nullable=False),
     Column("amount", U64, nullable=False),
     Column("purpose", String, nullable=False, server_default="payment", comment="payment, escrow or allowance"),
     Column("policy", String, nullable=False, comment="address of the policy that refused"),
     Column("policy_id", String, nullable=False),
     Column("policy_version", U64, nullable=False),
-    Column("threshold", U64, comment="of that version, above which it asks for consent"),
+    Column("threshold", U64, comment="of that version; larger amounts need consent"),
     Column("requested_by", ActorText, nullable=False),
     Column("memo", String),
     Column("created_at", BigInteger, nullable=False),
     Column("rejected", Boolean, nullable=False),
-    Column("decided_by", ActorText, comment="who made the last decision"),
+    Column("decided_by", ActorText, comment="actor of the last decision"),
     Column("decided_at", BigInteger),
     Index("approval_requests_newest", "org", "created_at", "approval_id"),
     Index("approval_requests_by_wallet", "wallet_id", "created_at", "approval_id"),
@@ -86,7 +86,7 @@ table = approval_requests
 class NewRequest:
     """A request to approve exactly this payment, escrow or allowance; `amount` and `threshold` are in micro-USDC.
 
-    The `memo` is that of the request which was refused.
+    `memo` is copied from the refused request.
     """
 
     approval_id: str
@@ -110,8 +110,8 @@ class NewRequest:
 class ApprovalRequest(NewRequest):
     """A request and its status: `pending`, `approved`, `rejected`, `used` or `expired`.
 
-    `on_chain` is the state of its Approval: `open`, `used` or `closed`, `None` if there never was one. Times are Unix
-    milliseconds.
+    `on_chain` is the state of its Approval account: `open`, `used` or `closed`, or None if there never was one. Times
+    are Unix milliseconds.
     """
 
     currency: ClassVar = "USDC"
@@ -123,10 +123,10 @@ class ApprovalRequest(NewRequest):
 
 
 def add_request(connection: Connection, new: NewRequest, *, unusable: Collection[str] = ()) -> str:
-    """Store a request and return its id, or the id of an equal one that is pending or approved.
+    """Store a request and return its id, or return the id of an equal request that is pending or approved.
 
-    Approved ones at the addresses `unusable` do not count. Deletes the wallet's oldest undecided request if
-    there are too many.
+    Requests with an Approval at one of the addresses `unusable` do not count as equal. If the wallet then has too many
+    undecided requests, the oldest are deleted.
     """
     same = (
         table.c.wallet_id == new.wallet_id,
@@ -138,7 +138,7 @@ def add_request(connection: Connection, new: NewRequest, *, unusable: Collection
         table.c.address.not_in(unusable),
         _STATUS.in_(("pending", "approved")),
     )
-    # An index by time would scan the wallet's whole past if there is none.
+    # Without a match, an index by time would scan the wallet's entire history.
     query = _REQUESTS.where(*same).order_by(unindexed(table.c.created_at).desc()).limit(1)
     known = fetch_one(connection, ApprovalRequest, query.params(org=new.org, now=new.created_at))
     if known is not None:
@@ -172,24 +172,25 @@ def approval_requests_of(
 
 
 def decide(connection: Connection, approval_id: str, *, by: Actor, now: int, rejected: bool) -> None:
-    """Store who decided on a request; a rejection takes effect once no Approval is open on the chain."""
+    """Store a request's decision and its actor. A rejection takes effect once no Approval is open on the chain."""
     mine = update(table).where(table.c.approval_id == approval_id)
     connection.execute(mine.values(decided_by=by, decided_at=now, rejected=rejected))
 
 
 _NOW = bindparam("now", type_=BigInteger)
-#: Unix seconds above all that milliseconds can express; anybody with the operator's key may approve for that long.
+#: The largest Unix second that 64-bit milliseconds can express. Anyone with the operator's key can create an approval
+#: that expires even later.
 _FOR_EVER = 2**63 // 1000
 _EXPIRES_AT = func.coalesce(
     case((approvals.c.expires_at > _FOR_EVER, _FOR_EVER * 1000), else_=approvals.c.expires_at * 1000),
     table.c.created_at + LIFETIME,
 )
-# The first condition that holds decides.
+# The first condition that holds determines the status.
 _STATUS = case(
     (approvals.c.state == "used", literal("used")),
     (and_(table.c.rejected, func.coalesce(approvals.c.state, "closed") == "closed"), literal("rejected")),
     (_NOW >= _EXPIRES_AT, literal("expired")),
-    # Withdrawn without this service.
+    # Withdrawn outside this service.
     (approvals.c.state == "closed", literal("rejected")),
     (approvals.c.state == "open", literal("approved")),
     else_=literal("pending"),
@@ -197,7 +198,7 @@ _STATUS = case(
 
 
 def _query(org: ColumnElement[Any]) -> Select[Any]:
-    """Return the query of an organisation's requests, with the parameters `org` and `now`."""
+    """Return the query for an organisation's requests, with the parameters `org` and `now`."""
     return (
         select(
             *(table.c[field.name] for field in fields(NewRequest)),
@@ -215,7 +216,8 @@ def _query(org: ColumnElement[Any]) -> Select[Any]:
 _REQUESTS = _query(table.c.org)
 _BY_ID = _REQUESTS.where(table.c.approval_id == bindparam("key"))
 _OF_WALLET = _query(unindexed(table.c.org)).where(table.c.wallet_id == bindparam("wallet_id"))
-# A wallet's undecided requests in excess of the newest ones, a few at a time. What is being decided stays.
+# A wallet's undecided requests beyond its newest `MAX_PENDING`, up to 100 at a time. Requests with a decision under way
+# stay.
 _surplus = (
     _OF_WALLET.with_only_columns(table.c.approval_id)
     .where(

@@ -1,4 +1,4 @@
-"""Approvals: the operator's co-signatures on the chain, each for one payment."""
+"""Approvals: the operator's on-chain consent, each to one payment, escrow or allowance."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -42,10 +42,10 @@ def open_approval(  # noqa: PLR0917
     *,
     unusable: Collection[str] = (),
 ) -> OnChainApproval | None:
-    """Return the unused approval for this payment, escrow or allowance at the Unix second `now` that expires first.
+    """Return the unused approval for this expense that expires first, or None. `now` is a Unix second.
 
-    It must have been given under the vault's current policy and version. For an approval that was not requested here,
-    only the version is known; `unusable` are the addresses of those that were found not to work.
+    The approval must have been given under the vault's current policy and version. If it was not requested here, only
+    its version is known. `unusable` holds the addresses of approvals that were found not to work.
     """
     asked = and_(requests.c.policy == policies.c.address, requests.c.policy_version == policies.c.version)
     query = (

@@ -1,4 +1,4 @@
-"""Attempts: what the service tries to do on the chain, stored before it is sent, and its outcome.
+"""Attempts: transactions stored before the service sends them, and blocked payments, with their outcomes.
 
 Attempts that move money also appear in the list of transactions as soon as they are stored.
 """
@@ -24,17 +24,17 @@ _BY_MESSAGES = select(table).where(table.c.message_hash.in_(bindparam("keys", ex
 _PENDING = select(table).where(table.c.status == "pending").order_by(table.c.created_at)
 _STOPPED = select(table.c.stopped_by).where(table.c.tx_id == bindparam("key"))
 SHARED_COLUMNS = [column.name for column in transactions.columns if column.name in table.columns]
-"""Columns of a transaction row that are its attempt's; the row's `timestamp` is the attempt's `created_at`."""
+"""Columns that a transaction row copies from its attempt. The row's `timestamp` is the attempt's `created_at`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt. `recipient` is as the client gave it, `raw` the signed transaction, `amount` in micro-USDC.
+    """One attempt. `recipient` is as given by the client, `raw` the signed transaction, `amount` in micro-USDC.
 
-    `signature` is unknown as long as somebody else has the transaction to send. `actor` asked for it, `subject` is the
-    object of the audit log's entry about that; payments have neither.
-    `stopped_by` is the kind of the brake that overtook it: its bytes are not sent again.
-    On a `nonce` it can land until the `nonce_account` is advanced.
+    `signature` is None while a third party has the transaction to send. `actor` requested the attempt, and `subject` is
+    the object of the request's entry in the audit log; payments have neither. `stopped_by` is the kind of the brake
+    that overtook the attempt: its bytes are not resent. With a `nonce`, the attempt can land until the `nonce_account`
+    is advanced.
     """
 
     currency: ClassVar = "USDC"
@@ -70,7 +70,7 @@ class Attempt:
 
     @property
     def message(self) -> str:
-        """The hash of the signed message, by which its events are found. Only a blocked one has none."""
+        """The hash of the signed message, used to find its events. Only a blocked attempt has none."""
         assert self.message_hash is not None
         return self.message_hash
 
@@ -96,24 +96,24 @@ def attempt(connection: Connection, tx_id: str) -> Attempt | None:
 
 
 def attempts_of(connection: Connection, messages: Collection[str]) -> list[Attempt]:
-    """Return the attempts whose signed messages have these hashes."""
+    """Return the attempts with these hashes of signed messages."""
     return fetch_all(connection, Attempt, _BY_MESSAGES, {"keys": list(messages)})
 
 
 def pending_attempts(connection: Connection) -> list[Attempt]:
-    """Return the attempts whose outcome is unknown, oldest first."""
+    """Return the attempts without a known outcome, oldest first."""
     return fetch_all(connection, Attempt, _PENDING, {})
 
 
 def count_pending(connection: Connection) -> int:
-    """Return the number of attempts whose outcome is unknown."""
+    """Return the number of attempts without a known outcome."""
     return connection.execute(select(func.count()).where(table.c.status == "pending")).scalar_one()
 
 
 def pending_changes(
     connection: Connection, org: str, types: Collection[str], wallet_id: str | None = None
 ) -> list[Attempt]:
-    """Return the organisation's attempts of these types, or one wallet's, whose outcome is unknown."""
+    """Return the pending attempts of these types, of an organisation or of one of its wallets."""
     query = select(table).where(table.c.status == "pending", table.c.org == org, table.c.type.in_(types))
     if wallet_id is not None:
         query = query.where(table.c.wallet_id == wallet_id)
@@ -129,7 +129,7 @@ def mark_braked(
     wallet_id: str | None = None,
     attested: bool = False,
 ) -> None:
-    """Note on the pending attempts of these types that a brake overtook them; `attested`: only on a session's."""
+    """Mark the pending attempts of these types as overtaken by a brake; `attested`: only those signed by a session."""
     query = update(table).where(table.c.status == "pending", table.c.org == org, table.c.type.in_(types))
     if wallet_id is not None:
         query = query.where(table.c.wallet_id == wallet_id)
@@ -139,7 +139,7 @@ def mark_braked(
 
 
 def stopped_by(connection: Connection, tx_id: str) -> str | None:
-    """Return the kind of the brake that overtook an attempt; None if none did."""
+    """Return the kind of the brake that overtook an attempt, or None."""
     found: str | None = scalar(connection, _STOPPED, {"key": tx_id})
     return found
 
@@ -153,9 +153,9 @@ def record_outcome(
     slot: int | None = None,
     error: str | None = None,
 ) -> bool:
-    """Store the outcome of a pending attempt; changes nothing and returns false if it has one.
+    """Store the outcome of a pending attempt. If the attempt already has one, change nothing and return False.
 
-    A row that the chain confirmed stays confirmed.
+    A transaction row that the chain has confirmed stays confirmed.
     """
     values = {"status": status, "slot": slot, "error": error, "ended_at": now}
     outcome = update(table).where(table.c.tx_id == tx_id, table.c.status == "pending").values(values)
@@ -168,7 +168,7 @@ def record_outcome(
 
 
 def last_blocked(connection: Connection, wallet_id: str) -> int | None:
-    """Return the time of the wallet's last refused payment or escrow."""
+    """Return the time of the wallet's latest refused payment or escrow."""
     mine = (table.c.wallet_id == wallet_id, table.c.status == "blocked")
     moment: int | None = connection.scalar(select(func.max(table.c.created_at)).where(*mine))
     return moment

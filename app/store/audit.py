@@ -1,7 +1,8 @@
-"""The audit log: who did what, in one hash chain for each organisation and one for the service itself.
+"""The audit log: who did what, in one hash chain per organisation and one for the service itself.
 
-Entries are only added. Each has the SHA-256 of the hash before it and of its own content, so that nothing can be
-changed, removed or put in between without changing the hash of the newest entry, the head. Times are Unix milliseconds.
+Entries are only appended. The hash of an entry is the SHA-256 of the previous hash and the entry's own content. Nothing
+can therefore be changed, removed or inserted without changing the hash of the newest entry, the head. Times are Unix
+milliseconds.
 """
 
 import hashlib
@@ -37,9 +38,9 @@ from app.store.audit_actions import Action
 from app.store.audit_rows import UnreadableEntry, raw_rows, read_columns
 
 SERVICE = "service"
-"""Name of the service's own log; those of organisations have their addresses as names."""
+"""Name of the service's own log. An organisation's log is named by its address."""
 BEGINNING = "0" * 64
-"""What stands for the hash before the first entry."""
+"""Placeholder for the hash before the first entry."""
 
 table = Table(
     "audit_entries",
@@ -49,12 +50,12 @@ table = Table(
     Column("timestamp", BigInteger, nullable=False),
     Column("actor", ActorText, nullable=False),
     Column("action", String, nullable=False),
-    Column("object", String, comment="id of what the action is about"),
+    Column("object", String, comment="id of the action's object"),
     Column("address", String, comment="of the client"),
     Column("request_id", String),
     Column("details", JSON, nullable=False),
     Column("hash", String, nullable=False),
-    # In the order of the list, by number; a period is looked up in the index, too.
+    # In list order, by number. The timestamp filters a period within the index.
     Index("audit_entries_by_actor", "log", "actor", "number", "timestamp"),
     Index("audit_entries_by_action", "log", "action", "number", "timestamp"),
     Index("audit_entries_by_object", "log", "object", "number", "timestamp"),
@@ -65,15 +66,15 @@ heads = Table(
     Column("log", String, primary_key=True),
     Column("number", BigInteger, nullable=False, comment="of the newest entry"),
     Column("hash", String, nullable=False),
-    Column("published_at", BigInteger, nullable=False, comment="when the head was last sent; at first, its creation"),
+    Column("published_at", BigInteger, nullable=False, comment="when the head was last sent; initially its creation"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class NewLogEntry:
-    """An entry to append. `details` holds texts, integers, booleans, nulls, and lists and objects of these.
+    """An entry to append. `details` holds strings, integers, booleans, nulls, and lists and objects of these.
 
-    It must hold nothing secret: no key, no token, no memo.
+    It must not contain a secret: no key, no token, no memo.
     """
 
     log: str
@@ -86,19 +87,19 @@ class NewLogEntry:
     timestamp: int = field(default_factory=now_ms)
 
     def about(self, **details: Any) -> "NewLogEntry":
-        """Return the entry with these details, too."""
+        """Return a copy of the entry with these details added."""
         return replace(self, details={**self.details, **details})
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry(NewLogEntry):
-    """An entry of a log with its place in it."""
+    """An entry of a log, with its number and hash."""
 
     number: int = 0
     hash: str = ""
 
     def members(self) -> dict[str, Any]:
-        """Return what the hash covers, as the API shows it."""
+        """Return the members covered by the hash, as the API shows them."""
         return {
             "number": self.number,
             "log": self.log,
@@ -114,7 +115,7 @@ class LogEntry(NewLogEntry):
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """The newest entry of a log, and when it was last sent to the organisation."""
+    """The newest entry of a log, and the time when it was last sent to the organisation."""
 
     log: str
     number: int
@@ -134,20 +135,21 @@ class LogFilter:
 
 
 class BrokenLogError(Exception):
-    """A log is not what it was; the message says where."""
+    """A log fails its verification; the message says where."""
 
 
 def link(previous: str, entry: LogEntry) -> str:
-    """Return an entry's hash: the SHA-256 of the hash before it, in hexadecimal, and of the entry as canonical JSON.
+    """Return an entry's hash: the SHA-256 of the previous hash, in hexadecimal, and the entry as canonical JSON.
 
-    Canonical is RFC 8785: members sorted by name, no blanks, UTF-8. There are no fractions, so this is it.
+    Canonical means RFC 8785: members sorted by name, no whitespace, UTF-8. Entries contain no fractions, so these
+    options of `json.dumps` suffice.
     """
     text = json.dumps(entry.members(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(f"{previous}{text}".encode()).hexdigest()
 
 
 def append(connection: Connection, new: NewLogEntry) -> LogEntry:
-    """Add an entry to its log, in the transaction of what it records."""
+    """Append an entry to its log, in the transaction of the recorded effect."""
     head = _locked_head(connection, new.log)
     if head is None:
         first = LogHead(new.log, 0, BEGINNING, new.timestamp)
@@ -172,28 +174,28 @@ def log_entries(
     """Return a log's entries, the highest number first. Raises `InvalidCursorError`."""
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
     if wanted.actor is not None:
-        # Part of the cursor's scope, so a text.
+        # A string, because it is part of the cursor's scope.
         values["actor"] = str(wanted.actor)
     chosen = _listing(frozenset(values))
     return fetch_page(connection, _read, chosen, {"log": log, **values}, limit=limit, cursor=cursor)
 
 
 def rows_after(connection: Connection, log: str, number: int, *, limit: int) -> list[LogEntry | UnreadableEntry]:
-    """Return the entries that follow an entry, the lowest number first, also those that cannot be read."""
+    """Return the entries after a number, lowest number first, including unreadable ones."""
     query = _ROWS.where(table.c.log == log, table.c.number > number).order_by(table.c.number).limit(limit)
     return fetch_all(connection, _read, query)
 
 
 def entries_after(connection: Connection, log: str, number: int, *, limit: int) -> list[LogEntry]:
-    """Return the entries that follow an entry, lowest number first. Raises `BrokenLogError` if one is unreadable."""
+    """Return the entries after a number, lowest number first. Raises `BrokenLogError` if one is unreadable."""
     return [_readable(one) for one in rows_after(connection, log, number, limit=limit)]
 
 
 def verify(connection: Connection, log: str, known: str) -> int:
-    """Recompute a log from its beginning or checkpoint; return its number of entries so far, deleted ones included.
+    """Recompute a log from its beginning or checkpoint. Return its number of entries, including deleted ones.
 
-    `known` is a head that was noted earlier. Raises `BrokenLogError` if an entry was changed, removed or put in
-    between, or if the known head is not in the log, as after its newest entries were removed or all were written anew.
+    `known` is a head noted earlier. Raises `BrokenLogError` if an entry was changed, removed or inserted, or if the
+    known head is not in the log. The head is missing if the newest entries were removed or the whole log was rewritten.
     """
     head = log_head(connection, log)
     number, previous = _start(connection, log)
@@ -204,7 +206,7 @@ def verify(connection: Connection, log: str, known: str) -> int:
                 raise BrokenLogError(f"{_range(number + 1, entry.number - 1)} missing")
             if link(previous, entry) != entry.hash:
                 raise BrokenLogError(
-                    f"entry {entry.number} of {iso_ms(entry.timestamp)} does not have the hash of its content and of "
+                    f"entry {entry.number} of {iso_ms(entry.timestamp)} does not match the hash of its content and of "
                     "the entry before it: one of the two was rewritten"
                 )
             number, previous = entry.number, entry.hash
@@ -215,19 +217,19 @@ def verify(connection: Connection, log: str, known: str) -> int:
     if not seen:
         raise BrokenLogError(
             f"the entries up to {number} agree with one another, but none has the hash {known}: the log was shortened "
-            "or rewritten after that head was noted, or the head is that of another log or older than the checkpoint"
+            "or rewritten after that head was noted, or the head belongs to another log or is older than the checkpoint"
         )
     return number
 
 
 def delete_entries(connection: Connection, log: str, before: int, *, most: int) -> int:
-    """Delete the oldest entries before a time, at most `most`, and record the last one's number and hash.
+    """Delete up to `most` of the oldest entries before a time, and record the number and hash of the last one.
 
-    That checkpoint is an entry itself. Returns the number deleted.
+    This checkpoint is itself an entry. Returns the number of deleted entries.
     """
     last = None
     for entry in rows_after(connection, log, 0, limit=most):
-        # An unreadable entry has no time, and is kept as evidence, with all that follow it.
+        # An unreadable entry has no time. It is kept as evidence, with all entries after it.
         if isinstance(entry, UnreadableEntry) or entry.timestamp >= before:
             break
         last = entry
@@ -246,17 +248,17 @@ def log_lengths(connection: Connection, logs: Collection[str]) -> dict[str, int]
 
 
 def due_heads(connection: Connection, before: int) -> list[LogHead]:
-    """Return the heads of the logs whose head was last sent before a time."""
+    """Return the heads of logs that were last sent no later than a given time."""
     return fetch_all(connection, LogHead, select(heads).where(heads.c.published_at <= before))
 
 
 def mark_published(connection: Connection, head: LogHead, now: int) -> bool:
-    """Note that a head is being sent; false if another process was faster."""
+    """Mark a head as being sent. Return False if another process was faster."""
     mine = update(heads).where(heads.c.log == head.log, heads.c.published_at == head.published_at)
     return connection.execute(mine.values(published_at=now)).rowcount == 1
 
 
-#: Entries that a verification reads at a time.
+#: Number of entries that a verification reads at a time.
 _BATCH = 1_000
 _ROWS = raw_rows(table)
 _LENGTHS = select(heads.c.log, heads.c.number).where(heads.c.log.in_(bindparam("logs", expanding=True)))
@@ -288,7 +290,7 @@ def _readable(entry: LogEntry | UnreadableEntry) -> LogEntry:
 
 
 def _start(connection: Connection, log: str) -> tuple[int, str]:
-    """Return number and hash of what comes before the first entry that is left."""
+    """Return the number and hash that precede the first remaining entry."""
     first = connection.scalar(select(func.min(table.c.number)).where(table.c.log == log))
     if first in {None, 1}:
         return 0, BEGINNING
@@ -307,7 +309,7 @@ def _range(first: int, last: int) -> str:
 
 @cache
 def _listing(given: frozenset[str]) -> Listing:
-    """Return the list for these members of the filter; the index of the first of `_EQUAL` serves it."""
+    """Return the list for these members of the filter. The index of the first given member of `_EQUAL` serves it."""
     equal = [name for name in _EQUAL if name in given]
     chosen = [
         (table.c[name] if place == 0 else unindexed(table.c[name])) == bindparam(name, type_=String)
@@ -315,5 +317,5 @@ def _listing(given: frozenset[str]) -> Listing:
     ]
     period = (condition for name, condition in _PERIOD.items() if name in given)
     query = _ROWS.where(table.c.log == bindparam("log"), *chosen, *period)
-    # By number: two requests at a time may get their numbers in another order than their timestamps.
+    # By number, because the numbers of two concurrent requests may be in another order than their timestamps.
     return listing(query, time=table.c.number, key=table.c.number)

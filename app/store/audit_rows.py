@@ -1,4 +1,4 @@
-"""Rows of the audit log as they are in the file, so that one that somebody altered does not hide the others."""
+"""Reads rows of the audit log as stored, so that one altered row does not hide the others."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -15,35 +15,35 @@ from app.core.timestamps import iso_ms
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEntry:
-    """A row that somebody altered so that it is no entry any more. `column` is the first without a possible value."""
+    """A row altered so that it is no longer an entry. `column` is the first column with an impossible value."""
 
     number: int
     column: str
 
     @property
     def reason(self) -> str:
-        """What is wrong with it, in words."""
+        """A description of the alteration, in words."""
         return f"its column {self.column} was rewritten to a value that no entry has"
 
 
 def raw_rows(table: Table) -> Select[Any]:
-    """Return the query of all entries with the bytes of each column: converting them, a driver fails at an altered one.
+    """Return the query for all entries with each column as bytes, because drivers fail to convert altered values.
 
-    A row whose number is no integer is left out: what is missing then is the entry that had it.
+    A row with a non-integer number is left out. Its original entry then counts as missing.
     """
     others = (_Bytes(column).label(column.name) for column in table.c if column.name != "number")
     return select(table.c.number, *others).where(_IsInteger(table.c.number))
 
 
 class _Bytes(FunctionElement[bytes]):
-    """The bytes of a column as they are stored."""
+    """The bytes of a column, as stored."""
 
     type = LargeBinary()
     inherit_cache = True
 
 
 class _IsInteger(FunctionElement[bool]):
-    """Whether a column holds an integer. In SQLite any column can hold anything."""
+    """True if a column holds an integer. In SQLite any column can hold any type of value."""
 
     type = Boolean()
     inherit_cache = True
@@ -70,7 +70,7 @@ def _always(_element: _IsInteger, _compiler: Any, **_options: Any) -> str:
 
 
 def read_columns(table: Table, number: int, row: Mapping[str, bytes | None]) -> dict[str, Any] | UnreadableEntry:
-    """Return the values of a row of `raw_rows` by column."""
+    """Return the values of a row of `raw_rows` by column, or an `UnreadableEntry`."""
     values: dict[str, Any] = {"number": number}
     for name, value in row.items():
         try:
@@ -93,7 +93,7 @@ def _actor(value: bytes) -> Actor:
 
 def _details(value: bytes) -> dict[str, Any]:
     found = json.loads(value.decode())
-    # Python reads more than an answer can hold, such as half a surrogate pair or a number that is none.
+    # Python parses values that a response cannot contain, such as half a surrogate pair or `NaN`.
     json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     if not isinstance(found, dict):
         raise TypeError

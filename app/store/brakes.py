@@ -1,4 +1,4 @@
-"""Brakes: what must not be sent for a wallet or an organisation, kept until the chain itself refuses it."""
+"""Brakes: local stops on a wallet's or organisation's transactions, kept until the chain itself refuses them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,9 +16,9 @@ from app.store.state_tables import brakes as table
 BrakeKind = Literal["freeze", "pause", "session"]
 
 REVOKED = "key"
-"""What stands in the place of a brake's kind for a key that was revoked."""
+"""Takes the place of a brake's kind for a revoked API key."""
 
-# Built once: every payment asks.
+# Built once: every payment runs it.
 _KINDS = union_all(
     select(table.c.scope, table.c.kind).where(table.c.scope.in_((bindparam("org"), bindparam("wallet")))),
     select(api_keys.c.key_id, literal(REVOKED)).where(
@@ -32,7 +32,7 @@ _ORPHANED = select(table).where(table.c.node != bindparam("by"), ~node_is_alive(
 
 @dataclass(frozen=True, slots=True)
 class BrakeRow:
-    """A brake. `scope` is a wallet's id or, for the whole organisation, its address; `actor` asked for it on `node`."""
+    """A brake. `scope` is a wallet's id or, for a whole organisation, its address; `actor` requested it on `node`."""
 
     scope: str
     kind: BrakeKind
@@ -43,18 +43,18 @@ class BrakeRow:
 
 
 def put_brake(connection: Connection, brake: BrakeRow) -> None:
-    """Store a brake, or replace the one of its scope, kind and node."""
+    """Store a brake, replacing any of the same scope, kind and node."""
     upsert(connection, table, columns_of(brake), keys=["scope", "kind", "node"])
 
 
 def delete_brake(connection: Connection, brake: BrakeRow) -> None:
-    """Delete a brake of its node; those of others stay."""
+    """Delete a brake of its node; brakes of other nodes stay."""
     mine = (table.c.scope == brake.scope, table.c.kind == brake.kind, table.c.node == brake.node)
     connection.execute(delete(table).where(*mine))
 
 
 def orphaned_brakes(connection: Connection, node: str) -> list[BrakeRow]:
-    """Return the brakes of nodes that are dead, oldest first; `node` is the one that asks."""
+    """Return the brakes of dead nodes, oldest first; `node` is the calling node."""
     return fetch_all(connection, BrakeRow, _ORPHANED, {"by": node})
 
 
@@ -64,10 +64,10 @@ def all_brakes(connection: Connection) -> list[BrakeRow]:
 
 
 def brakes_on(connection: Connection, org: str, wallet_id: str | None, key_id: str, now: int) -> set[tuple[str, str]]:
-    """Return scope and kind of the brakes on an organisation and on one of its wallets.
+    """Return the scope and kind of each brake on an organisation and on one of its wallets.
 
-    If the API key with this id, which may be none, is revoked at the Unix millisecond ``now``, it is among them, as
-    `REVOKED`.
+    If the API key with this id is revoked at the Unix millisecond ``now``, it is included with the kind `REVOKED`. The
+    id may match no key.
     """
     _, found = rows(connection, _KINDS, {"org": org, "wallet": wallet_id or org, "key": key_id, "now": now})
     return {(scope, kind) for scope, kind in found}

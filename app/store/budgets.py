@@ -18,7 +18,7 @@ _LIMITS = tuple(field.name for field in fields(BudgetLimits))
 
 @dataclass(frozen=True, slots=True)
 class BudgetRecord:
-    """A budget. Of its wallets, `unlimited` can use it up alone: their policies lack the limit of a day or an hour."""
+    """A budget. Each of its `unlimited` wallets can use it up alone, as its policy lacks a daily or hourly limit."""
 
     budget_id: str
     org: str
@@ -35,7 +35,7 @@ class BudgetRecord:
 
 @dataclass(frozen=True, slots=True)
 class BudgetDetails:
-    """What the service alone knows of a budget."""
+    """The details of a budget known only to the service."""
 
     budget_id: str
     org: str
@@ -45,7 +45,7 @@ class BudgetDetails:
 
 
 def put_budget_details(connection: Connection, details: BudgetDetails) -> None:
-    """Store a budget's details in the transaction that stores the attempt to create it; a repeat replaces them."""
+    """Store a budget's details in the transaction that stores the attempt to create it. A repeat replaces them."""
     upsert(connection, budget_details, columns_of(details), keys=["address"])
 
 
@@ -60,7 +60,7 @@ def budgets(connection: Connection, org: str) -> list[BudgetRecord]:
 
 
 def wallets_in(connection: Connection, org: str, address: str, limit: int) -> Sequence[str]:
-    """Return the ids of wallets in a budget of the organisation, at most ``limit``, the last used first."""
+    """Return up to ``limit`` ids of an organisation's wallets in a budget, most recently used first."""
     mine = (wallets.c.org == org, wallets.c.budget == address, ~wallets.c.archived)
     newest = func.coalesce(wallets.c.last_transaction_at, wallets.c.created_at).desc()
     query = select(wallets.c.wallet_id).where(*mine).order_by(newest, wallets.c.wallet_id)

@@ -1,4 +1,4 @@
-"""Copies the tables of SQLite files into a new database on PostgreSQL, and compares what arrived."""
+"""Copies the tables of SQLite files into a new PostgreSQL database, and compares the copy with its source."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,14 @@ _BATCH = 1_000
 
 
 class CommitDoubtError(Exception):
-    """The connection was lost at the commit: whether it took place is not known."""
+    """The connection was lost during the commit, so the outcome of the commit is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What was copied, and was compared with its source; amounts are micro-USDC as they are in the target.
+    """The totals of a copy that was compared with its source; amounts are micro-USDC as found in the target.
 
-    ``sums`` is the number of columns of whole numbers, among them all of money, that add up to the same.
+    ``sums`` is the number of integer columns, including all columns of money, with equal sums on both sides.
     """
 
     tables: int
@@ -41,7 +41,7 @@ class CopyReport:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An open file, of which one snapshot is read. ``prefix`` is what its tables' names begin with in the target."""
+    """An open file, read in one snapshot. ``prefix`` precedes the names of its tables in the target."""
 
     connection: sqlite3.Connection
     prefix: str = ""
@@ -52,7 +52,7 @@ class Source:
         return {name for (name,) in found if not name.startswith("sqlite_")} - _OF_THE_SCHEMA
 
     def last_id(self, table: str, column: str) -> int:
-        """Return the highest id that was ever given, also if its row is deleted: a cursor may name it."""
+        """Return the highest id ever assigned, even if its row is deleted, because a cursor may name it."""
         counted = self.connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", [table]).fetchone()[0]
         highest = self.connection.execute(f"SELECT max({_quoted(column)}) FROM {_quoted(table)}").fetchone()[0]  # noqa: S608 - names of the schema
         return max(counted or 0, highest or 0)
@@ -60,7 +60,7 @@ class Source:
 
 @contextmanager
 def receiving(url: str) -> Iterator[tuple[str, Connection]]:
-    """Give a database's name and a connection to it, in a transaction during which no service writes there.
+    """Yield a database's name and a connection to it, in a transaction during which no service can write there.
 
     Raises ConfigurationError.
     """
@@ -78,7 +78,7 @@ def receiving(url: str) -> Iterator[tuple[str, Connection]]:
 
 
 def commit(target: Connection) -> None:
-    """Commit. Raises `CommitDoubtError`."""
+    """Commit. Raises `CommitDoubtError` if the connection is lost."""
     try:
         target.commit()
     except DBAPIError as error:
@@ -88,23 +88,23 @@ def commit(target: Connection) -> None:
 
 
 def require_empty(target: Connection, name: str) -> None:
-    """Raise ConfigurationError if a database holds anything besides its schema."""
+    """Raise ConfigurationError if nodes serve on a database or it holds anything besides its schema."""
     if nodes := count_live_nodes(target):
-        raise ConfigurationError(f"{nodes} nodes serve on the {name}; stop them, and copy into a new database")
+        raise ConfigurationError(f"{nodes} nodes serve on the {name}; stop them and copy into a new database")
     for table in inspect(target).get_table_names():
         if table not in _OF_THE_SCHEMA and target.scalar(text(f"SELECT EXISTS (SELECT FROM {_quoted(table)})")):  # noqa: S608 - as above
-            raise ConfigurationError(f"the {name} has data already, in its table {table}: name a new one")
+            raise ConfigurationError(f"the {name} already has data in its table {table}; name a new database")
 
 
 def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport:
     """Copy all rows within the target's transaction and compare counts and sums. Raises ConfigurationError."""
     own = {source.prefix + table: (source, table) for source in sources for table in source.tables()}
-    # A row after those that it refers to.
+    # Rows are copied after the rows that they refer to.
     in_order = [one for one, _keys in inspect(target).get_sorted_table_and_fkc_names() if one is not None]
     there = [one for one in in_order if one not in _OF_THE_SCHEMA]
     if own.keys() != set(there):
         names = ", ".join(sorted(own.keys() ^ set(there)))
-        raise ConfigurationError(f"the {name} has other tables than the data folder: {names}")
+        raise ConfigurationError(f"the {name} and the data folder have different tables: {names}")
     rows = sums = 0
     for table in there:
         source, original = own[table]
@@ -117,7 +117,7 @@ def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport
         whole = [one for one, kind in types.items() if isinstance(kind, Integer)]
         figures = _figures(source.connection.execute(_comparison(original, whole)).fetchone())
         if figures != _figures(target.execute(text(_comparison(table, whole))).one()):
-            raise ConfigurationError(f"the copy of the table {table} differs from the data folder's; nothing was kept")
+            raise ConfigurationError(f"the copy of the table {table} differs from the data folder; nothing was kept")
         rows, sums = rows + figures[0], sums + len(whole)
     confirmed = select(func.sum(transactions.c.amount)).where(transactions.c.status == "confirmed")
     balances, paid = (int(target.scalar(one) or 0) for one in (select(func.sum(wallets.c.balance)), confirmed))
@@ -131,7 +131,7 @@ def _copy_table(
     found = source.connection.execute(f"SELECT {names} FROM {_quoted(original)}")  # noqa: S608 - as above
     import psycopg  # noqa: PLC0415 - optional
 
-    # The driver's own connection: `COPY` is no statement of SQLAlchemy's, and takes a tenth of the time of `INSERT`.
+    # The driver's own connection, because SQLAlchemy has no `COPY`, which takes a tenth of the time of `INSERT`.
     driver: Any = target.connection.dbapi_connection
     try:
         with driver.cursor() as cursor, cursor.copy(f"COPY {_quoted(table)} ({names}) FROM STDIN") as rows:
@@ -140,12 +140,12 @@ def _copy_table(
     except sqlite3.Error as error:
         raise ConfigurationError(f"the table {original} cannot be read: {error}") from None
     except psycopg.Error as error:
-        # Without the further lines, which quote rows.
+        # The first line only, because further lines quote rows.
         raise ConfigurationError(f"the table {table} cannot be copied: {str(error).partition(chr(10))[0]}") from None
 
 
 def _converted(found: sqlite3.Cursor, types: Sequence[TypeEngine[Any]]) -> Iterator[list[Any]]:
-    """Yield the rows with what SQLite keeps as numbers but is none. Texts of JSON stay as they are, byte for byte."""
+    """Yield the rows with SQLite's numeric flags as booleans. Texts of JSON stay as they are, byte for byte."""
     flags = [number for number, kind in enumerate(types) if isinstance(kind, Boolean)]
     while batch := found.fetchmany(_BATCH):
         for values in batch:
@@ -164,7 +164,10 @@ def _count_on(target: Connection, table: str, column: str, last: int) -> None:
 
 
 def _comparison(table: str, columns: Sequence[str]) -> str:
-    """Return the query of the count and the sums, in the SQL that both share; sums of halves, which fit 64 bits."""
+    """Return the query for the row count and the sums, in SQL common to both databases.
+
+    The two 32-bit halves of each value are summed separately, so that the sums fit into 64 bits.
+    """
     wide = [f"CAST({_quoted(one)} AS BIGINT)" for one in columns]
     halves = [f"sum({one} >> 32), sum({one} & 4294967295)" for one in wide]
     return f"SELECT {', '.join(['count(*)', *halves])} FROM {_quoted(table)}"  # noqa: S608 - as above

@@ -1,10 +1,10 @@
 """Deliveries: every webhook's queue, and its log. Times are Unix milliseconds.
 
-The feed is the outbox: positions in it follow the order of commits, and one transaction queues an event and moves the
-webhook's own position past it. So each committed event is queued once, in order, even if the process dies.
+The feed is the outbox. Positions in it follow the order of commits, and one transaction queues an event and moves the
+webhook's own position past it. Every committed event is therefore queued once, in order, even if the process dies.
 
-Rebuilding the read models adds events to the feed again, at new positions. The feed ignores those that it still has,
-this table those that were queued; anything older than both is not recent.
+A rebuild of the read models adds events to the feed again, at new positions. The feed ignores events that it still has,
+and this table ignores events that were already queued. Any event older than both is not recent.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,13 +43,13 @@ from app.store.webhooks import WebhookRecord, listening
 
 DELIVERY_PREFIX = "dlv_"
 MAX_ATTEMPTS = 5
-"""Attempts after which a webhook is degraded."""
+"""Number of failed attempts that degrade a webhook."""
 DELAYS = (60_000, 300_000, 1_800_000, 7_200_000)
-"""Milliseconds from a failed attempt to the next one."""
+"""Milliseconds from each failed attempt to the next one."""
 LIFETIME = 90 * 24 * 60 * 60 * 1000
-"""Milliseconds for which deliveries are kept, queued or logged, and for which events are recent."""
+"""Milliseconds for which deliveries, queued or logged, are kept, and for which events count as recent."""
 _TOLERANCE = 24 * 60 * 60 * 1000
-"""Milliseconds by which an event may seem older than a webhook that it is for; see `_is_for`."""
+"""Milliseconds by which an event may seem older than the webhook that receives it; see `_is_for`."""
 
 table = Table(
     "webhook_deliveries",
@@ -58,11 +58,11 @@ table = Table(
     Column("webhook_id", String, nullable=False),
     Column("event_id", String, nullable=False),
     Column("event", String, nullable=False),
-    Column("position", BigInteger, nullable=False, comment="of the event in the feed"),
+    Column("position", BigInteger, nullable=False, comment="the event's position in the feed"),
     Column("body", Text, nullable=False),
     Column("status", String, nullable=False, comment="pending, delivered or failed"),
-    Column("attempts", Integer, nullable=False, comment="failed ones since the delivery was queued"),
-    Column("due_at", BigInteger, nullable=False, comment="of the next attempt, or else of the last one"),
+    Column("attempts", Integer, nullable=False, comment="failed attempts since the delivery was queued"),
+    Column("due_at", BigInteger, nullable=False, comment="time of the next attempt, or of the last one"),
     Column("created_at", BigInteger, nullable=False, comment="when it was last queued"),
     Index("webhook_deliveries_newest", "webhook_id", "position", "delivery_id"),
     Index("webhook_deliveries_by_status", "webhook_id", "status", "position", "delivery_id"),
@@ -72,14 +72,15 @@ table = Table(
 
 
 Encode = Callable[[FeedEvent], str]
-"""Returns the request body that reports an event."""
+"""Function that returns the request body for an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRecord:
     """An event on its way to a webhook: `pending` while queued, then `delivered`.
 
-    `attempts` counts the failures since it was last queued. A ping is never queued, only `delivered` or `failed`.
+    `attempts` counts the failures since the delivery was last queued. A ping is never queued, only `delivered` or
+    `failed`.
     """
 
     delivery_id: str
@@ -100,7 +101,7 @@ def has_new_events(connection: Connection) -> bool:
 
 
 def queue_new_events(connection: Connection, encode: Encode, now: int, *, limit: int) -> None:
-    """Queue the next events of the feed, at most `limit`, for the webhooks subscribed to them."""
+    """Queue the next events of the feed, up to `limit`, for the webhooks subscribed to them."""
     listeners = listening(connection)
     events = feed_after(connection, min(one.position for one in listeners), limit) if listeners else []
     if not events:
@@ -111,7 +112,7 @@ def queue_new_events(connection: Connection, encode: Encode, now: int, *, limit:
         for one in listeners
         if event.position > one.position and _is_for(one, event, now)
     ]
-    # An event that a chain reorganisation removed and restored is queued already.
+    # An event that a chain reorganisation removed and then restored is already queued.
     upsert_all(connection, table, rows, keys=["delivery_id"], replace=False)
     last = events[-1].position
     passed = update(webhooks.table).where(webhooks.table.c.position < last, webhooks.table.c.status != "deleted")
@@ -121,7 +122,7 @@ def queue_new_events(connection: Connection, encode: Encode, now: int, *, limit:
 def is_recent(event: FeedEvent, now: int) -> bool:
     """Return whether an event that is new in the feed may have happened recently.
 
-    Always true if the chain gives no time for it, which is then 0.
+    Always True if the timestamp is 0, which means that the chain gives no time for the event.
     """
     return event.timestamp == 0 or event.timestamp >= now - LIFETIME
 
@@ -129,10 +130,10 @@ def is_recent(event: FeedEvent, now: int) -> bool:
 def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
     """Return whether to queue an event for a webhook.
 
-    A webhook gets what happens after its registration, however late it is indexed. The position in the feed does not
-    decide: a rebuild appends old events. Nor does the time: the chain's clock may run behind the service's, as
-    Solana's once did by half an hour. So only events a whole day older are excluded, which are not fresh; they include
-    all that the feed, which keeps events for at least a day, had deleted by then.
+    A webhook gets events from after its registration, however late they are indexed. The position in the feed cannot
+    decide this, because a rebuild appends old events. Nor can the exact time, because the chain's clock may run behind
+    the service's, as Solana's once did by half an hour. So only events more than a whole day older than the webhook are
+    excluded. They include all events that the feed had deleted by then, because it keeps events for at least a day.
     """
     if event.org != webhook.org or not webhook.wants(event.type) or not is_recent(event, now):
         return False
@@ -140,7 +141,7 @@ def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
 
 
 def delivery_of(webhook: WebhookRecord, event: FeedEvent, body: str, now: int) -> DeliveryRecord:
-    """Return the one delivery of an event to a webhook."""
+    """Return the delivery of an event to a webhook. There is exactly one for each such pair."""
     return DeliveryRecord(
         delivery_id=derived_id(DELIVERY_PREFIX, webhook.webhook_id, event.event_id),
         webhook_id=webhook.webhook_id,
@@ -157,9 +158,9 @@ def delivery_of(webhook: WebhookRecord, event: FeedEvent, body: str, now: int) -
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Queued deliveries of enabled and of degraded webhooks, and for how long the oldest is due at an enabled one.
+    """Queued deliveries of enabled and of degraded webhooks, and how long the oldest has been due at an enabled one.
 
-    `events` are those of the feed that come after what some webhook has queued or skipped.
+    `events` counts the feed's events after those that every webhook has queued or skipped.
     """
 
     events: int
@@ -169,7 +170,7 @@ class Backlog:
 
 
 def backlog(connection: Connection, now: int) -> Backlog:
-    """Return what is queued; of each webhook at most 10,000 deliveries are counted, so that it never takes long."""
+    """Return the sizes of the queues. It counts at most 10,000 deliveries per webhook, so that it never takes long."""
     queued = {"enabled": 0, "degraded": 0}
     oldest = now
     for webhook_id, status in connection.execute(_WEBHOOKS).all():
@@ -187,15 +188,15 @@ def due_webhooks(connection: Connection, now: int) -> list[str]:
 
 
 def claim_webhooks(connection: Connection, now: int, node: str) -> list[str]:
-    """Claim the enabled webhooks with a delivery due that no other node sends to, and return their ids."""
+    """Claim the enabled webhooks with a due delivery that no other node sends to, and return their ids."""
     return claim(connection, webhooks.table.c.webhook_id, _DUE.params(now=now), node)
 
 
 def next_delivery(connection: Connection, webhook_id: str, now: int) -> DeliveryRecord | None:
     """Return the webhook's next delivery to send.
 
-    Deliveries with the same number of failed attempts form a round, a queue of its own, of which only the oldest event
-    may be sent. So all n-th attempts follow the order of the events, whatever the clock does.
+    Deliveries with the same number of failed attempts form a round. A round is a separate queue, and only its oldest
+    event may be sent. The n-th attempts therefore always follow the order of the events, regardless of the clock.
     """
     heads = fetch_all(connection, DeliveryRecord, _HEADS, {"webhook": webhook_id})
     due = [head for head in heads if head.due_at <= now]
@@ -203,18 +204,18 @@ def next_delivery(connection: Connection, webhook_id: str, now: int) -> Delivery
 
 
 def retry_at(failed: int, now: int) -> int:
-    """Return the time of the next attempt after so many failures, the last of them now."""
+    """Return the time of the next attempt after this many failures, the last one now."""
     return now + DELAYS[min(failed, len(DELAYS)) - 1]
 
 
 def queue_again(connection: Connection, delivery_id: str, now: int) -> None:
-    """Queue a delivery again, at its event's place in the order."""
+    """Queue a delivery again, at its event's position in the order."""
     mine = update(table).where(table.c.delivery_id == delivery_id)
     connection.execute(mine.values(status="pending", attempts=0, due_at=now, created_at=now))
 
 
 def replay(connection: Connection, deliveries: Sequence[DeliveryRecord], moment: int) -> None:
-    """Queue deliveries, also those queued before, unless that was at this very moment: those are already done."""
+    """Queue deliveries, again if necessary. Those queued at exactly this `moment` are already done and are skipped."""
     mine = table.c.delivery_id.in_([one.delivery_id for one in deliveries])
     done = set(connection.scalars(select(table.c.delivery_id).where(mine, table.c.created_at == moment)))
     rows = [columns_of(one) for one in deliveries if one.delivery_id not in done]
@@ -222,9 +223,10 @@ def replay(connection: Connection, deliveries: Sequence[DeliveryRecord], moment:
 
 
 def restart(connection: Connection, webhook_id: str, now: int, *, limit: int) -> bool:
-    """Reset the attempts of at most `limit` queued deliveries and make them due now; returns if there may be more.
+    """Reset up to `limit` queued deliveries with failed attempts and make them due. Return True if more may remain.
 
-    Begins with those that failed most often, oldest events first, because they may be sent before the others are reset.
+    Deliveries with the most failures come first, oldest events first, because they may be sent before the rest is
+    reset.
     """
     failed = connection.scalars(_FAILED, {"webhook": webhook_id, "most": limit}).all()
     connection.execute(update(table).where(table.c.delivery_id.in_(failed)).values(attempts=0, due_at=now))
@@ -232,7 +234,7 @@ def restart(connection: Connection, webhook_id: str, now: int, *, limit: int) ->
 
 
 def events_between(connection: Connection, webhook: WebhookRecord, start: int, end: int, limit: int) -> list[FeedEvent]:
-    """Return at most `limit` events since `start` and before `end` that the webhook is subscribed to."""
+    """Return up to `limit` events from `start` until before `end` that the webhook is subscribed to."""
     mine = [feed.c.org == webhook.org, feed.c.timestamp >= start, feed.c.timestamp < end]
     if webhooks.ALL_EVENTS not in webhook.events:
         mine.append(feed.c.type.in_(webhook.events))
@@ -280,7 +282,7 @@ _DUE = select(webhooks.table.c.webhook_id).where(
 
 
 def _round(failed: int) -> Select[Any]:
-    """Return the query of a webhook's queued deliveries with so many failed attempts, in the order of the events."""
+    """Return the query for a webhook's queued deliveries with this many failed attempts, in event order."""
     mine = _OF_WEBHOOK.where(table.c.status == "pending", table.c.attempts == failed)
     return mine.order_by(table.c.position, table.c.delivery_id)
 

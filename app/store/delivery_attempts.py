@@ -31,7 +31,7 @@ from app.store.deliveries import MAX_ATTEMPTS, DeliveryRecord, retry_at
 from app.store.deliveries import table as deliveries
 
 KEPT_ATTEMPTS = 20
-"""The newest attempts of a delivery that its log keeps, however often it is sent again."""
+"""Number of newest attempts that a delivery's log keeps, however often the delivery is resent."""
 
 table = Table(
     "webhook_attempts",
@@ -43,14 +43,14 @@ table = Table(
     Column("duration", BigInteger, nullable=False, comment="milliseconds"),
     Column("status_code", Integer),
     Column("error", String),
-    Column("excerpt", Text, nullable=False, comment="of the answer's body"),
+    Column("excerpt", Text, nullable=False, comment="of the response body"),
     Index("webhook_attempts_by_delivery", "delivery_id", "id"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttemptRecord:
-    """One attempt to deliver; `duration` is in milliseconds, `status_code` is null if there was no answer."""
+    """One attempt to deliver; `duration` is in milliseconds, `status_code` is null without a response."""
 
     delivery_id: str
     attempt: int
@@ -64,10 +64,10 @@ class DeliveryAttemptRecord:
 def record_attempt(
     connection: Connection, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord, *, delivered: bool, now: int
 ) -> bool:
-    """Log an attempt and update its delivery; returns whether it was the last one before the webhook is degraded.
+    """Log an attempt and update its delivery. Return True if it was the last one before the webhook is degraded.
 
-    The delivery then keeps its place in the queue. Nothing is stored for a delivery that was deleted while being sent.
-    One that was queued again meanwhile stays queued; one whose attempts were reset is still done if acknowledged.
+    The delivery then keeps its place in the queue. Nothing is stored for a delivery deleted while it was being sent. A
+    delivery that was queued again in the meantime stays queued. One with reset attempts is still done if acknowledged.
     """
     execute(connection, _LOG, columns_of(attempt))
     execute(connection, _FORGET, {}, of_delivery=delivery.delivery_id, same_delivery=delivery.delivery_id)
@@ -82,7 +82,7 @@ def record_attempt(
 
 
 def insert_ping(connection: Connection, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord) -> None:
-    """Store a ping that was sent."""
+    """Store a ping after it was sent."""
     connection.execute(insert(deliveries).values(columns_of(delivery)))
     connection.execute(insert(table).values(columns_of(attempt)))
 
@@ -112,7 +112,7 @@ _COUNT = _FINISH.where(deliveries.c.attempts == bindparam("failed_before"))
 
 
 def _last_forgotten(delivery_id: ColumnElement[str]) -> ScalarSelect[int]:
-    """Return the id of a delivery's newest attempt that is not kept, null if all are kept."""
+    """Return the id of a delivery's newest attempt beyond the kept ones, null if all are kept."""
     newer = table.alias()
     ids = select(newer.c.id).where(newer.c.delivery_id == delivery_id).order_by(newer.c.id.desc())
     return ids.limit(literal_column("1")).offset(literal_column(str(KEPT_ATTEMPTS))).scalar_subquery()

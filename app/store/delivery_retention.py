@@ -1,4 +1,4 @@
-"""Deletion of old deliveries and of those whose webhook was deleted. Times are Unix milliseconds."""
+"""Deletion of old deliveries, and of deliveries to deleted webhooks. Times are Unix milliseconds."""
 
 from sqlalchemy import Connection, bindparam, delete, exists, select
 
@@ -9,10 +9,10 @@ from app.store.idempotency import LIFETIME as REPEATABLE
 
 
 def purge(connection: Connection, now: int, *, limit: int) -> bool:
-    """Delete deliveries that are old or whose webhook was deleted; returns whether there may be more.
+    """Delete deliveries that are old or belong to a deleted webhook. Return True if more may remain.
 
-    Deletes at most `limit` deliveries and at most `limit` attempts; a delivery goes with its last attempt. A queued
-    delivery is old if it was due that long ago: the queue of a degraded webhook would otherwise grow forever.
+    At most `limit` deliveries and `limit` attempts are deleted; a delivery goes with its last attempt. A queued
+    delivery is old if it was due that long ago. Otherwise the queue of a degraded webhook would grow forever.
     """
     gone: list[str] = []
     for webhook_id, status in connection.execute(_WEBHOOKS).all():
@@ -26,7 +26,7 @@ def purge(connection: Connection, now: int, *, limit: int) -> bool:
     bare = ~exists().where(attempts.c.delivery_id == table.c.delivery_id)
     connection.execute(delete(table).where(table.c.delivery_id.in_(gone), bare))
     empty = ~exists().where(table.c.webhook_id == webhooks.table.c.webhook_id)
-    # The request that deleted the webhook can be repeated until then.
+    # Until then, the request that deleted the webhook can be repeated.
     past = webhooks.table.c.updated_at < now - REPEATABLE
     connection.execute(delete(webhooks.table).where(webhooks.table.c.status == "deleted", past, empty))
     return limit in (len(gone), forgotten)
@@ -34,5 +34,5 @@ def purge(connection: Connection, now: int, *, limit: int) -> bool:
 
 _WEBHOOKS = select(webhooks.table.c.webhook_id, webhooks.table.c.status)
 _ALL = select(table.c.delivery_id).where(table.c.webhook_id == bindparam("webhook")).limit(bindparam("most"))
-# Lists every status so that the index, which begins with the status, is used.
+# Lists every status, because the index has the status before `due_at`.
 _OLD = _ALL.where(table.c.status.in_(("pending", "delivered", "failed")), table.c.due_at < bindparam("bound"))

@@ -32,21 +32,21 @@ from app.store.state_tables import escrow_details as details
 PENDING, LOCKED, DISPUTED = "pending", "locked", "disputed"
 RELEASED, REFUNDED, SETTLED = "released", "refunded", "settled"
 OPEN = (LOCKED, DISPUTED)
-"""Statuses in which the escrow holds money. `pending`: sent, but not seen on the chain; `settled`: split."""
+"""Statuses of an escrow that holds money. `pending` means sent but not seen on the chain, `settled` means split."""
 
 UNDECIDED_AFTER = 30 * 24 * 60 * 60
 """Seconds after which an undecided dispute is refunded."""
 DECIDED_WITHIN = 24 * 60 * 60
-"""Seconds within which the arbiter is to decide a dispute."""
+"""Seconds within which the arbiter should decide a dispute."""
 
 
 @dataclass(frozen=True, slots=True)
 class EscrowRecord:
     """An escrow. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds; hashes are hex.
 
-    `wallet_id` pays from `vault` to `receiver`, which is the vault of `to_wallet` or an outside address. `released` and
-    `refunded` are null until it is settled. The texts come from the service's clients; they are null if unknown or if
-    the chain holds other hashes.
+    `wallet_id` pays from `vault` to `receiver`, the vault of `to_wallet` or an outside address. `released` and
+    `refunded` are null until settlement. The texts come from the service's clients. A text is null if it is unknown or
+    does not match its hash on the chain.
     """
 
     currency: ClassVar = "USDC"
@@ -107,7 +107,7 @@ class EscrowFilter:
 
 @dataclass(frozen=True, slots=True)
 class DueEscrow:
-    """An escrow to refund, or if it is settled to collect; the other fields are addresses."""
+    """An escrow to refund or, if it is settled, to collect; the other fields are addresses."""
 
     escrow_id: str
     status: str
@@ -144,14 +144,14 @@ def escrows(
 
 
 def disputes(connection: Connection, org: str, *, limit: int) -> list[EscrowRecord]:
-    """Return the organisation's disputed escrows, the one that waits longest first."""
+    """Return the organisation's disputed escrows, longest waiting first."""
     return fetch_all(connection, _record, _DISPUTES, {"org": org, "most": limit})
 
 
 def due(connection: Connection, now: int) -> list[DueEscrow]:
-    """Return all organisations' escrows to refund or collect at the Unix second `now`, the longest due first.
+    """Return all organisations' escrows to refund or collect at the Unix second `now`, longest due first.
 
-    They are locked past their deadline, disputed and not decided in time, or split with a side that is still owed.
+    They are locked past their deadline, disputed without a decision in time, or split with a share still owed.
     """
     return fetch_all(connection, DueEscrow, _DUE, {"now": now})
 
@@ -168,24 +168,24 @@ def delete_pending_escrow(connection: Connection, tx_id: str) -> None:
 
 
 def reset_escrows(connection: Connection, mine: ColumnElement[bool]) -> None:
-    """Delete what the chain says about the escrows `mine`; those whose creation is pending stay as pending."""
+    """Delete the on-chain data of the escrows matched by `mine`; those with a pending creation remain as pending."""
     pending = select(attempts.c.tx_id).where(attempts.c.status == PENDING)
     connection.execute(delete(table).where(mine, or_(table.c.tx_id.is_(None), table.c.tx_id.not_in(pending))))
     connection.execute(update(table).where(mine).values(_AS_PENDING))
 
 
 def remember_task(connection: Connection, escrow_id: str, description: str, expected_output: str | None) -> None:
-    """Store the text of an escrow's task, and the hash that its output must have."""
+    """Store the text of an escrow's task, and the required hash of its output."""
     _remember(connection, escrow_id, {"task_description": description, "expected_output": expected_output})
 
 
 def remember_output(connection: Connection, escrow_id: str, output_hash: str, url: str) -> None:
-    """Store where the output with this hash is."""
+    """Store the URL of the output with this hash."""
     _remember(connection, escrow_id, {"output_hash": output_hash, "output_url": url})
 
 
 def remember_dispute(connection: Connection, escrow_id: str, reason: str, wallet_id: str) -> None:
-    """Store the text of a dispute's reason, and the wallet for which it is raised."""
+    """Store the text of a dispute's reason, and the wallet that the dispute is raised for."""
     _remember(connection, escrow_id, {"dispute_reason": reason, "disputed_by": wallet_id})
 
 
@@ -233,7 +233,7 @@ _DUE = (
     .order_by(table.c.due_at, table.c.escrow_id)
 )
 _COLUMNS = [column.name for column in table.columns]
-# Finds an escrow by its receiver only if that is not the paying wallet, so that it is found once.
+# Matches the receiver only if it is not the paying wallet, so that each escrow is found once.
 _WALLETS = (
     table.c.wallet_id == bindparam("wallet_id"),
     and_(table.c.to_wallet == bindparam("wallet_id"), table.c.to_wallet != table.c.wallet_id),
@@ -248,7 +248,7 @@ _AS_PENDING = {"status": PENDING, **dict.fromkeys(FROM_LATER_EVENTS)}
 
 
 def _record(*, output_of: str | None, **values: Any) -> EscrowRecord:
-    """Return an escrow without the texts whose hashes are not on the chain."""
+    """Return an escrow without the texts that do not match their hashes on the chain."""
     if output_of != values["output_hash"]:
         values["output_url"] = None
     if not _is_hash(values["task_hash"], values["task_description"]):
@@ -262,7 +262,7 @@ def _record(*, output_of: str | None, **values: Any) -> EscrowRecord:
 
 
 def commitment_to(expected_output: str) -> str:
-    """Return the chain's commitment to the hash that an output must have, both in hex."""
+    """Return the on-chain commitment to the required hash of an output, both in hex."""
     return output_commitment(bytes.fromhex(expected_output)).hex()
 
 

@@ -1,4 +1,4 @@
-"""Wallets whose policy has expired."""
+"""Wallets with an expired policy."""
 
 from dataclasses import dataclass
 
@@ -20,13 +20,13 @@ class ExpiredWallet:
 
 
 def expired_wallets(connection: Connection, now: int) -> list[ExpiredWallet]:
-    """Return the wallets to freeze at the Unix second `now`; a policy is still valid in its second of expiry."""
+    """Return the wallets to freeze at the Unix second `now`. A policy is still valid in its second of expiry."""
     return fetch_all(connection, ExpiredWallet, _EXPIRED, {"now": now})
 
 
 _EXPIRED = (
     select(wallets.c.wallet_id, wallets.c.org, wallets.c.vault, wallets.c.policy)
-    # From the few policies that have expired to their wallets, never the other way.
+    # Joins from the few expired policies to their wallets, never the other way.
     .join(policies, (unindexed(policies.c.address) == wallets.c.policy) & (unindexed(policies.c.org) == wallets.c.org))
     .where(policies.c.expiry < bindparam("now"), wallets.c.frozen == 0, ~wallets.c.archived)
 )

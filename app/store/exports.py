@@ -31,7 +31,7 @@ from app.database.signals import EXPORTS, signal
 from app.store.read_tables import transactions
 
 KEPT_MS = 90 * 86_400_000
-"""Milliseconds after its request for which the record of an export without a file is kept."""
+"""Milliseconds after the request for which the record of an export is kept, once the export has no file."""
 Status = Literal["processing", "ready", "expired", "failed"]
 Format = Literal["csv", "json"]
 
@@ -46,9 +46,9 @@ exports = Table(
     Column("end", BigInteger, comment="exclusive"),
     Column("status", String, nullable=False, comment="processing, ready, expired or failed"),
     Column("created_at", BigInteger, nullable=False),
-    Column("estimated_at", BigInteger, nullable=False, comment="when it will probably be ready"),
-    Column("rows", Integer, comment="until it is ready: the count at the request"),
-    Column("reason", String, comment="why it failed"),
+    Column("estimated_at", BigInteger, nullable=False, comment="estimated time when it is ready"),
+    Column("rows", Integer, comment="row count; until it is ready, as of the request"),
+    Column("reason", String, comment="reason of the failure"),
     Column("finished_at", BigInteger),
     Column("expires_at", BigInteger, comment="when its file is removed"),
     # Idempotency key of the request: a repeat after a crash gets the same export.
@@ -63,7 +63,7 @@ chunks = Table(
     metadata,
     Column("export_id", String, primary_key=True),
     Column("number", Integer, primary_key=True),
-    Column("data", LargeBinary, nullable=False, comment="a part of the file, for the nodes that did not write it"),
+    Column("data", LargeBinary, nullable=False, comment="a part of the file, for nodes that did not write it"),
 )
 
 
@@ -89,9 +89,9 @@ class ExportRecord:
 
 @dataclass(frozen=True, slots=True)
 class LiveExports:
-    """An organisation's exports that are `processing` or `ready`: their counts, their rows in total.
+    """The counts of an organisation's exports that are `processing` or `ready`, and their total number of rows.
 
-    `first_end` is when the first ready one expires.
+    `first_end` is the time when the first ready export expires.
     """
 
     processing: int
@@ -118,7 +118,7 @@ def with_status(connection: Connection, status: Status) -> list[ExportRecord]:
 
 
 def export_created_under(connection: Connection, org: str, key: str) -> ExportRecord | None:
-    """Return the newest export that was requested under this idempotency key."""
+    """Return the newest export requested under this idempotency key."""
     query = select(exports).where(exports.c.org == org, exports.c.created_under == key)
     return fetch_one(connection, ExportRecord, query.order_by(exports.c.created_at.desc()).limit(1))
 
@@ -150,53 +150,53 @@ def finish(  # noqa: PLR0917
     reason: str | None = None,
     expires_at: int | None = None,
 ) -> bool:
-    """Store the outcome of an export; changes nothing and returns false if it has one."""
+    """Store the outcome of an export. If the export already has one, change nothing and return False."""
     values = {"status": status, "finished_at": now, "rows": rows, "reason": reason, "expires_at": expires_at}
     mine = update(exports).where(exports.c.export_id == export_id, exports.c.status == "processing")
     return connection.execute(mine.values(values)).rowcount == 1
 
 
 def over(connection: Connection, now: int, *, most: int) -> list[ExportRecord]:
-    """Return at most `most` exports that have expired and are not marked so yet."""
+    """Return up to `most` exports that have expired and are not yet marked as expired."""
     query = select(exports).where(exports.c.status == "ready", exports.c.expires_at <= now)
     return fetch_all(connection, ExportRecord, query.limit(most))
 
 
 def claim_export(connection: Connection, node: str) -> str | None:
-    """Claim the oldest export that is to be written and that no other node writes, and return its id."""
+    """Claim the oldest export that needs to be written and that no other node writes. Return its id."""
     due = select(exports.c.export_id).where(exports.c.status == "processing")
     due = due.order_by(exports.c.created_at, exports.c.export_id).limit(1)
     return next(iter(claim(connection, exports.c.export_id, due, node)), None)
 
 
 def with_files(connection: Connection, export_ids: Collection[str]) -> set[str]:
-    """Return those of the exports that have a file, or are to have one."""
+    """Return the ids among these of exports that have a file or will have one."""
     live = exports.c.status.in_(("processing", "ready"))
     return set(connection.scalars(select(exports.c.export_id).where(exports.c.export_id.in_(export_ids), live)))
 
 
 def put_chunk(connection: Connection, export_id: str, number: int, data: bytes) -> None:
-    """Store a part of an export's file, or replace it; the first part replaces all that was stored before."""
+    """Store a part of an export's file, or replace it. The first part deletes all parts stored before."""
     if number == 0:
         connection.execute(delete(chunks).where(chunks.c.export_id == export_id))
     upsert(connection, chunks, {"export_id": export_id, "number": number, "data": data}, keys=["export_id", "number"])
 
 
 def chunk(connection: Connection, export_id: str, number: int) -> bytes | None:
-    """Return a part of an export's file; None after its end."""
+    """Return a part of an export's file, or None after its end."""
     query = select(chunks.c.data).where(chunks.c.export_id == export_id, chunks.c.number == number)
     data: bytes | None = connection.scalar(query)
     return data
 
 
 def expire(connection: Connection, export_ids: Sequence[str]) -> None:
-    """Mark exports as expired, and delete what is stored of their files."""
+    """Mark exports as expired, and delete the stored parts of their files."""
     connection.execute(delete(chunks).where(chunks.c.export_id.in_(export_ids)))
     connection.execute(update(exports).where(exports.c.export_id.in_(export_ids)).values(status="expired"))
 
 
 def forget(connection: Connection, before: int, *, most: int) -> int:
-    """Delete at most `most` exports without a file that were requested before a Unix millisecond.
+    """Delete up to `most` exports without a file that were requested before a Unix millisecond.
 
     Returns the number deleted.
     """
@@ -205,7 +205,7 @@ def forget(connection: Connection, before: int, *, most: int) -> int:
 
 
 def count_rows(connection: Connection, wanted: ExportRecord, slot: int | None = None) -> int:
-    """Return how many transactions an export covers now; those of slots after `slot` do not count."""
+    """Return the number of transactions that an export covers now, excluding those in slots after `slot`."""
     table = transactions
     query = select(func.count()).select_from(table).where(table.c.org == wanted.org)
     if wanted.wallet_id is not None:

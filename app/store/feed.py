@@ -42,16 +42,16 @@ SEVERITIES = {
     "database.commits_lost": "critical",
     "transaction.forgotten": "critical",
 }
-"""Severity of each type of event, apart from `EXCEPTIONS`; lists would miss an event with any other."""
+"""Severity of each type of event, apart from `EXCEPTIONS`. Lists would miss an event with any other severity."""
 EXCEPTIONS = {"escrow.refunded": "critical"}
-"""A second severity that events of a type may have."""
+"""A second severity that events of this type may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """One event. `position` rises with every stored event, so that a consumer can continue after one.
+    """One event. `position` increases with every stored event, so that a consumer can continue from it.
 
-    `other_wallet_id` is the other wallet of an event between two.
+    `other_wallet_id` is the second wallet of an event between two wallets.
     """
 
     position: int
@@ -79,7 +79,7 @@ class FeedFilter:
 
 
 class NewEvent(TypedDict):
-    """An event to add. Its type decides its severity unless one is given."""
+    """An event to add. Its type determines its severity unless one is given."""
 
     event_id: str
     org: str
@@ -94,7 +94,7 @@ class NewEvent(TypedDict):
 
 
 def append_event(connection: Connection, **event: Unpack[NewEvent]) -> None:
-    """Add an event to the feed; a second one with the same id is ignored."""
+    """Add an event to the feed, unless an event with the same id exists."""
     upsert_later(connection, table, [feed_row(**event)], keys=["event_id"], replace=False)
 
 
@@ -123,7 +123,7 @@ def feed(
 
 
 def feed_after(connection: Connection, position: int, limit: int) -> list[FeedEvent]:
-    """Return the events of all organisations stored after `position`, in the order in which they were stored."""
+    """Return the events of all organisations stored after `position`, in the order of storage."""
     query = select(table).where(table.c.position > position).order_by(table.c.position).limit(limit)
     return fetch_all(connection, FeedEvent, query)
 
@@ -141,7 +141,7 @@ _PERIOD = {
     "start": table.c.timestamp >= bindparam("start"),
     "end": table.c.timestamp < bindparam("end"),
 }
-# Finds an event by its other wallet only if the two differ, so that it is found once.
+# Matches the other wallet only if the two differ, so that each event is found once.
 _WALLETS = (
     table.c.wallet_id == bindparam("wallet_id"),
     and_(table.c.other_wallet_id == bindparam("wallet_id"), literal_column(BETWEEN_TWO)),
@@ -149,9 +149,9 @@ _WALLETS = (
 
 
 def _kinds(types: Sequence[str] | None, severity: str | None) -> list[tuple[str, str]]:
-    """Return the pairs of type and severity that a filter selects, none if it selects all.
+    """Return the pairs of type and severity that a filter selects, or none if it selects all.
 
-    They are sorted: the order of a set differs between processes, and cursors are bound to it.
+    The pairs are sorted, because the order of a set differs between processes and cursors are bound to it.
     """
     if severity is not None:
         chosen = types or [kind for kind in SEVERITIES if severity in _severities(kind)]
@@ -167,7 +167,7 @@ def _severities(kind: str) -> set[str]:
 
 @cache
 def _listing(given: frozenset[str], kinds: int) -> Listing:
-    """Return the list for these filters and so many pairs of type and severity."""
+    """Return the list for these filters and this number of pairs of type and severity."""
     query = select(table).where(
         (unindexed(table.c.org) if "wallet_id" in given else table.c.org) == bindparam("org"),
         *(condition for name, condition in _PERIOD.items() if name in given),

@@ -1,4 +1,4 @@
-"""Up to where each person has read the feed, and what of it they have not: its warnings and critical events."""
+"""Each person's read position in the feed, and their unread warnings and critical events."""
 
 from collections.abc import Collection
 from typing import Any
@@ -28,27 +28,27 @@ feed_readers = Table(
     metadata,
     Column("org", String, primary_key=True),
     Column("actor", ActorText, primary_key=True),
-    Column("position", BigInteger, nullable=False, comment="of the feed's last event that they have read"),
+    Column("position", BigInteger, nullable=False, comment="of the last event in the feed that they have read"),
 )
 
 MOST = 99
-"""Unread events are counted up to one more than this."""
+"""Limit of the count of unread events. One more is counted, to show that there are more."""
 
 
 def count_unread(connection: Connection, org: str, actor: Actor) -> int:
-    """Return how many warnings and critical events somebody has not read, at most one above `MOST`."""
+    """Return the number of warnings and critical events that an actor has not read, at most one above `MOST`."""
     some = select(table.c.position).where(_unread(org, actor)).limit(MOST + 1).subquery()
     return connection.scalar(select(func.count()).select_from(some)) or 0
 
 
 def unread_among(connection: Connection, org: str, actor: Actor, event_ids: Collection[str]) -> set[str]:
-    """Return those of the organisation's events with these ids that count as unread."""
+    """Return the given ids of the organisation's events that count as unread."""
     query = select(table.c.event_id).where(table.c.event_id.in_(event_ids), _unread(org, actor))
     return set(connection.scalars(query))
 
 
 def mark_read(connection: Connection, org: str, actor: Actor, position: int) -> None:
-    """Note that somebody has read the feed up to a position; it neither goes back nor beyond the last event."""
+    """Store that an actor has read the feed up to a position. It never moves back or beyond the last event."""
     before = connection.scalar(_read_position(org, actor)) or 0
     reached = max(before, min(position, last_position(connection)))
     upsert(connection, feed_readers, {"org": org, "actor": actor, "position": reached}, keys=["org", "actor"])

@@ -1,4 +1,4 @@
-"""What an organisation's wallets hold and spend: sums of all, and one page of them in any order."""
+"""Balances and spending of an organisation's wallets: totals, and one page of the wallets in any order."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -36,10 +36,10 @@ _WEEK = 7
 
 @dataclass(frozen=True, slots=True)
 class FleetTotals:
-    """Sums over an organisation's wallets that are not archived; amounts in micro-USDC.
+    """Totals over an organisation's wallets that are not archived; amounts in micro-USDC.
 
-    `today` are the last 24 hours, as policies count them; `refused` counts payments and escrows. `week` is what was
-    spent in seven days.
+    `today` means the last 24 hours, as policies count them. `refused` counts payments and escrows. `week` means the
+    spending of seven days.
     """
 
     wallets: int
@@ -54,13 +54,13 @@ class FleetTotals:
 
     @property
     def days_left(self) -> int | None:
-        """For how many days the reserve lasts at the pace of the last seven; None if nothing was spent."""
+        """Number of days that the reserve lasts at the pace of the last seven; None if nothing was spent."""
         return None if self.spent_week == 0 else self.reserve * _WEEK // self.spent_week
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFilter:
-    """Narrows the fleet. `search` is looked for in label and agent id, or is the address of a vault."""
+    """Narrows the fleet. `search` matches a part of the label or agent id, or a whole vault address or wallet id."""
 
     search: str = ""
     status: str | None = None
@@ -69,9 +69,9 @@ class FleetFilter:
 
 @dataclass(frozen=True, slots=True)
 class WalletSpent:
-    """What a wallet spent under its policy, in micro-USDC: in the last 24 hours, and since the month began.
+    """A wallet's spending under its policy, in micro-USDC: in the last 24 hours, and since the start of the month.
 
-    `since` is the Unix millisecond of the oldest payment of the 24 hours.
+    `since` is the Unix millisecond of the oldest payment within the 24 hours.
     """
 
     wallet_id: str
@@ -82,7 +82,7 @@ class WalletSpent:
 
 @dataclass(frozen=True, slots=True)
 class DaySpent:
-    """What a wallet spent on a day in UTC, in micro-USDC, and how often it was refused; `day` counts from 1970."""
+    """A wallet's spending on a UTC day, in micro-USDC, and its number of refusals; `day` counts from 1970."""
 
     day: int
     amount: int
@@ -192,13 +192,14 @@ def fleet(
     limit: int,
     offset: int,
 ) -> tuple[list[WalletRecord], int | None]:
-    """Return one page of an organisation's wallets in an order, and how many the filter finds.
+    """Return one page of an organisation's wallets in an order, and the number of wallets that match the filter.
 
-    Without a filter that is None: the totals count all wallets, and to count them here takes as long as the page.
+    Without a filter, the number is None. The totals already count all wallets, and counting them here takes as long as
+    the page.
     """
     parameters = {"org": org, "now": now}
     by, every = _BY[order], narrowed == FleetFilter()
-    # The ids first: sorting ten thousand whole rows takes ten times as long.
+    # The ids first, because sorting ten thousand whole rows takes ten times as long.
     matching = literal(0) if every else func.count().over()
     query = _narrowed(select(table.c.wallet_id, matching.label("matching")), narrowed, order)
     query = query.order_by(*(one.desc() if descending else one.asc() for one in (by, table.c.wallet_id)))
@@ -210,25 +211,25 @@ def fleet(
 
 
 def wallets_by_ids(connection: Connection, org: str, now: int, ids: Collection[str]) -> dict[str, WalletRecord]:
-    """Return those of the organisation's wallets that have these ids, by id."""
+    """Return the organisation's wallets with these ids, by id."""
     given = {"org": org, "now": now, "wallet_ids": list(ids)}
     rows: list[dict[str, Any]] = fetch_all(connection, dict, _BY_IDS, given)
     return {one["wallet_id"]: wallet_record(one) for one in rows}
 
 
 def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: int) -> dict[str, WalletSpent]:
-    """Return what wallets spent, by id; `month` is when the calendar month began. Who spent nothing is missing."""
+    """Return the spending of wallets by id; `month` is when the month began. Wallets without any are left out."""
     given = {"wallet_ids": list(wallet_ids), "now": now, "month": month, "since": min(month - 1, now - DAY)}
     return {one.wallet_id: one for one in fetch_all(connection, WalletSpent, _SPENT_BY_WALLET, given)}
 
 
 def spent_by_day(connection: Connection, wallet_id: str, since: int) -> list[DaySpent]:
-    """Return the days since a Unix millisecond on which a wallet spent something or was refused, oldest first."""
+    """Return the days since a Unix millisecond with spending or refusals of a wallet, oldest first."""
     return fetch_all(connection, DaySpent, _BY_DAY, {"wallet_id": wallet_id, "since": since})
 
 
 def _narrowed(query: Select[Any], by: FleetFilter, order: FleetOrder) -> Select[Any]:
-    """Return the query of the organisation's wallets that the filter finds, with what the order needs."""
+    """Return the query for the organisation's wallets that match the filter, with the joins needed for the order."""
     query = query.select_from(table).where(table.c.org == _ORG)
     query = query.where(literal(by.status) == STATUS) if by.status else query.where(~table.c.archived)
     if by.search or order == "label":

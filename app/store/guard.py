@@ -1,7 +1,7 @@
-"""The guard against payments that the database has forgotten, kept as values that all nodes read.
+"""The database guard against payments missing from the database, stored as values that all nodes read.
 
-It is raised by the restore of a backup, by a database that lacks attempts which a node has committed, and by a
-transaction of the service's own on the chain without an attempt.
+It is raised by the restore of a backup, by a database that lacks attempts committed by a node, and by a transaction of
+the service itself on the chain without an attempt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,15 @@ from app.store.state_tables import setting_values
 from app.store.values import put_value
 
 FORGOTTEN = "transaction.forgotten"
-"""The event of a transaction on the chain without an attempt."""
+"""The event that reports an on-chain transaction without an attempt."""
 _PREFIX = "restored_"
 RESTORED_AT, CAUGHT_UP, CHECKED = f"{_PREFIX}at", f"{_PREFIX}caught_up", f"{_PREFIX}gap_checked"
-"""Names of the values. An organisation's own check has its address after the name."""
+"""Names of the values. For an organisation's own check, its address follows the name."""
 SERVER = f"{_PREFIX}server"
-"""System identifier and timeline of the server; stored once all nodes have compared their commits with it."""
+"""Name of the value with the server's system identifier and timeline.
+
+It is stored once all nodes have compared their commits with that server.
+"""
 
 _SERVER = text(
     "SELECT CASE WHEN NOT pg_is_in_recovery() THEN system_identifier || ' '"
@@ -40,30 +43,30 @@ _log = structlog.get_logger(__name__)
 
 
 def guard_values(connection: Connection) -> dict[str, str]:
-    """Return the values of the guard by their names."""
+    """Return the values of the guard by name."""
     query = select(setting_values.c.name, setting_values.c.value)
     return {row.name: row.value for row in connection.execute(query.where(setting_values.c.name.startswith(_PREFIX)))}
 
 
 def raised_at(values: Mapping[str, str]) -> int:
-    """Return when the guard was raised last, in Unix milliseconds; 0 for never."""
+    """Return the Unix millisecond when the guard was last raised, or 0 if never."""
     return int(values.get(RESTORED_AT, 0))
 
 
 def checked_at(values: Mapping[str, str], org: str) -> int:
-    """Return when the gap of an organisation was declared checked, in Unix milliseconds; 0 for never."""
+    """Return the Unix millisecond when the gap of an organisation was declared checked, or 0 if never."""
     found = (values.get(name, "") for name in (CHECKED, f"{CHECKED}:{org}"))
     return max([int(value) for value in found if value.isdecimal()], default=0)
 
 
 def server_of(connection: Connection) -> str | None:
-    """Return the system identifier and the timeline of the server, which each promotion changes; None on a standby."""
+    """Return the server's system identifier and timeline, which changes with each promotion. None on a standby."""
     found: str | None = connection.scalar(_SERVER)
     return found
 
 
 def all_have_compared(connection: Connection, server: str, node: str) -> bool:
-    """Record that a node has compared its commits with a server; return True once all living nodes have."""
+    """Record that a node has compared its commits with a server. Return True once all living nodes have."""
     kind = f"server {server}"
     upsert(connection, claims, {"kind": kind, "id": node, "node": node}, keys=["kind", "id"])
     compared = connection.scalars(select(claims.c.id).where(claims.c.kind == kind))
@@ -79,7 +82,7 @@ def mark_restored(connection: Connection, *, gap_checked: bool) -> None:
 
 
 def mark_checked(connection: Connection, org: str = "") -> bool:
-    """Record that the gap was checked, for one organisation or for all; False if there is no guard."""
+    """Record that the gap was checked, for one organisation or for all. Return False if the guard was never raised."""
     if raised_at(guard_values(connection)) == 0:
         return False
     put_value(connection, f"{CHECKED}:{org}" if org else CHECKED, str(now_ms()))
@@ -89,8 +92,8 @@ def mark_checked(connection: Connection, org: str = "") -> bool:
 def report_lost_commits(connection: Connection, lost: Mapping[str, int]) -> None:
     """Raise the guard and report it to all organisations.
 
-    ``lost`` maps each organisation to the Unix millisecond of its newest lost transaction. One older than a day, or
-    than the last guard or its check, raises nothing.
+    ``lost`` maps each organisation to the Unix millisecond of its newest lost transaction. Losses older than a day, or
+    older than the last guard or its check, do not raise it.
     """
     now, values = now_ms(), guard_values(connection)
     known = max(now - LIFETIME, raised_at(values))
@@ -106,7 +109,7 @@ def report_lost_commits(connection: Connection, lost: Mapping[str, int]) -> None
             org=one.org,
             type="database.commits_lost",
             timestamp=now,
-            summary="The database has lost commits: money moves only after a check",
+            summary="The database has lost commits. Money moves only after a check",
             payload={"timestamp": iso_ms(now)},
         )
 

@@ -1,7 +1,7 @@
-"""Idempotency keys: the request that holds each key, and its answer.
+"""Idempotency keys: the request that holds each key, and its response.
 
 Callers with different scopes may use the same key. The first is stored under the key itself, where a version without
-scopes finds it during an upgrade; the others are stored under their scope and the key.
+scopes finds it during an upgrade. The others are stored under their scope and the key.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from app.database.statements import execute
 from app.store.state_tables import idempotency as table
 
 LIFETIME = 24 * 60 * 60 * 1000
-"""Milliseconds for which a repeat gets the same answer."""
+"""Milliseconds for which a replay gets the stored response."""
 
 State = Literal["running", "done"]
 """`running`: in progress, or with an unknown outcome; `done`: answered."""
@@ -33,10 +33,10 @@ _FINISH = _UPDATE.where(table.c.state == "running", table.c.node == bindparam("o
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The request that holds a key. `body_hash` is of the parsed body, so that formatting does not matter.
+    """The request that holds a key. `body_hash` covers the parsed body, so that formatting does not matter.
 
-    `sealed_for` is the digest of the API key under which a secret answer is sealed. `node` is the one of several on
-    which it runs. `scope` names the caller; `None`: stored by a version without scopes.
+    `sealed_for` is the digest of the API key that seals a secret response. `node` is the node that runs the request, if
+    there are several. `scope` names the caller; None means that a version without scopes stored the record.
     """
 
     org: str
@@ -56,9 +56,9 @@ class IdempotencyRecord:
 
 
 def claim(connection: Connection, record: IdempotencyRecord) -> bool:
-    """Claim a key for a request; returns false if another record holds it, or one of the same caller and key exists.
+    """Claim a key for a request. Return False if another record holds it, or if the caller has its other stored form.
 
-    An expired answer gives the key up; a running request does not.
+    An expired response frees the key; a running request does not.
     """
     other = _other(record.key, record.scope or "")
     return execute(connection, _claiming(connection.dialect.name), {}, other=other, **columns_of(record)) == 1
@@ -67,7 +67,7 @@ def claim(connection: Connection, record: IdempotencyRecord) -> bool:
 def find_own(connection: Connection, org: str, key: str, scope: str, now: int) -> tuple[str, IdempotencyRecord | None]:
     """Return the stored form of a caller's key, and its record if there is one.
 
-    A record without a scope belongs to the whole organisation: the version that stored it had no scopes.
+    A record without a scope belongs to the whole organisation, because the version that stored it had no scopes.
     """
     given = {"org": org, "key": key, "other": _other(key, scope)}
     held = [one for one in fetch_all(connection, IdempotencyRecord, _OF_CALLER, given) if not _is_over(one, now)]
@@ -79,7 +79,7 @@ def find_own(connection: Connection, org: str, key: str, scope: str, now: int) -
 
 
 def find(connection: Connection, org: str, key: str, now: int) -> IdempotencyRecord | None:
-    """Return the record that holds a key, or `None` if the key is free or its answer has expired."""
+    """Return the record that holds a key, or None if the key is free or its response has expired."""
     held = fetch_one(connection, IdempotencyRecord, _BY_KEY, {"org": org, "key": key})
     return None if held is None or _is_over(held, now) else held
 
@@ -90,9 +90,9 @@ def attach_transaction(connection: Connection, org: str, key: str, tx_id: str) -
 
 
 def take_over(connection: Connection, org: str, key: str, node: str) -> IdempotencyRecord | None:
-    """Let a repeated request run on a node and return the record; None as long as the first runs on another.
+    """Let a repeated request run on a node and return its record, or None while the first one runs on another node.
 
-    A dead node runs nothing, and one that has left the request does not either.
+    A dead node runs nothing, and a node that has left the request no longer runs it.
     """
     free = table.c.node.is_(None) | (table.c.node == node) | ~node_is_alive(table.c.node)
     mine = (table.c.org == org, table.c.key == key, table.c.state == "running", free)
@@ -108,7 +108,7 @@ def runs_on(connection: Connection, org: str, key: str, node: str) -> bool:
 
 
 def leave(connection: Connection, org: str, key: str, node: str) -> None:
-    """Record that a request without a final answer does not run on a node any more."""
+    """Record that a request without a final response no longer runs on a node."""
     mine = (table.c.org == org, table.c.key == key, table.c.state == "running", table.c.node == node)
     connection.execute(update(table).where(*mine).values(node=None))
 
@@ -116,9 +116,9 @@ def leave(connection: Connection, org: str, key: str, node: str) -> None:
 def finish(  # noqa: PLR0917
     connection: Connection, org: str, key: str, status_code: int, response: str, now: int, *, node: str = ""
 ) -> bool:
-    """Store the answer, which repeats of the request get for the next 24 hours.
+    """Store the response, which replays of the request get for the next 24 hours.
 
-    Changes nothing and returns false if the request does not run on the ``node`` any more, when one is given.
+    If a ``node`` is given and the request no longer runs on it, change nothing and return False.
     """
     values = {"state": "done", "status_code": status_code, "response": response, "expires_at": now + LIFETIME}
     if node:
@@ -132,19 +132,22 @@ def release(connection: Connection, org: str, key: str) -> None:
 
 
 def purge(connection: Connection, now: int) -> int:
-    """Delete expired answers; returns their number."""
+    """Delete expired responses and return their number."""
     return connection.execute(delete(table).where(table.c.state == "done", table.c.expires_at <= now)).rowcount
 
 
 def _other(key: str, scope: str) -> str:
-    """Return the other stored form of a caller's key. Keys of clients contain no line feed, so the forms differ."""
+    """Return the other stored form of a caller's key. Clients' keys contain no line feed, so the forms differ."""
     beginning = f"{scope}\n"
     return key.removeprefix(beginning) if key.startswith(beginning) else beginning + key
 
 
 @cache
 def _claiming(dialect: str) -> Any:
-    """Return the statement that claims a key unless the caller holds its other form: check and claim are one."""
+    """Return the statement that claims a key unless the caller holds its other form.
+
+    Check and claim are a single statement.
+    """
     other, now = table.alias(), bindparam("created_at", type_=table.c.created_at.type)
     held = exists().where(
         other.c.org == bindparam("org"),

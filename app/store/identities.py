@@ -1,4 +1,4 @@
-"""Who people are at the company's OpenID Connect provider, and the sign-ins there that have not come back yet."""
+"""People's identities at the company's OpenID Connect provider, and the sign-ins there that are still open."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from app.store.people_tables import openid_requests as requests
 
 @dataclass(frozen=True, slots=True)
 class KnownIdentity:
-    """Binds a person to whom a provider calls by `subject`."""
+    """Binds a person to the provider's `subject` for them."""
 
     issuer: str
     subject: str
@@ -22,7 +22,7 @@ class KnownIdentity:
 
 @dataclass(frozen=True, slots=True)
 class OpenIdRequest:
-    """A sign-in at the provider, which only the browser that began it can finish, once."""
+    """A sign-in at the provider. Only the browser that began it can finish it, once."""
 
     state: str
     holder: str
@@ -36,37 +36,37 @@ class OpenIdRequest:
 
 
 def insert_identity(connection: Connection, identity: KnownIdentity) -> None:
-    """Store who a person is at the provider."""
+    """Store a person's identity at the provider."""
     connection.execute(insert(table).values(columns_of(identity)))
 
 
 def identity_by_subject(connection: Connection, issuer: str, subject: str) -> KnownIdentity | None:
-    """Return whom the provider calls by this subject."""
+    """Return the identity with this subject at the provider."""
     return fetch_one(
         connection, KnownIdentity, select(table).where(table.c.issuer == issuer, table.c.subject == subject)
     )
 
 
 def has_identity(connection: Connection, person_id: str, issuer: str) -> bool:
-    """Return whether a person can sign in by the provider."""
+    """Return whether a person can sign in through the provider."""
     mine = select(table.c.subject).where(table.c.person_id == person_id, table.c.issuer == issuer)
     return connection.scalar(mine.limit(1)) is not None
 
 
 def note_identity_use(connection: Connection, identity: KnownIdentity, now: int) -> None:
-    """Store that somebody signed in by the provider."""
+    """Store the time of a sign-in through the provider."""
     mine = update(table).where(table.c.issuer == identity.issuer, table.c.subject == identity.subject)
     connection.execute(mine.values(last_used_at=now))
 
 
 def insert_openid_request(connection: Connection, request: OpenIdRequest, now: int) -> None:
-    """Store a sign-in that begins, and delete those that expired."""
+    """Store a sign-in that begins, and delete expired ones."""
     connection.execute(delete(requests).where(requests.c.expires_at <= now))
     connection.execute(insert(requests).values(columns_of(request)))
 
 
 def take_openid_request(connection: Connection, state: str, holder: str, now: int) -> OpenIdRequest | None:
-    """Delete and return a browser's sign-in; None if it began none with this state, or it was used or expired."""
+    """Delete and return a browser's sign-in. None if it began none with this state, or it was used or has expired."""
     same = (requests.c.state == state, requests.c.holder == holder)
     found = fetch_one(connection, OpenIdRequest, select(requests).where(*same, requests.c.expires_at > now))
     connection.execute(delete(requests).where(*same))

@@ -12,13 +12,13 @@ from app.database.records import columns_of, fetch_all, fetch_one
 from app.database.signals import KEYS, signal
 from app.store.state_tables import api_keys as table
 
-# Lets a request that is repeated after a crash find the key that it made and nobody received.
+# Lets a request repeated after a crash find the key that it created but never delivered.
 made_keys = Table(
     "made_keys",
     metadata,
     Column("org", String, primary_key=True),
     Column("idempotency_key", String, primary_key=True),
-    Column("key_id", String, nullable=False, comment="of the key made by the last request under it"),
+    Column("key_id", String, nullable=False, comment="of the key created by the last request under it"),
 )
 
 # Built once: every request executes it.
@@ -51,7 +51,7 @@ def insert_api_key(connection: Connection, key: ApiKey, *, idempotency_key: str 
 
 
 def api_key_made_under(connection: Connection, org: str, idempotency_key: str) -> ApiKey | None:
-    """Return the key made by the last request under this idempotency key."""
+    """Return the key created by the last request under this idempotency key."""
     asked = (made_keys.c.org == org, made_keys.c.idempotency_key == idempotency_key)
     key_id = connection.scalar(select(made_keys.c.key_id).where(*asked))
     return None if key_id is None else api_key(connection, org, key_id)
@@ -74,7 +74,7 @@ def api_keys(connection: Connection, org: str) -> list[ApiKey]:
 
 
 def key_names(connection: Connection, org: str, key_ids: Collection[str]) -> dict[str, str]:
-    """Return the names of an organisation's keys by id, also of revoked ones."""
+    """Return the names of an organisation's keys by id, including revoked ones."""
     if not key_ids:
         return {}
     query = select(table.c.key_id, table.c.name).where(table.c.org == org, table.c.key_id.in_(key_ids))
@@ -87,13 +87,13 @@ def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:
 
 
 def has_other_admin_key(connection: Connection, org: str, key_id: str) -> bool:
-    """Return whether the organisation has another admin key that works until it is revoked."""
+    """Return whether the organisation has another admin key without a revocation, past or future."""
     others = (table.c.org == org, table.c.key_id != key_id, table.c.role == "admin", table.c.revoked_at.is_(None))
     return connection.scalar(select(table.c.key_id).where(*others).limit(1)) is not None
 
 
 def api_key_by_id(connection: Connection, key_id: str) -> ApiKey | None:
-    """Return the key with this id, whichever organisation it belongs to."""
+    """Return the key with this id, of any organisation."""
     return fetch_one(connection, ApiKey, select(table).where(table.c.key_id == key_id))
 
 
@@ -103,7 +103,7 @@ def api_key_page(connection: Connection, org: str, *, limit: int, cursor: str | 
 
 
 def revoke_api_key(connection: Connection, org: str, key_id: str, until: int) -> bool:
-    """Revoke a key as of `until`; false if the organisation has no such key that would work longer."""
+    """Revoke a key as of `until`. Return False if the organisation has no such key that would work longer."""
     longer = or_(table.c.revoked_at.is_(None), table.c.revoked_at > until)
     query = update(table).where(table.c.org == org, table.c.key_id == key_id, longer)
     signal(connection, KEYS)
@@ -111,6 +111,6 @@ def revoke_api_key(connection: Connection, org: str, key_id: str, until: int) ->
 
 
 def touch_api_keys(connection: Connection, used: Mapping[str, int]) -> None:
-    """Store when keys were last used, by their ids."""
+    """Store when keys were last used, by id."""
     for key_id, moment in used.items():
         connection.execute(update(table).where(table.c.key_id == key_id).values(last_used_at=moment))

@@ -24,9 +24,9 @@ class Organisation:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """An organisation's on-chain state: the reserve's micro-USDC, the keys, and whether it is paused.
+    """An organisation's on-chain state: the reserve's micro-USDC, the role addresses, and whether it is paused.
 
-    With `authority_attaches` only the authority attaches policies.
+    If `authority_attaches` is True, only the authority attaches policies.
     """
 
     org: str
@@ -42,7 +42,7 @@ class Reserve:
 
 
 def insert_organisation(connection: Connection, organisation: Organisation) -> None:
-    """Store an organisation; its events are projected from then on."""
+    """Store an organisation. Its events are projected from then on."""
     connection.execute(insert(table).values(columns_of(organisation)))
 
 
@@ -62,7 +62,7 @@ def organisations(connection: Connection) -> list[Organisation]:
 
 
 def reserve(connection: Connection, org: str) -> Reserve | None:
-    """Return an organisation's on-chain state, or `None` before its creation was seen on the chain."""
+    """Return an organisation's on-chain state, or None until its creation is seen on the chain."""
     return fetch_one(connection, Reserve, select(reserves).where(reserves.c.org == org))
 
 

@@ -15,7 +15,7 @@ from app.store.state_tables import organisations
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who may sign in."""
+    """A person who may sign in."""
 
     person_id: str
     org: str
@@ -39,7 +39,7 @@ class Passkey:
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    """A browser in which somebody is signed in."""
+    """A browser with a signed-in person or admin key."""
 
     session_id: str
     digest: str
@@ -55,7 +55,7 @@ class BrowserSession:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a passkey is to sign once, for the browser that asked."""
+    """A challenge that a passkey must sign once, for the browser that requested it."""
 
     challenge: str
     holder: str
@@ -66,7 +66,7 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """A link by which one person may join an organisation."""
+    """A link that lets one person join an organisation."""
 
     invitation_id: str
     digest: str
@@ -92,19 +92,19 @@ def person(connection: Connection, person_id: str) -> Person | None:
 
 
 def still_here(connection: Connection, person_ids: Collection[str]) -> set[str]:
-    """Return those of these people's ids who were not removed."""
+    """Return the given ids without those of removed people."""
     query = select(table.c.person_id).where(table.c.person_id.in_(person_ids), table.c.removed_at.is_(None))
     return set(connection.scalars(query))
 
 
 def people_of(connection: Connection, org: str) -> list[Person]:
-    """Return the organisation's people, oldest first, without those who were removed."""
+    """Return the organisation's people, oldest first, without removed ones."""
     query = select(table).where(table.c.org == org, table.c.removed_at.is_(None))
     return fetch_all(connection, Person, query.order_by(table.c.created_at, table.c.person_id))
 
 
 def names_of_people(connection: Connection, org: str, person_ids: Collection[str]) -> dict[str, str]:
-    """Return the names of an organisation's people by id, also of those who were removed."""
+    """Return the names of an organisation's people by id, including removed ones."""
     if not person_ids:
         return {}
     query = select(table.c.person_id, table.c.name).where(table.c.org == org, table.c.person_id.in_(person_ids))
@@ -117,13 +117,13 @@ def has_people(connection: Connection) -> bool:
 
 
 def has_org_without_people(connection: Connection) -> bool:
-    """Return whether the admin key of some organisation can sign in."""
+    """Return whether some organisation has no people, so that its admin key can sign in."""
     of_org = exists().where(table.c.org == organisations.c.org, table.c.removed_at.is_(None))
     return connection.scalar(select(organisations.c.org).where(~of_org).limit(1)) is not None
 
 
 def remove_person(connection: Connection, org: str, person_id: str, now: int) -> bool:
-    """Remove a person with all by which they sign in, and end their sessions; false if there is none with this id."""
+    """Remove a person with all their credentials, and end their sessions. Return False if no person has this id."""
     mine = update(table).where(table.c.org == org, table.c.person_id == person_id, table.c.removed_at.is_(None))
     if connection.execute(mine.values(removed_at=now)).rowcount == 0:
         return False
@@ -150,7 +150,7 @@ def passkeys_of(connection: Connection, person_id: str) -> list[Passkey]:
 
 
 def note_passkey_use(connection: Connection, credential_id: str, sign_count: int, now: int) -> None:
-    """Store that a passkey was used, and its counter."""
+    """Store that a passkey was used, and its new counter."""
     mine = update(passkeys).where(passkeys.c.credential_id == credential_id)
     connection.execute(mine.values(sign_count=sign_count, last_used_at=now))
 
@@ -167,42 +167,42 @@ def session_by_digest(connection: Connection, digest: str, now: int) -> BrowserS
 
 
 def open_sessions(connection: Connection, digests: Collection[str], now: int) -> list[BrowserSession]:
-    """Return those of these cookies' sessions that have not ended."""
+    """Return the sessions with these cookies that have not ended."""
     query = select(sessions).where(sessions.c.digest.in_(digests), sessions.c.ended_at.is_(None))
     return fetch_all(connection, BrowserSession, query.where(sessions.c.expires_at > now))
 
 
 def sessions_of(connection: Connection, org: str, actor: Actor, now: int) -> list[BrowserSession]:
-    """Return where somebody is signed in, newest first."""
+    """Return an actor's open sessions, newest first."""
     query = select(sessions).where(sessions.c.org == org, sessions.c.actor == actor, sessions.c.ended_at.is_(None))
     return fetch_all(connection, BrowserSession, query.where(sessions.c.expires_at > now).order_by(_NEWEST))
 
 
 def end_session(connection: Connection, org: str, actor: Actor, session_id: str, now: int) -> bool:
-    """End one of somebody's sessions; false if they have none with this id."""
+    """End one of an actor's sessions. Return False if they have no open session with this id."""
     mine = update(sessions).where(sessions.c.org == org, sessions.c.actor == actor, sessions.c.ended_at.is_(None))
     return connection.execute(mine.where(sessions.c.session_id == session_id).values(ended_at=now)).rowcount == 1
 
 
 def end_sessions(connection: Connection, org: str, actor: Actor, now: int) -> None:
-    """End all of somebody's sessions."""
+    """End all sessions of an actor."""
     mine = update(sessions).where(sessions.c.org == org, sessions.c.actor == actor, sessions.c.ended_at.is_(None))
     connection.execute(mine.values(ended_at=now))
 
 
 def step_up(connection: Connection, session_id: str, now: int) -> None:
-    """Store that the person of a session confirmed who they are."""
+    """Store that the person of a session has confirmed their identity."""
     connection.execute(update(sessions).where(sessions.c.session_id == session_id).values(stepped_up_at=now))
 
 
 def insert_challenge(connection: Connection, challenge: Challenge, now: int) -> None:
-    """Store a challenge, and delete those that expired."""
+    """Store a challenge, and delete expired ones."""
     connection.execute(delete(challenges).where(challenges.c.expires_at <= now))
     connection.execute(insert(challenges).values(columns_of(challenge)))
 
 
 def take_challenge(connection: Connection, challenge: str, holder: str, purpose: str, now: int) -> Challenge | None:
-    """Delete and return a browser's challenge; None if it has none, or it was used or expired."""
+    """Delete and return a browser's challenge. None if it has none, or if that was used or has expired."""
     same = (challenges.c.challenge == challenge, challenges.c.holder == holder, challenges.c.purpose == purpose)
     found = fetch_one(connection, Challenge, select(challenges).where(*same, challenges.c.expires_at > now))
     connection.execute(delete(challenges).where(*same))
@@ -215,40 +215,41 @@ def insert_invitation(connection: Connection, invitation: Invitation) -> None:
 
 
 def invitation_by_digest(connection: Connection, digest: str) -> Invitation | None:
-    """Return an invitation, also one that was used or expired."""
+    """Return an invitation, even if it was used or has expired."""
     return fetch_one(connection, Invitation, select(invitations).where(invitations.c.digest == digest))
 
 
 def invitation_created_under(connection: Connection, org: str, key: str) -> Invitation | None:
-    """Return the newest invitation that was requested under this idempotency key."""
+    """Return the newest invitation requested under this idempotency key."""
     query = select(invitations).where(invitations.c.org == org, invitations.c.created_under == key)
     return fetch_one(connection, Invitation, query.order_by(invitations.c.created_at.desc()).limit(1))
 
 
 def renew_invitation(connection: Connection, invitation_id: str, digest: str) -> None:
-    """Give an invitation another token; the old one is not valid any more."""
+    """Give an invitation a new token; the old one is no longer valid."""
     mine = update(invitations).where(invitations.c.invitation_id == invitation_id)
     connection.execute(mine.values(digest=digest))
 
 
 def open_invitations(connection: Connection, org: str, now: int) -> list[Invitation]:
-    """Return the invitations that were neither used nor withdrawn and have not expired, newest first."""
+    """Return the invitations that are not used, withdrawn or expired, newest first."""
     query = select(invitations).where(invitations.c.org == org, invitations.c.used_at.is_(None))
     query = query.where(invitations.c.expires_at > now)
     return fetch_all(connection, Invitation, query.order_by(invitations.c.created_at.desc()))
 
 
 def end_invitation(connection: Connection, invitation_id: str) -> None:
-    """Let an invitation expire, which the code before understands, too.
+    """Let an invitation expire, which older code understands, too.
 
-    It counts as expired from the beginning, for a request that began before, and for a node whose clock is behind.
+    It counts as expired since its creation, so that a request that began earlier and a node with a slow clock reject
+    it.
     """
     mine = update(invitations).where(invitations.c.invitation_id == invitation_id)
     connection.execute(mine.values(expires_at=invitations.c.created_at))
 
 
 def use_invitation(connection: Connection, digest: str, now: int) -> bool:
-    """Use an invitation up; false if somebody was faster or it expired."""
+    """Use up an invitation. Return False if another request was faster or it has expired."""
     mine = update(invitations).where(invitations.c.digest == digest, invitations.c.used_at.is_(None))
     return connection.execute(mine.where(invitations.c.expires_at > now).values(used_at=now)).rowcount == 1
 

@@ -1,6 +1,6 @@
 """Tables of people: how they sign in to the dashboard, and who invited them.
 
-Secrets are kept as SHA-256 only: each is random enough that nobody can guess it. Times are Unix milliseconds.
+Secrets are stored as SHA-256 only, because each is too random to guess. Times are Unix milliseconds.
 """
 
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, String, Table
@@ -33,8 +33,8 @@ passkeys = Table(
 identities = Table(
     "identities",
     metadata,
-    Column("issuer", String, primary_key=True, comment="of the OpenID Connect provider"),
-    Column("subject", String, primary_key=True, comment="`sub`: who it is there"),
+    Column("issuer", String, primary_key=True, comment="the OpenID Connect provider"),
+    Column("subject", String, primary_key=True, comment="`sub`: the person's id there"),
     Column("person_id", String, nullable=False, index=True),
     Column("created_at", BigInteger, nullable=False),
     Column("last_used_at", BigInteger),
@@ -46,11 +46,11 @@ browser_sessions = Table(
     Column("session_id", String, primary_key=True),
     Column("digest", String, nullable=False, unique=True, comment="of the cookie"),
     Column("org", String, nullable=False),
-    Column("actor", ActorText, nullable=False, comment="a person; an admin key while the organisation has none"),
+    Column("actor", ActorText, nullable=False, comment="a person, or an admin key if the organisation has none"),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
-    Column("stepped_up_at", BigInteger, comment="when the person last confirmed who they are"),
+    Column("stepped_up_at", BigInteger, comment="when the person last confirmed their identity"),
     Column("address", String, comment="of the browser"),
     Column("user_agent", String, nullable=False),
     Index("browser_sessions_by_actor", "org", "actor", "created_at"),
@@ -60,9 +60,9 @@ challenges = Table(
     "challenges",
     metadata,
     Column("challenge", String, primary_key=True, comment="base64url"),
-    Column("holder", String, nullable=False, comment="digest of the cookie of the browser that asked"),
+    Column("holder", String, nullable=False, comment="digest of the requesting browser's cookie"),
     Column("purpose", String, nullable=False, comment="register, join, sign_in or step_up"),
-    Column("person_id", String, comment="of whom a passkey is registered or asked for"),
+    Column("person_id", String, comment="owner of the passkey to register or use"),
     Column("expires_at", BigInteger, nullable=False, index=True),
 )
 
@@ -70,12 +70,12 @@ openid_requests = Table(
     "openid_requests",
     metadata,
     Column("state", String, primary_key=True),
-    Column("holder", String, nullable=False, comment="digest of the cookie of the browser that asked"),
+    Column("holder", String, nullable=False, comment="digest of the requesting browser's cookie"),
     Column("purpose", String, nullable=False, comment="sign_in, join or step_up"),
     Column("nonce", String, nullable=False),
-    Column("person_id", String, comment="who confirms that it is them"),
-    Column("invitation", String, comment="digest of the token of who joins"),
-    Column("name", String, comment="of who joins"),
+    Column("person_id", String, comment="person to confirm"),
+    Column("invitation", String, comment="digest of the joining person's token"),
+    Column("name", String, comment="of the joining person"),
     Column("started_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
 )
@@ -91,7 +91,7 @@ invitations = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
     Column("used_at", BigInteger),
-    # Idempotency key of the request: a repeat after a crash renews the invitation that it made.
+    # Idempotency key of the request: a repeat after a crash renews the invitation that it created.
     Column("created_under", String),
-    Column("invited_by", ActorText, comment="none only if the code before this column made it"),
+    Column("invited_by", ActorText, comment="null only if created by code older than this column"),
 )

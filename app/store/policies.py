@@ -23,9 +23,9 @@ _PRESET_ORDER = {name: position for position, name in enumerate(PRESET_POLICY_ID
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """A policy. `allowlist` is the address of the list that the program checks, `allowed_recipients` its texts.
+    """A policy. `allowlist` is the address of the list that the program checks, `allowed_recipients` holds its texts.
 
-    `x402_hosts` are those that paid requests may go to; null if the policy says nothing.
+    `x402_hosts` are the hosts allowed for paid requests; null if the policy leaves them to the default.
     """
 
     policy_id: str
@@ -46,7 +46,7 @@ class PolicyRecord:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDetails:
-    """What the service alone knows of a policy."""
+    """The details of a policy known only to the service."""
 
     policy_id: str
     org: str
@@ -58,10 +58,11 @@ class PolicyDetails:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One change of a policy: when, by whom, and each changed field's old and new value.
+    """One change of a policy: its time, its actor, and the old and new value of each changed field.
 
-    `changed_by` is null if the change was made without this service and its signer is unknown; `signature` is then its
-    transaction's. `version` is the policy's after the change, null if only its name changed.
+    `changed_by` is null if the change was made outside this service and its signer is unknown. `version` is the
+    policy's version after the change, and `signature` its transaction's; both are null if the change is not on the
+    chain.
     """
 
     timestamp: int
@@ -72,7 +73,7 @@ class AuditRecord:
 
 
 def put_policy_details(connection: Connection, details: PolicyDetails) -> None:
-    """Store a policy's details in the transaction that stores the attempt to create it; a repeat replaces them."""
+    """Store a policy's details in the transaction that stores the attempt to create it. A repeat replaces them."""
     upsert(connection, policy_details, columns_of(details), keys=["address"])
 
 
@@ -83,7 +84,7 @@ def put_allowlist(connection: Connection, allowlist: str, policy_id: str, entrie
 
 
 def allowlist_entries(connection: Connection, allowlist: str | None) -> list[str]:
-    """Return the texts of an allowlist's entries; none if this service did not write the list."""
+    """Return the texts of an allowlist's entries; empty if this service did not write the list."""
     if allowlist is None:
         return []
     found = connection.scalar(select(allowlists.c.entries).where(allowlists.c.allowlist == allowlist))
@@ -91,7 +92,7 @@ def allowlist_entries(connection: Connection, allowlist: str | None) -> list[str
 
 
 def domains_of(connection: Connection, entries: Sequence[bytes]) -> dict[bytes, str]:
-    """Return the domains among an allowlist's entries whose texts the service knows."""
+    """Return the domains among an allowlist's entries, as far as the service knows their texts."""
     query = select(domains).where(domains.c.domain_hash.in_([entry.hex() for entry in entries]))
     return {bytes.fromhex(row.domain_hash): row.domain for row in connection.execute(query)}
 
@@ -118,10 +119,10 @@ def record_policy_edit(
     changes: dict[str, Any],
     now: int,
 ) -> None:
-    """Store a change that the chain does not know (of the name), or the author of one that it does.
+    """Store a change that is not on the chain (of the name), or the author of a change that is.
 
-    `version` is the policy's version after the landed change of its rules that this belongs to; without one this is an
-    audit entry of its own.
+    `version` is the policy's version after the landed change of its rules that this row belongs to. Without a version,
+    the row is an audit entry of its own.
     """
     values = {
         "org": org,
@@ -150,9 +151,9 @@ def recipients_before(connection: Connection, address: str, signature: str) -> l
 
 
 def is_change(attempt_type: str | None) -> bool:
-    """Return whether an attempt of this type changes a policy; `None` means that it was made without the service.
+    """Return whether an attempt of this type changes a policy. None stands for a change made outside the service.
 
-    The steps of creating or deleting a policy are no changes.
+    The steps of creating or deleting a policy do not count as changes.
     """
     return attempt_type in {None, UPDATE}
 
@@ -160,7 +161,7 @@ def is_change(attempt_type: str | None) -> bool:
 def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[AuditRecord]:
     """Return the changes of a policy, oldest first.
 
-    Changes of rules come from the chain, their authors from the service's attempts or from a stored edit.
+    Changes of rules come from the chain, and their authors from the service's attempts or from a stored edit.
     """
     mine = (policy_edits.c.org == org, policy_edits.c.policy_id == policy_id)
     edits = list(connection.execute(select(policy_edits).where(*mine).order_by(policy_edits.c.id)))
@@ -177,7 +178,7 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
     for row in connection.execute(versions):
         if not is_change(row.type):
             continue
-        # The chain's clock gives only the second; the attempt knows the millisecond of the request.
+        # The chain's clock has only seconds; the attempt has the millisecond of the request.
         latest = max(latest, row.timestamp, row.created_at or 0)
         note = notes.get(row.version)
         changed_by = row.actor or (None if note is None else note.changed_by)
@@ -187,8 +188,8 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
 
 
 def attached_wallets(connection: Connection, address: str, limit: int | None = None) -> Sequence[str]:
-    """Return the ids of the wallets with the policy at this address, at most ``limit``, the last used first."""
-    # The organisation leads in the index.
+    """Return up to ``limit`` ids of the wallets with the policy at this address, most recently used first."""
+    # The index begins with the organisation.
     org = select(table.c.org).where(table.c.address == address).scalar_subquery()
     mine = (wallets.c.org == org, wallets.c.policy == address, ~wallets.c.archived)
     newest = func.coalesce(wallets.c.last_transaction_at, wallets.c.created_at).desc()
@@ -202,7 +203,7 @@ def take_rules(values: dict[str, Any]) -> Rules:
 
 
 def policy_name(policy_id: str, name: str | None) -> str:
-    """Return a policy's name; presets have fixed ones, and a policy made elsewhere is named by its id."""
+    """Return a policy's name. Presets have fixed names, and a policy created elsewhere is named by its id."""
     if policy_id in _PRESET_ORDER:
         return policy_id.removeprefix("pol_").capitalize()
     return name or policy_id

@@ -1,4 +1,4 @@
-"""What wallets have paid and been refused, for replaying it against other rules."""
+"""Past payments and refusals of wallets, for replaying them against other rules."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +16,8 @@ class PastPayment:
     """A wallet's payment or escrow, confirmed or blocked by its policy at the time.
 
     `amount` is micro-USDC, `timestamp` Unix milliseconds. `attestation_hash` is set if the session key signed.
-    `violation` is what refused it. `settled_at` (Unix seconds) and `released` are the outcome of an escrow or
-    an allowance.
+    `violation` describes the refusal. `settled_at` (Unix seconds) and `released` are the outcome of an escrow or an
+    allowance.
     """
 
     tx_id: str
@@ -38,7 +38,7 @@ class PastPayment:
 def past_payments(
     connection: Connection, wallet_id: str, *, charged_from: int, judged_from: int, limit: int
 ) -> list[PastPayment]:
-    """Return the oldest payments that a wallet made since `charged_from` or was refused since `judged_from`.
+    """Return a wallet's oldest payments since `charged_from` and refusals since `judged_from`, up to `limit`.
 
     Both are Unix milliseconds.
     """

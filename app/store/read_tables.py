@@ -1,7 +1,7 @@
-"""Read models: tables that follow from the chain, joined with what only the service knows.
+"""Read models: tables computed from the chain, joined with data that only the service has.
 
 The projector writes and can rebuild them. Times are Unix milliseconds, except where the chain keeps seconds
-(`session_expires_at`, `expiry`, `effective_at`, and an escrow's times other than `created_at`); addresses are base58,
+(`session_expires_at`, `expiry`, `effective_at`, and an escrow's times other than `created_at`). Addresses are base58,
 hashes lower-case hex.
 """
 
@@ -26,8 +26,8 @@ reserves = Table(
     metadata,
     Column("org", String, primary_key=True),
     Column("balance", U64, nullable=False),
-    Column("slot", BigInteger, nullable=False, comment="as of which the balance holds"),
-    Column("sequence", U64, nullable=False, comment="of the Org's last event"),
+    Column("slot", BigInteger, nullable=False, comment="slot of the balance"),
+    Column("sequence", U64, nullable=False, comment="number of the Org's last event"),
     Column("authority", String, nullable=False),
     Column("operator", String, nullable=False),
     Column("arbiter", String, nullable=False),
@@ -44,25 +44,25 @@ wallets = Table(
     Column("vault", String, nullable=False, unique=True),
     Column("tokens", String, nullable=False),
     Column("policy", String, nullable=False, comment="address of the attached policy"),
-    Column("budget", String, comment="address of the budget that it shares; null if it has none"),
+    Column("budget", String, comment="address of the shared budget; null if it has none"),
     Column("agent_hash", String, nullable=False),
     Column("session_authority", String),
     Column("session_expires_at", BigInteger, nullable=False),
-    Column("frozen", Integer, nullable=False, comment="0 no, 1 manual, 2 its policy expired"),
+    Column("frozen", Integer, nullable=False, comment="0 no, 1 manual, 2 policy expired"),
     Column("archived", Boolean, nullable=False),
     Column("balance", U64, nullable=False),
-    Column("balance_slot", BigInteger, nullable=False, comment="as of which the balance holds"),
-    # Events may be applied out of order. These are the numbers of the last ones that set the balance, the policy and
-    # session, the budget, and the freeze.
+    Column("balance_slot", BigInteger, nullable=False, comment="slot of the balance"),
+    # Events may be applied out of order. Each of these is the number of the last event that set the balance, the policy
+    # and session, the budget, or the freeze.
     Column("balance_sequence", U64, nullable=False),
     Column("balance_row", BigInteger, nullable=False, comment="id of the indexer's row that set the balance"),
     Column("config_sequence", U64, nullable=False),
     Column("budget_sequence", U64, nullable=False, server_default="0"),
     Column("frozen_sequence", U64, nullable=False),
-    Column("funded", Boolean, nullable=False, comment="whether it ever held USDC"),
-    Column("sequence", U64, nullable=False, comment="of the vault's last event"),
-    Column("escrow_counter", U64, nullable=False, server_default="0", comment="of the next escrow"),
-    Column("allowance_counter", U64, nullable=False, server_default="0", comment="of the next allowance"),
+    Column("funded", Boolean, nullable=False, comment="true if it ever held USDC"),
+    Column("sequence", U64, nullable=False, comment="number of the vault's last event"),
+    Column("escrow_counter", U64, nullable=False, server_default="0", comment="number of the next escrow"),
+    Column("allowance_counter", U64, nullable=False, server_default="0", comment="number of the next allowance"),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Column("last_transaction_at", BigInteger),
@@ -95,7 +95,7 @@ policies = Table(
     Column("closed", Boolean, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     UniqueConstraint("org", "policy_id"),
-    # The keeper asks every second what has expired.
+    # The keeper looks for expired policies every second.
     Index("policies_by_expiry", "expiry"),
 )
 
@@ -146,12 +146,12 @@ transactions = Table(
     Column("org", String, nullable=False),
     Column("wallet_id", String, nullable=False),
     Column("type", String, nullable=False),
-    Column("recipient", String, comment="as the client gave it, or the address"),
+    Column("recipient", String, comment="as given by the client, or the address"),
     Column("recipient_address", String),
     Column("amount", U64, nullable=False),
     Column("status", String, nullable=False),
     Column("signature", String),
-    Column("instruction_index", Integer, comment="of the instruction whose event the id is derived from"),
+    Column("instruction_index", Integer, comment="of the instruction; the id is derived from its event"),
     Column("inner_index", Integer, comment="of that event among the inner instructions"),
     Column("slot", BigInteger),
     Column("policy_id", String),
@@ -161,16 +161,17 @@ transactions = Table(
     Column("violation", JSON),
     Column("error", String),
     Column("timestamp", BigInteger, nullable=False),
-    # Every combination of filters reads one of these indexes in its order, or merges several: one for each of the few
-    # values of an indexed column that the filter leaves open.
+    # Every combination of filters reads one of these indexes in its order, or merges several. It reads one range for
+    # each of the few values of an indexed column that the filter leaves open.
     Index("transactions_newest", "org", "timestamp", "tx_id"),
     Index("transactions_by_wallet", "wallet_id", "timestamp", "tx_id"),
-    # With the amount, sums need no row.
+    # Contains the amount, so that sums need not read rows.
     Index("transactions_by_kind", "org", "status", "type", "timestamp", "tx_id", "amount"),
     Index("transactions_by_wallet_kind", "wallet_id", "status", "type", "timestamp", "tx_id", "amount"),
     Index("transactions_by_address", "org", "recipient_address", "status", "type", "timestamp", "tx_id"),
     Index("transactions_by_wallet_address", "wallet_id", "recipient_address", "status", "type", "timestamp", "tx_id"),
-    # Mostly the address was given; then the indexes by address find the row.
+    # Only for recipients given in another form than their address, which are few. The indexes by address find the
+    # others.
     *(
         Index(
             *(name, scope, "recipient", "status", "type", "timestamp", "tx_id"),
@@ -182,12 +183,12 @@ transactions = Table(
     Index("transactions_by_signature", "signature"),
 )
 RECIPIENT_GIVEN = transactions.c.recipient.is_distinct_from(transactions.c.recipient_address)
-"""True for a transaction whose recipient was not given as the address."""
+"""True for a transaction with a recipient given in another form than its address."""
 
 BETWEEN_TWO = "other_wallet_id <> wallet_id"
 """True for an event between two wallets."""
 ALERTING = "severity <> 'info'"
-"""True for a warning and for a critical event."""
+"""True for warnings and critical events."""
 
 feed = Table(
     "feed",
@@ -221,7 +222,7 @@ feed = Table(
         postgresql_where=text(BETWEEN_TWO),
     ),
     Index("feed_by_signature", "signature"),
-    # Few events are; whoever has read up to a position is told how many came after it.
+    # Few events are alerting. The index counts those after the position that a person has read up to.
     Index("feed_alerting", "org", "position", sqlite_where=text(ALERTING), postgresql_where=text(ALERTING)),
     sqlite_autoincrement=True,
 )
@@ -230,7 +231,7 @@ projection = Table(
     "projection",
     metadata,
     Column("name", String, primary_key=True),
-    Column("position", BigInteger, nullable=False, comment="of the last row of the chain database that was applied"),
+    Column("position", BigInteger, nullable=False, comment="of the last applied row of the chain database"),
 )
 
 approvals = Table(
@@ -255,27 +256,27 @@ escrows = Table(
     Column("escrow_id", String, primary_key=True),
     Column("org", String, nullable=False),
     Column("address", String, nullable=False, unique=True),
-    Column("wallet_id", String, nullable=False, comment="of the wallet that pays"),
-    Column("vault", String, nullable=False, comment="of that wallet"),
+    Column("wallet_id", String, nullable=False, comment="of the paying wallet"),
+    Column("vault", String, nullable=False, comment="of the paying wallet"),
     Column("receiver", String, nullable=False, comment="address of the receiving vault, or another address"),
-    Column("to_wallet", String, comment="of the receiving wallet, if the receiver is one"),
+    Column("to_wallet", String, comment="of the receiving wallet, if the receiver is a wallet"),
     Column("payer", String, nullable=False, comment="gets the accounts' rent back"),
     Column("policy", String, nullable=False, comment="address of the policy that allowed it"),
     Column("amount", U64, nullable=False),
     Column("task_hash", String, nullable=False),
-    Column("output_commitment", String, comment="SHA-256 of the hash that the output must have"),
+    Column("output_commitment", String, comment="SHA-256 of the output's required hash"),
     Column("proof_kinds", Integer, nullable=False, comment="bit set over the codes of the kinds"),
     Column("counter", U64, nullable=False),
-    # Events may be applied out of order. A settlement ends all disputes; before it, the last dispute or withdrawal
-    # counts, whose number is `dispute_sequence`.
+    # Events may be applied out of order. A settlement ends all disputes. Before it, the last dispute or withdrawal
+    # counts; its number is `dispute_sequence`.
     Column("status", String, nullable=False, comment="pending, locked, disputed, released, refunded or settled"),
     Column("deadline", BigInteger, nullable=False),
-    Column("due_at", BigInteger, comment="when to refund or collect it; null while pending and when nothing is left"),
+    Column("due_at", BigInteger, comment="when to refund or collect it; null while pending and once empty"),
     Column("created_at", BigInteger, nullable=False),
     Column("tx_id", String, comment="of the transaction that locked it"),
     Column("signature", String),
     Column("disputed_at", BigInteger),
-    Column("disputed_by", String, comment="the address that signed"),
+    Column("disputed_by", String, comment="the signing address"),
     Column("reason_hash", String),
     Column("evidence_hash", String),
     Column("dispute_signature", String),
@@ -286,9 +287,9 @@ escrows = Table(
     Column("proof_kind", Integer),
     Column("settled_at", BigInteger),
     Column("settlement_signature", String),
-    Column("settlement_sequence", U64, comment="of the settlement, or of the last collection of what it left"),
-    Column("receiver_owed", Boolean, comment="the receiver could not be paid its share yet"),
-    Column("vault_owed", Boolean, comment="the paying wallet could not be paid its share yet"),
+    Column("settlement_sequence", U64, comment="of the settlement, or of the last collection of an owed share"),
+    Column("receiver_owed", Boolean, comment="true if the receiver is still owed its share"),
+    Column("vault_owed", Boolean, comment="true if the paying wallet is still owed its share"),
     Index("escrows_newest", "org", "created_at", "escrow_id"),
     Index("escrows_by_status", "org", "status", "created_at", "escrow_id"),
     Index("escrows_by_wallet", "wallet_id", "created_at", "escrow_id"),
@@ -310,7 +311,7 @@ allowances = Table(
     Column("policy", String, nullable=False, comment="address of the policy that allowed it"),
     Column("policy_version", U64, comment="of that policy; null while pending"),
     Column("recipient", String, nullable=False, comment="owner of the destination"),
-    Column("destination", String, nullable=False, comment="token account that the delegate is to pay"),
+    Column("destination", String, nullable=False, comment="token account that the delegate should pay"),
     Column("delegate", String, nullable=False),
     Column("tokens", String, nullable=False, comment="token account that the delegate pays from"),
     Column("payer", String, nullable=False, comment="gets the accounts' rent back"),
@@ -325,10 +326,10 @@ allowances = Table(
     Column("tx_id", String, comment="of the transaction that granted it"),
     Column("signature", String),
     Column("spent", U64),
-    Column("returned", U64, comment="what the settlement moved back into the vault"),
+    Column("returned", U64, comment="amount that the settlement moved back into the vault"),
     Column("settled_at", BigInteger, comment="Unix seconds"),
     Column("settlement_signature", String),
-    Column("transfers", JSON, comment="signatures of the delegate's transfers; null until they were read"),
+    Column("transfers", JSON, comment="signatures of the delegate's transfers; null until they are read"),
     Index("allowances_by_wallet", "wallet_id", "created_at", "allowance_id"),
     Index("allowances_by_wallet_status", "wallet_id", "status", "created_at", "allowance_id"),
     Index("allowances_by_transaction", "tx_id"),

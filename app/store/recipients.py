@@ -27,7 +27,7 @@ class Recipient:
 
 
 def put_domain(connection: Connection, domain: str) -> None:
-    """Store the text behind a domain's hash before the hash is sent."""
+    """Store the text behind a domain's hash, before the hash is sent."""
     values = {"domain_hash": domain_hash(domain).hex(), "domain": domain.lower()}
     upsert(connection, domains, values, keys=["domain_hash"])
 
@@ -38,14 +38,14 @@ def recipient(connection: Connection, org: str, address: str) -> Recipient | Non
 
 
 def recipient_by_domain(connection: Connection, org: str, domain: str) -> Recipient | None:
-    """Return the recipient that the organisation registered last for a domain."""
+    """Return the organisation's most recently registered recipient for a domain."""
     return fetch_one(connection, Recipient, _BY_DOMAIN, {"org": org, "domain_hash": domain_hash(domain).hex()})
 
 
 def recipients(
     connection: Connection, org: str, *, limit: int = 20, cursor: str | None = None
 ) -> RecordPage[Recipient]:
-    """Return the organisation's recipients, the last changed first. Raises `InvalidCursorError`."""
+    """Return the organisation's recipients, last changed first. Raises `InvalidCursorError`."""
     return fetch_page(connection, Recipient, _LISTING, {"org": org}, limit=limit, cursor=cursor)
 
 

@@ -1,4 +1,4 @@
-"""What the reconciliation compares with the chain, and the differences that it has reported."""
+"""The read models' values that reconciliation compares with the chain, and the differences it has reported."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ table = Table(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A reported difference that is still there."""
+    """A reported difference that still exists."""
 
     address: str
     org: str
@@ -56,7 +56,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ReserveModel:
-    """What the read models hold of an organisation; `slot` and `sequence` say as of when."""
+    """The values of an organisation in the read models, as of `slot` and `sequence`."""
 
     org: str
     balance: int
@@ -71,7 +71,7 @@ class ReserveModel:
 
 @dataclass(frozen=True, slots=True)
 class WalletModel:
-    """What the read models hold of a wallet; `balance_slot` and `sequence` say as of when."""
+    """The values of a wallet in the read models, as of `balance_slot` and `sequence`."""
 
     vault: str
     balance: int
@@ -88,7 +88,7 @@ class WalletModel:
 
 @dataclass(frozen=True, slots=True)
 class EscrowModel:
-    """What the read models hold of an escrow."""
+    """The values of an escrow in the read models."""
 
     address: str
     org: str
@@ -109,7 +109,7 @@ class Vault:
     tokens: str
 
 
-# A split one still holds the share of a side that could not be paid.
+# A split escrow still holds the share of a party that could not be paid.
 _OWES = or_(func.coalesce(escrows.c.receiver_owed, false()), func.coalesce(escrows.c.vault_owed, false()))
 _HOLDS_MONEY = or_(escrows.c.status.in_(OPEN), _OWES)
 _ESCROW = [
@@ -140,7 +140,7 @@ _OWNERS = union_all(
     select(organisations.c.org.label("address"), organisations.c.org).where(organisations.c.org.in_(_KEYS)),
     select(wallets.c.vault, wallets.c.org).where(wallets.c.vault.in_(_KEYS), wallets.c.org.in_(_OF_THIS_SERVICE)),
 )
-# What holds money is due at some time, which an index finds among all that ever were.
+# An escrow that holds money has a due time, so that an index finds it among all past escrows.
 _OPEN_ESCROWS = select(*_ESCROW).where(escrows.c.org.in_(_OF_THIS_SERVICE), _HOLDS_MONEY, escrows.c.due_at >= 0)
 
 
@@ -150,7 +150,7 @@ def vaults(connection: Connection) -> list[Vault]:
 
 
 def owners(connection: Connection, addresses: Sequence[str]) -> dict[str, str]:
-    """Return the organisation of each of these vaults and organisations, by address; strangers' are left out."""
+    """Return the organisation of each of these vaults and organisations, by address. Unknown addresses are left out."""
     return {one.address: one.org for one in connection.execute(_OWNERS, {"keys": list(addresses)})}
 
 
@@ -160,32 +160,32 @@ def open_escrows(connection: Connection) -> list[EscrowModel]:
 
 
 def reserve_models(connection: Connection, orgs: Sequence[str]) -> dict[str, ReserveModel]:
-    """Return what is known of these organisations, by address."""
+    """Return the read models of these organisations, by address."""
     return {one.org: one for one in fetch_all(connection, ReserveModel, _RESERVES, {"keys": list(orgs)})}
 
 
 def wallet_models(connection: Connection, addresses: Sequence[str]) -> dict[str, WalletModel]:
-    """Return what is known of these vaults, by address."""
+    """Return the read models of these vaults, by address."""
     return {one.vault: one for one in fetch_all(connection, WalletModel, _WALLETS, {"keys": list(addresses)})}
 
 
 def escrow_models(connection: Connection, addresses: Sequence[str]) -> dict[str, EscrowModel]:
-    """Return what is known of these escrows, by address."""
+    """Return the read models of these escrows, by address."""
     return {one.address: one for one in fetch_all(connection, EscrowModel, _ESCROWS, {"keys": list(addresses)})}
 
 
 def differences(connection: Connection) -> dict[str, Difference]:
-    """Return the reported differences that are still there, by address."""
+    """Return the reported differences that still exist, by address."""
     return {one.address: one for one in fetch_all(connection, Difference, select(table))}
 
 
 def count_differences(connection: Connection) -> int:
-    """Return the number of reported differences that are still there."""
+    """Return the number of reported differences that still exist."""
     return connection.scalar(select(func.count()).select_from(table)) or 0
 
 
 def put_difference(connection: Connection, difference: Difference) -> bool:
-    """Store a difference; false if just this one is stored already."""
+    """Store a difference. Return False if exactly this one is already stored."""
     before = connection.scalar(select(table.c.found).where(table.c.address == difference.address))
     if before == difference.found:
         return False
@@ -194,5 +194,5 @@ def put_difference(connection: Connection, difference: Difference) -> bool:
 
 
 def delete_difference(connection: Connection, address: str) -> bool:
-    """Delete a difference; false if there is none."""
+    """Delete a difference. Return False if there is none."""
     return connection.execute(delete(table).where(table.c.address == address)).rowcount > 0

@@ -1,4 +1,4 @@
-"""The request log: what API keys asked for in the last day, and what they were answered."""
+"""The request log: requests made with API keys in the last day, and their responses."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
@@ -33,13 +33,13 @@ request_log = Table(
     Column("request_id", String, primary_key=True),
     Column("org", String, nullable=False),
     Column("key_id", String, nullable=False),
-    Column("timestamp", BigInteger, nullable=False, comment="of the answer"),
+    Column("timestamp", BigInteger, nullable=False, comment="of the response"),
     Column("method", String, nullable=False),
     Column("path", String, nullable=False, comment="without the query"),
-    Column("status", Integer, nullable=False, comment="of the answer; 0 if there was none"),
-    Column("code", String, comment="of the error that was answered"),
+    Column("status", Integer, nullable=False, comment="of the response; 0 if there was none"),
+    Column("code", String, comment="of the error in the response"),
     Column("duration_ms", Integer, nullable=False),
-    Column("wallet_id", String, comment="that the request named, or that its key is for"),
+    Column("wallet_id", String, comment="named by the request, or the only one of its key"),
     Index("request_log_by_time", "org", "timestamp", "request_id"),
     Index("request_log_by_key", "org", "key_id", "timestamp", "request_id"),
     Index("request_log_by_wallet", "org", "wallet_id", "timestamp", "request_id"),
@@ -74,14 +74,14 @@ class RequestFilter:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """How many requests were refused, and when the last was, in Unix milliseconds; None without any."""
+    """The number of refused requests and the Unix millisecond of the last one, None without any."""
 
     count: int
     last_at: int | None
 
 
 def insert_requests(connection: Connection, requests: Sequence[RequestRecord]) -> None:
-    """Store requests; those that are stored already are left as they are."""
+    """Store requests, skipping those that are already stored."""
     upsert_all(connection, request_log, [columns_of(one) for one in requests], keys=["request_id"], replace=False)
 
 
@@ -95,7 +95,7 @@ def request_page(
 
 
 def refusals(connection: Connection, org: str, wallet_id: str, codes: Collection[str], since: int) -> Refusals:
-    """Return what was refused to a wallet by these codes since a Unix millisecond."""
+    """Return the refusals of a wallet with these codes since a Unix millisecond."""
     columns = request_log.c
     mine = (columns.org == org, columns.wallet_id == wallet_id, columns.timestamp >= since, columns.code.in_(codes))
     count, last_at = connection.execute(select(func.count(), func.max(columns.timestamp)).where(*mine)).one()
@@ -103,7 +103,7 @@ def refusals(connection: Connection, org: str, wallet_id: str, codes: Collection
 
 
 def forget(connection: Connection, before: int, *, most: int) -> int:
-    """Delete at most `most` requests before a Unix millisecond; returns the number deleted."""
+    """Delete up to `most` requests before a Unix millisecond and return the number deleted."""
     deleted = 0
     for org in connection.scalars(select(organisations.c.org)).all():
         deleted += _delete(connection, org, before, most=most - deleted)
@@ -111,7 +111,7 @@ def forget(connection: Connection, before: int, *, most: int) -> int:
 
 
 def shorten(connection: Connection, kept: int, *, most: int) -> int:
-    """Delete at most `most` of the requests that are older than an organisation's newest `kept`.
+    """Delete up to `most` of the requests that are older than the newest `kept` of each organisation.
 
     Returns the number deleted.
     """

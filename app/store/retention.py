@@ -8,7 +8,7 @@ from app.store.state_tables import organisations
 
 
 def delete_events(connection: Connection, before: int, *, most: int) -> int:
-    """Delete the oldest events before a Unix millisecond, at most `most`; returns the number deleted."""
+    """Delete up to `most` of the oldest events before a Unix millisecond and return the number deleted."""
     deleted = 0
     for org in connection.scalars(select(organisations.c.org)).all():
         # The index by time begins with the organisation.
@@ -19,12 +19,12 @@ def delete_events(connection: Connection, before: int, *, most: int) -> int:
 
 
 def delete_undecided_requests(connection: Connection, before: int, *, most: int) -> int:
-    """Delete the oldest undecided approval requests before a Unix millisecond, at most `most`.
+    """Delete up to `most` of the oldest undecided approval requests before a Unix millisecond.
 
     Returns the number deleted.
     """
     table = approval_requests
-    # A request that is undecided here may have been approved without this service.
+    # A request that is undecided here may have been approved outside this service.
     given = exists().where(approvals.c.address == table.c.address)
     old = select(table.c.approval_id).where(table.c.decided_at.is_(None), table.c.created_at < before, ~given)
     chosen = old.order_by(table.c.created_at).limit(most)

@@ -1,4 +1,4 @@
-"""Until when an operator lets a wallet's agent hold a session, however often the agent rotates its token."""
+"""Operators' time limits for the sessions of agents, however often an agent rotates its token."""
 
 from collections.abc import Collection
 
@@ -6,8 +6,8 @@ from sqlalchemy import BigInteger, Column, Connection, String, Table, delete, in
 
 from app.database.columns import metadata
 
-# A grant belongs to the session key, not to the wallet alone: the chain says which key is in force. A rotation that
-# never landed, or one made without this service, thus neither extends nor replaces what an operator granted.
+# A grant belongs to the session key, not to the wallet alone, because the chain determines the key in force. A rotation
+# that never landed, or was made outside this service, therefore neither extends nor replaces an operator's grant.
 session_grants = Table(
     "session_grants",
     metadata,
@@ -18,7 +18,7 @@ session_grants = Table(
 
 
 def granted_until(connection: Connection, wallet_id: str, session_authority: str) -> int | None:
-    """Return until when rotations that begin with this session may last; None if this service did not grant it."""
+    """Return the latest end of rotations that begin with this session; None if this service did not grant it."""
     table = session_grants
     asked = (table.c.wallet_id == wallet_id, table.c.session_authority == session_authority)
     found: int | None = connection.scalar(select(table.c.granted_until).where(*asked))
@@ -28,7 +28,7 @@ def granted_until(connection: Connection, wallet_id: str, session_authority: str
 def store_grant(
     connection: Connection, wallet_id: str, session_authority: str, until: int, *, keep: Collection[str] = ()
 ) -> None:
-    """Store a new session's grant and delete the wallet's others, except those of the sessions to ``keep``."""
+    """Store a new session's grant and delete the wallet's other grants, except for the sessions in ``keep``."""
     table = session_grants
     outdated = (table.c.wallet_id == wallet_id, table.c.session_authority.not_in(keep))
     connection.execute(delete(table).where(*outdated))

@@ -1,4 +1,4 @@
-"""Tables of state that the chain does not know; they are never rebuilt.
+"""Tables of state that is not on the chain and is never rebuilt.
 
 Times are Unix milliseconds, addresses base58, hashes lower-case hex.
 """
@@ -54,7 +54,7 @@ wallet_details = Table(
     Column("vault", String, nullable=False, unique=True),
     Column("agent_id", String, nullable=False),
     Column("label", String, nullable=False),
-    Column("tags", JSON, nullable=False, comment="as they were given, so that showing a wallet takes one query"),
+    Column("tags", JSON, nullable=False, comment="as given, so that showing a wallet takes one query"),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     UniqueConstraint("org", "agent_id"),
@@ -75,7 +75,7 @@ policy_details = Table(
     Column("org", String, nullable=False),
     Column("name", String, nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    Column("x402_hosts", JSON, comment="where paid requests may go; null if the policy says nothing"),
+    Column("x402_hosts", JSON, comment="hosts allowed for paid requests; null for the default"),
     UniqueConstraint("org", "policy_id"),
 )
 
@@ -108,7 +108,7 @@ allowlists = Table(
     metadata,
     Column("allowlist", String, primary_key=True, comment="address of one version of a policy's list"),
     Column("policy_id", String, nullable=False),
-    Column("entries", JSON, nullable=False, comment="addresses and domains as the client gave them"),
+    Column("entries", JSON, nullable=False, comment="addresses and domains as given by the client"),
 )
 
 domains = Table(
@@ -126,29 +126,29 @@ attempts = Table(
     Column("wallet_id", String),
     Column("type", String, nullable=False),
     Column("status", String, nullable=False, comment="awaiting_signature, pending, confirmed, blocked or failed"),
-    Column("recipient", String, comment="as the client gave it: an address, a wallet or a domain"),
+    Column("recipient", String, comment="as given by the client: an address, a wallet or a domain"),
     Column("recipient_address", String),
     Column("amount", U64, nullable=False),
     Column("policy_id", String),
     Column("policy_triggered", Boolean, nullable=False),
     Column("memo", String),
-    Column("actor", ActorText, comment="who asked for it, if the policy history or the audit log needs to know"),
-    Column("subject", String, comment="object of the audit log's entry about the request, if there is one"),
+    Column("actor", ActorText, comment="requesting actor, if the policy history or the audit log needs it"),
+    Column("subject", String, comment="object of the request's entry in the audit log, if any"),
     Column("reference", LargeBinary),
-    Column("signature", String, unique=True, comment="null while others have the transaction to send"),
-    Column("message_hash", String, unique=True, comment="of what is signed: the events of the transaction have it too"),
-    Column("instruction_index", Integer, comment="of the instruction whose event the id is derived from"),
+    Column("signature", String, unique=True, comment="null while a third party has the transaction to send"),
+    Column("message_hash", String, unique=True, comment="of the signed message; the transaction's events have it too"),
+    Column("instruction_index", Integer, comment="of the instruction; the id is derived from its event"),
     Column("inner_index", Integer, comment="of that event among the inner instructions"),
     Column("raw", LargeBinary, comment="the signed transaction, stored before it is sent"),
     Column("last_valid_block_height", BigInteger),
     Column("attestation_hash", String),
     Column("violation", JSON),
     Column("error", String),
-    Column("stopped_by", String, comment="kind of the brake that overtook it; it is not sent again"),
+    Column("stopped_by", String, comment="kind of the brake that overtook it; it is not resent"),
     Column("slot", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
-    Column("nonce_account", String, comment="whose nonce takes the place of a blockhash"),
+    Column("nonce_account", String, comment="account with the nonce that replaces a blockhash"),
     Column("nonce", String),
     Index("attempts_by_status", "status", "created_at"),
     Index("attempts_by_wallet", "wallet_id", "created_at"),
@@ -160,8 +160,8 @@ unsigned_transactions = Table(
     Column("tx_id", String, primary_key=True, comment="of the attempt, which has the transaction"),
     Column("org", String, nullable=False),
     Column("message_hash", String, nullable=False, unique=True),
-    Column("authority", String, nullable=False, comment="whose signature it waits for"),
-    Column("accounts", JSON, nullable=False, comment="what it changes as it was then, in base64 by address"),
+    Column("authority", String, nullable=False, comment="address that has to sign"),
+    Column("accounts", JSON, nullable=False, comment="changed accounts as read at its creation, in base64 by address"),
     Column("expires_at", BigInteger, nullable=False),
 )
 
@@ -170,9 +170,9 @@ brakes = Table(
     metadata,
     Column("scope", String, primary_key=True, comment="a wallet's id, or the address of an Org account"),
     Column("kind", String, primary_key=True, comment="freeze, pause or session"),
-    Column("node", String, primary_key=True, comment="whose request it is; empty on SQLite"),
+    Column("node", String, primary_key=True, comment="node of its request; empty on SQLite"),
     Column("org", String, nullable=False),
-    Column("actor", ActorText, nullable=False, comment="who asked for it"),
+    Column("actor", ActorText, nullable=False, comment="requesting actor"),
     Column("since", BigInteger, nullable=False),
 )
 
@@ -188,24 +188,24 @@ idempotency = Table(
     Column("status_code", Integer),
     Column("response", String),
     Column("tx_id", String),
-    Column("sealed_for", String, comment="HMAC of the API key under which a secret answer is sealed"),
-    Column("node", String, comment="on which the request runs; null if on none, and on SQLite"),
+    Column("sealed_for", String, comment="HMAC of the API key that seals a secret response"),
+    Column("node", String, comment="running the request; null if none is, and on SQLite"),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
-    Column("scope", String, comment="wallet, viewer's API key or empty; null from a version without scopes"),
+    Column("scope", String, comment="wallet, viewer's API key or empty; null if from a version without scopes"),
 )
 
 escrow_details = Table(
     "escrow_details",
     metadata,
     Column("escrow_id", String, primary_key=True),
-    # The chain holds the hashes of these. Each is shown only if the hashes match.
+    # The chain holds the hashes of these texts. A text is shown only if its hash matches.
     Column("task_description", String),
-    Column("expected_output", String, comment="hex hash that the output must have"),
-    Column("output_hash", String, comment="hex hash of the output at output_url"),
+    Column("expected_output", String, comment="required hash of the output, in hex"),
+    Column("output_hash", String, comment="hash of the output at output_url, in hex"),
     Column("output_url", String),
     Column("dispute_reason", String),
-    Column("disputed_by", String, comment="id of the wallet for which the dispute was raised"),
+    Column("disputed_by", String, comment="id of the wallet that the dispute was raised for"),
 )
 
 setting_values = Table(
@@ -219,5 +219,5 @@ schema_versions = Table(
     "schema_versions",
     metadata,
     Column("revision", String, primary_key=True, comment="of the schema"),
-    Column("oldest_code", String, nullable=False, comment="the oldest revision whose code works on it"),
+    Column("oldest_code", String, nullable=False, comment="the oldest revision with code that works on it"),
 )

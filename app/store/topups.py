@@ -1,4 +1,4 @@
-"""Auto-topup rules: which wallets are refilled from the reserve, below which balance and by how much."""
+"""Auto-topup rules: each refills a wallet from the reserve by a set amount when its balance falls below a trigger."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.read_tables import reserves, wallets
 
 MAX_AMOUNT = 2**63 - 1
-"""The largest micro-USDC in a rule: the column's maximum, far above all USDC that can exist."""
+"""The largest amount in a rule, in micro-USDC: the column's maximum, far above all USDC that can exist."""
 
 topup_rules = Table(
     "topup_rules",
@@ -37,7 +37,7 @@ class TopupRecord:
 
 @dataclass(frozen=True, slots=True)
 class LowWallet:
-    """A wallet with less than its rule's balance, as of its vault's `sequence`; `reserve` is what is available."""
+    """A wallet below its rule's trigger, as of its vault's `sequence`; `reserve` is the amount available."""
 
     wallet_id: str
     org: str
@@ -66,7 +66,7 @@ def topup_rules_of(connection: Connection, wallet_ids: Collection[str]) -> dict[
 
 
 def low_wallets(connection: Connection) -> list[LowWallet]:
-    """Return the wallets to refill, without those frozen, archived or of a paused organisation."""
+    """Return the wallets to refill, except frozen and archived wallets and wallets of a paused organisation."""
     return fetch_all(connection, LowWallet, _LOW)
 
 

@@ -48,7 +48,7 @@ class TransactionRecord:
 class TransactionFilter:
     """Narrows a list of transactions. `start` is inclusive, `end` exclusive, in Unix milliseconds.
 
-    `x402_host` is whose resources were paid for by x402: a host, or `*` for any.
+    `x402_host` selects payments for resources of a host by x402, or of any host if it is `*`.
     """
 
     wallet_id: str | None = None
@@ -69,7 +69,7 @@ _PERIOD = {
     "start": table.c.timestamp >= bindparam("start"),
     "end": table.c.timestamp < bindparam("end"),
 }
-# Finds a row by its recipient as given only if that is not the address, so that it is found once.
+# Matches the recipient as given only if it is not the address, so that each row is found once.
 _RECIPIENT = (
     table.c.recipient_address == bindparam("recipient"),
     and_(table.c.recipient == bindparam("recipient"), RECIPIENT_GIVEN),
@@ -120,8 +120,8 @@ def _listing(given: frozenset[str]) -> Listing:
 def _paid_for(given: frozenset[str], *, any_host: bool) -> Listing:
     """Return the list of payments for resources, for these members of the filter.
 
-    It is read from the payloads, which have the same ids and times. What else the filter says is checked row by row:
-    all are payments, and most of them are confirmed.
+    It is read from the payloads, which have the same ids and times as the transactions. The other filters are checked
+    row by row, because all of these rows are payments and most of them are confirmed.
     """
     scope = "wallet_id" if "wallet_id" in given else "org"
     ordered = {"timestamp": payloads.c.created_at, "tx_id": payloads.c.tx_id}
@@ -150,5 +150,5 @@ def _paid_for(given: frozenset[str], *, any_host: bool) -> Listing:
 
 
 def _each(column: Column[Any], values: Sequence[str], given: frozenset[str]) -> list[ColumnElement[bool]]:
-    """Return the filter's condition on a column or, without one, a condition for each value it may have."""
+    """Return the filter's condition on a column or, without one, a condition for each possible value."""
     return [column == bindparam(column.name)] if column.name in given else [column == value for value in values]

@@ -1,4 +1,4 @@
-"""Transactions that wait for a signature made elsewhere, each next to its attempt."""
+"""Transactions that wait for a signature made elsewhere, each stored next to its attempt."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,16 +11,16 @@ from app.store.state_tables import attempts
 from app.store.state_tables import unsigned_transactions as table
 
 AWAITING: Final = "awaiting_signature"
-"""Status of an attempt whose transaction lacks a signature; it was never sent."""
+"""Status of an attempt with an unsigned transaction, which was never sent."""
 WITHDRAWN, VOID = "withdrawn", "void"
-"""Errors of attempts that were never signed: given up by the organisation, or too old."""
+"""Errors of attempts that were never signed: withdrawn by the organisation, or expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnsignedTransaction:
-    """What is known about a transaction besides its attempt.
+    """Data of an unsigned transaction that its attempt does not have.
 
-    `accounts` are the accounts that it changes as the service read them, in base64 by address.
+    `accounts` are the accounts that the transaction changes, as read by the service, in base64 by address.
     """
 
     tx_id: str
@@ -37,17 +37,17 @@ def insert_unsigned(connection: Connection, unsigned: UnsignedTransaction) -> No
 
 
 def unsigned_transaction(connection: Connection, org: str, tx_id: str) -> UnsignedTransaction | None:
-    """Return the organisation's transaction with this id, whatever became of it."""
+    """Return the organisation's transaction with this id, whatever its outcome."""
     return fetch_one(connection, UnsignedTransaction, _of(org).where(table.c.tx_id == tx_id))
 
 
 def unsigned_by_message(connection: Connection, org: str, message_hash: str) -> UnsignedTransaction | None:
-    """Return the organisation's transaction with this message, whatever became of it."""
+    """Return the organisation's transaction with this message, whatever its outcome."""
     return fetch_one(connection, UnsignedTransaction, _of(org).where(table.c.message_hash == message_hash))
 
 
 def awaiting_signature(connection: Connection, org: str) -> list[tuple[UnsignedTransaction, Attempt]]:
-    """Return what waits for a signature, oldest first."""
+    """Return the transactions that wait for a signature, oldest first, with their attempts."""
     waiting = select(attempts).where(attempts.c.org == org, attempts.c.status == AWAITING)
     found = fetch_all(connection, Attempt, waiting.order_by(attempts.c.created_at))
     pairs = [(unsigned_transaction(connection, org, one.tx_id), one) for one in found]
@@ -55,27 +55,27 @@ def awaiting_signature(connection: Connection, org: str) -> list[tuple[UnsignedT
 
 
 def nonces_in_use(connection: Connection, org: str) -> set[str]:
-    """Return the nonce accounts whose nonce an unsigned or pending transaction needs."""
+    """Return the nonce accounts needed by an unsigned or pending transaction."""
     mine = (attempts.c.org == org, attempts.c.nonce_account.is_not(None))
     query = select(attempts.c.nonce_account).where(*mine, attempts.c.status.in_((AWAITING, "pending")))
     return set(connection.scalars(query))
 
 
 def end_expired(connection: Connection, now: int) -> None:
-    """Record as failed what nobody signed in time."""
+    """Record expired transactions that nobody signed as failed."""
     late = exists().where(table.c.tx_id == attempts.c.tx_id, table.c.expires_at <= now)
     ended = update(attempts).where(attempts.c.status == AWAITING, late)
     connection.execute(ended.values(status="failed", error=VOID, ended_at=now))
 
 
 def withdraw(connection: Connection, tx_id: str, now: int) -> bool:
-    """Give up a transaction that waits; changes nothing and returns false if it does not wait any more."""
+    """Withdraw a transaction that waits for a signature. If it no longer waits, change nothing and return False."""
     mine = update(attempts).where(attempts.c.tx_id == tx_id, attempts.c.status == AWAITING)
     return connection.execute(mine.values(status="failed", error=WITHDRAWN, ended_at=now)).rowcount > 0
 
 
 def store_signed(connection: Connection, tx_id: str, raw: bytes, signature: str) -> bool:
-    """Store the signed bytes of a transaction that waits, before they are sent; false if it does not wait any more."""
+    """Store a waiting transaction's signed bytes before they are sent. Return False if it no longer waits."""
     mine = update(attempts).where(attempts.c.tx_id == tx_id, attempts.c.status == AWAITING)
     return connection.execute(mine.values(status="pending", raw=raw, signature=signature)).rowcount > 0
 

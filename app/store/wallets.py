@@ -46,7 +46,7 @@ class AgentIdTakenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WalletDetails:
-    """What only the service knows about a wallet."""
+    """The details of a wallet known only to the service."""
 
     wallet_id: str
     org: str
@@ -73,8 +73,8 @@ class WalletPolicy:
 class WalletRecord:
     """A wallet. `balance` is in micro-USDC; `frozen` is 0 (no), 1 (manually) or 2 (its policy expired).
 
-    `frozen_sequence` numbers the last change of that. `budget` is the address of the budget that it shares, `budget_id`
-    its id.
+    `frozen_sequence` is the number of the last change of `frozen`. `budget` is the address of the wallet's shared
+    budget, and `budget_id` is its id.
     """
 
     wallet_id: str
@@ -113,7 +113,7 @@ def insert_wallet_details(connection: Connection, wallet: WalletDetails) -> None
 
 
 def has_wallet_details(connection: Connection, wallet_id: str) -> bool:
-    """Return whether a wallet's details are stored, also while its creation is under way."""
+    """Return whether a wallet's details are stored, even while its creation is pending."""
     return connection.scalar(select(details.c.wallet_id).where(details.c.wallet_id == wallet_id)) is not None
 
 
@@ -163,7 +163,7 @@ def policy_id_of(connection: Connection, org: str, wallet_id: str) -> str | None
 
 
 def orgs_of_vaults(connection: Connection, addresses: Collection[str]) -> dict[str, str]:
-    """Return the organisations whose vaults are at these addresses, by address, as far as the service knows them."""
+    """Return the organisation of each vault at one of these addresses, by address, if the service knows the vault."""
     query = select(table.c.vault, table.c.org).where(table.c.vault.in_(addresses))
     return {row.vault: row.org for row in connection.execute(query)}
 
@@ -180,7 +180,7 @@ def wallet(connection: Connection, org: str, wallet_id: str, now: int) -> Wallet
 
 
 def wallet_by_vault(connection: Connection, org: str, vault: str, now: int) -> WalletRecord | None:
-    """Return the organisation's wallet whose vault has this address."""
+    """Return the organisation's wallet with the vault at this address."""
     return _one(connection, _BY_VAULT, {"org": org, "now": now, "key": vault})
 
 
@@ -211,7 +211,7 @@ def wallets(
 
 
 _NOW = bindparam("now", type_=BigInteger)
-# The first condition that holds decides.
+# The first condition that holds determines the status.
 STATUS = case(
     (table.c.archived, literal("archived")),
     (table.c.frozen != 0, literal("frozen")),
@@ -252,7 +252,7 @@ _VAULT = union(*(select(one.c.vault).where(one.c.wallet_id == bindparam("key")) 
 _BY_ID = WALLETS.where(table.c.wallet_id == bindparam("key"))
 _BY_VAULT = WALLETS.where(table.c.vault == bindparam("key"))
 _BY_AGENT = WALLETS.where(details.c.agent_id == bindparam("key"))
-# Evaluated for each of the organisation's wallets: other organisations may use the same tags.
+# Counted for each of the organisation's wallets, because other organisations may use the same tags.
 _TAGS_FOUND = (
     select(func.count())
     .where(wallet_tags.c.wallet_id == table.c.wallet_id, wallet_tags.c.tag.in_(bindparam("tags", expanding=True)))
@@ -274,7 +274,7 @@ def _one(connection: Connection, query: Select[Any], parameters: dict[str, Any])
 
 
 def wallet_record(values: dict[str, Any]) -> WalletRecord:
-    """Return a row of `WALLETS` as a record."""
+    """Convert a row of `WALLETS` to a record."""
     policy_id = values.pop("policy_id")
     policy = WalletPolicy(
         policy_id=policy_id,

@@ -1,4 +1,4 @@
-"""Webhooks: where an organisation's events are sent. Times are Unix milliseconds."""
+"""Webhooks: the URLs that receive an organisation's events. Times are Unix milliseconds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,12 +37,12 @@ table = Table(
     Column("events", JSON, nullable=False),
     Column("status", String, nullable=False, comment="enabled, degraded or deleted"),
     Column("secret", String, nullable=False, comment="encrypted"),
-    Column("old_secret", String, comment="encrypted; from before the last rotation"),
+    Column("old_secret", String, comment="encrypted; the one before the last rotation"),
     Column("old_secret_until", BigInteger),
     Column("position", BigInteger, nullable=False, comment="of the last event in the feed that was queued or skipped"),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
-    # Idempotency keys of the requests that made the secrets: a repeat after a crash gets the same secret.
+    # Idempotency keys of the requests that created the secrets: a repeat after a crash gets the same secret.
     Column("created_under", String),
     Column("rotated_under", String),
     Index("webhooks_newest", "org", "created_at", "webhook_id"),
@@ -56,7 +56,7 @@ _LISTING = listing(
 
 @dataclass(frozen=True, slots=True)
 class WebhookRecord:
-    """One webhook. Both secrets are encrypted; the old one also signs until `old_secret_until`."""
+    """One webhook. Both secrets are encrypted. Until `old_secret_until`, the old one signs deliveries, too."""
 
     webhook_id: str
     org: str
@@ -73,12 +73,12 @@ class WebhookRecord:
     rotated_under: str | None
 
     def wants(self, event: str) -> bool:
-        """Return whether it is subscribed to this type of event."""
+        """Return whether the webhook is subscribed to this type of event."""
         return ALL_EVENTS in self.events or event in self.events
 
 
 def insert_webhook(connection: Connection, webhook: WebhookRecord) -> None:
-    """Store a new webhook; it gets the events that are stored from now on."""
+    """Store a new webhook. It gets the events that are stored from now on."""
     connection.execute(insert(table).values(columns_of(webhook) | {"position": last_position(connection)}))
 
 
@@ -96,7 +96,7 @@ def webhook_to_serve(connection: Connection, webhook_id: str) -> WebhookRecord |
 
 
 def webhook_created_under(connection: Connection, org: str, key: str) -> WebhookRecord | None:
-    """Return the newest webhook that was requested under this idempotency key."""
+    """Return the newest webhook requested under this idempotency key, unless it is deleted."""
     query = select(table).where(table.c.org == org, table.c.created_under == key, _LIVING)
     return fetch_one(connection, WebhookRecord, query.order_by(table.c.created_at.desc()).limit(1))
 
@@ -114,7 +114,7 @@ def count_webhooks(connection: Connection, org: str) -> int:
 
 
 def listening(connection: Connection) -> list[WebhookRecord]:
-    """Return all organisations' webhooks for which events are queued, including degraded ones."""
+    """Return all organisations' webhooks with queues for events, including degraded ones."""
     return fetch_all(connection, WebhookRecord, select(table).where(_LIVING))
 
 
@@ -124,6 +124,6 @@ def change_webhook(connection: Connection, webhook_id: str, **values: Any) -> No
 
 
 def mark_degraded(connection: Connection, webhook_id: str, now: int) -> bool:
-    """Pause a webhook; false if it is not enabled."""
+    """Mark an enabled webhook as degraded, which pauses it. Return False if it is not enabled."""
     mine = update(table).where(table.c.webhook_id == webhook_id, table.c.status == "enabled")
     return connection.execute(mine.values(status="degraded", updated_at=now)).rowcount == 1

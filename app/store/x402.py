@@ -1,4 +1,4 @@
-"""Payments that were handed out for resources, and what is known of facilitators."""
+"""Issued x402 payments, and what facilitators accept."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -35,23 +35,23 @@ payloads = Table(
     Column("org", String, nullable=False),
     Column("wallet_id", String, nullable=False),
     Column("url", String, nullable=False),
-    Column("host", String, nullable=False, comment="of the URL, to find payments by"),
+    Column("host", String, nullable=False, comment="of the URL, to find payments"),
     Column("scheme", String, nullable=False),
     Column("network", String, nullable=False),
     Column("pay_to", String, nullable=False),
-    Column("facilitator", String, nullable=False, comment="who pays the fee and sends it"),
+    Column("facilitator", String, nullable=False, comment="address that pays the fee and sends it"),
     Column("version", Integer, nullable=False),
-    Column("lane", String, nullable=False, comment="enforced, or allowance: its attempt is the grant"),
-    Column("header", String, nullable=False, comment="value of the header that pays; the same each time it is sent"),
-    Column("resource_status", Integer, comment="what the resource answered to the payment; null if nothing"),
-    Column("fetched", Boolean, nullable=False, comment="whether the service itself sends it to the resource"),
+    Column("lane", String, nullable=False, comment="enforced, or allowance: then the attempt is the grant"),
+    Column("header", String, nullable=False, comment="value of the payment header; the same each time it is sent"),
+    Column("resource_status", Integer, comment="the resource's response status; null without a response"),
+    Column("fetched", Boolean, nullable=False, comment="true if the service itself sends it to the resource"),
     Column("last_valid_block_height", BigInteger, comment="of the delegate's transfer, in the lane allowance"),
     Column("signature", String, comment="of the delegate's transfer, once it is known to have landed"),
-    Column("slot", BigInteger, comment="in which it landed"),
+    Column("slot", BigInteger, comment="of the delegate's transfer"),
     Column("created_at", BigInteger, nullable=False),
-    Column("closed_at", BigInteger, comment="when its end was dealt with"),
+    Column("closed_at", BigInteger, comment="when its outcome was processed"),
     Index("x402_payloads_open", "closed_at", "created_at"),
-    # A payload is as old as its transaction, so lists of transactions read these in their order.
+    # A payload is as old as its transaction, so that lists of transactions read these indexes in their order.
     Index("x402_payloads_by_org", "org", "created_at", "tx_id"),
     Index("x402_payloads_by_host", "org", "host", "created_at", "tx_id"),
     Index("x402_payloads_by_wallet", "wallet_id", "created_at", "tx_id"),
@@ -62,9 +62,9 @@ facilitators = Table(
     "x402_facilitators",
     metadata,
     Column("org", String, primary_key=True),
-    Column("origin", String, primary_key=True, comment="of the resource, so that a shop that lies harms itself alone"),
+    Column("origin", String, primary_key=True, comment="of the resource, so that a dishonest shop harms only itself"),
     Column("fee_payer", String, primary_key=True),
-    Column("accepts", Boolean, nullable=False, comment="whether it settles payments by the program"),
+    Column("accepts", Boolean, nullable=False, comment="true if it settles payments by the program"),
     Column("checked_at", BigInteger, nullable=False),
 )
 
@@ -73,7 +73,7 @@ _BY_ID = select(payloads).where(payloads.c.tx_id == bindparam("tx_id"))
 
 @dataclass(frozen=True, slots=True)
 class IssuedPayment:
-    """A payment that was handed out for a resource. Times are Unix milliseconds."""
+    """A payment issued for a resource. Times are Unix milliseconds."""
 
     tx_id: str
     org: str
@@ -98,7 +98,7 @@ class IssuedPayment:
 
 @dataclass(frozen=True, slots=True)
 class EndedIssuedPayment:
-    """A payload whose transaction has an outcome that was not dealt with yet."""
+    """An issued payment with an outcome that has not been processed yet."""
 
     tx_id: str
     org: str
@@ -112,9 +112,10 @@ class EndedIssuedPayment:
 
 
 def paid_status(granted: ColumnElement[str]) -> ColumnElement[str]:
-    """Return a payment's status from that of its attempt or row, in a query that has payloads and their allowances.
+    """Return a payment's status from the status of its attempt or row, in a query with payloads and their allowances.
 
-    A grant lands before anybody is paid: the delegate's transfer decides, and without one the settlement.
+    A grant lands before anyone is paid. The delegate's transfer therefore determines the status and, without a
+    transfer, the settlement does.
     """
     waits = and_(payloads.c.lane == ALLOWANCE, granted == "confirmed", payloads.c.signature.is_(None))
     settled = allowances.c.status == SETTLED
@@ -127,52 +128,52 @@ def paid_status(granted: ColumnElement[str]) -> ColumnElement[str]:
 
 
 def insert_issued_payment(connection: Connection, issued: IssuedPayment) -> None:
-    """Store a payload in the transaction that stores its attempt."""
+    """Store an issued payment in the transaction that stores its attempt."""
     upsert(connection, payloads, columns_of(issued), keys=["tx_id"], replace=False)
 
 
 def issued_payment_of(connection: Connection, tx_id: str) -> IssuedPayment | None:
-    """Return the payload of an attempt."""
+    """Return the issued payment of an attempt."""
     return fetch_one(connection, IssuedPayment, _BY_ID, {"tx_id": tx_id})
 
 
 def issued_payments_of(connection: Connection, tx_ids: Collection[str]) -> list[IssuedPayment]:
-    """Return the payloads among these transactions."""
+    """Return the issued payments among these transactions."""
     return fetch_all(connection, IssuedPayment, select(payloads).where(payloads.c.tx_id.in_(tx_ids))) if tx_ids else []
 
 
 def record_resource(connection: Connection, tx_id: str, status: int) -> None:
-    """Store what the resource answered to a payment; a success stays one."""
+    """Store the status of a resource's response to a payment. A success is never overwritten."""
     better = payloads.c.resource_status.is_(None) | ~payloads.c.resource_status.between(200, 299)
     connection.execute(update(payloads).where(payloads.c.tx_id == tx_id, better).values(resource_status=status))
 
 
 def record_transfer(connection: Connection, tx_id: str, signature: str, slot: int) -> None:
-    """Store the transfer by which a delegate has paid."""
+    """Store the transfer by a delegate that has paid."""
     connection.execute(update(payloads).where(payloads.c.tx_id == tx_id).values(signature=signature, slot=slot))
 
 
 def open_delegations(connection: Connection, limit: int) -> list[IssuedPayment]:
-    """Return the payloads, oldest first, whose delegate may still pay, or has paid by a transfer not known yet."""
+    """Return issued payments, oldest first, that a delegate can still pay or has paid by a transfer not yet found."""
     return fetch_all(connection, IssuedPayment, _OPEN_DELEGATIONS, {"most": limit})
 
 
 def ended_issued_payments(connection: Connection, limit: int, *, before: int) -> Sequence[EndedIssuedPayment]:
-    """Return payloads that are known to be paid or dead, oldest first, which are not closed.
+    """Return issued payments with an outcome that are not closed, oldest first.
 
-    Those handed out after ``before`` are left out as long as their resource may still answer.
+    Payments issued after ``before`` are left out while their resource may still respond.
     """
     return fetch_all(connection, EndedIssuedPayment, _ENDED, {"before": before, "most": limit})
 
 
 def close_issued_payment(connection: Connection, tx_id: str, now: int) -> bool:
-    """Mark a payload as dealt with; false if it was already."""
+    """Mark an issued payment as closed. Return False if it already was."""
     mine = and_(payloads.c.tx_id == tx_id, payloads.c.closed_at.is_(None))
     return connection.execute(update(payloads).where(mine).values(closed_at=now)).rowcount == 1
 
 
 def outstanding_payments(connection: Connection, wallet_id: str) -> tuple[int, int]:
-    """Return the sum and the number of the wallet's payments that were handed out and have no outcome."""
+    """Return the outstanding amount of a wallet and its number of issued payments without an outcome."""
     query = (
         select(attempts.c.amount)
         .join(payloads, payloads.c.tx_id == attempts.c.tx_id)
@@ -183,13 +184,13 @@ def outstanding_payments(connection: Connection, wallet_id: str) -> tuple[int, i
 
 
 def put_facilitator(connection: Connection, org: str, origin: str, fee_payer: str, *, accepts: bool, now: int) -> None:
-    """Remember whether a facilitator settles payments by the program."""
+    """Store whether a facilitator settles payments by the program."""
     row = {"org": org, "origin": origin, "fee_payer": fee_payer, "accepts": accepts, "checked_at": now}
     upsert(connection, facilitators, row, keys=["org", "origin", "fee_payer"])
 
 
 def known_facilitator(connection: Connection, org: str, origin: str, fee_payer: str) -> tuple[bool, int] | None:
-    """Return whether a facilitator accepts the program, and when that was found out; None if it is not known."""
+    """Return whether a facilitator accepts the program, and when this was checked; None if it is not known."""
     table = facilitators
     mine = (table.c.org == org, table.c.origin == origin, table.c.fee_payer == fee_payer)
     row = connection.execute(select(table.c.accepts, table.c.checked_at).where(*mine)).one_or_none()
@@ -225,7 +226,7 @@ _ENDED = (
         or_(
             payloads.c.lane == ENFORCED,
             attempts.c.status == "failed",
-            # What a delegate has paid is closed once its transfer is known.
+            # A delegate's payment is closed once its transfer is known.
             and_(allowances.c.status == SETTLED, or_(allowances.c.spent == 0, payloads.c.signature.is_not(None))),
         ),
         payloads.c.resource_status.is_not(None) | (payloads.c.created_at < bindparam("before")),

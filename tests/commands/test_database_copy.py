@@ -136,7 +136,7 @@ async def test_running_service_and_a_database_with_data_are_refused(
     assert "belongs to another chain or program, on a local network" in line
     name = url.partition("@/")[2].partition("?")[0]
     cluster.execute("DELETE FROM setting_values", name)
-    assert "has data already, in its table" in await _refusal(folder, url)
+    assert "already has data in its table" in await _refusal(folder, url)
     empty = cluster.url(cluster.database())
     assert "has no schema: run `agent-vault db upgrade`" in await _refusal(folder, empty)
     assert "there is no service's data" in await _refusal(tmp_path / "none", url)
@@ -169,7 +169,7 @@ async def test_copy_that_fails_or_differs_leaves_nothing(
         return iter(rows[:-1])
 
     monkeypatch.setattr(copying, "_converted", without_the_last)
-    assert "differs from the data folder's; nothing was kept" in await _refusal(folder, url)
+    assert "differs from the data folder; nothing was kept" in await _refusal(folder, url)
     monkeypatch.undo()
     with closing(sqlite3.connect(folder / "agent-vault.db")) as file, file:
         file.execute("INSERT INTO setting_values (name, value) VALUES ('bad', CAST(x'ff' AS TEXT))")
