@@ -1,8 +1,8 @@
-"""Allowlists on their way to the chain: written as a draft, put in force by the `update_policy` that names it.
+"""Write allowlists to the chain: first as a draft, put in force later by the `update_policy` that names it.
 
-The policy's account says which version the next list has. The first chunk starts a draft again until it is sealed; a
-sealed one that never came into force is discarded before the policy's next list. The operator writes drafts, because
-what counts is that the authority names their entries' digest when it puts one in force.
+The policy's account states the version of its next list. Until a draft is sealed, its first chunk starts it again. A
+sealed draft that was never put in force must be discarded before the policy's next list. The operator may write drafts,
+because only the authority can put one in force, and it names the digest of the entries when it does so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ WRITE = PlanType("write_allowlist")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A transaction on the way to a new list, which puts it in force if the authority signs it, else the operator."""
+    """A transaction towards a new list. The authority signs the one which puts it in force, the operator the others."""
 
     instructions: Sequence[Instruction]
     by_authority: bool = True
@@ -37,7 +37,7 @@ class Step:
 def writes(
     build: Instructions, policy: Pubkey, version: int, entries: Sequence[bytes], *, payer: Pubkey, writer: Pubkey
 ) -> list[Instruction]:
-    """Return the instructions that write a draft of this version; the last one seals it."""
+    """Return the instructions that write a draft of this version. The last one seals it."""
     return [
         build.write_allowlist(
             payer=payer,
@@ -63,7 +63,8 @@ def steps(  # noqa: PLR0917
 ) -> list[Step]:
     """Return the transactions that write a draft and put it in force.
 
-    One, if that fits and the authority signs here. Elsewhere it signs nothing but the switch, however long the list is.
+    A single transaction is enough if the list fits and the service holds the authority's key. Otherwise the operator
+    signs the chunks, and the authority signs only the `switch`, regardless of the list's length.
     """
     payer, operator = service.signers.fee_payer_address, service.signers.operator_address
     if authority.key is not None:
@@ -75,7 +76,7 @@ def steps(  # noqa: PLR0917
 
 
 def store_texts(conn: Connection, allowlist: Pubkey, policy_id: str, entries: Mapping[bytes, str]) -> None:
-    """Store the texts of a list's entries, before the list is sent."""
+    """Store the texts of a list's entries. Call this before the list is sent."""
     texts = list(entries.values())
     put_allowlist(conn, str(allowlist), policy_id, texts)
     for text in texts:
@@ -84,11 +85,11 @@ def store_texts(conn: Connection, allowlist: Pubkey, policy_id: str, entries: Ma
 
 
 async def draft(service: Service, allowlist: Pubkey) -> dict[str, Any] | None:
-    """Return the draft at this address on the chain, None if nothing is written."""
+    """Return the draft at this on-chain address, or None if nothing is written there."""
     account = await service.chain.account(allowlist)
     return None if account is None else account.decode(service.codec).data
 
 
 def is_written(found: Mapping[str, Any] | None, entries: Mapping[bytes, str]) -> bool:
-    """Return whether a draft is sealed and holds exactly these entries."""
+    """Return True if a draft is sealed and holds exactly these entries."""
     return found is not None and bool(found["sealed"]) and found["entries"] == list(entries)

@@ -1,4 +1,7 @@
-"""The audit log of a policy: what changed, when, and who asked for it or, without this service, signed it."""
+"""The audit log of a policy: each change with its time and its author.
+
+The author is the API key that requested the change, or the on-chain signer of a change made without this service.
+"""
 
 import asyncio
 import time
@@ -18,15 +21,15 @@ from idl.codec import Codec
 from idl.transactions import OPTIONS, RawTransaction, instructions
 
 _INSTRUCTION = "update_policy"
-#: Positions of the authority and the policy among its accounts.
+#: Positions of the authority and the policy among the accounts of `update_policy`.
 _AUTHORITY, _POLICY = 0, 2
-#: Shown as the author of a change whose transaction the chain does not give, or which does not tell.
+#: Shown as the author if the chain does not return the transaction, or the transaction does not reveal a signer.
 UNKNOWN = Actor("chain", "on-chain")
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError)
 _CONCURRENT = 10
-#: Transactions that one request fetches at most; later requests fetch the others.
+#: Maximum number of transactions that one request fetches. Later requests fetch the rest.
 MAX_ASKED = 50
-#: Seconds for which the node is not asked again for a transaction that it does not have, and how many are remembered.
+#: Seconds before the node is asked again for a missing transaction, and the number of missing ones to remember.
 MISSING_FOR, _MAX_MISSING = 600.0, 10_000
 
 #: Monotonic time of the last failed request for each missing transaction, oldest first.
@@ -34,7 +37,7 @@ _missing: dict[str, float] = {}
 
 
 async def log(service: Service, principal: Principal, identifier: str) -> AuditLog:
-    """Return all changes of a policy, oldest first; a deleted one keeps its log. Raises ``policy_not_found``."""
+    """Return all changes of a policy, oldest first. A deleted policy keeps its log. Raises ``policy_not_found``."""
     org = principal.org
     found = await service.db.read(lambda conn: policy(conn, org, identifier))
     if found is None:
@@ -44,7 +47,7 @@ async def log(service: Service, principal: Principal, identifier: str) -> AuditL
     if unknown:
         await _store_signers(service, org, identifier, Pubkey.from_string(found.address), unknown[:MAX_ASKED])
         entries = await service.db.read(lambda conn: policy_audit_log(conn, org, identifier), in_thread=True)
-    # Each change of a long allowlist holds the whole list twice.
+    # Runs in a thread, because each change of a long allowlist holds the whole list twice.
     return await asyncio.to_thread(lambda: AuditLog(data=[_shown(entry) for entry in entries]))
 
 
@@ -61,7 +64,7 @@ def _shown(entry: AuditRecord) -> AuditEntry:
 async def _store_signers(
     service: Service, org: str, identifier: str, address: Pubkey, entries: Sequence[AuditRecord]
 ) -> None:
-    """Store who signed these changes, as far as the chain gives their transactions."""
+    """Store the signers of these changes, except where the chain does not return the transaction."""
     limit = asyncio.Semaphore(_CONCURRENT)
 
     async def signer(entry: AuditRecord) -> Actor | None:
@@ -84,9 +87,9 @@ async def _store_signers(
 
 
 async def _signer(service: Service, address: Pubkey, signature: str) -> Actor | None:
-    """Return who signed a transaction's update of the policy at this address; None when the chain does not give it.
+    """Return the signer of a transaction's update of this policy, or None if the chain does not return the transaction.
 
-    A transaction that the node does not have is not fetched again for a while, one that does not tell never.
+    A missing transaction is not fetched again for a while. One without a readable signer is never fetched again.
     """
     try:
         landed = await service.chain.call("getTransaction", [signature, OPTIONS])

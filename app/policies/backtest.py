@@ -1,11 +1,11 @@
 """Replays past payments under other rules in a VM, where the program itself judges them.
 
-The VM holds the built program and the organisation's account from the chain. Vaults start anew, with more money than
-they can spend, and their ledgers fill as they did: what precedes the judged period is charged under a policy without
-rules. A payment that the new rules refuse is not charged, which leaves room for later ones.
+The VM holds the built program and the on-chain account of the organisation. Vaults start without history, with more
+money than they can spend. Their ledgers then fill as the real ones did: payments before the judged period are charged
+under a policy without rules. A payment that the new rules refuse is not charged, so it leaves room for later ones.
 
-What a rule says about a recipient depends on its registration, and the VM has only the present one. So where such a
-rule is as it was, the payment's own outcome counts, and only the other rules are judged.
+The verdict of a rule about recipients depends on their registration, and the VM only has the current registrations. If
+a change leaves such a rule as it was, the payment's original outcome counts and only the other rules are judged.
 """
 
 import heapq
@@ -41,24 +41,25 @@ _LAMPORTS = 10**17
 #: Micro-USDC of each vault.
 _BALANCE = 2**62
 _FOREVER = 2**62
-#: Where a token account keeps its owner and amount, for the SPL token program and for Token-2022.
+#: Byte ranges of owner and amount in a token account, the same for the SPL token program and Token-2022.
 _OWNER, _AMOUNT = slice(32, 64), slice(64, 72)
 _OLD_KEY, _NEW_KEY = b"as it was".ljust(16), b"as it would be".ljust(16)
-#: The policies without the rules about recipients, down to the one that refused: the program checks them in this order.
+#: Policies that lack the rules about recipients, up to and including the rule that refused. The program checks these
+#: rules in this order.
 _LAX_KEYS = {"allowed_recipients": b"without a list".ljust(16), "blocked_categories": b"any recipient".ljust(16)}
 _ANY_HASH = bytes(32)
 _ANY_PROOF = 1
-#: Seconds; arbitrary, because every escrow is disputed at once.
+#: In seconds. Arbitrary, because every escrow is disputed at once.
 _TIMEOUT = 86_400
 
 
 class BacktestError(Exception):
-    """The VM refused something for another reason than a rule."""
+    """The VM refused an instruction for a reason other than a rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the VM starts from: the program, and the chain's accounts of organisation, mint and recipients.
+    """The initial state of the VM: the program, and the on-chain accounts of organisation, mint and recipients.
 
     ``current`` are the policy's terms before the change.
     """
@@ -72,12 +73,12 @@ class Snapshot:
 
 
 class PolicyBacktest:
-    """A VM with a policy of these terms; use it only in the thread that made it."""
+    """A VM with a policy of these terms. Use it only in the thread that created it."""
 
     def __init__(self, snapshot: Snapshot, terms: Terms, start: int) -> None:
         """Set the clock to the Unix second ``start``."""
         self._codec, self._addresses, self._org = snapshot.codec, snapshot.addresses, snapshot.org
-        # Nobody signs here: the signatures were checked when the payments were made.
+        # Nothing is signed here: the signatures were checked when the payments were made.
         self._svm = LiteSVM().with_sigverify(False).with_transaction_history(0).with_blockhash_check(False)
         self._svm.add_program_from_file(snapshot.codec.program_id, snapshot.program)
         for address, account in snapshot.accounts.items():
@@ -108,9 +109,9 @@ class PolicyBacktest:
     def judge(
         self, wallet_id: str, past: Sequence[PastPayment], since: int
     ) -> Iterator[tuple[PastPayment, list[str] | None]]:
-        """Replay a wallet's payments in their order and yield those since a time in Unix milliseconds.
+        """Replay a wallet's payments in order and yield those made since a time in Unix milliseconds.
 
-        Each comes with the log of its refusal, or None when it passes. Raises BacktestError.
+        Each comes with the log of its refusal, or None if it passes. Raises BacktestError.
         """
         self._set_time(past[0].timestamp // 1000)
         vault, policy, counter = self._create_vault(wallet_id), self._old, 0
@@ -125,7 +126,8 @@ class PolicyBacktest:
             if self._stays_refused(payment):
                 yield payment, []
                 continue
-            # An escrow is charged like a payment; only one that later gave something back must be replayed as one.
+            # An escrow is charged like a payment. Only an escrow that later refunded something must be replayed as an
+            # escrow.
             ended = None if payment.released == payment.amount else payment.settled_at
             number = None if ended is None else counter
             refusal = self._try(self._spending(vault, policy, payee, payment, number))
@@ -143,7 +145,7 @@ class PolicyBacktest:
                 yield payment, refusal
 
     def _attach(self, vault: Pubkey, policy: Pubkey, new: Pubkey) -> Pubkey:
-        """Give a vault another policy and return that."""
+        """Attach another policy to a vault and return that policy."""
         move = self._build.update_wallet(
             operator=self._operator, vault=vault, policy=policy, new_policy=new, authority=self._authority
         )
@@ -151,7 +153,7 @@ class PolicyBacktest:
         return new
 
     def _stays_refused(self, payment: PastPayment) -> bool:
-        """Whether a budget refused the payment, or a rule about recipients that the change leaves as it is."""
+        """Return True if a budget refused the payment, or a rule about recipients that the change does not touch."""
         if payment.status != "blocked" or payment.violation is None:
             return False
         rule, attempted = payment.violation["rule"], payment.violation["attempted"]
@@ -162,7 +164,7 @@ class PolicyBacktest:
         return bool(rule == "allowed_recipients" and self._same_list)
 
     def _excused(self, payment: PastPayment, refusal: Sequence[str]) -> Pubkey | None:
-        """Return the policy to try next if an unchanged rule about recipients refuses what was confirmed."""
+        """Return the policy to try next if an unchanged rule about recipients refuses a confirmed payment."""
         found = policy_violation(refusal, self._codec)
         if found is None or payment.status != "confirmed":
             return None
@@ -175,7 +177,7 @@ class PolicyBacktest:
         return bool(self._still_blocked & (1 << category))
 
     def _create_policy(self, key: bytes, rules: Rules) -> Pubkey:
-        # Which escrows were open is not replayed, so their number is not judged.
+        # The number of open escrows is not replayed, so it is not judged either.
         rules = replace(rules, max_open_escrows=None)
         self._do(self._build.create_policy(payer=self._payer, authority=self._authority, key=key, rules=rules))
         return self._addresses.policy(self._org, key)
@@ -201,7 +203,8 @@ class PolicyBacktest:
         return allowlist
 
     def _create_vault(self, wallet_id: str) -> Pubkey:
-        # Its address differs from the wallet's own. That changes no verdict: a wallet cannot pay itself.
+        # The vault's address differs from the wallet's own. That changes no verdict, because a wallet cannot pay
+        # itself.
         creation = self._build.create_wallet(
             payer=self._payer,
             operator=self._operator,
@@ -216,7 +219,7 @@ class PolicyBacktest:
         return vault
 
     def _set_tokens(self, owner: Pubkey, like: Pubkey, amount: int) -> None:
-        """Give an address a token account with this amount, copied from that of ``like``."""
+        """Give an address a token account with this amount, copied from the account of ``like``."""
         account = self._svm.get_account(self._addresses.token_account(like))
         assert account is not None
         data = bytearray(account.data)
@@ -226,7 +229,7 @@ class PolicyBacktest:
     def _spending(
         self, vault: Pubkey, policy: Pubkey, payee: Pubkey, payment: PastPayment, counter: int | None
     ) -> Instruction:
-        """Return the payment, or the escrow with this counter, signed and co-signed as it was."""
+        """Return the payment, or the escrow with this counter, signed and co-signed like the original."""
         if payee not in self._payees:
             self._set_tokens(payee, vault, 0)
             self._payees.add(payee)
@@ -255,7 +258,7 @@ class PolicyBacktest:
         )
 
     def _dispute(self, escrow: OpenEscrow) -> None:
-        """Dispute an escrow, so that the arbiter can refund any part of it, whatever the reason was then."""
+        """Dispute an escrow, so that the arbiter can refund any part of it, regardless of the original reason."""
         hashes = {"reason_hash": _ANY_HASH, "evidence_hash": _ANY_HASH}
         self._do(self._build.dispute_escrow(escrow, signer=self._operator, **hashes))
 
@@ -274,10 +277,10 @@ class PolicyBacktest:
     def _do(self, instruction: Instruction) -> None:
         refusal = self._try(instruction)
         if refusal is not None:
-            raise BacktestError(f"a rule refused what it must not judge: {refusal}")
+            raise BacktestError(f"a rule refused an instruction that it must not judge: {refusal}")
 
     def _try(self, instruction: Instruction) -> list[str] | None:
-        """Run an instruction and return the log of its refusal by a rule, or None when it passes."""
+        """Run an instruction and return the log of its refusal by a rule, or None if it passes."""
         message = Message.new_with_blockhash([_UNITS, instruction], self._payer, Hash.default())
         signatures = [Signature.default()] * message.header.num_required_signatures
         result = self._svm.send_transaction(Transaction.populate(message, signatures))

@@ -1,7 +1,7 @@
 """Changes of policies: one transaction changes the rules and binds every attached vault at once.
 
-A change names the policy's version from which it was made, and the program refuses it at any other. So a late change
-undoes nothing; the service makes it anew from the policy's current terms.
+A change names the policy version that it was made from, and the program refuses it at any other version. A late change
+therefore undoes nothing. The service makes the change again from the policy's current terms.
 """
 
 from collections.abc import Collection, Mapping
@@ -42,7 +42,7 @@ from app.submission.versioned_changes import OutdatedVersionError, send_versione
 
 _UPDATE, _CLOSE, _DISCARD = PlanType(UPDATE), PlanType("close_policy"), PlanType("close_allowlist")
 PLAN_TYPES = (WRITE, _UPDATE, _CLOSE, _DISCARD)
-#: Refusals of a transaction made from an outdated policy or draft.
+#: Program errors of a transaction that was made from an outdated policy or draft.
 _OUTDATED = frozenset(
     {
         *("VersionMismatch", "WrongAllowlist", "AllowlistRequired", "AllowlistGap", "AllowlistSealed"),
@@ -56,7 +56,7 @@ _OFF_CHAIN = frozenset({*DETAILS, "allow_unverified_recipient", "idempotency_key
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """Who asks to change which policy, and in which versions."""
+    """A request to change a policy: the principal, the policy, and the versions that the request accepts."""
 
     service: Service
     principal: Principal
@@ -69,7 +69,7 @@ class PolicyChange:
         return await authority_of(self.service, self.principal.org, self.claim)
 
     def lock(self) -> AbstractAsyncContextManager[None]:
-        """Keep other changes of the policy waiting."""
+        """Return the lock that makes other changes of the policy wait."""
         return self.service.locks.hold(LockScope.POLICY, f"{self.principal.org}/{self.policy_id}")
 
     async def find(self) -> PolicyRecord:
@@ -77,7 +77,7 @@ class PolicyChange:
         return await policies.find(self.service, self.principal.org, self.policy_id)
 
     def check(self, found: PolicyRecord) -> None:
-        """Raise ``version_conflict`` unless the policy is in a version that the request accepts."""
+        """Raise ``version_conflict`` unless the request accepts the policy's version."""
         self.precondition.check(found.version, found.name, found.x402_hosts)
 
     async def find_changeable(self) -> PolicyRecord:
@@ -90,7 +90,7 @@ class PolicyChange:
 
 async def update(request: PolicyChange, body: UpdatePolicy) -> Policy:
     """Change the fields in the body. Raises ``policy_immutable`` and ``version_conflict``."""
-    # The last step, the rename, claims the key without a transaction: then only the answer is missing.
+    # The last step, the rename, claims the key without a transaction. If it has happened, only the response is missing.
     done = request.claim.repeats and request.claim.attempt is None
     if request.claim.attempt is None:
         await request.find_changeable()
@@ -114,7 +114,7 @@ async def _change(request: PolicyChange, body: UpdatePolicy) -> None:
 
 
 async def delete(request: PolicyChange) -> Policy:
-    """Delete a policy with no attached vault, and return it as it was.
+    """Delete a policy without attached vaults, and return it as it was.
 
     Raises ``policy_in_use``, ``policy_immutable`` and ``version_conflict``.
     """
@@ -136,9 +136,10 @@ def deleted_policy(conn: Connection, org: str, identifier: str, closing: str) ->
 
 
 async def _resumed(request: PolicyChange) -> str | None:
-    """Return the signature of the change made by an earlier run of the request, if any.
+    """Return the signature of the change made by an earlier run of the request, or None if there is none.
 
-    Raises ``chain_unavailable`` while its outcome is unknown. What prepares the change is not yet the change.
+    Raises ``chain_unavailable`` while its outcome is unknown. A transaction that only prepares the change does not
+    count.
     """
     outcome = await earlier_outcome(request.service, request.claim)
     return None if outcome is None or outcome.attempt.type in _PREPARING else outcome.attempt.signature
@@ -151,7 +152,7 @@ async def _send(
     on_store: Hook = nothing,
     entry: NewLogEntry | None = None,
 ) -> str | None:
-    """Send one transaction of a change, the last with its entry, and return its signature once it is confirmed."""
+    """Send one transaction of a change and return its signature once confirmed. Pass `entry` with the last one."""
     service = request.service
     plan = Plan(
         org=request.principal.org,
@@ -168,16 +169,16 @@ async def _send(
 
 
 async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolicy) -> str | None:
-    """Send a change of the rules, preceded by the writes of an allowlist that does not fit next to it.
+    """Send a change of the rules. If a new allowlist does not fit in the same transaction, its writes are sent first.
 
-    Returns None when nothing changes.
+    Returns None if nothing changes.
     """
     service = request.service
     listed = "allowed_recipients" in body.model_fields_set
     old = await terms_of(service, before) if listed else Terms(before.rules, {})
     new = await apply_changes(service, before.org, old, body)
     if new == old:
-        # An earlier change that lands after this answer would undo what the answer reports.
+        # The response reports the current rules. An earlier change that lands after it would make that report wrong.
         await _wait_for_earlier(request, {UPDATE})
         if (await request.find()).version != before.version:
             raise OutdatedVersionError
@@ -209,7 +210,7 @@ async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolic
     def store_list(conn: Connection, _attempt: Attempt) -> None:
         store_texts(conn, allowlist, before.policy_id, new.entries)
 
-    # Whoever else writes the draft, only the requested list comes into force: the last step names its digest.
+    # Other writers of the draft cannot change the result: the last step names the digest of the requested list.
     *earlier, last = todo
     for chunk in earlier:
         await _send(request, WRITE, chunk, store_list)
@@ -217,7 +218,7 @@ async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolic
 
 
 async def _discard(request: PolicyChange, before: PolicyRecord, version: int, written: Mapping[str, Any]) -> None:
-    """Discard a sealed draft that never came into force. The next one has another version."""
+    """Discard a sealed draft that was never put in force. The next draft gets another version."""
     discard = request.service.instructions(before.org).close_allowlist(
         authority=(await request.authority()).address,
         policy=Pubkey.from_string(before.address),
@@ -230,7 +231,7 @@ async def _discard(request: PolicyChange, before: PolicyRecord, version: int, wr
 async def _switch(
     request: PolicyChange, before: PolicyRecord, terms: Terms, *, dropped: str | None, listed: Pubkey | None = None
 ) -> Instruction:
-    """Return the instruction that sets the rules, closes the list ``dropped`` and puts a new one in force."""
+    """Return the instruction that sets the rules, closes the list ``dropped`` and puts a new list in force."""
     service, old = request.service, None if dropped is None else Pubkey.from_string(dropped)
     return service.instructions(before.org).update_policy(
         authority=(await request.authority()).address,
@@ -245,7 +246,7 @@ async def _switch(
 
 
 async def _close(request: PolicyChange, before: PolicyRecord) -> str | None:
-    """Close a policy, its list, and a draft that never came into force."""
+    """Close a policy, its list, and any draft that was never put in force."""
     service = request.service
     await _wait_for_earlier(request)
     address = Pubkey.from_string(before.address)
@@ -267,17 +268,17 @@ async def _close(request: PolicyChange, before: PolicyRecord) -> str | None:
 
 
 async def _wait_for_earlier(request: PolicyChange, types: Collection[str] = (*_PREPARING, UPDATE)) -> None:
-    """Return when no earlier change of the policy, or chunk of a draft, can still land.
+    """Return once no earlier change of the policy, and no chunk of a draft, can still land.
 
-    Raises ``chain_unavailable`` while one can. A change of the rules alone need not wait: of two that start from the
-    same version, the program accepts only the first.
+    Raises ``chain_unavailable`` while one can. A change of the rules alone need not wait: the program accepts only the
+    first of two changes that start from the same version.
     """
     org, mine = request.principal.org, request.policy_id
     await require_no_pending_change(request.service, org, types, where=lambda earlier: earlier.policy_id == mine)
 
 
 async def _account(service: Service, before: PolicyRecord) -> dict[str, Any]:
-    """Return the policy's account if it is still in the version of the read models."""
+    """Return the policy's account. Raises OutdatedVersionError if its version differs from the read models."""
     account = await known_account(service, before.address)
     if account["version"] != before.version:
         raise OutdatedVersionError

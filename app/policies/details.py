@@ -1,4 +1,4 @@
-"""What the service alone knows of a policy: its name, and the hosts that paid requests may go to."""
+"""Off-chain details of a policy, known only to the service: its name, and the hosts that paid requests may go to."""
 
 from sqlalchemy import Connection
 
@@ -20,13 +20,13 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 
 DETAILS = ("name", "x402_hosts")
-"""Fields of a policy that the chain does not see."""
+"""Fields of a policy that are not on the chain."""
 
 
 async def describe(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, found: PolicyRecord, body: UpdatePolicy, landed: str | None
 ) -> None:
-    """Change what the chain does not see; with a ``landed`` change of the rules it is one audit entry."""
+    """Change the off-chain fields. Together with a ``landed`` change of the rules, this makes one audit entry."""
     now = service.clock.seen_ms()
     given = {name: getattr(body, name) for name in DETAILS if name in body.model_fields_set}
 

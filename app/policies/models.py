@@ -1,4 +1,4 @@
-"""Policies: the eight rules as clients write and read them."""
+"""Policies: the eight rules in the form that clients write and read."""
 
 from typing import Annotated, Literal
 
@@ -28,7 +28,7 @@ from app.core.actors import Actor
 Hosts = Annotated[list[Host], Field(max_length=100)]
 #: Entries that an on-chain allowlist may hold.
 MAX_RECIPIENTS = 1_000
-#: Escrows that a wallet may have open where its policy sets no lower limit.
+#: Open escrows that a wallet may have if its policy sets no lower limit.
 MAX_OPEN_ESCROWS = 64
 
 
@@ -49,7 +49,7 @@ class RuleFields(PartialBody):
 
 
 class CreatePolicy(RuleFields):
-    """Body of a policy creation. An absent rule is not set; an empty allowlist allows every recipient."""
+    """Body of a policy creation. An omitted rule is not set. An empty allowlist allows every recipient."""
 
     name: Name
     x402_hosts: Hosts | None = None
@@ -57,24 +57,24 @@ class CreatePolicy(RuleFields):
 
 
 class UpdatePolicy(CreatePolicy):
-    """Body of a policy update. An absent field keeps its value; `null` or an empty list clears a rule."""
+    """Body of a policy update. An omitted field keeps its value; `null` or an empty list clears a rule."""
 
     name: Name = Field(default="")
 
 
 class ClonePolicy(CreatePolicy):
-    """Body of a policy clone. An absent rule is copied; `null` or an empty list clears it."""
+    """Body of a policy clone. An omitted rule is copied; `null` or an empty list clears it."""
 
 
 class PreviewPolicy(UpdatePolicy):
-    """Body of a preview: the body of the update.
+    """Body of a preview, with the same fields as an update.
 
     `name`, `allowUnverifiedRecipient` and the idempotency key have no effect here.
     """
 
 
 class Policy(ResponseBody):
-    """A policy. `version` increases with every change of its rules, and no two policies ever have the same."""
+    """A policy. `version` increases with every change of its rules, and no two policies ever share a version."""
 
     policy_id: PolicyId
     id: Annotated[PolicyId, ReadFrom("policy_id")]
@@ -104,7 +104,7 @@ class PolicyList(ResponseBody):
 
 
 class Change(ResponseBody):
-    """The values of a field before and after a change, in the form in which policies are shown."""
+    """The values of a field before and after a change, in the same form as in a policy."""
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
 
@@ -113,10 +113,10 @@ class Change(ResponseBody):
 
 
 class AuditEntry(ResponseBody):
-    """A change of a policy: when, by whom, and of which fields.
+    """A change of a policy: its time, its author and the changed fields.
 
-    `changed_by` is the id of the API key that asked, or the address that signed a change made without this service.
-    `actor` is the same with its type.
+    `changed_by` is the id of the API key that requested the change, or the address that signed a change made without
+    this service. `actor` is the same author with its type.
     """
 
     timestamp: Time
@@ -132,7 +132,7 @@ class AuditLog(ResponseBody):
 
 
 class PreviewedPayment(ResponseBody):
-    """A payment or escrow whose outcome would have been different."""
+    """A payment or escrow that would have had a different outcome."""
 
     tx_id: TransactionId
     wallet_id: WalletId
@@ -146,11 +146,11 @@ class PreviewedPayment(ResponseBody):
 
 
 class PolicyPreview(ResponseBody):
-    """What payments and escrows of the last seven days would have become.
+    """The outcomes that the payments and escrows of the last seven days would have had under the changed policy.
 
-    Covers as many wallets as one preview can take: `wallets` is their number, `wallets_left_out` that of the others.
-    `changes` lists the newest payments that differ; `changes_left_out` is the number of the others. `warnings` names
-    new recipients without a known owner.
+    A preview covers a limited number of wallets: `wallets` counts the covered ones, `wallets_left_out` the others.
+    `changes` lists the newest payments with a different outcome, and `changes_left_out` counts the rest. `warnings`
+    names new recipients without a known owner.
     """
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)

@@ -1,4 +1,4 @@
-"""Previews: what the payments of the last seven days would have become under a changed policy."""
+"""Previews: the outcomes that the payments of the last seven days would have had under a changed policy."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ from app.submission.context import Service
 from app.submission.program_errors import violation
 
 _HOUR = 60 * 60 * 1000
-#: Milliseconds that are judged, and those before them that the rolling windows at their start reach back to.
+#: The judged period in milliseconds, and the time before it that the rolling windows at its start reach back to.
 _PERIOD, _BEFORE = 7 * 24 * _HOUR, 25 * _HOUR
-#: Payments that one preview replays, including those before the period.
+#: Maximum number of payments that one preview replays, including those before the period.
 MAX_PAYMENTS = 5_000
 _MAX_SHOWN = 100
-#: Previews that an organisation may have waiting.
+#: Previews that an organisation may have waiting at once.
 MAX_AT_ONCE = 4
 
 _admission = Admission("preview", MAX_AT_ONCE, "The organisation already has several previews waiting.")
@@ -37,7 +37,7 @@ _admission = Admission("preview", MAX_AT_ONCE, "The organisation already has sev
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """What each wallet paid, and how many wallets are included and left out."""
+    """The payments of each wallet, and the numbers of wallets included and left out."""
 
     payments: dict[str, list[PastPayment]]
     wallets: int
@@ -45,12 +45,11 @@ class _History:
 
 
 async def preview(service: Service, principal: Principal, identifier: str, body: PreviewPolicy) -> PolicyPreview:
-    """Return what the payments of the attached wallets would have become if the change had been made before them.
+    """Return the outcomes that the attached wallets' payments would have had if the change had been made before them.
 
-    Ignores balances, freezes and pauses. Co-signatures and approvals count as they were given; recipients count as they
-    are registered now, from the time of registration, but only for a change of the list or of the blocked categories.
-    Raises ``rate_limited`` while the organisation has several
-    waiting.
+    Ignores balances, freezes and pauses. Co-signatures and approvals count as they were given. If the change affects
+    the allowlist or the blocked categories, recipients count as they are registered now, from the time of their
+    registration. Raises ``rate_limited`` if the organisation already has several previews waiting.
     """
     found = await policies.find(service, principal.org, identifier)
     current = await terms_of(service, found)
@@ -83,7 +82,10 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
 
 
 def _read(conn: Connection, address: str, rules: Rules, start: int) -> _History:
-    """Return what counts towards the rules from ``start`` on, of as many wallets as fit, the last used first."""
+    """Return the payments that count towards the rules from ``start`` on, for as many wallets as fit.
+
+    The most recently used wallets come first.
+    """
     charged_from = start - _BEFORE
     if rules.max_per_month is not None:
         first = datetime.fromtimestamp(start / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
@@ -101,7 +103,7 @@ def _read(conn: Connection, address: str, rules: Rules, start: int) -> _History:
 
 
 async def _snapshot(service: Service, org: str, current: Terms, rules: Rules, history: _History) -> Snapshot:
-    """Fetch the chain's accounts that the program needs to judge."""
+    """Fetch the on-chain accounts that the program needs for its verdicts."""
     address = Pubkey.from_string(org)
     needed = [address, service.addresses.mint]
     if rules.restricted or rules.blocked_categories:
@@ -117,7 +119,7 @@ async def _snapshot(service: Service, org: str, current: Terms, rules: Rules, hi
 def _judge(
     snapshot: Snapshot, terms: Terms, history: _History, start: int, as_if: PolicyRecord
 ) -> list[PreviewedPayment]:
-    """Replay the payments; call it in a thread of its own."""
+    """Replay the payments. Call it in a separate thread."""
     earliest = min((payments[0].timestamp for payments in history.payments.values()), default=start)
     replay = PolicyBacktest(snapshot, terms, earliest // 1000)
     return [

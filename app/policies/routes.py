@@ -44,7 +44,7 @@ def _change_request(call: Call) -> PolicyChange:
 async def create_policy(call: Call, body: CreatePolicy) -> Policy:
     """Create a policy.
 
-    An omitted rule is not set. The organisation's authority signs.
+    An omitted rule is not set. The organisation's authority signs the creation.
     """
     return await policies.create(call.service, call.principal, call.claim, body)
 
@@ -66,8 +66,8 @@ async def list_policies(call: Call) -> PolicyList:
 async def get_policy(call: Call) -> Policy:
     """Get a policy.
 
-    The header `ETag` identifies its version and name. Send it as `If-Match` with a change, so that the change does not
-    undo somebody else's. A key with the role agent reads the policy of its own wallet.
+    The header `ETag` identifies its version and name. Send it as `If-Match` with a change, so that you do not undo a
+    concurrent change. A key with the role agent reads the policy of its own wallet.
     """
     return await policies.get(call.service, call.principal, call.path("policy_id"))
 
@@ -87,8 +87,8 @@ async def get_policy(call: Call) -> Policy:
 async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     """Update a policy.
 
-    An absent field keeps its value, `null` or an empty list clears a rule. The change binds all attached wallets at
-    once. A long allowlist is written first and takes effect as a whole. With `If-Match` the policy changes only if it
+    An omitted field keeps its value; `null` or an empty list clears a rule. The change binds all attached wallets at
+    once. A long allowlist is written first and takes effect as a whole. With `If-Match`, the policy changes only if it
     still has that `ETag`.
     """
     return await changes.update(_change_request(call), body)
@@ -109,7 +109,7 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
 async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
     """Delete a policy.
 
-    No wallet may be attached to it. Returns the policy as it was; its audit log stays.
+    No wallet may be attached to it. Returns the policy as it was. Its audit log is kept.
     """
     return await changes.delete(_change_request(call))
 
@@ -128,8 +128,8 @@ async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
 async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
     """Clone a policy.
 
-    The new policy has the rules and the allowlist of the old one, except for the fields in the body. Presets can be
-    cloned, and their clones can be changed.
+    The new policy has the rules and the allowlist of the old one, except for the fields in the body. Presets cannot be
+    changed, but you can clone them and change the clone.
     """
     return await policies.create(call.service, call.principal, call.claim, body, call.path("policy_id"))
 
@@ -138,8 +138,8 @@ async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
 async def get_policy_audit_log(call: Call) -> AuditLog:
     """Get a policy's audit log.
 
-    All changes, oldest first, also those of deleted policies. `changed_by` is the id of the API key that asked, or the
-    address that signed a change made without this service.
+    Lists all changes, oldest first. Deleted policies keep their log. `changed_by` is the id of the API key that
+    requested the change, or the address that signed a change made without this service.
     """
     return await audit.log(call.service, call.principal, call.path("policy_id"))
 
@@ -154,11 +154,11 @@ async def get_policy_audit_log(call: Call) -> AuditLog:
 async def preview_policy(call: Call, body: PreviewPolicy) -> PolicyPreview:
     """Preview a change of a policy.
 
-    Shows what the payments and escrows of the last seven days would have become if the change had been made before
-    them: the program judges each again, in order, in a virtual machine apart from the chain. Nothing is changed.
-    Balances, freezes and pauses are ignored; co-signatures and approvals count as they were given. Where the change
-    leaves the allowlist or a blocked category as it is, what either decided then counts; where it does not, recipients
-    count as they are registered now, from the time of that registration.
+    Shows the outcomes that the payments and escrows of the last seven days would have had if the change had been made
+    before them. The program judges each of them again, in order, in a virtual machine apart from the chain. Nothing is
+    changed. Balances, freezes and pauses are ignored; co-signatures and approvals count as they were given. If the
+    change leaves the allowlist or a blocked category as it is, the original verdict of that rule counts. Otherwise
+    recipients count as they are registered now, from the time of that registration.
     """
     return await preview(call.service, call.principal, call.path("policy_id"), body)
 

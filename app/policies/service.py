@@ -1,4 +1,4 @@
-"""Policies: creates and clones them on the chain, and shows them."""
+"""Create and clone policies on the chain, and show them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from app.submission.plan import Authority, Hook, Plan, PlanType
 
 _CREATE = PlanType("create_policy")
 PLAN_TYPES = (_CREATE,)
-_LIST_APART = "allowedRecipients: a policy that is signed elsewhere is created without a list; add the list later."
+_LIST_APART = "allowedRecipients: a policy signed elsewhere must be created without a list. Add the list later."
 
 
 async def find(service: Service, org: str, identifier: str) -> PolicyRecord:
@@ -38,7 +38,7 @@ async def find(service: Service, org: str, identifier: str) -> PolicyRecord:
 
 
 async def missing(service: Service, org: str, identifier: str) -> ApiError:
-    """Return the error for a policy that the read models lack, which may be pending."""
+    """Return the error for a policy that the read models lack. Its creation may be pending."""
     unknown = NotFoundError("policy_not_found")
     return await pending_or_missing(
         service, org, _CREATE.name, lambda attempt: attempt.policy_id == identifier, unknown
@@ -46,7 +46,7 @@ async def missing(service: Service, org: str, identifier: str) -> ApiError:
 
 
 async def get(service: Service, principal: Principal, identifier: str) -> Policy:
-    """Return a policy as clients see it; an agent sees only its own wallet's.
+    """Return a policy as clients see it. An agent sees only the policy of its own wallet.
 
     Raises ``policy_not_found`` and ``insufficient_permissions``.
     """
@@ -65,13 +65,13 @@ async def list_all(service: Service, principal: Principal) -> PolicyList:
 
 
 async def by_id(service: Service, principal: Principal) -> dict[str, PolicyRecord]:
-    """Return all policies of the organisation by id, presets first; their recipients are not looked up."""
+    """Return all policies of the organisation by id, presets first, without looking up their recipients."""
     found = await service.db.read(lambda conn: policies(conn, principal.org))
     return {one.policy_id: one for one in found if _is_complete(one)}
 
 
 def _is_complete(found: PolicyRecord) -> bool:
-    # The creation of a restricted policy without an allowlist has not finished; it refuses every recipient.
+    # A restricted policy without an allowlist is still being created. It refuses every recipient.
     return not found.rules.restricted or found.allowlist is not None
 
 
@@ -80,8 +80,8 @@ async def create(
 ) -> Policy:
     """Create a policy from the terms of ``source``, if given, changed by the fields in the body.
 
-    A long allowlist takes several transactions. Until it is in force the policy refuses every recipient and is not
-    shown. A repeated request continues where the first one stopped.
+    A long allowlist takes several transactions. Until it is in force, the policy refuses every recipient and is not
+    shown. A repeated request continues after the last step that landed.
     """
     org = principal.org
     identifier = (claim.attempt.policy_id if claim.attempt else None) or policy_id(new_key())
@@ -104,13 +104,13 @@ async def create(
     if cloned is not None and "x402_hosts" not in body.model_fields_set:
         hosts = cloned.x402_hosts
     new = PolicyDetails(identifier, org, str(address), body.name, await service.clock.moment_ms(), hosts)
-    # Whatever of it lands, the first transaction has recorded who asked.
+    # The first transaction records the requesting principal, so an incomplete creation is in the audit log too.
     entry: NewLogEntry | None = principal.entry("policy.create", identifier)
     if source is not None:
         entry = principal.entry("policy.clone", identifier, source=source)
     if begun:
         entry = None
-    # Only its account says which version its list will have, so the list comes after it.
+    # The list comes after the policy, because only the policy's account states the version of its next list.
     while remaining := await _remaining(service, org, identifier, terms, authority):
         for step in remaining.steps:
             plan = Plan(
@@ -130,14 +130,14 @@ async def create(
 
 @dataclass(frozen=True, slots=True)
 class _Remaining:
-    """Transactions that are left to do, and the address of the list that they write."""
+    """The remaining transactions, and the address of the list that they write."""
 
     steps: Sequence[Step]
     allowlist: Pubkey | None
 
 
 def _storing(remaining: _Remaining, new: PolicyDetails, terms: Terms) -> Hook:
-    """Return what is stored with each transaction of a creation."""
+    """Return the hook that stores the details and the list's texts with each transaction of a creation."""
 
     def store(conn: Connection, _attempt: Attempt) -> None:
         put_policy_details(conn, new)
@@ -150,7 +150,7 @@ def _storing(remaining: _Remaining, new: PolicyDetails, terms: Terms) -> Hook:
 async def _remaining(
     service: Service, org: str, identifier: str, terms: Terms, authority: Authority
 ) -> _Remaining | None:
-    """Return what is left to do, given what is already on the chain; None if nothing is."""
+    """Return the remaining transactions, given the on-chain state, or None if the policy is complete."""
     build, address = (
         service.instructions(org),
         service.addresses.policy(Pubkey.from_string(org), policy_key(identifier)),

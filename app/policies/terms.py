@@ -1,4 +1,4 @@
-"""What a policy demands: its rules and its allowlist, and how a request changes them."""
+"""The terms of a policy: its rules and its allowlist, and the changes that a request makes to them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ _PLAIN = (
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Rules, and the allowlist's entries from chain form to shown form, ascending by chain form."""
+    """Rules, and the allowlist's entries: a mapping from on-chain form to displayed form, sorted by on-chain form."""
 
     rules: Rules
     entries: dict[bytes, str]
@@ -32,21 +32,21 @@ NO_TERMS = Terms(Rules(), {})
 
 
 async def terms_of(service: Service, policy: PolicyRecord) -> Terms:
-    """Return a policy's terms, with the allowlist as it is on the chain."""
+    """Return a policy's terms, with the on-chain entries of its allowlist."""
     if policy.allowlist is None:
         return Terms(policy.rules, {})
     entries: list[bytes] = (await known_account(service, policy.allowlist))["entries"]
     known = await _entries(service, policy.org, policy.allowed_recipients)
     if not known:
         known = await service.db.read(lambda conn: domains_of(conn, entries))
-    # An unknown entry may be a domain's hash; it is copied as it is and shown as an address.
+    # An unknown entry may be the hash of a domain. It is copied unchanged and shown as an address.
     return Terms(policy.rules, {raw: known.get(raw) or str(Pubkey.from_bytes(raw)) for raw in entries})
 
 
 async def with_recipients(service: Service, policy: PolicyRecord) -> PolicyRecord:
     """Return the policy with its allowed recipients.
 
-    A list written without the service is read from the chain once and stored.
+    A list written without the service is read from the chain once and then stored.
     """
     if policy.allowlist is None or policy.allowed_recipients:
         return policy
@@ -69,14 +69,14 @@ async def apply_changes(service: Service, org: str, before: Terms, body: RuleFie
 
 
 async def unverified_entries(service: Service, before: Terms, after: Terms) -> list[str]:
-    """Return a warning for each new address on the allowlist that has no known owner."""
+    """Return a warning for each new address on the allowlist without a known owner."""
     added = {raw: text for raw, text in after.entries.items() if raw not in before.entries}
     addresses = [Pubkey.from_bytes(raw) for raw, text in added.items() if parse_address(text) is not None]
     return list((await unverified_recipients(service, addresses)).values())
 
 
 async def require_owners(service: Service, before: Terms, after: Terms, body: RuleFields) -> None:
-    """Raise ``recipient_unverified`` for a new address on the allowlist without a known owner, unless the body may."""
+    """Raise ``recipient_unverified`` for a new allowlist address without a known owner, unless the body permits it."""
     if not body.allow_unverified_recipient and (warnings := await unverified_entries(service, before, after)):
         raise BusinessError("recipient_unverified", f"allowedRecipients: {warnings[0]}")
 

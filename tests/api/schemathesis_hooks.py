@@ -31,7 +31,7 @@ _BEYOND_SCHEMAS = (
     "walletId: must be the paying or the receiving wallet",
     "allocations: must name each wallet once",
     "query: type and event are the same",
-    "a policy that is signed elsewhere is created without a list",
+    "a policy signed elsewhere must be created without a list",
     "Idempotency-Key: ",
     # Its pattern is documented, but one of the phases ignores the patterns of headers.
     "If-Match: ",
