@@ -1,8 +1,8 @@
 """Payments out of an allowance, for facilitators that settle plain transfers only.
 
-The vault sets the price aside for a delegate whose key lives for one signature: that of the transfer which pays. What
-it signed is stored before the money is set aside, and the key is nowhere afterwards. So the token program's delegate,
-who is bound to no destination, can pay this resource and nobody else.
+The vault sets the price aside for a delegate with a one-time key. The key signs only the transfer that pays. The signed
+transfer is stored before the money is set aside, and the key is never stored. The token program does not bind a
+delegate to a destination, but without the key this one can pay only this resource.
 """
 
 from contextlib import suppress
@@ -34,16 +34,17 @@ from app.x402.paying import Gone, PaidResourceTerms, Payer
 from app.x402.payment_header import transaction_of
 from idl.transactions import IncompleteTransactionError, UnreadableTransactionError, message_hash, signed
 
-#: Seconds after which anybody may settle: longer than a blockhash lives, after which the transfer cannot land.
+#: Seconds until anyone may settle the allowance. This is longer than a blockhash lives, so the transfer cannot land
+#: afterwards.
 _SECONDS = 90
 
 
 async def pay_by_allowance(
     payer: Payer, token: str | None, claim: Claim, bought: PaidResourceTerms, gone: Gone
 ) -> tuple[IssuedPayment, Outcome]:
-    """Set the price of an offer aside for a delegate, whose transfer of it is signed and stored before that.
+    """Set the price of an offer aside for a delegate. The delegate's transfer is signed and stored first.
 
-    Returns once the money is set aside, or when that takes too long. Raises what the grant of an allowance raises.
+    Returns once the money is set aside, or when that takes too long. Raises the errors of granting an allowance.
     """
     service, wallet_id, offer = payer.service, payer.wallet.wallet_id, bought.offer
     stored: list[IssuedPayment] = []
@@ -76,26 +77,26 @@ async def pay_by_allowance(
 def _transfer(
     expense: ExpenseRequest, destination: Pubkey, bought: PaidResourceTerms, blockhash: Hash
 ) -> tuple[Pubkey, bytes]:
-    """Return a new delegate, and the transfer that it signs; its key ends here."""
+    """Return a new delegate and the transfer that it signs. Its key is discarded here."""
     service, offer, delegate = expense.service, bought.offer, Keypair()
     address = service.addresses.allowance(Pubkey.from_string(expense.wallet.vault), expense.wallet.allowance_counter)
     tokens = service.addresses.allowance_tokens(address)
     instructions = delegate_transfer(expense, delegate.pubkey(), tokens, destination, offer.memo)
     message = Message.new_with_blockhash(instructions, Pubkey.from_string(offer.fee_payer), blockhash)
-    # The facilitator pays the fee, and signs first.
+    # The facilitator pays the fee, so its signature comes first.
     raw = bytes(Transaction.populate(message, [Signature.default(), delegate.sign_message(bytes(message))]))
     return delegate.pubkey(), raw
 
 
 async def allowance_for(service: Service, issued: IssuedPayment) -> AllowanceRecord | None:
-    """Return the allowance out of which a payload pays; None if its grant failed."""
+    """Return the allowance that funds a payload, or None if its grant failed."""
     return await service.db.read(lambda conn: allowance_of_transaction(conn, issued.org, issued.tx_id))
 
 
 async def conclude(service: Service, issued: IssuedPayment) -> AllowanceRecord | None:
-    """Settle a payload's allowance, after which it can pay no more, and note the transfer if it has paid.
+    """Settle a payload's allowance, so that it can pay no more, and record the transfer if it has paid.
 
-    Raises ``chain_unavailable`` if it is not known.
+    Raises ``chain_unavailable`` if the outcome of the settlement is unknown.
     """
     found = await allowance_for(service, issued)
     if found is None or found.status == PENDING:
@@ -109,9 +110,10 @@ async def conclude(service: Service, issued: IssuedPayment) -> AllowanceRecord |
 
 
 async def _note_transfer(service: Service, issued: IssuedPayment, found: AllowanceRecord) -> None:
-    """Store which of the allowance's transactions is the transfer: nobody knew its signature beforehand."""
+    """Find and store the transfer among the allowance's transactions. Its signature is not known beforehand."""
     wanted = message_hash(transaction_of(issued.header))
-    # All after the grant, oldest first: anybody can name the account in transactions, also after it is closed.
+    # All transactions after the grant, oldest first. Anyone can name the account in a transaction, even after it is
+    # closed.
     history = await service.chain.history(found.tokens, found.signature)
     for entry in (one for one in history if not one.failed):
         [raw] = await service.chain.transactions([entry.signature])

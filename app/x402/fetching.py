@@ -1,4 +1,4 @@
-"""One request to a resource: what it answers, up to a limit, or why there is no answer."""
+"""Send one request to a resource and return its response, up to a size limit, or the reason for the lack of one."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ _MAX_HEADER_BYTES = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource's answer. ``truncated`` means that its body was longer, or did not end in time."""
+    """A resource's response. ``truncated`` is True if its body was too long or did not end in time."""
 
     status: int
     headers: dict[str, str]
@@ -27,7 +27,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """What is asked of a resource, each time anew, with or without a payment."""
+    """The request to a resource. It is sent again for each try, with or without a payment."""
 
     method: str
     url: httpx.URL
@@ -36,7 +36,7 @@ class ResourceRequest:
 
 
 class Fetcher:
-    """Asks resources, within a time and up to a number of bytes; an organisation has so many paid requests at once."""
+    """Sends requests to resources, with limits on time, response size and an organisation's concurrent requests."""
 
     def __init__(self, outbound: Outbound, *, seconds: float, most_bytes: int, at_once: int) -> None:
         self._outbound = outbound
@@ -49,11 +49,11 @@ class Fetcher:
     def admitted(self, owner: str) -> Iterator[None]:
         """Count a paid request as running until the context ends. Raises ``rate_limited``.
 
-        One admission covers it from the first question to the delivery, so that no crowd keeps a payment that is
-        signed from its resource.
+        One admission covers everything from the first request to the delivery. A crowd of other requests therefore
+        cannot come between a signed payment and its resource.
         """
         if self._running.get(owner, 0) >= self._at_once:
-            message = "Too many paid requests of the organisation are running. Nothing was sent."
+            message = "The organisation has too many paid requests running. Nothing was sent. Retry later."
             raise RequestError("rate_limited", message, headers={"Retry-After": "1"})
         self._running[owner] = self._running.get(owner, 0) + 1
         try:
@@ -64,11 +64,11 @@ class Fetcher:
                 del self._running[owner]
 
     def close(self) -> None:
-        """Start no more requests."""
+        """Start no further requests."""
         self._outbound.close()
 
     async def fetch(self, asked: ResourceRequest, *, owner: str, payment: Mapping[str, str]) -> Resource:
-        """Send a request with the headers of a ``payment``, which may be none, and return the answer.
+        """Send a request with the headers of a ``payment``, which may be empty, and return the response.
 
         Raises ``x402_resource_unavailable``, and ``chain_unavailable`` while too many names are being looked up.
         """
@@ -101,14 +101,14 @@ class Fetcher:
                 else:
                     whole = True
         except (TimeoutError, OSError, httpx.HTTPError):
-            # The status counts, even if the body does not end.
+            # The status counts even if the body does not end.
             if head is None:
                 raise
         return Resource(head.status_code, _shown(head.headers), bytes(body[: self._most_bytes]), truncated=not whole)
 
 
 def _shown(headers: httpx.Headers) -> dict[str, str]:
-    """Return the headers that the caller may see: as they came, without cookies, bounded."""
+    """Return the headers to show to the caller: unchanged, without cookies, and limited in number and size."""
     found: dict[str, str] = {}
     size = 0
     for name, value in headers.items():

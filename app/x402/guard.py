@@ -1,4 +1,4 @@
-"""Which URLs and headers a paid request may have."""
+"""The URLs and headers that a paid request may have."""
 
 import ipaddress
 from collections.abc import Collection, Mapping
@@ -9,9 +9,9 @@ from app.core.errors import BusinessError, RequestError
 from app.core.hosts import ANY_HOST, is_loopback
 from app.webhooks.urls import UrlRules
 
-#: What a client may send along. Others could carry credentials or change how the request is read.
+#: Headers that a client may set. Others could carry credentials or change how the request is read.
 _ALLOWED = frozenset({"accept", "accept-language", "content-type", "if-match", "if-modified-since", "if-none-match"})
-#: Dropped without a word: they are the service's own to set.
+#: Dropped silently, because the service sets these headers itself.
 _OURS = frozenset(
     {
         "connection",
@@ -30,16 +30,16 @@ _OURS = frozenset(
 
 
 class RequestGuard:
-    """Checks requests before any connection; ``local`` allows http and this machine, but not the service's ports."""
+    """Checks requests before any connection; ``local`` permits http and this machine, but not the service's ports."""
 
     def __init__(self, *, local: bool, own_ports: Collection[int]) -> None:
         self._rules = UrlRules(local=local)
         self._own_ports = frozenset(own_ports)
         self.allowed = self._rules.allowed
-        """Returns whether an address may be connected to."""
+        """Predicate: True if the service may connect to an address."""
 
     def url(self, text: str, hosts: Collection[str]) -> httpx.URL:
-        """Return the URL if the policy's ``hosts`` name its host.
+        """Return the URL if the policy's ``hosts`` include its host.
 
         Raises ``invalid_request`` and ``x402_host_not_allowed``.
         """
@@ -61,14 +61,14 @@ class RequestGuard:
 
     @staticmethod
     def headers(given: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers to send along. Raises ``invalid_request``."""
+        """Return the headers to send to the resource. Raises ``invalid_request``."""
         found: dict[str, str] = {}
         for name, value in given.items():
             key = name.lower()
             if key in _OURS:
                 continue
             if key not in _ALLOWED:
-                raise RequestError("invalid_request", f"headers: {name[:64]!r} is not sent along.")
+                raise RequestError("invalid_request", f"headers: {name[:64]!r} is not allowed. Omit it.")
             if key in found:
                 raise RequestError("invalid_request", f"headers: {name[:64]!r} is given twice.")
             if not value.isascii() or not value.isprintable() or len(value) > 1_024:
@@ -78,7 +78,7 @@ class RequestGuard:
 
 
 def host_of(url: httpx.URL) -> str:
-    """Return the host of a URL as policies list it: in lower case, an address in its usual form."""
+    """Return the host of a URL in the form that policies list: in lower case, an IP address in its usual notation."""
     host = url.raw_host.decode("ascii").rstrip(".").lower()
     try:
         return str(ipaddress.ip_address(host))
@@ -87,6 +87,6 @@ def host_of(url: httpx.URL) -> str:
 
 
 def origin_of(url: httpx.URL) -> str:
-    """Return scheme, host and port of a URL."""
+    """Return the scheme, host and port of a URL."""
     port = f":{url.port}" if url.port else ""
     return f"{url.scheme}://{host_of(url)}{port}"

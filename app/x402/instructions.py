@@ -1,6 +1,6 @@
-"""The transactions that a facilitator settles: the program's payment, or a plain transfer, and a memo.
+"""The transactions that a facilitator settles: the program's payment or a plain transfer, followed by a memo.
 
-Both begin with the compute budget, as facilitators demand.
+Both begin with the compute budget, because facilitators require it.
 """
 
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
@@ -14,24 +14,24 @@ from app.submission.context import Service
 
 #: Index of the payment among the instructions.
 EVENT_INSTRUCTION = 2
-#: More than any payment takes, and less than the 400,000 that facilitators accept.
+#: More than any payment needs, and less than the 400,000 that facilitators accept.
 _UNITS = 150_000
-#: More than a transfer and the longest memo take.
+#: More than a transfer with the longest memo needs.
 _TRANSFER_UNITS = 100_000
-#: In micro-lamports, which the facilitator pays.
+#: In micro-lamports per compute unit, paid by the facilitator.
 _PRICE = 1
 _COMPUTE_BUDGET = set_compute_unit_limit(_UNITS).program_id
 _MEMO_PROGRAM = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 
 
 def programs(service: Service) -> frozenset[str]:
-    """Return the programs that a settlement calls; none of them can be its fee payer, for no program signs."""
+    """Return the programs that a settlement calls. None of them can be its fee payer, because programs cannot sign."""
     called = (service.codec.program_id, service.addresses.token_program, _COMPUTE_BUDGET, _MEMO_PROGRAM)
     return frozenset(map(str, called))
 
 
 def issued_payment(expense: ExpenseRequest, memo: str | None) -> list[Instruction]:
-    """Return the instructions of a payment that others send; ``memo`` is what the resource demands."""
+    """Return the instructions of an issued payment. ``memo`` is the memo that the resource requires."""
     service, owner = expense.service, expense.payee.owner
     build = service.instructions(expense.wallet.org)
     payment = build.execute_payment(destination=service.addresses.token_account(owner), **expense.arguments())
@@ -41,7 +41,7 @@ def issued_payment(expense: ExpenseRequest, memo: str | None) -> list[Instructio
 def delegate_transfer(
     expense: ExpenseRequest, delegate: Pubkey, tokens: Pubkey, destination: Pubkey, memo: str | None
 ) -> list[Instruction]:
-    """Return the instructions by which a delegate pays out of an allowance's ``tokens``; others send them."""
+    """Return the instructions for a delegate's payment out of an allowance's ``tokens``. A facilitator sends them."""
     addresses = expense.service.addresses
     transfer = transfer_checked(
         TransferCheckedParams(

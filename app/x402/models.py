@@ -1,4 +1,4 @@
-"""Paid requests as requests and answers."""
+"""Request and response bodies of paid requests."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,12 +15,12 @@ Encoding = Literal["text", "base64"]
 ResourceUrl = Annotated[str, StringConstraints(min_length=1, max_length=2_048)]
 RequestHeaders = Annotated[dict[str, str], Field(max_length=16)]
 _MOST_TERMS = 32_768
-#: Less than a request's whole body may have.
+#: Smaller than the limit of a whole request body.
 Content = Annotated[str, StringConstraints(max_length=49_152)]
 
 
 def _terms(value: object) -> object:
-    """Check what the union below would refuse in words of its types."""
+    """Check the type and length here, because the union below would word its errors in terms of its types."""
     if not isinstance(value, str | dict):
         raise PydanticCustomError("terms", "must be the value of the header PAYMENT-REQUIRED, or an object")
     if isinstance(value, str) and not 0 < len(value) <= _MOST_TERMS:
@@ -34,7 +34,7 @@ Terms = Annotated[
 
 
 class QuotePaidResource(Body):
-    """Body of a quote: the request to the resource, which is made without a payment."""
+    """Body of a quote: the request to the resource, sent without a payment."""
 
     wallet_id: Identifier
     url: ResourceUrl
@@ -45,7 +45,7 @@ class QuotePaidResource(Body):
 
 
 class FetchPaidResource(QuotePaidResource):
-    """Body of a paid request. `maxAmount` is the most that it may cost."""
+    """Body of a paid request. `maxAmount` is the highest price to pay."""
 
     max_amount: Amount
     allow_unverified_recipient: bool = False
@@ -53,10 +53,10 @@ class FetchPaidResource(QuotePaidResource):
 
 
 class PayOffer(Body):
-    """Body of a payment for a request that the client makes itself. `paymentRequired` is the answer 402 it got.
+    """Body of a payment for a request that you send yourself. `paymentRequired` is the 402 response that you received.
 
-    It is the value of the header PAYMENT-REQUIRED, or an object: the body of version 1, or the result or error with
-    which an MCP server answers a call of a paid tool.
+    It is the value of the header PAYMENT-REQUIRED, or an object: the body of version 1, or the result or error that an
+    MCP server returned for a call of a paid tool.
     """
 
     wallet_id: Identifier
@@ -68,7 +68,7 @@ class PayOffer(Body):
 
 
 class PaidResource(ResponseBody):
-    """What the resource answered. `body` is text if it is UTF-8, else base64."""
+    """The resource's response. `body` is text if it is UTF-8, else base64."""
 
     status: int
     headers: dict[str, str]
@@ -78,16 +78,16 @@ class PaidResource(ResponseBody):
 
 
 class FetchedResource(ResponseBody):
-    """The resource, and the payment that it took, if any. Without a `resource`, none was answered after the payment."""
+    """The resource and its payment, if it took one. `resource` is null if no response followed the payment."""
 
     resource: PaidResource | None
     payment: Transaction | None
 
 
 class HandedOut(ResponseBody):
-    """A payment to send along: the name and the value of a header, and the transaction that it will be.
+    """A payment to send with your request: the name and value of a header, and the transaction that pays.
 
-    `payload` is the same for a call of a paid tool: it goes into MCP's `_meta["x402/payment"]`.
+    `payload` is the same payment for a call of a paid tool. Put it into MCP's `_meta["x402/payment"]`.
     """
 
     header_name: str
@@ -98,7 +98,7 @@ class HandedOut(ResponseBody):
 
 
 class Quote(ResponseBody):
-    """What a request would cost, and whether the policy allows it. Without a price, the resource asks for none."""
+    """The cost of a request, and the policy's verdict on it. `price` is null if the resource asks for no payment."""
 
     wallet_id: WalletId
     url: str

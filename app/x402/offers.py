@@ -1,4 +1,4 @@
-"""What a resource asks for: the answer 402 of either version of x402, read and chosen from."""
+"""Read the 402 response of a resource, in either version of x402, and choose one of its offers."""
 
 import base64
 import binascii
@@ -20,17 +20,17 @@ from app.core.money import format_usdc
 Json = dict[str, Any]
 
 SCHEME = "exact"
-#: Header of version 2's answer 402; version 1 has the same in the body.
+#: Header with the terms in a 402 response of version 2. Version 1 has the same terms in the body.
 REQUIRED_HEADER = "payment-required"
-#: Header of what became of a payment.
+#: Header that reports the settlement of a payment.
 RESPONSE_HEADER = "payment-response"
 _U64 = 2**64
-#: As many digits as the largest amount has; Python refuses to convert thousands.
+#: As many digits as the largest amount has. Python refuses to convert thousands of digits.
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _MAX_MEMO = 256
-#: Bytes of a header that is read at all.
+#: Maximum size of a header in bytes. Longer ones are not read.
 _MAX_HEADER = 32_768
-#: Version 1's names of the public clusters.
+#: Names of the public clusters in version 1.
 _NAMES_V1: Mapping[str, frozenset[str]] = {
     "mainnet-beta": frozenset({"solana"}),
     "devnet": frozenset({"solana-devnet"}),
@@ -40,7 +40,7 @@ _NAMES_V1: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Our chain as x402 names it, and the mint that we pay with."""
+    """The service's chain by its x402 names, and the mint to pay with."""
 
     cluster: str
     genesis_hash: str
@@ -52,9 +52,9 @@ class Network:
         return f"solana:{self.genesis_hash[:32]}"
 
     def is_named(self, version: int, name: str) -> bool:
-        """Whether a name in that version of x402 means this chain.
+        """Return True if this version of x402 uses the name for this chain.
 
-        Version 1 has no name for a local chain, so any of Solana's means it there; the mint decides.
+        Version 1 has no name for a local chain, so there any Solana name matches, and the mint decides.
         """
         if name == self.caip2:
             return True
@@ -63,7 +63,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One way to pay that a resource accepts. ``accepted`` is the requirement as it was given."""
+    """One way to pay that a resource accepts. ``accepted`` is the payment requirement, unchanged."""
 
     version: int
     network: str
@@ -78,7 +78,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class PaymentRequired:
-    """An answer 402: everything that the resource accepts, in either version. ``error`` is what it complains about."""
+    """A 402 response: all payments that the resource accepts, in either version. ``error`` is its complaint, if any."""
 
     version: int
     accepts: Sequence[Json]
@@ -88,7 +88,7 @@ class PaymentRequired:
 
 
 def read_payment_required(header: str | None, body: bytes) -> PaymentRequired:
-    """Read an answer 402 from the header of version 2 or else the body of version 1.
+    """Read a 402 response from the header of version 2, or else from the body of version 1.
 
     Raises ``x402_invalid_terms``.
     """
@@ -101,12 +101,12 @@ def read_payment_required(header: str | None, body: bytes) -> PaymentRequired:
         else:
             content = json.loads(body)
     except (binascii.Error, ValueError, RecursionError):
-        raise invalid_terms("they are no JSON") from None
+        raise invalid_terms("they are not JSON") from None
     return parse_payment_required(content)
 
 
 def payment_required_from_client(given: str | Json) -> PaymentRequired:
-    """Read an answer 402 as a client passes it on: a header, a body, or what an MCP server answers to a call.
+    """Read a 402 response passed on by a client: a header, a body, or an MCP server's answer to a call.
 
     Raises ``x402_invalid_terms``.
     """
@@ -114,7 +114,7 @@ def payment_required_from_client(given: str | Json) -> PaymentRequired:
 
 
 def _unwrapped(answer: Json) -> Any:
-    """Return the terms in the result of a paid tool, or in MCP's error 402; anything else as it is."""
+    """Return the terms in the result of a paid tool or in an MCP error 402. Returns any other answer unchanged."""
     if "accepts" in answer:
         return answer
     if answer.get("code") == 402:
@@ -126,16 +126,16 @@ def _unwrapped(answer: Json) -> Any:
         try:
             return json.loads(str(content[0].get("text")))
         except (ValueError, RecursionError):
-            raise invalid_terms("they are no JSON") from None
+            raise invalid_terms("they are not JSON") from None
     return answer
 
 
 def parse_payment_required(content: Any) -> PaymentRequired:
-    """Read the content of an answer 402. Raises ``x402_invalid_terms``."""
+    """Read the content of a 402 response. Raises ``x402_invalid_terms``."""
     if not _can_be_repeated(content):
-        raise invalid_terms("they are JSON that cannot be repeated")
+        raise invalid_terms("their JSON cannot be encoded again")
     if not isinstance(content, dict) or not isinstance(content.get("accepts"), list):
-        raise invalid_terms("they name no payment that is accepted")
+        raise invalid_terms("they list no accepted payments")
     try:
         if content.get("x402Version") == 1:
             old = PaymentRequiredV1.model_validate(content)
@@ -152,13 +152,13 @@ def parse_payment_required(content: Any) -> PaymentRequired:
 
 
 def _can_be_repeated(content: Any) -> bool:
-    """Whether a payment can repeat the terms, in its header and in the answer that hands it out.
+    """Return True if the terms can be written again, into a payment's header and into the response that hands it out.
 
-    Python reads what cannot be written: lone surrogates, NaN, and JSON nested deeper than an answer may be.
+    Python reads JSON that it cannot write: lone surrogates, NaN, and objects nested deeper than a response may be.
     """
     try:
         json.dumps(content, allow_nan=False)
-        # As deep as in the answer.
+        # Nested as deeply as in the response.
         to_json({"payload": content})
     except (ValueError, RecursionError):
         return False
@@ -166,9 +166,9 @@ def _can_be_repeated(content: Any) -> bool:
 
 
 def refusal_in(headers: Mapping[str, str]) -> str | None:
-    """Return why a settlement failed, if the answer says so.
+    """Return the reason for a failed settlement, if the response gives one.
 
-    A resource that charges before it works answers a payment that does not settle in this way, without its terms.
+    A resource that charges before it works reports a failed settlement in this way, without its terms.
     """
     try:
         content = json.loads(base64.b64decode(headers.get(RESPONSE_HEADER, ""), validate=True))
@@ -179,7 +179,7 @@ def refusal_in(headers: Mapping[str, str]) -> str | None:
 
 
 def choose(demand: PaymentRequired, network: Network, most: int) -> Offer:
-    """Return the cheapest payment that the vault can make for at most ``most`` micro-USDC.
+    """Return the cheapest offer that the vault can pay for at most ``most`` micro-USDC.
 
     Raises ``x402_no_acceptable_offer``, ``x402_price_too_high`` and ``x402_invalid_terms``.
     """
@@ -187,7 +187,7 @@ def choose(demand: PaymentRequired, network: Network, most: int) -> Offer:
     if not ours:
         raise BusinessError(
             "x402_no_acceptable_offer",
-            f"The resource takes no payment with the scheme {SCHEME}, the network {network.caip2} and the asset "
+            f"The resource accepts no payment with scheme {SCHEME}, network {network.caip2} and asset "
             f"{network.mint}.",
         )
     offers = sorted((_offer(demand, one) for one in ours), key=lambda offer: offer.amount)
@@ -195,7 +195,7 @@ def choose(demand: PaymentRequired, network: Network, most: int) -> Offer:
     if cheapest.amount > most:
         raise BusinessError(
             "x402_price_too_high",
-            f"The resource asks for {format_usdc(cheapest.amount)} USDC, more than maxAmount {format_usdc(most)}.",
+            f"The resource costs {format_usdc(cheapest.amount)} USDC, more than maxAmount {format_usdc(most)}.",
             fields={"price": format_usdc(cheapest.amount)},
         )
     return cheapest
@@ -243,7 +243,7 @@ def _is_address(text: object) -> bool:
 
 
 def invalid_terms(reason: str) -> BusinessError:
-    """Return the error for terms that are not x402's, or that nobody can settle."""
+    """Return the error for terms that violate x402, or that no facilitator can settle."""
     return BusinessError(
-        "x402_invalid_terms", f"The resource asks for a payment in terms that are not x402's: {reason}."
+        "x402_invalid_terms", f"The resource's payment terms are not valid x402: {reason}."
     )

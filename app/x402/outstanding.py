@@ -1,4 +1,4 @@
-"""What a wallet has handed out and not paid yet counts before it hands out more."""
+"""Count a wallet's outstanding amount before it issues another payment."""
 
 from solders.pubkey import Pubkey
 
@@ -11,9 +11,9 @@ from app.submission.claim import Claim
 
 
 async def check_outstanding(expense: ExpenseRequest, claim: Claim) -> None:
-    """Ask the program whether the payment still passes once all that is outstanding has been paid.
+    """Ask the program whether the payment would still pass after all outstanding payments have been paid.
 
-    Without anything outstanding, the simulation of the payment itself says so. Raises ``policy_violation`` and
+    If nothing is outstanding, the simulation of the payment itself decides. Raises ``policy_violation`` and
     ``wallet_insufficient_balance``.
     """
     service, known = expense.service, await _outstanding(expense)
@@ -21,7 +21,7 @@ async def check_outstanding(expense: ExpenseRequest, claim: Claim) -> None:
         refusal = await _refusal(expense, known)
         if refusal is None:
             return
-        # What has landed meanwhile would count twice: on the chain, and here.
+        # A payment that has just landed would count twice, on the chain and here. Catch up and compare again.
         await service.catch_up()
         before, known = known, await _outstanding(expense)
         if known == before:
@@ -34,15 +34,15 @@ async def _outstanding(expense: ExpenseRequest) -> tuple[int, int]:
 
 
 async def _refusal(expense: ExpenseRequest, outstanding: tuple[int, int]) -> dict[str, str] | ApiError | None:
-    """Return the rule that would refuse it, as a violation, or the error if the balance would."""
+    """Return the violation of a rule, or the error for a lack of balance, or None if the payment passes."""
     service, wallet = expense.service, expense.wallet
     try:
         verdict = await verdict_on(service, expense, co_signed=True, outstanding=outstanding)
     except ApiError:
-        # Whatever the program refuses to judge, it refuses in the simulation as well, in better words.
+        # The simulation refuses this payment too, with a better message.
         return None
     if (broken := await broken_rule(service, expense, verdict)) is not None:
         return broken
     if expense.amount + outstanding[0] > (await service.chain.token_balance(Pubkey.from_string(wallet.tokens)) or 0):
-        return BusinessError("wallet_insufficient_balance", "What was handed out before takes the balance.")
+        return BusinessError("wallet_insufficient_balance", "Outstanding payments already use up the balance.")
     return None

@@ -1,4 +1,4 @@
-"""The wallet that pays for requests: where it may go, and the payments that it hands out."""
+"""The wallet that pays for requests: its permitted hosts and its issued payments."""
 
 import base64
 from collections.abc import Awaitable, Callable, Collection
@@ -45,7 +45,7 @@ Gone = Callable[[], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Payer:
-    """A wallet that pays for requests, and who asks. Without a ``session`` the operator signs."""
+    """A wallet that pays for requests, and the requesting principal. Without a ``session``, the operator signs."""
 
     service: Service
     principal: Principal
@@ -60,7 +60,7 @@ class Payer:
         """Return the payer. Raises ``wallet_not_found``, ``wallet_archived`` and the errors of the session token."""
         wallet = await wallets.find_living(service, principal.org, body.wallet_id)
         session = session_key(principal, token, wallet, service.clock)
-        # The body of a quote has no such field: nothing is paid.
+        # The body of a quote lacks this field, because a quote pays nothing.
         return cls(service, principal, wallet, session, getattr(body, "allow_unverified_recipient", False))
 
     async def request(self, body: QuotePaidResource) -> ResourceRequest:
@@ -78,7 +78,7 @@ class Payer:
         return [ANY_HOST] if self.service.identity.cluster == "localnet" else []
 
     async def check_domain(self, url: httpx.URL, offer: Offer) -> None:
-        """Require the host and its attested address where only domains on the policy's list permit the recipient.
+        """Check the host and its attested address if only a domain on the policy's allowlist can permit the recipient.
 
         Raises ``x402_host_not_allowed``.
         """
@@ -89,26 +89,26 @@ class Payer:
             return
         host = url.raw_host.decode("ascii").rstrip(".").lower()
         if host not in domains:
-            message = f"The policy permits domains, and {host} is none of them."
+            message = f"The wallet's policy permits only certain domains, and {host} is not one of them."
             raise BusinessError("x402_host_not_allowed", message, fields={"host": host})
         attested = await self.service.db.read(lambda conn: recipient_by_domain(conn, self.wallet.org, host))
-        # What is attested for no address, the program refuses.
+        # If no address is attested for the host, the program refuses the payment itself.
         if attested is not None and attested.address != offer.pay_to:
-            message = f"{host} asks for a payment to another address than the one registered for it."
+            message = f"{host} requests payment to an address other than the one registered for it."
             raise BusinessError("x402_host_not_allowed", message, fields={"host": host})
 
     def network(self) -> Network:
-        """Return the chain and the mint that the wallet pays with."""
+        """Return the chain, and the mint that the wallet pays with."""
         identity = self.service.identity
         return Network(identity.cluster, identity.genesis_hash, identity.mint)
 
     async def expense(self, offer: Offer, gone: Gone, kind: PlanType = PAY) -> ExpenseRequest:
-        """Return the payment of an offer, which others send, or the grant for it.
+        """Return the issued payment for an offer, or the grant of its allowance.
 
         Raises ``invalid_recipient`` and ``x402_invalid_terms``.
         """
         if offer.fee_payer in programs(self.service):
-            raise invalid_terms("extra.feePayer is a program, and no program signs")
+            raise invalid_terms("extra.feePayer is a program, and programs cannot sign")
         payee = await resolve(self.service, self.wallet.org, offer.pay_to)
         if str(payee.owner) == self.wallet.vault:
             raise invalid_recipient("payTo", "A wallet cannot pay itself.")
@@ -130,7 +130,7 @@ class Payer:
 
 
 def request_of(service: Service, body: QuotePaidResource, hosts: Collection[str] = (ANY_HOST,)) -> ResourceRequest:
-    """Return the request to the resource, to one of the hosts. Raises as ``Payer.request`` does."""
+    """Return the request to the resource if its host is permitted. Raises the errors of ``Payer.request``."""
     guard = service.part(RequestGuard)
     headers = guard.headers(body.headers)
     return ResourceRequest(body.method, guard.url(body.url, hosts), headers, _content(body))
@@ -138,14 +138,14 @@ def request_of(service: Service, body: QuotePaidResource, hosts: Collection[str]
 
 @dataclass(frozen=True, slots=True)
 class PaidResourceTerms:
-    """A resource to pay for: at which ``url``, on what terms, and whether the service itself ``fetched`` them."""
+    """A resource to pay for: its ``url``, its offer, and whether the service itself ``fetched`` the terms."""
 
     url: str
     offer: Offer
     fetched: bool
 
     def issued(self, payer: Payer, claim: Claim, made: Attempt, raw: bytes, **more: Any) -> IssuedPayment:
-        """Return what is stored of a signed transaction before it is handed out, with the attempt ``made`` for it."""
+        """Return the record of a signed transaction to store before it is handed out. ``made`` is its attempt."""
         offer = self.offer
         return IssuedPayment(
             tx_id=made.tx_id,
@@ -158,7 +158,8 @@ class PaidResourceTerms:
             pay_to=offer.pay_to,
             facilitator=offer.fee_payer,
             version=offer.version,
-            # With the wallet's id: a resource may give two payers of one identifier the same answer.
+            # The wallet's id is included because a resource may give two payers with the same identifier the same
+            # response.
             header=header_of(offer, raw, f"{payer.wallet.wallet_id} {claim.key or made.tx_id}"),
             fetched=self.fetched,
             created_at=made.created_at,
@@ -167,7 +168,7 @@ class PaidResourceTerms:
 
 
 async def pay(payer: Payer, claim: Claim, bought: PaidResourceTerms, gone: Gone) -> tuple[IssuedPayment, Outcome]:
-    """Sign and store a payment of an offer, which others send. Raises what a payment raises."""
+    """Sign and store an issued payment for an offer. A facilitator sends it. Raises the errors of a payment."""
     offer = bought.offer
     expense = await payer.expense(offer, gone)
     stored: list[IssuedPayment] = []

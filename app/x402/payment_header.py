@@ -1,4 +1,4 @@
-"""What the vault hands out: the header that pays, in the version of the offer."""
+"""The header that carries an issued payment, in the x402 version of the offer."""
 
 import base64
 import json
@@ -9,11 +9,11 @@ from app.core.identifiers import derived_id
 from app.x402.offers import SCHEME, Json, Offer
 
 HEADERS = {1: "X-PAYMENT", 2: "PAYMENT-SIGNATURE"}
-"""The header that carries a payment, by version."""
+"""Header that carries a payment, by x402 version."""
 
 
 def header_of(offer: Offer, transaction: bytes, key: str) -> str:
-    """Return the value of the header that pays with a transaction; ``key`` names the payment to the resource."""
+    """Return the value of the header that pays with a transaction. ``key`` identifies the payment to the resource."""
     payload: Json = {"transaction": base64.b64encode(transaction).decode()}
     if offer.version == 1:
         content: Json = {"x402Version": 1, "scheme": SCHEME, "network": offer.network, "payload": payload}
@@ -27,18 +27,18 @@ def header_of(offer: Offer, transaction: bytes, key: str) -> str:
 
 
 def content_of(header: str) -> Json:
-    """Return the payment in the value of its header."""
+    """Decode the payment from the value of its header."""
     content: Json = json.loads(base64.b64decode(header))
     return content
 
 
 def transaction_of(header: str) -> bytes:
-    """Return the transaction in the value of a payment's header, without its fee payer's signature."""
+    """Decode the transaction from the value of a payment's header. It lacks the fee payer's signature."""
     return base64.b64decode(content_of(header)["payload"]["transaction"])
 
 
 def _identified(declared: object, key: str) -> Json:
-    """Return the extension `payment-identifier` with an id derived from the key, which others never learn."""
+    """Return the extension `payment-identifier` with an id derived from the key. The key itself stays secret."""
     extension = dict(declared) if isinstance(declared, dict) else {}
     info = extension.get("info")
     known = info if isinstance(info, dict) else {"required": False}

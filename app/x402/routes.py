@@ -1,4 +1,4 @@
-"""Paid requests: quoted, made, and paid for."""
+"""Operations on paid requests: quotes, requests that pay, and payments for the client's own requests."""
 
 from starlette.routing import Route
 
@@ -39,8 +39,8 @@ _PAYING = (
 async def fetch_paid_resource(call: Call, body: FetchPaidResource) -> FetchedResource:
     """Get a resource and pay for it.
 
-    If the resource answers 402, the wallet pays what it asks for, up to `maxAmount` and within its policy, and the
-    request is made again with the payment. `payment` is null if nothing was paid.
+    If the resource answers 402, the wallet pays the requested price, up to `maxAmount` and within its policy. The
+    service then repeats the request with the payment. `payment` is null if nothing was paid.
     """
     with call.service.part(Fetcher).admitted(call.principal.org):
         return await x402.fetch(
@@ -50,10 +50,10 @@ async def fetch_paid_resource(call: Call, body: FetchPaidResource) -> FetchedRes
 
 @operation(tag="x402", roles=PAYERS, body=PayOffer, answer=HandedOut, errors=_PAYING, changes=True, session=True)
 async def pay_x402_offer(call: Call, body: PayOffer) -> HandedOut:
-    """Pay for a request that the client makes itself.
+    """Pay for a request that you send yourself.
 
-    Answers the header to send along with it. The facilitator of the resource sends the payment; until then it is
-    `pending`, and it has failed if it was not sent within about a minute.
+    Returns the header to send with your request. The facilitator of the resource sends the payment to the chain. Until
+    then the payment is `pending`. It fails if the facilitator does not send it within about a minute.
     """
     return await x402.pay_offer(
         call.service, call.principal, call.claim, body, token=call.session_token, gone=call.request.is_disconnected
@@ -62,9 +62,9 @@ async def pay_x402_offer(call: Call, body: PayOffer) -> HandedOut:
 
 @operation(tag="x402", roles=PAYERS, body=QuotePaidResource, answer=Quote, errors=_ASKING, session=True)
 async def quote_paid_resource(call: Call, body: QuotePaidResource) -> Quote:
-    """Ask what a resource costs.
+    """Get the price of a resource.
 
-    Makes the request without a payment and asks the program for its verdict on the price. Nothing is paid.
+    Sends the request without a payment and asks the program for its verdict on the price. Nothing is paid.
     """
     with call.service.part(Fetcher).admitted(call.principal.org):
         return await x402.quote(call.service, call.principal, body, call.session_token)

@@ -1,4 +1,4 @@
-"""Paid requests: what they cost, the payments handed out for them, and the resources that they get."""
+"""Paid requests: their quotes, the payments issued for them, and the resources in return."""
 
 import base64
 from typing import Literal
@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def quote(service: Service, principal: Principal, body: QuotePaidResource, token: str | None) -> Quote:
-    """Ask the resource what it costs, and the program whether it may be paid. Nothing is paid."""
+    """Ask the resource for its price, and the program for its verdict on the payment. Nothing is paid."""
     payer = await Payer.of(service, principal, body, token)
     asked = await payer.request(body)
     answer = await _ask(service, principal, asked)
@@ -89,11 +89,11 @@ async def quote(service: Service, principal: Principal, body: QuotePaidResource,
 async def fetch(
     service: Service, principal: Principal, claim: Claim, body: FetchPaidResource, *, token: str | None, gone: Gone
 ) -> FetchedResource:
-    """Get a resource, and pay for it from the wallet if it answers 402 with an acceptable price.
+    """Get a resource. If it answers 402 with an acceptable price, pay for it from the wallet.
 
-    The payment is stored before its first byte leaves, and under one idempotency key the same bytes are sent again.
+    The payment is stored before its first byte leaves. Under one idempotency key, the same bytes are sent again.
     """
-    # First what an earlier run handed out: nothing about the wallet can refuse a payment that is under way.
+    # Look first for a payment issued by an earlier run: once it is under way, the wallet's state cannot refuse it.
     paid = await _earlier(service, claim)
     if paid is None:
         payer = await Payer.of(service, principal, body, token)
@@ -120,7 +120,7 @@ async def fetch(
         elif resource is not None:
             await _conclude(service, issued)
     payment = await transactions.get(service, principal, issued.tx_id)
-    # Others send it, so it may land long after this answer; a repetition is told what became of it.
+    # A facilitator sends the payment, so it may land long after this response. A replay reports its outcome.
     claim.open_ended = payment.status == "pending"
     return FetchedResource(resource=None if resource is None else _shown(resource), payment=payment)
 
@@ -134,7 +134,7 @@ async def _paid_for(  # noqa: PLR0917
     asked: ResourceRequest,
     answer: Resource,
 ) -> Resource | tuple[IssuedPayment, Outcome]:
-    """Pay for what an answer demands; return the resource itself if nothing is to be paid for it."""
+    """Pay the price in a 402 response. Returns the resource itself if there is nothing to pay."""
     if answer.status != 402:
         return answer
     demand = payment_required_in(answer)
@@ -149,7 +149,7 @@ async def _paid_for(  # noqa: PLR0917
 async def pay_offer(
     service: Service, principal: Principal, claim: Claim, body: PayOffer, *, token: str | None, gone: Gone
 ) -> HandedOut:
-    """Hand out a payment for a request that the client makes itself."""
+    """Issue a payment for a request that the client sends itself."""
     paid = await _earlier(service, claim)
     if paid is None:
         payer = await Payer.of(service, principal, body, token)
@@ -157,7 +157,8 @@ async def pay_offer(
         demand = payment_required_from_client(body.payment_required)
         offer = choose(demand, payer.network(), body.max_amount)
         await payer.check_domain(url, offer)
-        # Nothing can be tried out, as the client makes the request; the answer 402 to its payment tells the next one.
+        # The client sends the request, so the service cannot probe the facilitator. If the payment is answered with
+        # 402, the next request learns from that.
         lane = await known_settlement_path(payer, url, offer, demand) or ENFORCED
         paid = await _pay(
             payer, token, claim, PaidResourceTerms(body.url, offer, fetched=False), gone, require(payer, lane)
@@ -176,11 +177,11 @@ async def pay_offer(
 
 
 async def _earlier(service: Service, claim: Claim) -> tuple[IssuedPayment, Outcome] | None:
-    """Return the payment that an earlier run of the request handed out, unless it failed for good."""
+    """Return the payment issued by an earlier run of the request, unless it has failed permanently."""
     attempt = claim.attempt
     if attempt is None:
         return None
-    # What others have to send is only looked at; a grant is sent again.
+    # An issued payment is only looked up, because a facilitator sends it. A grant is resent.
     outcome = await service.submitter.resume(claim) if attempt.signature else await service.submitter.look(attempt)
     claim.resolve(lasts=outcome is not None and outcome.status != "failed")
     if outcome is None or outcome.status == "failed":
@@ -204,7 +205,7 @@ async def _pay(  # noqa: PLR0917
 
 
 async def _is_open(service: Service, issued: IssuedPayment, outcome: Outcome) -> bool:
-    """Whether a payload can still pay, as far as is known, and nothing has stopped it."""
+    """Return True if a payload can still pay, according to current knowledge, and no brake blocks it."""
     kind = service.submitter.type_of(outcome.attempt)
     if await service.brake.blocking_kind(kind, outcome.attempt) is not None:
         return False
@@ -215,7 +216,7 @@ async def _is_open(service: Service, issued: IssuedPayment, outcome: Outcome) ->
 
 
 async def _conclude(service: Service, issued: IssuedPayment) -> None:
-    """Settle what a resource was paid from, now that it has answered; what fails here is done later."""
+    """Settle the allowance that paid a resource, now that it has answered. The watch retries a failure."""
     try:
         await conclude(service, issued)
     except (ApiError, ChainUnavailable, RpcError) as error:
@@ -238,7 +239,7 @@ async def _ask(service: Service, principal: Principal, asked: ResourceRequest) -
 async def _deliver(
     service: Service, principal: Principal, asked: ResourceRequest, issued: IssuedPayment
 ) -> Resource | None:
-    """Send the request with its payment; None if there is no answer, which says nothing about the payment."""
+    """Send the request with its payment. None means that no response came; the payment may still have been made."""
     payment = {HEADERS[issued.version]: issued.header}
     try:
         answer = await service.part(Fetcher).fetch(asked, owner=principal.org, payment=payment)
@@ -251,7 +252,10 @@ async def _deliver(
 async def _note(
     service: Service, principal: Principal, asked: ResourceRequest, answer: Resource | None, tx_id: str | None = None
 ) -> None:
-    """Record in the audit log where a request went and what it got; one that was repeated with a payment is one."""
+    """Record the request's host and response status in the audit log.
+
+    A request that was repeated with a payment makes one entry.
+    """
     host, status = asked.url.raw_host.decode("ascii"), None if answer is None else answer.status
     entry = principal.entry("x402.fetch", tx_id, host=host, status=status)
     await service.db.write(lambda conn: append(conn, entry))

@@ -1,4 +1,4 @@
-"""How a resource can be paid: whether its facilitator settles payments by the program is found out without paying."""
+"""Find the settlement path of a resource, and probe its facilitator for support of the program without paying."""
 
 import re
 
@@ -17,13 +17,13 @@ from app.x402.offers import REQUIRED_HEADER, Offer, PaymentRequired, read_paymen
 from app.x402.paying import Payer
 from app.x402.payment_header import HEADERS, header_of
 
-#: For how long a facilitator's acceptance of the program is believed, and its refusal, in milliseconds.
+#: How long to rely on a facilitator's acceptance of the program, and on its refusal, in milliseconds.
 _ACCEPTED_MS, _REFUSED_MS = 86_400_000, 3_600_000
 _TAKEN = "BlockhashNotFound"
 _NOT_TAKEN = ("program_not_allowed", "no_transfer_instruction")
-#: Characters of a facilitator's reason that are looked at.
+#: Maximum number of characters to read of a facilitator's reason.
 _MAX_REASON = 200
-#: What x402's codes of errors look like.
+#: Pattern of x402 error codes.
 _CODE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+(?![^:\s])", re.ASCII)
 _UNSUPPORTED = (
     "The resource's facilitator settles plain transfers only, not payments by a vault. An operator can set "
@@ -33,17 +33,17 @@ _UNSUPPORTED = (
 
 
 def payment_required_in(answer: Resource) -> PaymentRequired:
-    """Return what an answer 402 asks for. Raises ``x402_invalid_terms``."""
+    """Return the terms of a 402 response. Raises ``x402_invalid_terms``."""
     return read_payment_required(answer.headers.get(REQUIRED_HEADER), answer.body)
 
 
 async def known_settlement_path(
     payer: Payer, url: httpx.URL, offer: Offer, demand: PaymentRequired
 ) -> SettlementPath | None:
-    """Return how an offer is paid, if that is known without trying it out.
+    """Return the settlement path of an offer, or None if only a probe can tell.
 
-    Facilitators of version 1 look for a plain transfer only. A ``demand`` that complains about an earlier payment tells
-    as much as a trial.
+    Facilitators of version 1 look for a plain transfer only. If ``demand`` complains about an earlier payment, the
+    complaint is as informative as a probe.
     """
     if offer.version == 1 or _is_refusal(demand.error or ""):
         return ALLOWANCE
@@ -52,7 +52,7 @@ async def known_settlement_path(
 
 
 def require(payer: Payer, lane: SettlementPath) -> SettlementPath:
-    """Return the lane if the wallet's policy permits it. Raises ``x402_wallet_not_supported``."""
+    """Return the settlement path if the wallet's policy permits it. Raises ``x402_wallet_not_supported``."""
     if lane == ALLOWANCE and not payer.wallet.policy.rules.allow_allowances:
         raise BusinessError("x402_wallet_not_supported", _UNSUPPORTED)
     return lane
@@ -61,8 +61,9 @@ def require(payer: Payer, lane: SettlementPath) -> SettlementPath:
 async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) -> SettlementPath | Resource:
     """Find out whether the offer's facilitator settles payments by the program.
 
-    It is shown a payment over a blockhash that never was, so that it can never land; how it refuses that tells. Returns
-    the resource if it was given away for this. Raises ``x402_resource_unavailable``.
+    The facilitator gets a payment with a blockhash that never existed, so the payment can never land. A complaint about
+    the blockhash shows that it accepts the program. Returns the resource if it was delivered for this payment. Raises
+    ``x402_resource_unavailable``.
     """
     service = payer.service
     trial = await payer.expense(offer, _never)
@@ -80,14 +81,14 @@ async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) 
     accepts = _TAKEN in said
     if not accepts and not _is_refusal(said):
         raise BusinessError(
-            "x402_resource_unavailable", f"The resource's facilitator refuses the payment{_reason(said)}."
+            "x402_resource_unavailable", f"The resource's facilitator refused the payment{_reason(said)}."
         )
     await _remember(payer, asked.url, offer, accepts=accepts)
     return ENFORCED if accepts else ALLOWANCE
 
 
 def _reason(said: str) -> str:
-    """Return a facilitator's error code. Its prose is left out: in a message it would pass for the service's words."""
+    """Return a facilitator's error code. Its prose is omitted, because it could pass for words of this service."""
     code = _CODE.match(said[:_MAX_REASON])
     return f": {code[0]}" if code else ""
 
@@ -101,7 +102,7 @@ async def _never() -> bool:
 
 
 async def _known(payer: Payer, url: httpx.URL, offer: Offer) -> bool | None:
-    """Whether a facilitator settles payments by the program, as far as that was found out lately."""
+    """Return True if a facilitator settles payments by the program, or None without a recent probe."""
     service = payer.service
     key = (payer.principal.org, origin_of(url), offer.fee_payer)
     found = await service.db.read(lambda conn: known_facilitator(conn, *key))

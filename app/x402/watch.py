@@ -1,4 +1,4 @@
-"""Looks after payments that were handed out, once it is known what became of them."""
+"""Closes issued payments once their outcome is known."""
 
 import structlog
 from solders.pubkey import Pubkey
@@ -29,19 +29,20 @@ _BATCH = 200
 
 
 class IssuedPaymentWatch(Periodic):
-    """Settles the allowances of payloads that are done, and reports payments without a resource.
+    """Settles the allowances of finished payloads, and reports payments without a resource.
 
-    An allowance is settled as soon as the resource has answered, the transfer has landed or its blockhash has expired;
-    requests that are answered settle theirs themselves.
+    An allowance is settled as soon as the resource has answered, the transfer has landed or its blockhash has expired.
+    If the service itself receives the resource, that request settles the allowance.
 
-    What the facilitator or the resource says about a settlement is believed in neither direction: the chain tells.
+    Claims of the facilitator or the resource about a settlement are never believed, in either direction. Only the chain
+    counts.
     """
 
     name = "x402"
     outages = (ChainUnavailable,)
 
     def __init__(self, service: Service, *, interval: float, patience: float) -> None:
-        """Look every ``interval`` seconds, and give a resource ``patience`` seconds to answer."""
+        """Check every ``interval`` seconds, and give a resource ``patience`` seconds to answer."""
         super().__init__(interval)
         self._service = service
         self._db = service.db
@@ -49,7 +50,7 @@ class IssuedPaymentWatch(Periodic):
         self._patience_ms = int(patience * 1000)
 
     async def tick(self) -> int:
-        """Deal with payloads that have ended, and return their number."""
+        """Process payloads that have ended, and return their number."""
         await self._settle()
         before = self._clock.seen_ms() - self._patience_ms
         ended = await self._db.look_up(lambda conn: ended_issued_payments(conn, _BATCH, before=before))
@@ -58,7 +59,7 @@ class IssuedPaymentWatch(Periodic):
         return len(ended)
 
     async def _settle(self) -> None:
-        """Settle what is done, and look for the transfers of what has paid."""
+        """Settle the allowances of finished payloads, and find the transfers of those that have paid."""
         service = self._service
         found = await self._db.look_up(lambda conn: open_delegations(conn, _BATCH))
         if not found:
@@ -69,7 +70,7 @@ class IssuedPaymentWatch(Periodic):
                 if await self._is_done(issued, height):
                     await conclude(service, issued)
             except (ApiError, RpcError) as error:
-                # The keeper settles it at its end.
+                # The keeper settles the allowance when it expires.
                 _log.warning("allowance_not_settled", tx_id=issued.tx_id, error=str(error))
 
     async def _is_done(self, issued: IssuedPayment, height: int) -> bool:
@@ -86,7 +87,7 @@ class IssuedPaymentWatch(Periodic):
         if not close_issued_payment(conn, ended.tx_id, now):
             return
         got = ended.resource_status is not None and 200 <= ended.resource_status < 300
-        # Nobody but the client knows what became of a request that it made itself.
+        # Only the client knows the outcome of a request that it sent itself.
         if ended.status != "confirmed" or got or not ended.fetched:
             return
         amount = format_usdc(ended.amount)
@@ -97,7 +98,7 @@ class IssuedPaymentWatch(Periodic):
             type=PAID_WITHOUT_RESOURCE,
             timestamp=now,
             wallet_id=ended.wallet_id,
-            summary=f"{amount} USDC paid for {ended.url}, which did not answer with success",
+            summary=f"{amount} USDC paid for {ended.url}, but it did not answer with success",
             payload={
                 "wallet_id": ended.wallet_id,
                 "tx_id": ended.tx_id,
