@@ -1,1 +1,1 @@
-"""Wallets: created, changed, frozen and archived; money between them and the reserve; session tokens."""
+"""Wallets: creation, changes, freezes and archiving; transfers between wallets and reserve; session tokens."""

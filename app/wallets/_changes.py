@@ -1,4 +1,4 @@
-"""What an update of a wallet takes on the chain: the instructions, and the authority if it must sign them."""
+"""The on-chain part of a wallet update: the instructions, and the authority if it must sign them."""
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
@@ -19,30 +19,30 @@ from app.wallets.models import UpdateWallet
 
 
 async def attaching_authority(service: Service, principal: Principal, claim: Claim) -> Authority | None:
-    """Return the authority if only it may attach policies and first budgets, which then takes an admin's key.
+    """Return the authority if only it may attach policies and first budgets, which requires an admin's key.
 
-    Raises ``insufficient_permissions`` and ``authority_offline``.
+    Returns None if the operator may attach them. Raises ``insufficient_permissions`` and ``authority_offline``.
     """
     state = await service.db.read(lambda conn: reserve(conn, principal.org))
     if state is None or not state.authority_attaches:
         return None
     if principal.role != "admin":
-        raise AuthenticationError("insufficient_permissions", "Attaching a policy or a budget needs an admin.")
+        raise AuthenticationError("insufficient_permissions", "Only an admin may attach a policy or a budget.")
     return await authority_of(service, principal.org, claim)
 
 
 async def _move(
     service: Service, principal: Principal, claim: Claim, before: WalletRecord, budget_id: str | None
 ) -> tuple[Instruction, Authority | None]:
-    """Return the instruction that puts a wallet into another budget or none, and the authority if it must sign.
+    """Return the instruction that moves a wallet to another budget or none, and the authority if it must sign.
 
-    The operator attaches the first one; a way out of a budget is a way around it, and takes an admin's key.
+    The operator may attach the first budget. Leaving a budget evades its limits, so it needs an admin's key.
     """
     new = None if budget_id is None else (await budgets.find(service, before.org, budget_id)).address
     if before.budget is None:
         authority = await attaching_authority(service, principal, claim)
     elif principal.role != "admin":
-        raise AuthenticationError("insufficient_permissions", "Taking a wallet out of its budget needs an admin.")
+        raise AuthenticationError("insufficient_permissions", "Only an admin may take a wallet out of its budget.")
     else:
         authority = await authority_of(service, principal.org, claim)
     address = None if authority is None else authority.address
@@ -87,7 +87,7 @@ async def changes(
         signer = operator
         if before.frozen == MANUAL:
             if principal.role != "admin":
-                raise AuthenticationError("insufficient_permissions", "Lifting a freeze needs an admin.")
+                raise AuthenticationError("insufficient_permissions", "Only an admin may lift a manual freeze.")
             authority = await authority_of(service, principal.org, claim)
             signer = authority.address
         instructions.append(

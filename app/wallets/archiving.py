@@ -1,4 +1,4 @@
-"""The archiving of empty wallets."""
+"""Archives empty wallets."""
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey

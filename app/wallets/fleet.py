@@ -1,4 +1,4 @@
-"""The fleet: what all wallets of an organisation hold and spend."""
+"""The fleet: balances and spending of all wallets of an organisation."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,14 +26,14 @@ from app.submission.context import Service
 from app.wallets.models import WalletStatus
 
 PAGE = 30
-"""Wallets on a page."""
+"""Number of wallets on a page."""
 DAYS = 30
-"""Days that a wallet's chart shows."""
+"""Number of days in a wallet's chart."""
 _NOTHING = WalletSpent("", 0, 0, None)
 
 
 class FleetQuery(Query):
-    """Which wallets, and in which order."""
+    """Filter, order and page of the wallets to show."""
 
     q: Annotated[str, Field(max_length=100)] = ""
     status: WalletStatus | None = None
@@ -45,7 +45,7 @@ class FleetQuery(Query):
 
 @dataclass(frozen=True, slots=True)
 class FleetRow:
-    """A wallet and what it spent."""
+    """A wallet and its spending."""
 
     wallet: WalletRecord
     spent: WalletSpent
@@ -53,7 +53,7 @@ class FleetRow:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The sums, and one page of the wallets of which there are `count`."""
+    """The totals, and one page of wallets out of `count`."""
 
     totals: FleetTotals
     rows: list[FleetRow]
@@ -61,7 +61,7 @@ class Fleet:
 
 
 def page_of(conn: Connection, org: str, now: int, query: FleetQuery) -> tuple[list[WalletRecord], int | None]:
-    """Return the page of wallets that a query names, and how many it finds in all; None if all of the totals."""
+    """Return the requested page of wallets and the number of matches, or None for the number if all wallets match."""
     return fleet(
         conn,
         org,
@@ -75,7 +75,7 @@ def page_of(conn: Connection, org: str, now: int, query: FleetQuery) -> tuple[li
 
 
 async def show(service: Service, principal: Principal, query: FleetQuery) -> Fleet:
-    """Return the organisation's fleet, with four statements: ids, rows, what they spent, and the sums."""
+    """Return the organisation's fleet. Takes four statements: ids, rows, their spending, and the totals."""
     now = service.clock.seen_ms()
 
     def read(conn: Connection) -> Fleet:
@@ -89,7 +89,7 @@ async def show(service: Service, principal: Principal, query: FleetQuery) -> Fle
 
 
 async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
-    """Return what a wallet spent."""
+    """Return the spending of a wallet."""
     now = service.clock.seen_ms()
     found = await service.db.read(lambda conn: spent(conn, [wallet_id], now, month_began(now)))
     return found.get(wallet_id, _NOTHING)
@@ -97,22 +97,25 @@ async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
 
 @dataclass(frozen=True, slots=True)
 class WindowReset:
-    """When caps have more room, in Unix milliseconds: the oldest payment leaves the 24 hours, and the month ends."""
+    """The next times at which caps gain room, in Unix milliseconds.
+
+    `day` is when the oldest payment leaves the 24-hour window, and `month` is when the month ends.
+    """
 
     day: int | None
     month: int
 
 
 def freeing(service: Service, spent_now: WalletSpent) -> WindowReset:
-    """Return when what a wallet spent stops counting."""
+    """Return the times at which a wallet's past spending stops counting."""
     since = spent_now.since
-    # 32 days after the first of a month it is the next one.
+    # 32 days after the first of a month is always in the next month.
     month = month_began(month_began(service.clock.seen_ms()) + 32 * DAY)
     return WindowReset(None if since is None else day_frees_at(since // 1000) * 1000, month)
 
 
 async def month_of(service: Service, wallet_id: str) -> list[DaySpent]:
-    """Return what a wallet spent on each of the last 30 days in UTC, oldest first."""
+    """Return the spending of a wallet on each of the last 30 UTC days, oldest first."""
     last = service.clock.seen_ms() // DAY
     first = last - DAYS + 1
     found = await service.db.read(lambda conn: spent_by_day(conn, wallet_id, first * DAY), in_thread=True)
@@ -121,6 +124,6 @@ async def month_of(service: Service, wallet_id: str) -> list[DaySpent]:
 
 
 def month_began(now: int) -> int:
-    """Return when the calendar month of a Unix millisecond began, in UTC as policies count it."""
+    """Return the start of the calendar month that contains a Unix millisecond, in UTC like the policies."""
     day = datetime.fromtimestamp(now // 1000, UTC)
     return int(datetime(day.year, day.month, 1, tzinfo=UTC).timestamp()) * 1000

@@ -1,4 +1,4 @@
-"""Freezes wallets. A freeze overtakes payments: it takes no lock and asks the chain alone what it must change."""
+"""Freezes wallets. A freeze overtakes payments: it takes no lock, and it reads only the chain for the needed change."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,14 +19,14 @@ from app.submission.plan import Plan, PlanType
 CHANGES_OF_STATE = frozenset({"update_wallet", "stop_wallet", "freeze_wallet", "unfreeze_wallet", "close_wallet"})
 FREEZE = PlanType("freeze_wallet", resent=False, stops=True)
 UNFREEZE = PlanType("unfreeze_wallet", resent=False, waits_for=CHANGES_OF_STATE, lifts="freeze")
-#: Reason codes of freezes: by the operator or the authority, and by the expiry of the policy.
+#: Reason codes of freezes: made by the operator or the authority, or caused by the expiry of the policy.
 MANUAL, BY_EXPIRY = 1, 2
 
 
 async def freeze(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> None:
-    """Stop the wallet's payments in this service, freeze it on the chain, and return once nothing can undo that.
+    """Stop the wallet's payments in this service, freeze it on the chain, and return once nothing can undo the freeze.
 
-    Raises ``chain_unavailable`` while that is not certain; the service goes on by itself then.
+    Raises ``chain_unavailable`` while that is uncertain. The service then continues with the freeze on its own.
     """
     if claim.attempt is not None and claim.attempt.status == "confirmed":
         return
@@ -36,10 +36,10 @@ async def freeze(service: Service, principal: Principal, claim: Claim, wallet_id
 
 @asynccontextmanager
 async def braked(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> AsyncIterator[None]:
-    """Stop the wallet's payments in this service while a change is made that freezes it along with something else.
+    """Stop the wallet's payments in this service during a change that freezes the wallet along with something else.
 
-    If the change is refused, nothing is frozen, and the brake is as before. If its outcome is unknown, the brake stays
-    engaged, and the service goes on with the freeze by itself.
+    If the change is refused, nothing is frozen and the brake returns to its earlier state. If the outcome is unknown,
+    the brake stays engaged and the service continues with the freeze on its own.
     """
     if claim.attempt is not None and claim.attempt.status == "confirmed":
         yield
@@ -65,7 +65,7 @@ async def braked(service: Service, principal: Principal, claim: Claim, wallet_id
 
 
 def enforcement(service: Service, hold: EngagedBrake) -> Enforcement:
-    """Return how a wallet's freeze is put into force."""
+    """Return the steps that enforce a wallet's freeze on the chain."""
 
     async def missing() -> Plan | None:
         return await _missing(service, hold.row.org, hold.row.scope)
@@ -87,7 +87,7 @@ async def _missing(service: Service, org: str, wallet_id: str) -> Plan | None:
     known = await _known(service, org, wallet_id)
     state = await account_state(service, address, "Vault", sequence=0 if known is None else known.sequence)
     if state is None:
-        # That it is gone is believed from its last event alone: a node that lags or lies must not end a freeze.
+        # Only the wallet's last event proves that it is gone. A stale or lying node must not end a freeze.
         await service.catch_up()
         known = await _known(service, org, wallet_id)
         raise BrakeRefusedError(BusinessError("wallet_archived")) if known and known.archived else stale_node_error()
@@ -100,6 +100,6 @@ async def _missing(service: Service, org: str, wallet_id: str) -> Plan | None:
 
 
 async def _known(service: Service, org: str, wallet_id: str) -> WalletRecord | None:
-    """Return what the events say of the wallet; None before its creation is seen."""
+    """Return the wallet according to its events, or None before its creation has been seen."""
     now = service.clock.seen_ms() // 1000
     return await service.db.read(lambda conn: wallet_of(conn, org, wallet_id, now))

@@ -35,10 +35,10 @@ _FUND = PlanType(FUNDING, projected=True)
 FUND_BATCH = PlanType("fund_batch")
 _WITHDRAW = PlanType(WITHDRAWAL, projected=True)
 PLAN_TYPES = (_FUND, FUND_BATCH, _WITHDRAW)
-#: Errors that have a better code when money leaves a wallet for the reserve.
+#: Errors that get a better code if money leaves a wallet for the reserve.
 _INSTEAD = {
     "wallet_insufficient_balance": "withdrawal_exceeds_balance",
-    # `all` of an empty wallet.
+    # The amount `all` of an empty wallet.
     "invalid_amount": "withdrawal_exceeds_balance",
 }
 
@@ -69,8 +69,7 @@ async def fund(service: Service, principal: Principal, claim: Claim, wallet_id: 
 async def fund_batch(service: Service, principal: Principal, claim: Claim, body: FundWallets) -> FundedBatch:
     """Fund several wallets from the reserve in one transaction: all of them or none.
 
-    The attempt is that of the transaction; the wallets' rows follow from its events. Raises
-    ``org_insufficient_balance``.
+    The transaction has a single attempt. The wallets' rows follow from its events. Raises ``org_insufficient_balance``.
     """
 
     async def plan() -> Plan:
@@ -107,7 +106,7 @@ async def fund_batch(service: Service, principal: Principal, claim: Claim, body:
 async def withdraw(
     service: Service, principal: Principal, claim: Claim, wallet_id: str, body: WithdrawFromWallet
 ) -> Withdrawn:
-    """Move USDC from a wallet back into the reserve, also from a frozen or archived wallet.
+    """Move USDC from a wallet back into the reserve. Also works for a frozen or archived wallet.
 
     Raises ``withdrawal_exceeds_balance``.
     """
@@ -136,7 +135,7 @@ async def withdraw(
 
     outcome = await _move(service, claim, plan, wallet_id)
     moved = outcome.attempt
-    # For `all`, the event tells how much the wallet held.
+    # For `all`, the event states the wallet's actual balance.
     row = await service.db.read(lambda conn: transaction(conn, moved.org, moved.tx_id))
     after = await wallets.find(service, principal.org, wallet_id)
     return Withdrawn.of(
@@ -155,19 +154,19 @@ def _named(amount: int | None) -> str:
 
 
 def _listed(body: FundWallets) -> list[dict[str, str]]:
-    """Return the allocations as the audit log names them."""
+    """Return the allocations in the form of the audit log."""
     return [{"wallet_id": one.wallet_id, "amount": format_usdc(one.amount)} for one in body.allocations]
 
 
 def row_ids(attempt: Attempt) -> set[str]:
-    """Return the ids of the rows that a funding of several wallets may lead to."""
+    """Return all row ids that a funding of several wallets can produce."""
     assert attempt.raw is not None
     message = message_hash(attempt.raw)
     return {transaction_id(message, index, EVENT_INNER_INDEX, FUNDING) for index in range(MAX_ALLOCATIONS)}
 
 
 async def _living(service: Service, org: str, wallet_id: str) -> WalletRecord:
-    """Return a wallet of a batch; an error names the wallet."""
+    """Return a wallet of a batch. An error names the wallet."""
     try:
         return await wallets.find_living(service, org, wallet_id)
     except ApiError as error:
@@ -185,9 +184,9 @@ def _funding(service: Service, receiving: WalletRecord, amount: int, reference: 
 
 
 async def _move(service: Service, claim: Claim, plan_of: Callable[[], Awaitable[Plan]], *wallet_ids: str) -> Outcome:
-    """Send the plan unless an earlier run of the request has, and return its outcome, confirmed or pending.
+    """Send the plan, unless an earlier run of the request has, and return its outcome: confirmed or pending.
 
-    Only a request that starts anew is planned, which may refuse it.
+    The plan is made only if there was no earlier run, because making it may refuse the request.
     """
     try:
         outcome = await service.submitter.resume(claim)
@@ -200,7 +199,7 @@ async def _move(service: Service, claim: Claim, plan_of: Callable[[], Awaitable[
         raise business_error(service.codec, refused, instead=_INSTEAD) from None
     if outcome.status == "failed":
         raise business_error(service.codec, outcome, instead=_INSTEAD)
-    # A repetition is told what became of it.
+    # A replay reports the final outcome.
     claim.open_ended = outcome.status == "pending"
     return outcome
 

@@ -1,4 +1,4 @@
-"""Wallets: the bodies that create, change and fund them, and the answers."""
+"""Request and response bodies of wallets: creation, changes, funding and session tokens."""
 
 from typing import Annotated, Literal
 
@@ -35,7 +35,7 @@ WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded
 #: Lifetime of a session token, in seconds.
 MIN_TTL, MAX_TTL, DEFAULT_TTL = 60, 2_592_000, 86_400
 
-#: Wallets that one transaction can fund: with an eighth it would exceed the 1,232 bytes that the chain accepts.
+#: Wallets that one transaction can fund. An eighth would exceed the 1,232 bytes that the chain accepts.
 MAX_ALLOCATIONS = 7
 
 
@@ -52,7 +52,7 @@ class CreateWallet(Body):
 
 
 class UpdateWallet(PartialBody, UpdateBody):
-    """Body of a wallet update; an absent field keeps its value, and `null` takes the wallet out of its budget."""
+    """Body of a wallet update. An omitted field keeps its value; `null` takes the wallet out of its budget."""
 
     label: Name | None = None
     policy_id: Identifier | None = None
@@ -63,7 +63,7 @@ class UpdateWallet(PartialBody, UpdateBody):
 
     @property
     def moves(self) -> bool:
-        """Whether it sets the budget."""
+        """True if the update sets the budget."""
         return "budget_id" in self.model_fields_set
 
 
@@ -76,7 +76,7 @@ class FundWallet(MoneyBody):
 
 
 class Allocation(Body):
-    """One wallet of a batch and what it receives."""
+    """One wallet of a batch and its amount."""
 
     wallet_id: Identifier
     amount: Amount
@@ -121,7 +121,7 @@ class ListWallets(Page):
 
 
 class AttachedPolicy(ResponseBody):
-    """A policy as its wallets show it."""
+    """The attached policy, as shown with a wallet."""
 
     policy_id: PolicyId
     id: Annotated[PolicyId, ReadFrom("policy_id")]
@@ -132,7 +132,7 @@ class AttachedPolicy(ResponseBody):
 
 
 class Wallet(ResponseBody):
-    """A wallet in lists and in the answer to its creation."""
+    """A wallet in lists and in the response to its creation."""
 
     wallet_id: WalletId
     id: Annotated[WalletId, ReadFrom("wallet_id")]
@@ -149,7 +149,7 @@ class Wallet(ResponseBody):
 
 
 class WalletDetail(Wallet):
-    """A wallet in the answers to get, update and archive."""
+    """A wallet in the responses to get, update and archive."""
 
     updated_at: Time
     last_transaction_at: Time | None
@@ -160,7 +160,7 @@ class WalletPage(ListResponse[Wallet]):
 
 
 class Funded(ResponseBody):
-    """Answer to a funding."""
+    """Response to a funding."""
 
     wallet_id: WalletId
     id: Annotated[WalletId, ReadFrom("wallet_id")]
@@ -173,7 +173,7 @@ class Funded(ResponseBody):
 
 
 class FundedBatch(ResponseBody):
-    """Answer to a funding of several wallets, in the order of the allocations."""
+    """Response to a funding of several wallets, in the order of the allocations."""
 
     funded: list[Funded]
     org_balance_remaining: Usdc
@@ -182,7 +182,10 @@ class FundedBatch(ResponseBody):
 
 
 class Withdrawn(WalletDetail):
-    """Answer to a withdrawal: the wallet, and what moved or, while `transaction_status` is `pending`, will move."""
+    """Response to a withdrawal: the wallet and the amount moved.
+
+    While `transaction_status` is `pending`, the amount has not moved yet.
+    """
 
     transaction_status: str
     tx_id: TransactionId

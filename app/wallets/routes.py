@@ -1,4 +1,4 @@
-"""Wallets: provisioning, changes, money in and out, session tokens."""
+"""Operations on wallets: creation, changes, transfers in and out, session tokens."""
 
 from starlette.routing import Route
 
@@ -39,7 +39,7 @@ _FUNDING = (*_CHANGING, "invalid_amount", "org_insufficient_balance", "org_pause
 async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
     """Create a wallet.
 
-    An agent has one wallet in an organisation. Its address is derived from both ids.
+    An agent has one wallet per organisation. The wallet's address is derived from the ids of both.
     """
     return await wallets.create(call.service, call.principal, call.claim, body)
 
@@ -72,10 +72,10 @@ async def get_wallet(call: Call) -> WalletDetail:
 async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     """Update a wallet.
 
-    Changes label, tags, policy and budget. An operator's key puts a wallet into its first budget; only an admin's moves
-    it to another one, or takes it out with `budgetId` null. `status` freezes the wallet with `frozen` and unfreezes it
-    with `active`. Lifting a manual freeze needs an admin's key. A freeze overtakes payments that wait: none that has
-    not been sent is sent.
+    Changes label, tags, policy and budget. An operator's key can put a wallet into its first budget. Only an admin's
+    key can move it to another budget, or take it out by setting `budgetId` to null. Set `status` to `frozen` to freeze
+    the wallet and to `active` to unfreeze it. Lifting a manual freeze needs an admin's key. A freeze overtakes waiting
+    payments: those that have not been sent yet are never sent.
     """
     return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
@@ -106,7 +106,7 @@ async def fund_wallet(call: Call, body: FundWallet) -> Funded:
 async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
     """Fund several wallets from the reserve at once.
 
-    Funds all of them or none, in one transaction; it takes as many allocations as fit into one.
+    Funds all of them or none, in one transaction. It takes no more allocations than fit into one.
     """
     return await funding.fund_batch(call.service, call.principal, call.claim, body)
 
@@ -141,10 +141,10 @@ async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdraw
 async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
     """Rotate the session token.
 
-    Revokes the current token and issues a new one. It contains the session's signing key and is shown only this once.
-    The first token comes from an operator. A key with the role agent must send the present token, and its new one ends
-    at the latest when the one that an operator last issued would have, whatever `ttlSeconds` says. An agent that lost
-    the answer repeats the request under its idempotency key and with the same API key; the token may have ended then.
+    Revokes the current token and issues a new one. The token contains the session's signing key and is shown only this
+    once. An operator issues the first token. A key with the role agent must send the current token. The agent's new
+    token never outlives the last one that an operator issued, regardless of `ttlSeconds`. An agent that lost the
+    response repeats the request with the same idempotency key and API key, even if its current token no longer works.
     """
     return await sessions.rotate(
         call.service, call.principal, call.claim, call.path("wallet_id"), body, call.session_token

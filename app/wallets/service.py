@@ -60,10 +60,10 @@ def _forget_details(conn: Connection, attempt: Attempt) -> None:
 
 _CREATE = PlanType("create_wallet", on_failed=_forget_details)
 _UPDATE = PlanType("update_wallet", resent=False, waits_for=CHANGES_OF_STATE)
-#: Attaches another policy, or freezes along with another change: either ends what allowances were granted on.
+#: Attaches another policy, or freezes together with another change. Both invalidate the basis of earlier allowances.
 _STOP = PlanType("stop_wallet", resent=False, waits_for=CHANGES_OF_STATE, stops=True)
 PLAN_TYPES = (_CREATE, _UPDATE, _STOP, FREEZE, UNFREEZE)
-#: Refusals of a change made from an outdated wallet.
+#: Program errors of a change made from an outdated wallet.
 _OUTDATED = frozenset(
     {
         *("AlreadyFrozen", "NotFrozen", "WrongPolicy", "SequenceMismatch", "AuthorityRequired"),
@@ -81,7 +81,7 @@ async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
 
 
 async def _missing(service: Service, org: str, wallet_id: str) -> ApiError:
-    """Return the error for a wallet that the read models lack, which may be pending."""
+    """Return the error for a wallet that the read models lack. Its creation may be pending."""
     unknown = NotFoundError("wallet_not_found")
     return await pending_or_missing(service, org, _CREATE.name, lambda attempt: attempt.wallet_id == wallet_id, unknown)
 
@@ -93,7 +93,7 @@ async def require(service: Service, org: str, wallet_id: str) -> None:
 
 
 async def find_living(service: Service, org: str, wallet_id: str) -> WalletRecord:
-    """Return a wallet that is not archived. Raises ``wallet_not_found`` and ``wallet_archived``."""
+    """Return an unarchived wallet. Raises ``wallet_not_found`` and ``wallet_archived``."""
     found = await find(service, org, wallet_id)
     if found.archived:
         raise BusinessError("wallet_archived")
@@ -101,7 +101,7 @@ async def find_living(service: Service, org: str, wallet_id: str) -> WalletRecor
 
 
 async def page(service: Service, principal: Principal, query: ListWallets) -> WalletPage:
-    """Return one page of the organisation's wallets, newest first; an agent sees only its own."""
+    """Return one page of the organisation's wallets, newest first. An agent sees only its own."""
     tags = tuple(query.tags)
     if principal.wallet_id is not None:
         own = await find(service, principal.org, principal.wallet_id)
@@ -117,7 +117,7 @@ async def page(service: Service, principal: Principal, query: ListWallets) -> Wa
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateWallet) -> Wallet:
     """Create an agent's wallet in one transaction.
 
-    Raises ``policy_not_found``, and ``wallet_agent_id_conflict`` also when the agent's wallet is archived.
+    Raises ``policy_not_found``, and ``wallet_agent_id_conflict`` if the agent has a wallet, even an archived one.
     """
     org = principal.org
     await _check_owner(service, org, body.owner_org)
@@ -172,7 +172,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     except AgentIdTakenError:
         raise ConflictError("wallet_agent_id_conflict") from None
     except SimulationFailedError as refused:
-        # The System program refuses to create the account a second time, before the read models know the first.
+        # The System program refuses to create an account twice, even before the read models know the first wallet.
         if error_name(service.codec, refused) is None and await _is_made(service, new):
             raise ConflictError("wallet_agent_id_conflict") from None
         raise business_error(service.codec, refused) from None
@@ -180,9 +180,9 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 
 
 async def _is_made(service: Service, new: WalletDetails) -> bool:
-    """Return whether the vault is on the chain, or another request is making it; lamports at its address are no vault.
+    """Return True if the vault is on the chain or another request is creating it. Lamports alone make no vault.
 
-    A simulation shows what another node sent a moment before it is confirmed.
+    A simulation already shows an account that another node has just sent, before that transaction is confirmed.
     """
     if await service.db.read(lambda conn: has_wallet_details(conn, new.wallet_id)):
         return True
@@ -191,7 +191,7 @@ async def _is_made(service: Service, new: WalletDetails) -> bool:
 
 
 async def _check_owner(service: Service, org: str, named: str | None) -> None:
-    """Refuse a body that names another organisation than that of the API key."""
+    """Refuse a body that names an organisation other than the API key's."""
     if named is None or named == org:
         return
     own = await service.db.read(lambda conn: organisation(conn, org))
@@ -200,7 +200,7 @@ async def _check_owner(service: Service, org: str, named: str | None) -> None:
 
 
 async def caught_up(service: Service, org: str, wallet_id: str) -> WalletRecord:
-    """Return a wallet that is not archived as the chain has it now; raises ``chain_unavailable`` if that is unknown."""
+    """Return an unarchived wallet in its current on-chain state. Raises ``chain_unavailable`` if that is unknown."""
     await require_no_gap(service, (await find_living(service, org, wallet_id)).vault)
     return await find_living(service, org, wallet_id)
 
@@ -210,8 +210,8 @@ async def update(
 ) -> WalletDetail:
     """Change a wallet: policy and status in one transaction on the chain, label and tags in the database.
 
-    Lifting a manual freeze needs an admin's key and the authority. A freeze overtakes payments, also one that waits for
-    earlier changes because it comes with a new policy.
+    Lifting a manual freeze needs an admin's key and the authority. A freeze overtakes payments, even if it comes with a
+    new policy and therefore waits for earlier changes.
     """
     if claim.attempt is None:
         await find_living(service, principal.org, wallet_id)
@@ -230,19 +230,20 @@ async def update(
         now = service.clock.seen_ms()
         await service.db.write(lambda conn: _set_details(conn, principal, wallet_id, body, now))
     changed = await find(service, principal.org, wallet_id)
-    # The chain has confirmed the freeze; the read models may not show it yet.
+    # The chain has confirmed the freeze, but the read models may not show it yet.
     return shown(replace(changed, status="frozen") if freezes else changed)
 
 
 async def _update(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet) -> None:
-    """Change policy and status as far as they differ from the chain's."""
+    """Change those parts of policy and status that differ from the chain."""
     if await earlier_outcome(service, claim) is not None:
         return
     stops = body.status == "frozen" or body.policy_id is not None
     kind = UNFREEZE if body.status == "active" else _STOP if stops else _UPDATE
     await require_no_pending_change(service, principal.org, kind.waits_for, wallet_id=wallet_id)
     for again in (True, False):
-        # A freeze that has not reached the chain yet is not lifted by finding nothing to lift.
+        # A freeze may still be on its way to the chain. It must not count as lifted because there is nothing to lift
+        # yet.
         await service.brake.check_all_nodes(kind, principal.org, wallet_id)
         before = await caught_up(service, principal.org, wallet_id)
         instructions, authority = await changes(service, principal, claim, before, body)
@@ -273,7 +274,7 @@ def _set_details(conn: Connection, principal: Principal, wallet_id: str, body: U
 
 
 def _entry(principal: Principal, wallet_id: str, body: UpdateWallet) -> NewLogEntry:
-    """Return the audit log's entry of a change on the chain; the brake records a freeze."""
+    """Return the audit log entry of an on-chain change. The brake records freezes."""
     attached: dict[str, str | None] = {} if body.policy_id is None else {"policy_id": body.policy_id}
     if body.moves:
         attached["budget_id"] = body.budget_id
@@ -281,7 +282,7 @@ def _entry(principal: Principal, wallet_id: str, body: UpdateWallet) -> NewLogEn
 
 
 def warnings(found: WalletRecord) -> list[str]:
-    """Return what lets a wallet use up its budget alone."""
+    """Return a warning if the wallet can use up its budget alone."""
     rules = found.policy.rules
     lacking = {"maxPerDay": rules.max_per_day, "velocityCap": rules.velocity_cap}
     names = [name for name, limit in lacking.items() if limit is None]
@@ -291,10 +292,10 @@ def warnings(found: WalletRecord) -> list[str]:
 
 
 def shown(found: WalletRecord) -> WalletDetail:
-    """Return a wallet as the get request shows it."""
+    """Return a wallet in the form of the get request."""
     return WalletDetail.of(found, warnings=warnings(found))
 
 
 def _summary(found: WalletRecord) -> Wallet:
-    """Return a wallet as lists show it."""
+    """Return a wallet in the form of lists."""
     return Wallet.of(found, warnings=warnings(found))

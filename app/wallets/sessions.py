@@ -1,4 +1,4 @@
-"""Session tokens: issued by operators, rotated by agents within the lifetime that an operator granted."""
+"""Session tokens: operators issue them, and agents rotate them within the lifetime that an operator granted."""
 
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
@@ -21,7 +21,7 @@ from app.submission.plan import Plan, PlanType
 from app.wallets import service as wallets
 from app.wallets.models import RotateToken, SessionToken
 
-#: The token of an earlier rotation is lost, and the new one replaces it in any case.
+#: Superseded: the token of an earlier rotation is lost, and the new token replaces it in any case.
 _ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True, stops=True)
 PLAN_TYPES = (_ROTATE,)
 
@@ -29,17 +29,17 @@ PLAN_TYPES = (_ROTATE,)
 async def rotate(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, wallet_id: str, body: RotateToken, token: str | None
 ) -> SessionToken:
-    """Make a new session key the wallet's session authority; the service keeps only its public key.
+    """Make a new session key the wallet's session authority. The service keeps only the public key.
 
-    A lost answer loses its token too, so a repeated request makes another one.
-    An agent presents the present token, and gets one that ends with the operator's grant at the latest.
-    Raises ``session_token_invalid`` and ``session_token_expired``.
+    If the response is lost, so is its token, and a repeated request issues another one. An agent must present its
+    current token. Its new token ends no later than the operator's grant. Raises ``session_token_invalid`` and
+    ``session_token_expired``.
     """
     if claim.attempt is None:
         await wallets.find_living(service, principal.org, wallet_id)
     if principal.role == "agent":
         return await _rotate(service, principal, claim, wallet_id, body, token)
-    # What the present session signs may be the reason for the rotation.
+    # Stop the current session's payments: they may be the reason for the rotation.
     hold = service.brake.engage(principal, wallet_id, "session")
     try:
         await service.brake.show(hold)
@@ -53,12 +53,12 @@ async def _rotate(  # noqa: PLR0917
 ) -> SessionToken:
     async with service.locks.hold(LockScope.WALLET_SESSION, wallet_id):
         await require_no_pending_change(service, principal.org, _ROTATE.waits_for, wallet_id=wallet_id)
-        # Of two rotations with one token, the second must see that the first has ended it.
+        # If two rotations use the same token, the second must see that the first has ended it.
         before = await wallets.caught_up(service, principal.org, wallet_id)
-        # The transaction of an earlier run was only an earlier rotation, which this one replaces.
+        # The transaction of an earlier run was only an earlier rotation. This one replaces it.
         claim.resolve(lasts=False)
         if not claim.repeats:
-            # An earlier run of this request presented the token, and may have replaced it without an answer.
+            # An earlier run of this request has already checked the token, and may have replaced it without a response.
             session_key(principal, token, before, service.clock)
         session, expires_at = Keypair(), await service.clock.read() + body.ttl_seconds
         until = expires_at
@@ -73,10 +73,13 @@ async def _rotate(  # noqa: PLR0917
 
 
 async def _granted(service: Service, before: WalletRecord) -> int:
-    """Return until when the wallet's agent may hold a session, in Unix seconds. Raises ``session_token_expired``."""
+    """Return the time until which the wallet's agent may hold a session, in Unix seconds.
+
+    Raises ``session_token_expired`` if that time has passed.
+    """
     wallet_id, authority = before.wallet_id, before.session_authority
     found = await service.db.read(lambda conn: authority and granted_until(conn, wallet_id, authority))
-    # A session made without this service was granted for its own lifetime.
+    # A session created without this service is granted for its own lifetime.
     until = int(found or before.session_expires_at)
     if until <= service.clock.now():
         raise AuthenticationError("session_token_expired")
@@ -86,7 +89,7 @@ async def _granted(service: Service, before: WalletRecord) -> int:
 def _plan(  # noqa: PLR0917
     service: Service, principal: Principal, before: WalletRecord, session: Pubkey, expires_at: int, until: int
 ) -> Plan:
-    """Return the plan of a rotation, which stores until when further rotations by the agent may last."""
+    """Return the plan of a rotation. It also stores the time limit for further rotations by the agent."""
     rotation = service.instructions(before.org).update_wallet(
         operator=service.signers.operator_address,
         vault=Pubkey.from_string(before.vault),

@@ -187,8 +187,7 @@ def choose(demand: PaymentRequired, network: Network, most: int) -> Offer:
     if not ours:
         raise BusinessError(
             "x402_no_acceptable_offer",
-            f"The resource accepts no payment with scheme {SCHEME}, network {network.caip2} and asset "
-            f"{network.mint}.",
+            f"The resource accepts no payment with scheme {SCHEME}, network {network.caip2} and asset {network.mint}.",
         )
     offers = sorted((_offer(demand, one) for one in ours), key=lambda offer: offer.amount)
     cheapest = offers[0]
@@ -244,6 +243,4 @@ def _is_address(text: object) -> bool:
 
 def invalid_terms(reason: str) -> BusinessError:
     """Return the error for terms that violate x402, or that no facilitator can settle."""
-    return BusinessError(
-        "x402_invalid_terms", f"The resource's payment terms are not valid x402: {reason}."
-    )
+    return BusinessError("x402_invalid_terms", f"The resource's payment terms are not valid x402: {reason}.")
