@@ -97,7 +97,7 @@ async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
 
 @dataclass(frozen=True, slots=True)
 class WindowReset:
-    """The next times at which caps gain room, in Unix milliseconds.
+    """The next times when caps gain room, in Unix milliseconds.
 
     `day` is when the oldest payment leaves the 24-hour window, and `month` is when the month ends.
     """
@@ -107,7 +107,7 @@ class WindowReset:
 
 
 def freeing(service: Service, spent_now: WalletSpent) -> WindowReset:
-    """Return the times at which a wallet's past spending stops counting."""
+    """Return when a wallet's past spending stops counting."""
     since = spent_now.since
     # 32 days after the first of a month is always in the next month.
     month = month_began(month_began(service.clock.seen_ms()) + 32 * DAY)

@@ -75,7 +75,7 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     Changes label, tags, policy and budget. An operator's key can put a wallet into its first budget. Only an admin's
     key can move it to another budget, or take it out by setting `budgetId` to null. Set `status` to `frozen` to freeze
     the wallet and to `active` to unfreeze it. Lifting a manual freeze needs an admin's key. A freeze overtakes waiting
-    payments: those that have not been sent yet are never sent.
+    payments: a payment that has not been sent yet is never sent.
     """
     return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 

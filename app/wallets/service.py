@@ -235,7 +235,7 @@ async def update(
 
 
 async def _update(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet) -> None:
-    """Change those parts of policy and status that differ from the chain."""
+    """Change policy and status where they differ from the chain."""
     if await earlier_outcome(service, claim) is not None:
         return
     stops = body.status == "frozen" or body.policy_id is not None
