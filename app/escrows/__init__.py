@@ -1,1 +1,1 @@
-"""Escrows between agents: created, completed, disputed and resolved."""
+"""Escrows between agents: creation, completion, disputes and their resolution."""

@@ -1,4 +1,4 @@
-"""Completion proofs: parses them, hands them to the program and explains why it refuses one."""
+"""Completion proofs: parses them, passes them to the program and explains a refusal."""
 
 import base64
 import re
@@ -21,9 +21,9 @@ from app.submission.program_errors import error_name
 _OUTPUT_HASH = PROOF_KINDS.index("output_hash")
 _SIGNED_ATTESTATION = PROOF_KINDS.index("signed_attestation")
 _SIGNATURE_BYTES, _HASH_BYTES = 64, 32
-#: The program's errors for a proof, by kind, output and signature.
+#: Program errors for a wrong kind of proof, a wrong output and a wrong signature.
 _REFUSED = frozenset({"ProofKindNotAccepted", "UnexpectedOutput", "InvalidProof"})
-#: Index of the instruction with the signature: between the compute limit and the completion.
+#: Index of the instruction with the signature, between the compute limit and the completion.
 _ATTESTATION_INDEX = 1
 
 
@@ -55,9 +55,9 @@ def parse(body: CompleteEscrow) -> Proof:
 
 
 async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> list[Instruction]:
-    """Return the instructions before the completion: for a signed proof, the runtime's check of its signature.
+    """Return the instructions to put before the completion: for a signed proof, the runtime's signature check.
 
-    Raises ``invalid_proof`` when nobody's key could sign it, and ``escrow_already_settled``.
+    Raises ``invalid_proof`` if no key can sign this kind of proof, and ``escrow_already_settled``.
     """
     if proof.signature is None:
         return []
@@ -72,8 +72,8 @@ async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> l
     else:
         key = receiver
     if key == Pubkey.default():
-        missing = "the receiving wallet has no session" if proof.kind == _SIGNED_ATTESTATION else "there is no verifier"
-        raise BusinessError("invalid_proof", f"Nobody can sign this kind of proof: {missing}.")
+        missing = "the receiving wallet has no session" if proof.kind == _SIGNED_ATTESTATION else "no verifier is set"
+        raise BusinessError("invalid_proof", f"No key can sign this kind of proof: {missing}.")
     message = service.instructions(found.org).attested_message(
         service.identity.genesis_bytes, address, proof.kind, bytes.fromhex(found.task_hash), proof.output_hash
     )
@@ -81,23 +81,23 @@ async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> l
 
 
 def explain(service: Service, failure: Failure, found: EscrowRecord, proof: Proof) -> ApiError | None:
-    """Return the error for a refused proof; None when the failure has another reason."""
+    """Return the error for a refused proof, or None if the failure has another reason."""
     name = error_name(service.codec, failure)
     if name in _REFUSED:
         return BusinessError("invalid_proof", _what_is_wrong(found, proof))
     if proof.signature is None:
         return None
     if name == "SessionExpired":
-        return BusinessError("invalid_proof", "The receiving wallet's session, whose key must sign, has expired.")
+        return BusinessError("invalid_proof", "The receiving wallet's session must sign, but it has expired.")
     err = failure.simulation.err if isinstance(failure, SimulationFailedError) else failure.error
     if failed_instruction(err) == _ATTESTATION_INDEX:
-        return BusinessError("invalid_proof", "The signature is not by the expected key over this escrow and output.")
+        return BusinessError("invalid_proof", "The signature does not match the expected key, escrow and output.")
     return None
 
 
 def _what_is_wrong(found: EscrowRecord, proof: Proof) -> str | None:
     if not found.proof_kinds >> proof.kind & 1:
-        return f"The escrow does not accept proofs of the kind {PROOF_KINDS[proof.kind]}."
+        return f"The escrow does not accept proofs of kind {PROOF_KINDS[proof.kind]}."
     if found.output_commitment not in (None, output_commitment(proof.output_hash).hex()):
-        return "The hash of the output is not the one that the escrow expects."
+        return "The hash of the output differs from the hash that the escrow expects."
     return None

@@ -1,4 +1,4 @@
-"""Escrows as requests and answers."""
+"""Request and response bodies of escrows."""
 
 import re
 from typing import Annotated, Literal
@@ -36,7 +36,7 @@ from app.api.fields import (
 from app.api.money_body import MoneyBody
 from app.chain.escrow_instructions import PROOF_KINDS
 
-#: Limits of the time that the receiver has, in seconds, as in the program.
+#: Limits of the receiver's time in seconds, equal to the program's.
 MIN_TIMEOUT, MAX_TIMEOUT, DEFAULT_TIMEOUT = 60, 2_592_000, 3_600
 
 ProofType = Literal["output_hash", "signed_attestation", "webhook_callback"]
@@ -59,7 +59,7 @@ def _url(value: str) -> str:
     return value
 
 
-#: A hash, in lower case so that it can be compared.
+#: A hash, in lower case to make it comparable.
 Sha256 = Annotated[str, AfterValidator(_sha256), WithJsonSchema({"type": "string", "pattern": SHA256})]
 Url = Annotated[
     str,
@@ -67,9 +67,10 @@ Url = Annotated[
     AfterValidator(_url),
     WithJsonSchema({"type": "string", "maxLength": _MAX_URL, "pattern": _URL}),
 ]
-#: A hash from its hexadecimal digits. As every conversion here, it leaves the values of a stored response as they are.
+#: A hash built from its hexadecimal digits. Like every conversion here, it leaves the values of a stored response
+#: alone.
 HexHash = Annotated[str, BeforeValidator(lambda digits: f"sha256:{digits.removeprefix('sha256:')}")]
-#: Longer than any proof; what is malformed below this length is an `invalid_proof`.
+#: Longer than any proof. A malformed proof below this length is an `invalid_proof`.
 Proof = Annotated[str, StringConstraints(max_length=512)]
 
 
@@ -82,7 +83,7 @@ def _proof_types(kinds: int | list[str]) -> list[str]:
 
 
 class CreateEscrow(MoneyBody):
-    """Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, not a domain."""
+    """Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, but not a domain."""
 
     from_wallet: Identifier
     to_wallet: Recipient
@@ -102,8 +103,8 @@ class CreateEscrow(MoneyBody):
 class CompleteEscrow(Body):
     """Body of a completion.
 
-    For `output_hash`, `proof` is `sha256:<hex>` of the output; otherwise it is base64 of the 64-byte signature followed
-    by the 32-byte hash of the output.
+    For `output_hash`, `proof` is `sha256:<hex>` of the output. For the other types it is base64 of the 64-byte
+    signature followed by the 32-byte hash of the output.
     """
 
     proof_type: ProofType
@@ -113,7 +114,7 @@ class CompleteEscrow(Body):
 
 
 class DisputeEscrow(Body):
-    """Body of a dispute. `walletId` names the side for which an operator's key acts; by default the paying one."""
+    """Body of a dispute. `walletId` names the side that an operator's key acts for; by default the paying one."""
 
     reason: Text
     evidence: Sha256 | None = None
@@ -122,7 +123,7 @@ class DisputeEscrow(Body):
 
 
 class WithdrawDispute(Body):
-    """Body of a withdrawal. `walletId` names the side for which an operator's key acts; by default the paying one."""
+    """Body of a withdrawal. `walletId` names the side that an operator's key acts for; by default the paying one."""
 
     wallet_id: Identifier | None = None
     idempotency_key: IdempotencyKey | None = None
@@ -160,7 +161,7 @@ class ListEscrows(Page):
 
 
 class Dispute(ResponseBody):
-    """A dispute. `raised_by` is a wallet, or an address if it was raised past the service."""
+    """A dispute. `raised_by` is a wallet, or an address if the dispute was raised without the service."""
 
     reason: Annotated[str | None, ReadFrom("dispute_reason")]
     evidence: Annotated[HexHash | None, ReadFrom("evidence_hash")]
@@ -170,7 +171,7 @@ class Dispute(ResponseBody):
 
 
 class Escrow(ResponseBody):
-    """An escrow with everything known about it."""
+    """An escrow with all its known details."""
 
     escrow_id: EscrowId
     id: Annotated[EscrowId, ReadFrom("escrow_id")]

@@ -33,9 +33,9 @@ _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
 async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     """Create an escrow.
 
-    Locks the wallet's money for a task, if its policy allows; then only the program can move it. A proof that the work
-    is done releases it; without one it is refunded after `expires_at`. Answers once the money is locked, or with the
-    status `pending` when that takes too long.
+    Locks the wallet's money for a task, if its policy permits. From then on, only the program can move the money. A
+    proof of the completed work releases it. Without a proof, it is refunded after `expires_at`. Responds once the money
+    is locked, or with the status `pending` if that takes too long.
     """
     return await escrows.create(
         call.service, call.principal, call.claim, body, call.session_token, gone=call.request.is_disconnected
@@ -54,10 +54,11 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
 async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
     """Submit a completion proof.
 
-    A valid proof releases the escrow. An `output_hash` is any hash, or the one that the escrow expects. The others are
-    signatures over `agent-vault:v2:` and the kind of proof, followed as raw bytes by the cluster's genesis hash, the
-    program's address, the escrow's address, the task's hash and the output's hash. A `signed_attestation` is signed by
-    the receiving wallet's session key (or the receiving address), a `webhook_callback` by the organisation's verifier.
+    A valid proof releases the escrow. An `output_hash` is any hash, or the hash that the escrow expects. The other
+    proofs are signatures. The signed message begins with `agent-vault:v2:` and the kind of proof. These raw bytes
+    follow: the cluster's genesis hash, the program's address, the escrow's address, the task's hash and the output's
+    hash. The receiving wallet's session key (or the receiving address) signs a `signed_attestation`, and the
+    organisation's verifier signs a `webhook_callback`.
     """
     return await settlement.complete(
         call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
@@ -76,9 +77,9 @@ async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
 async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
     """Raise a dispute.
 
-    Either side may once, before the deadline, and not again if it withdraws its dispute. The escrow then waits for the
-    arbiter; after 30 days without a decision it is refunded. `reason` is required, `evidence` is not; the chain keeps
-    the hashes of both.
+    Either side may raise one dispute before the deadline. A side that withdraws its dispute cannot raise another. The
+    escrow then waits for the arbiter and is refunded after 30 days without a decision. `reason` is required, `evidence`
+    is optional. The chain stores the hashes of both.
     """
     return await settlement.dispute(
         call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
@@ -97,8 +98,8 @@ async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
 async def withdraw_dispute(call: Call, body: WithdrawDispute) -> Escrow:
     """Withdraw a dispute.
 
-    Who raised it may, and an operator for a wallet's side. The escrow is locked again; its deadline is what was left of
-    the time when the dispute was raised.
+    The party that raised it may withdraw it; an operator may do so for a wallet's side. The escrow is locked again. Its
+    new deadline leaves the time that remained when the dispute was raised.
     """
     return await settlement.withdraw(
         call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
@@ -116,7 +117,7 @@ async def withdraw_dispute(call: Call, body: WithdrawDispute) -> Escrow:
 async def resolve_dispute(call: Call, body: ResolveDispute) -> Escrow:
     """Decide a dispute.
 
-    Releases, refunds or splits the locked money; after a split the status is `settled`. The arbiter signs.
+    Releases, refunds or splits the locked money. After a split, the status is `settled`. The arbiter signs.
     """
     return await settlement.resolve(call.service, call.principal, call.claim, call.path("escrow_id"), body)
 
@@ -131,8 +132,8 @@ async def get_escrow(call: Call) -> Escrow:
 async def list_escrows(call: Call, query: ListEscrows) -> EscrowPage:
     """List escrows, newest first.
 
-    `walletId` is the paying or the receiving wallet. A completion proof releases at once, so no escrow is listed as
-    `completed`.
+    `walletId` is the paying or the receiving wallet. A completion proof releases the money at once, so no escrow is
+    ever listed as `completed`.
     """
     return await escrows.page(call.service, call.principal, query)
 

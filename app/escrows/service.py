@@ -1,4 +1,4 @@
-"""Escrows between agents: made, found and shown. How they end is in ``app.escrows.settlement``."""
+"""Create, find and show escrows between agents. ``app.escrows.settlement`` ends them."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -55,7 +55,7 @@ LOCK = PlanType(
     ESCROW_LOCK,
     projected=True,
     braked=True,
-    # The next escrow would be made at the same address.
+    # The next escrow would get the same address.
     waits_for=frozenset({ESCROW_LOCK}),
     on_failed=lambda conn, attempt: delete_pending_escrow(conn, attempt.tx_id),
 )
@@ -70,15 +70,16 @@ async def create(
     *,
     gone: Callable[[], Awaitable[bool]],
 ) -> Escrow:
-    """Lock money for a task and answer once it is locked, or as `pending` when that takes too long.
+    """Lock money for a task. Returns once it is locked, or as `pending` if that takes too long.
 
-    Raises ``policy_violation`` when the policy refuses: nothing was sent, and the refusal is on record.
+    Raises ``policy_violation`` if the policy refuses. In that case nothing was sent, and the refusal is recorded.
     """
     authorise_wallet(principal, body.from_wallet)
-    # First what an earlier run sent: neither the wallet nor those who wait can refuse an escrow that is under way.
+    # Look first for an escrow sent by an earlier run: once it is under way, neither the wallet's state nor the queue
+    # can refuse it.
     outcome = await service.submitter.resume(claim)
     if outcome is None:
-        # One at a time: an escrow's address follows from the number that the wallet has made.
+        # One at a time, because an escrow's address is derived from the wallet's escrow counter.
         most = service.settings.max_waiting_payments
         async with service.locks.hold(LockScope.WALLET_ESCROWS, body.from_wallet, most_waiting=most):
             outcome = await _lock(service, principal, claim, token, body, gone)
@@ -89,7 +90,7 @@ async def create(
     made = await service.db.read(lambda conn: escrow_of_transaction(conn, principal.org, tx_id))
     if made is None:
         raise UnavailableError("chain_unavailable", fields={"tx_id": tx_id})
-    # A repetition is told what became of it.
+    # A replay reports the final outcome.
     claim.open_ended = outcome.status == "pending"
     return shown(made, principal)
 
@@ -106,7 +107,7 @@ async def _lock(  # noqa: PLR0917
     service.brake.check(LOCK, principal.org, body.from_wallet, attested=session is not None)
     await require_no_pending_change(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
     paying = await wallets.find_living(service, principal.org, body.from_wallet)
-    # Again, because the session may have been rotated meanwhile, and then the old key cannot sign for the wallet.
+    # Check again: the session may have been rotated since, and then the old key cannot sign for the wallet.
     session = session_key(principal, token, paying, service.clock)
     payee, opens = await _payee(service, paying, body.to_wallet)
     expense = ExpenseRequest(
@@ -127,7 +128,7 @@ async def _lock(  # noqa: PLR0917
 
 
 async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee, bool]:
-    """Return the receiver, and whether it has no token account yet.
+    """Return the receiver, and True if it has no token account yet.
 
     Raises ``invalid_recipient`` and ``wallet_archived``.
     """
@@ -137,7 +138,8 @@ async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee
     find = wallet if address is None else wallet_by_vault
     found = await service.db.read(lambda conn: find(conn, org, to, service.clock.seen_ms()))
     if found is None and address is not None:
-        # Opened and counted at the release, but refused now, while the requester can still choose.
+        # The account is opened and counted at the release. Refuse now, while the requester can still choose another
+        # receiver.
         return Payee(address, to), await lacks_token_account(service, paying.wallet_id, address)
     payee = payee_of(found, "toWallet")
     if payee.wallet_id == paying.wallet_id:
@@ -152,7 +154,7 @@ def _plan(body: CreateEscrow, expense: ExpenseRequest) -> Plan:
     task_hash = hashlib.sha256(body.task_description.encode()).digest()
     expected = optional(parse_hash, body.expected_output_hash)
     kinds = sum(1 << PROOF_KINDS.index(name) for name in set(body.proof_types))
-    # The chain's clock counts whole seconds, so the second that has begun is added where the program permits it.
+    # The chain's clock counts whole seconds. Add the second that has already begun, if the program permits it.
     timeout = min(body.timeout_seconds + 1, MAX_TIMEOUT)
     instruction = service.instructions(paying.org).create_escrow(
         payer=payer,
@@ -194,7 +196,7 @@ def _plan(body: CreateEscrow, expense: ExpenseRequest) -> Plan:
 
 
 async def find(service: Service, principal: Principal, identifier: str) -> EscrowRecord:
-    """Return an escrow. Raises ``escrow_not_found``, for an agent also if neither side is its wallet."""
+    """Return an escrow. Raises ``escrow_not_found``, also for an agent with a wallet on neither side."""
     found = await service.db.read(lambda conn: escrow(conn, principal.org, identifier))
     if found is None or principal.wallet_id not in (None, found.wallet_id, found.to_wallet):
         raise NotFoundError("escrow_not_found")
@@ -202,12 +204,12 @@ async def find(service: Service, principal: Principal, identifier: str) -> Escro
 
 
 async def get(service: Service, principal: Principal, identifier: str) -> Escrow:
-    """Return an escrow as the API shows it; see ``find``."""
+    """Return an escrow in the API's form; see ``find``."""
     return shown(await find(service, principal, identifier), principal)
 
 
 async def page(service: Service, principal: Principal, query: ListEscrows) -> EscrowPage:
-    """Return one page of escrows, newest first; an agent sees those of its wallet. Raises ``wallet_not_found``."""
+    """Return one page of escrows, newest first. An agent sees only its wallet's. Raises ``wallet_not_found``."""
     if query.wallet_id is not None:
         await wallets.require(service, principal.org, query.wallet_id)
     chosen = EscrowFilter(wallet_id=query.wallet_id or principal.wallet_id, status=query.status)
@@ -218,16 +220,16 @@ async def page(service: Service, principal: Principal, query: ListEscrows) -> Es
 
 
 async def queue(service: Service, principal: Principal, *, limit: int) -> list[Escrow]:
-    """Return the disputes that wait for the arbiter, the one that waits longest first."""
+    """Return the disputes that wait for the arbiter. The longest-waiting dispute comes first."""
     found = await service.db.read(lambda conn: disputes(conn, principal.org, limit=limit))
     return [shown(one, principal) for one in found]
 
 
 def shown(found: EscrowRecord, reader: Principal) -> Escrow:
-    """Return an escrow as the API shows it.
+    """Return an escrow in the API's form.
 
-    Until it is settled, the receiving agent does not see the expected hash of the output: with that alone it could
-    claim the money.
+    Until the escrow is settled, the receiving agent does not see the expected output hash, because that hash alone
+    would let it claim the money.
     """
     hidden = reader.wallet_id not in {None, found.wallet_id} and found.settled_at is None
     values = {"expected_output_hash": None} if hidden else {}
@@ -241,12 +243,12 @@ def shown(found: EscrowRecord, reader: Principal) -> Escrow:
 
 
 def parse_hash(text: str) -> bytes:
-    """Return the 32 bytes of a hash of the form ``sha256:<hex>``."""
+    """Return the 32 bytes of a hash in the form ``sha256:<hex>``."""
     return bytes.fromhex(text.removeprefix("sha256:"))
 
 
 def _moment(found: EscrowRecord, seconds: int | None) -> int | None:
-    # The chain's clock counts whole seconds; nothing happens before the escrow was requested.
+    # The chain's clock counts whole seconds, so its time may lie before the request. Never show such a time.
     return None if seconds is None else max(seconds * 1000, found.created_at)
 
 

@@ -1,6 +1,6 @@
-"""How escrows end: completed by a proof, disputed by a side, decided by the arbiter.
+"""Ends escrows: by a completion proof, after a dispute, by the arbiter's decision.
 
-The program judges each step in a simulation; the service only explains what it refuses.
+The program judges each step in a simulation. The service only explains the program's refusals.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ _NO_HASH = bytes(32)
 
 @dataclass(frozen=True, slots=True)
 class _Party:
-    """Who acts: for which wallet, if for one, and the session that signs; without a session the operator does."""
+    """The acting party: its wallet, if any, and the signing session. Without a session, the operator signs."""
 
     wallet_id: str | None
     session: Keypair | None
@@ -52,7 +52,7 @@ class _Party:
         return self.session or service.signers.operator
 
     def explain(self, service: Service, failure: Failure) -> ApiError | None:
-        """Return the error for a session that the chain does not know, or no longer."""
+        """Return the error for a session that the chain does not know, or does not know any more."""
         if self.session is None:
             return None
         return _unauthorised(service, AuthenticationError("session_token_invalid"), failure)
@@ -60,7 +60,7 @@ class _Party:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step of an escrow: who asks for it, the statuses that allow it, and how its refusals are explained."""
+    """A step of an escrow: its requester, the statuses that permit it, and the explanation of its refusals."""
 
     service: Service
     principal: Principal
@@ -69,7 +69,7 @@ class _Step:
     explain: Callable[[Failure], ApiError | None]
 
     async def take(self, escrow: EscrowRecord, plan_of: Callable[[EscrowRecord], Awaitable[Plan]]) -> Escrow:
-        """Send the plan and return the escrow as it is then."""
+        """Send the plan and return the escrow in its new state."""
         service = self.service
         if escrow.status in {PENDING, DISPUTED} and escrow.status not in self.allowed:
             escrow = await self._caught_up(escrow)
@@ -87,7 +87,7 @@ class _Step:
         return shown(await find(service, self.principal, escrow.escrow_id), self.principal)
 
     def _check(self, escrow: EscrowRecord) -> None:
-        """Raise the error that says why the step cannot be taken any more, or yet."""
+        """Raise the reason if the step cannot be taken yet, or not any more."""
         if escrow.status in self.allowed:
             return
         if escrow.status == PENDING:
@@ -98,7 +98,7 @@ class _Step:
         raise BusinessError("escrow_already_settled", f"The escrow's status is {escrow.status}: {reason}.")
 
     async def _caught_up(self, escrow: EscrowRecord) -> EscrowRecord:
-        """Return the escrow as the chain has it now."""
+        """Return the escrow in its current on-chain state."""
         await require_no_gap(self.service, escrow.vault)
         return await find(self.service, self.principal, escrow.escrow_id)
 
@@ -107,7 +107,7 @@ class _Step:
         if explained is not None:
             return explained
         if not is_known(error_name(self.service.codec, failure)):
-            # A settled escrow's account is gone, which the program cannot tell from one that never existed.
+            # A settled escrow's account is gone. The program cannot tell it from an account that never existed.
             try:
                 self._check(await self._caught_up(escrow))
             except BusinessError as settled:
@@ -116,9 +116,9 @@ class _Step:
 
 
 async def _taken(service: Service, principal: Principal, claim: Claim, identifier: str) -> Escrow | None:
-    """Return the escrow after the step that an earlier run of the request took; None if the request starts anew.
+    """Return the escrow after the step taken by an earlier run of the request, or None if the request starts over.
 
-    Asked before anything that could refuse the step. Raises ``chain_unavailable`` while the outcome is unknown.
+    Call this before any check that could refuse the step. Raises ``chain_unavailable`` while the outcome is unknown.
     """
     if await earlier_outcome(service, claim) is None:
         return None
@@ -128,7 +128,7 @@ async def _taken(service: Service, principal: Principal, claim: Claim, identifie
 async def complete(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, identifier: str, body: CompleteEscrow, token: str | None
 ) -> Escrow:
-    """Release an escrow upon a proof.
+    """Release an escrow with a proof.
 
     Raises ``invalid_proof``, ``escrow_expired``, ``escrow_already_settled``, and ``invalid_recipient`` if the receiver
     has no token account and the wallet may not open another one.
@@ -140,7 +140,7 @@ async def complete(  # noqa: PLR0917
     proof = _proofs.parse(body)
 
     async def plan(escrow: EscrowRecord) -> Plan:
-        # It does not matter to the program who brings a signature, so it is not asked to check that.
+        # The program accepts a signed proof from any sender, so the sender does not sign.
         key = party.key(service) if proof.signature is None else None
         completion = service.instructions(escrow.org).complete_escrow(
             await with_budget(service, _accounts(escrow)),
@@ -171,9 +171,9 @@ async def complete(  # noqa: PLR0917
 async def dispute(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, identifier: str, body: DisputeEscrow, token: str | None
 ) -> Escrow:
-    """Stop an escrow until the arbiter decides; either side may once, before the deadline.
+    """Stop an escrow until the arbiter decides. Either side may do so once, before the deadline.
 
-    An agent acts for its wallet, an operator's key for the side that it names, by default the paying one. Raises
+    An agent acts for its wallet, an operator's key for the named side, by default the paying one. Raises
     ``escrow_expired``, ``escrow_already_settled`` and ``dispute_raised_before``.
     """
     if (taken := await _taken(service, principal, claim, identifier)) is not None:
@@ -201,7 +201,7 @@ async def dispute(  # noqa: PLR0917
 async def withdraw(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, identifier: str, body: WithdrawDispute, token: str | None
 ) -> Escrow:
-    """Let the deadline of a disputed escrow run on; who raised the dispute may, and that side's operator.
+    """Withdraw a dispute, so that the escrow's deadline runs on. The raising party and that side's operator may do so.
 
     Raises ``escrow_not_disputed`` and ``escrow_already_settled``.
     """
@@ -217,7 +217,7 @@ async def withdraw(  # noqa: PLR0917
         instruction = service.instructions(escrow.org).withdraw_dispute(_accounts(escrow), signer=key.pubkey())
         return _plan(escrow, _WITHDRAW, [instruction], [key])
 
-    says = "Only who raised the dispute, or that side's operator, may withdraw it."
+    says = "Only the party that raised the dispute, or that side's operator, may withdraw it."
     explain = partial(_unauthorised, service, AuthenticationError("insufficient_permissions", says))
     return await _Step(service, principal, claim, OPEN, explain).take(found, plan)
 
@@ -225,7 +225,7 @@ async def withdraw(  # noqa: PLR0917
 async def resolve(
     service: Service, principal: Principal, claim: Claim, identifier: str, body: ResolveDispute
 ) -> Escrow:
-    """Divide a disputed escrow as the arbiter decides, whose key signs.
+    """Divide a disputed escrow by the arbiter's decision. The arbiter's key signs.
 
     Raises ``escrow_not_disputed``, ``escrow_already_settled``, ``invalid_amount`` and ``authority_offline``.
     """
@@ -247,13 +247,13 @@ async def resolve(
         )
         return replace(_plan(escrow, _RESOLVE, [instruction], [arbiter]), entry=entry)
 
-    offline = UnavailableError("authority_offline", "The escrow's arbiter is not this service's key.")
+    offline = UnavailableError("authority_offline", "This service does not have the key of the escrow's arbiter.")
     explain = partial(_unauthorised, service, offline)
     return await _Step(service, principal, claim, OPEN, explain).take(found, plan)
 
 
 def share_of(found: EscrowRecord, body: ResolveDispute) -> int:
-    """Return what a decision gives to the receiver; the rest goes back. Raises ``invalid_amount``."""
+    """Return the receiver's share under a decision. The rest is refunded. Raises ``invalid_amount``."""
     released = {"release": found.amount, "refund": 0}.get(body.decision, body.released_amount or 0)
     if body.decision == "split" and released >= found.amount:
         raise RequestError("invalid_amount", "releasedAmount: must be less than the escrow's amount.")
@@ -263,9 +263,9 @@ def share_of(found: EscrowRecord, body: ResolveDispute) -> int:
 async def _party(
     service: Service, principal: Principal, found: EscrowRecord, token: str | None, named: str | None = None
 ) -> _Party:
-    """Return who acts: the agent, or for a key of another role the wallet of the session token, else the operator.
+    """Return the acting party: the agent, or for other roles the wallet of the session token, else the operator.
 
-    Raises ``invalid_request`` for a wallet of neither side, ``session_token_invalid`` and ``session_token_expired``.
+    Raises ``invalid_request`` for a wallet on neither side, ``session_token_invalid`` and ``session_token_expired``.
     """
     if named not in (None, found.wallet_id, found.to_wallet):
         raise RequestError("invalid_request", "walletId: must be the paying or the receiving wallet.")
@@ -283,7 +283,7 @@ async def _party(
 
 
 def _unauthorised(service: Service, error: ApiError, failure: Failure) -> ApiError | None:
-    """Return the error if the program refused the signer."""
+    """Return the error if the program refused the signer, else None."""
     return error if error_name(service.codec, failure) == "Unauthorized" else None
 
 
