@@ -1,1 +1,1 @@
-"""Payments, simulated or made, and the shared flow of money that leaves a wallet."""
+"""Payments and their simulation, and the shared code for all money that leaves a wallet."""

@@ -1,4 +1,4 @@
-"""Events of payments that the service itself adds to the feed; the projection adds those of the chain."""
+"""Feed events of payments that the service itself appends. The projection appends the on-chain ones."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Simulated payments: the verdict of every rule on a payment that is not made."""
+"""Simulated payments: the verdict of every rule on a payment that is not sent."""
 
 from typing import Any
 
@@ -31,13 +31,13 @@ Verdict = dict[str, Any]
 
 
 async def simulate(service: Service, principal: Principal, body: SimulatePayment, token: str | None) -> Simulation:
-    """Ask the program for the verdict of every rule on a payment; nothing is recorded."""
+    """Ask the program for the verdict of every rule on a payment. Nothing is recorded."""
     payer = await wallets.find(service, principal.org, body.wallet_id)
     session = session_key(principal, token, payer, service.clock) if token is not None else None
     if payer.archived:
         raise BusinessError("wallet_archived")
     payee = await resolve(service, principal.org, body.to)
-    # An operator's key co-signs what the session signs; an agent needs an approval instead.
+    # With an operator's key, the operator co-signs the session's payment. An agent needs an approval instead.
     co_signed = session is not None
     if principal.role == "agent":
         co_signed = await approvals.find_usable(service, Expense(payer, payee, body.amount)) is not None
@@ -64,7 +64,7 @@ async def verdict_on(
 ) -> Verdict:
     """Return the program's `PaymentCheck` of an expense, as if the ``outstanding`` amount and number had been paid.
 
-    Raises the API's error if the program does not judge it.
+    Raises the API's error if the program gives no verdict.
     """
     payer = expense.wallet
     org, vault = Pubkey.from_string(payer.org), Pubkey.from_string(payer.vault)
@@ -87,22 +87,22 @@ async def verdict_on(
     try:
         verdict: Verdict = service.codec.decode_return("PaymentCheck", simulated.return_data)
     except CodecError as error:
-        raise ChainUnavailable("the node's verdict is not the program's") from error
+        raise ChainUnavailable("the node's verdict cannot be decoded") from error
     return verdict
 
 
 async def broken_rule(service: Service, expense: Expense, verdict: Verdict) -> dict[str, str] | None:
-    """Return the violation of the first broken rule in a verdict, None without one; co-signing is left out."""
+    """Return the violation of the first broken rule in a verdict, or None. Ignores the rule about co-signing."""
     policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
     for rule in (rule_verdict(one, policy, expense.payee.owner) for one in verdict["rules"]):
-        # Only the simulation of the payment itself shows whether the operator has approved it.
+        # Only a simulation of the payment itself shows the operator's approval.
         if not rule.passed and rule.rule != "require_co_sign" and rule.limit is not None and rule.attempted is not None:
             return {"rule": rule.rule, "limit": rule.limit, "attempted": rule.attempted}
     return None
 
 
 def rule_verdict(verdict: dict[str, int | None], policy: PolicyRecord, recipient: Pubkey) -> RuleVerdict:
-    """Return one rule's verdict as the API shows it."""
+    """Return one rule's verdict in the API's form."""
     name, is_set = RULES[int(verdict["rule"] or 0)], bool(verdict["set"])
     limit, attempted, headroom = (int(verdict[key] or 0) for key in ("limit", "attempted", "headroom"))
     return RuleVerdict(

@@ -20,12 +20,12 @@ from app.submission.plan import Hook, Plan, PlanType
 
 @dataclass(slots=True, kw_only=True)
 class ExpenseRequest(Expense):
-    """An expense, the ``kind`` of its transaction, who asks for it, and what refused simulations have shown it to need.
+    """An expense, the ``kind`` of its transaction, its requester, and the needs that refused simulations have shown.
 
-    Without a ``session`` the operator signs. Added on demand: a token account for the payee, the operator's
-    co-signature, or its approval. ``sought_account`` is set once the payee's token account has been looked for.
-    ``unusable`` are addresses of approvals that the chain has refused. ``gone`` tells whether the client has closed its
-    connection.
+    Without a ``session``, the operator signs. These are added if needed: a token account for the payee, the operator's
+    co-signature, or the operator's approval. ``sought_account`` is True after a search for the payee's token account.
+    ``unusable`` holds the addresses of approvals that the chain has refused. ``gone`` returns True if the client has
+    closed its connection.
     """
 
     kind: PlanType
@@ -33,16 +33,16 @@ class ExpenseRequest(Expense):
     principal: Principal
     session: Keypair | None
     gone: Callable[[], Awaitable[bool]]
-    #: Whether others send it, and so nothing may stand beside it: no second signature, no new token account.
+    #: True if a third party sends it. It then contains nothing else: no second signature, no new token account.
     issued: bool = False
-    #: The request pays also a payee without a known owner.
+    #: True if the request also permits a payee without a known owner.
     allows_unverified: bool = False
-    #: Refuses the expense once the policy allows it.
+    #: Error to raise once the policy has allowed the expense.
     refusal: ApiError | None = None
-    #: Asked under the wallet's lock before anything is signed; raises what refuses the expense.
+    #: Check made under the wallet's lock before anything is signed. Raises the error that refuses the expense.
     first: Callable[["ExpenseRequest", Claim], Awaitable[None]] | None = None
     reference: bytes = field(default_factory=new_reference)
-    #: The signer's address; to derive it from the key takes long.
+    #: The signer's address. Deriving it from the key is slow.
     signer: Pubkey = field(init=False)
     opens_account: bool = False
     sought_account: bool = False
@@ -58,11 +58,11 @@ class ExpenseRequest(Expense):
 
     @property
     def policy_triggered(self) -> bool:
-        """Whether the policy made the service ask the operator."""
+        """True if the policy made the operator's consent necessary."""
         return self.co_signed or self.approval is not None
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that the instructions for a payment and for an escrow share."""
+        """Return the arguments that the payment and escrow instructions share."""
         policy, approval, addresses = self.wallet.policy, self.approval, self.service.addresses
         org = Pubkey.from_string(self.wallet.org)
         consulted = policy.rules.blocked_categories or policy.rules.restricted
@@ -89,7 +89,7 @@ class ExpenseRequest(Expense):
         event_inner: int = EVENT_INNER_INDEX,
         fee_payer: Pubkey | None = None,
     ) -> Plan:
-        """Return the plan of the transaction that spends; with a ``fee_payer``, that one sends it."""
+        """Return the plan of the transaction that spends. A ``fee_payer``, if given, sends it."""
         operator = self.service.signers.operator
         first = self.session or operator
         beside = self.session is not None and (self.co_signed or self.purpose == "allowance")

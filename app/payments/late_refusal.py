@@ -1,4 +1,4 @@
-"""The error for money that was refused when it landed, although the simulation had let it pass."""
+"""The error of a late refusal: the simulation allowed the transaction, but it failed when it landed."""
 
 from app.core.errors import ApiError, PolicyViolationError
 from app.policies import service as policies

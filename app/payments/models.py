@@ -1,4 +1,4 @@
-"""Payments as requests and answers."""
+"""Request and response bodies of payments."""
 
 from typing import Literal
 
@@ -25,7 +25,7 @@ class CreatePayment(PayFromWallet):
 
 
 class SimulatePayment(Body):
-    """Body of a payment to simulate: the payment's own.
+    """Body of a simulated payment, with the same fields as a payment.
 
     `memo`, `allowUnverifiedRecipient`, `idempotencyKey` and `afterRestore` have no effect.
     """
@@ -47,7 +47,7 @@ class QuickPayment(Payment):
 
 
 class RuleVerdict(ResponseBody):
-    """The verdict of one rule. Money is a decimal string; counts and codes are their digits."""
+    """The verdict of one rule. Money is a decimal string; counts and codes are strings of digits."""
 
     rule: str
     set: bool
@@ -59,7 +59,7 @@ class RuleVerdict(ResponseBody):
 
 
 class Simulation(ResponseBody):
-    """The verdict of every rule on a payment that is not made, and warnings about its recipient."""
+    """The verdict of every rule on a payment that is not sent, and warnings about its recipient."""
 
     wallet_id: WalletId
     recipient: str

@@ -1,4 +1,4 @@
-"""Refusals of expenses by the policy, which are recorded, and of payees without a known owner."""
+"""Refusals of expenses: by the policy, which are recorded, and of payees without a known owner."""
 
 from sqlalchemy import Connection
 
@@ -17,14 +17,14 @@ from app.submission.claim import Claim
 from app.submission.program_errors import invalid_recipient
 
 CO_SIGN = "require_co_sign"
-"""The rule that an operator's signature or approval satisfies."""
-#: What an operator's request without a session lacks; with one, the service adds the operator's signature by itself.
+"""Rule that an operator's signature or approval satisfies."""
+#: Remedy for an operator's request without a session. With a session, the service adds the operator's signature itself.
 _NO_SESSION = (
-    "Above this amount the wallet's session must sign as well as the operator, and the request has no session token. "
+    "Above this amount the wallet's session must sign as well as the operator, but the request has no session token. "
     "Repeat it with the wallet's token in the header Session-Token: the operator then co-signs. "
     "`POST /v1/wallets/{wallet_id}/rotate-token` issues a token."
 )
-_ASKED = "Above this amount an operator must approve. Once the approval is given, send the same request again."
+_ASKED = "Above this amount an operator must approve. Send the same request again after the approval."
 _NO_SESSION_TO_APPROVE = (
     "Above this amount the wallet's session must sign as well, and an operator must approve the allowance. Repeat the "
     "request with the wallet's token in the header Session-Token: that requests the approval."
@@ -34,9 +34,9 @@ NO_ACCOUNT = "The recipient has no USDC account, and none can be opened next to 
 
 
 async def unverified_refusal(expense: ExpenseRequest) -> BusinessError | None:
-    """Return the refusal of a payee without a known owner; None for others, and if the request may pay it.
+    """Return the refusal of a payee without a known owner, or None if the owner is known or the request may pay it.
 
-    The request of an agent may if the wallet's policy lists the address as well.
+    An agent's request may pay such a payee only if the wallet's policy also lists the address.
     """
     service, payer, owner = expense.service, expense.wallet, expense.payee.owner
     if (warning := (await unverified_recipients(service, [owner])).get(owner)) is None:
@@ -49,10 +49,11 @@ async def unverified_refusal(expense: ExpenseRequest) -> BusinessError | None:
 
 
 async def require_account(expense: ExpenseRequest, claim: Claim, field: str, reason: str) -> None:
-    """Require a token account of the payee where none can be opened.
+    """Require the payee's token account if none can be opened.
 
-    Raises ``recipient_unverified`` for a payee without a known owner, but ``policy_violation`` first, which the program
-    does not reach. Otherwise raises ``invalid_recipient`` with the ``reason``.
+    Raises ``recipient_unverified`` for a payee without a known owner, or ``policy_violation`` if the policy refuses the
+    expense too. The policy is checked here because the expense is never simulated. Otherwise raises
+    ``invalid_recipient`` with the ``reason``.
     """
     service, owner = expense.service, expense.payee.owner
     if await service.chain.token_balance(service.addresses.token_account(owner)) is not None:
@@ -66,8 +67,8 @@ async def require_account(expense: ExpenseRequest, claim: Claim, field: str, rea
 async def record_refusal(expense: ExpenseRequest, claim: Claim, found: dict[str, str]) -> ApiError:
     """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error.
 
-    Raises ``idempotency_in_progress`` if the same request was carried out on another node meanwhile: it may be what the
-    policy counts.
+    Raises ``idempotency_in_progress`` if another node has carried out the same request. The policy may have counted
+    that very expense.
     """
     await claim.require_free()
     service, wallet = expense.service, expense.wallet

@@ -1,4 +1,4 @@
-"""Payments: made, simulated and read."""
+"""Operations that send, simulate and read payments."""
 
 from starlette.routing import Route
 
@@ -25,8 +25,8 @@ from app.transactions.models import Payment, Transaction
 async def create_payment(call: Call, body: CreatePayment) -> Payment:
     """Send a payment.
 
-    The program first judges it against the wallet's policy; a refused payment is answered with 402 and never sent.
-    Answers once the chain has confirmed the payment, or with the status `pending` when that takes too long.
+    The program first judges it against the wallet's policy. A refused payment gets a 402 response and is never sent.
+    Responds once the chain has confirmed the payment, or with the status `pending` if that takes too long.
     """
     return await payments.pay(
         call.service,
@@ -75,8 +75,8 @@ async def pay_from_wallet(call: Call, body: PayFromWallet) -> QuickPayment:
 async def simulate_payment(call: Call, body: SimulatePayment) -> Simulation:
     """Simulate a payment.
 
-    Asks the program for the verdict of every rule: its limit, what was attempted, what is left and when the same
-    payment would pass. Nothing is recorded.
+    Asks the program for the verdict of every rule: its limit, the attempted value, the headroom, and the time when the
+    same payment would pass. Nothing is recorded.
     """
     return await simulate(call.service, call.principal, body, call.session_token)
 

@@ -1,4 +1,4 @@
-"""Sends money out of a wallet, as a payment or into an escrow, in the form that the wallet's policy asks for."""
+"""Sends money out of a wallet, as a payment, escrow or allowance, in the form that the wallet's policy requires."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ from app.submission.program_errors import (
 from app.wallets import service as wallets
 from app.wallets.freezing import BY_EXPIRY
 
-#: The program's errors for a destination that cannot be paid.
+#: Program errors for a destination that cannot be paid.
 _UNUSABLE_DESTINATIONS = frozenset({"WrongMint", "NotATokenAccount", "UnusableTokenAccount"})
-#: The field of a request that names who is paid.
+#: Field of a request that names the payee.
 _RECIPIENT_FIELDS: Mapping[Purpose, str] = {"payment": "to", "escrow": "toWallet", "allowance": "destination"}
-#: Errors that mean the read models lag behind the chain; `InvalidSeeds`: the next escrow has another address.
+#: Errors that show that the read models lag behind the chain. `InvalidSeeds`: the next escrow has another address.
 _STALE = frozenset(
     {
         "WrongPolicy",
@@ -49,7 +49,7 @@ _STALE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _SimulationRefusal:
-    """A refused simulation: the name of the program's or the runtime's error, and the rule if one was broken."""
+    """A refused simulation: the name of the program's or the runtime's error, and the broken rule, if any."""
 
     error: SimulationFailedError
     name: str | None
@@ -64,12 +64,12 @@ class _SimulationRefusal:
         return cls(error, name, rule_of(service.codec, error))
 
     def rejects_session(self, expense: ExpenseRequest) -> bool:
-        """Whether the chain does not know the session, or no longer."""
+        """Return True if the chain does not know the session, or does not know it any more."""
         return self.name == "Unauthorized" and expense.session is not None
 
 
 async def _refresh(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
-    """Read the wallet again, once, if it was changed past this service or a moment ago."""
+    """Read the wallet again, once, because it was changed without this service or a moment ago."""
     if expense.refreshed or refusal.name not in _STALE:
         return False
     expense.wallet = await _caught_up(expense.service, expense.wallet)
@@ -78,7 +78,7 @@ async def _refresh(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool
 
 
 async def _drop_approval(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
-    """Leave out an approval that turns out to be unusable."""
+    """Drop an approval that turned out to be unusable."""
     if expense.approval is None or not approvals.is_unusable(expense.service, refusal.error):
         return False
     expense.unusable.add(expense.approval.address)
@@ -87,10 +87,10 @@ async def _drop_approval(expense: ExpenseRequest, refusal: _SimulationRefusal) -
 
 
 async def _ask_operator(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
-    """Add the operator's co-signature or, for an agent, the operator's approval if there is one."""
+    """Add the operator's co-signature, or for an agent the operator's approval if one exists."""
     if refusal.rule != CO_SIGN or expense.session is None or expense.policy_triggered:
         return False
-    # The operator signs every allowance, so that is no consent to one above the threshold.
+    # The operator signs every allowance anyway, so that signature is no consent to one above the threshold.
     if expense.principal.role == "agent" or expense.issued or expense.purpose == "allowance":
         expense.approval = await approvals.find_usable(expense.service, expense, unusable=expense.unusable)
     else:
@@ -101,7 +101,7 @@ async def _ask_operator(expense: ExpenseRequest, refusal: _SimulationRefusal) ->
 async def _open_account(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
     """Open a token account for the payee of a payment if it has none and nothing else explains the refusal.
 
-    One that exists may have been opened since the simulation, by another payment to the same payee.
+    An account may exist by now, because another payment to the same payee has opened it since the simulation.
     """
     explained = refusal.rule is not None or is_known(refusal.name) or refusal.rejects_session(expense)
     if expense.purpose != "payment" or expense.issued or expense.sought_account or explained:
@@ -112,22 +112,22 @@ async def _open_account(expense: ExpenseRequest, refusal: _SimulationRefusal) ->
     return True
 
 
-#: What may change a refusal: each is tried in this order until one applies, before the refusal counts.
+#: Repairs that may turn a refusal around. They are tried in this order until one applies; else the refusal counts.
 _REPAIRS = (_refresh, _drop_approval, _ask_operator, _open_account)
 
 
 async def submit_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
     """Simulate, send and wait for the outcome.
 
-    The plain form comes first; what a refused simulation shows to be missing is added. Raises ``policy_violation`` when
-    the policy refuses: nothing was sent, and the refusal is on record. Raises ``rate_limited`` when too many already
-    wait.
+    The plain form comes first, and refused simulations show which parts to add. Raises ``policy_violation`` if the
+    policy refuses. In that case nothing was sent, and the refusal is recorded. Raises ``rate_limited`` if too many are
+    waiting.
     """
     return await expense.service.submitter.wait(await send_expense(expense, claim, plan_of), claim)
 
 
 async def send_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
-    """Do as ``submit_expense`` without waiting for the outcome: if others send it, it may take them a while."""
+    """Like ``submit_expense``, without waiting for the outcome: a third party may take a while to send the payment."""
     service, most = expense.service, expense.service.settings.max_waiting_payments
     async with service.locks.hold(LockScope.WALLET_SENDING, expense.wallet.wallet_id, most_waiting=most):
         if expense.first is not None:
@@ -138,7 +138,7 @@ async def send_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callable[
 async def _send(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
     while True:
         if await expense.gone():
-            # Nobody reads this, and whoever gave up does not expect the payment.
+            # The client does not see this error. It has given up and expects no payment.
             raise BusinessError("transaction_failed", "The client closed the connection. Nothing was sent.")
         try:
             return await expense.service.submitter.send(plan_of(expense), claim)
@@ -152,7 +152,7 @@ async def _send(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[Expens
 
 
 async def _error(expense: ExpenseRequest, claim: Claim, refusal: _SimulationRefusal) -> ApiError:
-    """Return the error for a refusal that cannot be repaired."""
+    """Return the error for a refusal that no repair applies to."""
     service = expense.service
     if refusal.rule is not None:
         policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
@@ -167,7 +167,7 @@ async def _error(expense: ExpenseRequest, claim: Claim, refusal: _SimulationRefu
     if refusal.name == "WalletFrozen" and await _has_expired(service, expense.wallet):
         return BusinessError("wallet_frozen", EXPIRED)
     if expense.purpose == "allowance" and refusal.name in _UNUSABLE_DESTINATIONS:
-        raise invalid_recipient("destination", "The token account is frozen, or not one for USDC.")
+        raise invalid_recipient("destination", "The token account is frozen or is not a USDC account.")
     if expense.issued and fee_payer_lacks_funds(refusal.error):
         return BusinessError("x402_resource_unavailable", "The resource's facilitator has no SOL to settle a payment.")
     if expense.issued and not is_known(refusal.name):
@@ -176,13 +176,13 @@ async def _error(expense: ExpenseRequest, claim: Claim, refusal: _SimulationRefu
 
 
 async def _caught_up(service: Service, wallet: WalletRecord) -> WalletRecord:
-    """Return a wallet as the chain has it now."""
+    """Return a wallet in its current on-chain state."""
     await service.catch_up()
     return await wallets.find(service, wallet.org, wallet.wallet_id)
 
 
 async def _has_expired(service: Service, frozen: WalletRecord) -> bool:
-    """Whether a frozen wallet's policy has expired; such a freeze is lifted in another way."""
+    """Return True if a frozen wallet's policy has expired. Such a freeze is lifted in a different way."""
     found = await wallets.find(service, frozen.org, frozen.wallet_id)
     if not found.frozen:
         found = await _caught_up(service, frozen)

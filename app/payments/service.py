@@ -1,4 +1,4 @@
-"""Payments: resolved, judged by the program in a simulation, then stored, sent and confirmed."""
+"""Payments: resolve the payee, let the program judge a simulation, then store, send and confirm."""
 
 from collections.abc import Awaitable, Callable
 
@@ -37,11 +37,11 @@ async def pay(
     token: str | None,
     gone: Callable[[], Awaitable[bool]],
 ) -> Payment:
-    """Make a payment and answer once it is confirmed, or as `pending` when that takes too long.
+    """Make a payment. Returns once it is confirmed, or as `pending` if that takes too long.
 
-    Raises ``policy_violation`` when the policy refuses: nothing was sent, and the refusal is on record.
+    Raises ``policy_violation`` if the policy refuses. In that case nothing was sent, and the refusal is recorded.
     """
-    # First what an earlier run sent: nothing about the wallet can refuse a payment that is under way.
+    # Look first for a payment sent by an earlier run: once it is under way, the wallet's state cannot refuse it.
     outcome = await service.submitter.resume(claim)
     if outcome is None:
         payer = await wallets.find(service, principal.org, wallet_id)
@@ -66,9 +66,9 @@ async def pay(
         outcome = await submit_expense(expense, claim, _plan)
         if outcome.status == "failed":
             raise await late_refusal(service, payer, outcome)
-    # A repetition is told what became of it.
+    # A replay reports the final outcome.
     claim.open_ended = outcome.status == "pending"
-    # The same as the row of the read models, which is not read again for every payment.
+    # Equal to the row of the read models. Built here to save reading that row for every payment.
     attempt, slot = outcome.attempt, outcome.slot if outcome.confirmed else None
     return Payment.of(attempt, status=outcome.status, on_chain_slot=slot, timestamp=attempt.created_at)
 

@@ -1,4 +1,4 @@
-"""Token accounts for recipients that have none: the service pays for them, up to a daily number per wallet."""
+"""Token accounts for recipients that have none. The service pays for them, up to a daily number per wallet."""
 
 import json
 
@@ -27,10 +27,10 @@ _NOT_OWNERS = frozenset(
 
 
 async def lacks_token_account(service: Service, wallet_id: str, owner: Pubkey) -> bool:
-    """Whether ``owner`` has no token account, so that the service must open one.
+    """Return True if ``owner`` has no token account, so that the service must open one.
 
-    Raises ``invalid_recipient`` for an address that cannot own one (a token account, a mint, a program), and when the
-    wallet has used up its number for 24 hours.
+    Raises ``invalid_recipient`` for an address that cannot own one (a token account, a mint, a program), and if the
+    wallet has reached its limit for 24 hours.
     """
     tokens, account = await service.chain.accounts([service.addresses.token_account(owner), owner])
     if tokens is not None:
@@ -47,7 +47,7 @@ async def lacks_token_account(service: Service, wallet_id: str, owner: Pubkey) -
 
 
 def count_opening(conn: Connection, wallet_id: str) -> None:
-    """Count an opened account, in the database transaction that stores the attempt."""
+    """Count an opened account. Call it in the database transaction that stores the attempt."""
     put_value(conn, _name(wallet_id), json.dumps([*_opened(conn, wallet_id), now_ms()]))
 
 
