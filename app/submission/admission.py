@@ -27,7 +27,7 @@ class Admission:
     async def enter(self, service: Service, org: str) -> AsyncIterator[None]:
         """Wait until the organisation's job may run. Raises ``rate_limited`` when too many wait.
 
-        Each organisation has one job in the queue, so a job waits for at most one of every other organisation.
+        Each organisation has one job in the queue, so a job waits for at most one job of every other organisation.
         """
         if self.waiting[org] >= self._limit:
             raise RequestError("rate_limited", self._refusal, headers={"Retry-After": _RETRY_AFTER})

@@ -1,9 +1,9 @@
-"""The brake: from the moment a freeze, a pause or a revocation is asked for, nothing that it forbids is sent any more.
+"""Brakes stop payments locally while a freeze, pause or token rotation is still on its way to the chain.
 
-The chain's own refusal comes later, and payments that already wait would be sent before it. So whoever asks engages a
-brake, which holds in memory at once and as a row over restarts. It is asked in the database transaction that stores an
-attempt, and again immediately before the first send. What was stored and never sent is recorded as failed; what may
-have been sent is not sent again.
+Without them, queued payments would be sent before the chain starts to refuse. A request engages its brake in memory
+immediately, and stores it as a row that survives restarts. Brakes are checked twice: in the database transaction that
+stores an attempt, and again just before its first send. Attempts that were stored but never sent are recorded as
+failed. Attempts that may have been sent are not resent.
 """
 
 import asyncio
@@ -37,24 +37,24 @@ from app.submission.plan import PlanType
 
 _log = structlog.get_logger(__name__)
 
-#: The error of what a brake stops: also the `error` of an attempt that was stored and never sent.
+#: Error of a transaction stopped by each kind of brake. Stored but unsent attempts get its code as their `error`.
 STOPPED: dict[str, tuple[type[ApiError], str]] = {
     "freeze": (BusinessError, "wallet_frozen"),
     "pause": (BusinessError, "org_paused"),
     "session": (AuthenticationError, "session_token_invalid"),
 }
-#: What the audit log calls the request for a brake; a session's is recorded with the rotation that it serves.
+#: Audit action of the request for each kind of brake. A session brake is recorded with its token rotation instead.
 _ASKED: Mapping[str, Action] = {"freeze": "wallet.freeze", "pause": "organization.pause"}
-#: Seconds in which a brake's row must be stored before the chain is asked all the same.
+#: Seconds to wait for a brake's row before proceeding without it.
 SHOWN = 1.0
-_LATER = "A freeze or pause was asked for and is not finished. Repeat the request once it is."
+_LATER = "An earlier freeze or pause is still being enforced. Repeat the request once it is finished."
 
 
 @dataclass(slots=True, eq=False)
 class EngagedBrake:
-    """A brake that is engaged, and how many requests are putting it into force on the chain.
+    """An engaged brake and the number of requests that are enforcing it on the chain.
 
-    Without its row, which a full disk prevents, it ends with the process.
+    If its row cannot be stored, for example because the disk is full, the brake lasts only until the process ends.
     """
 
     row: BrakeRow
@@ -64,20 +64,20 @@ class EngagedBrake:
 
     @property
     def wallet_id(self) -> str | None:
-        """The wallet; None if the brake is on the whole organisation."""
+        """The wallet; None if the brake applies to the whole organisation."""
         return None if self.row.scope == self.row.org else self.row.scope
 
     async def is_stored(self, patience: float) -> bool:
-        """Whether the row is stored; waits at most so many seconds while it is being written."""
+        """Return True if the row is stored. Wait up to `patience` seconds for a write in progress."""
         if not self.stored and self.writing:
             await asyncio.wait(self.writing, timeout=patience)
         return self.stored
 
 
 class Brakes:
-    """The brakes that are engaged: in memory, and as rows. ``types`` are the types of all plans.
+    """The engaged brakes, in memory and as rows. ``types`` are the types of all plans.
 
-    Whoever asks is recorded in the audit log with the row, or by ``recorder`` once the database can be written again.
+    The audit log records the actor together with the row, or later through ``recorder`` if that write fails.
     """
 
     def __init__(self, db: Database, types: Iterable[PlanType], recorder: Recorder) -> None:
@@ -89,7 +89,7 @@ class Brakes:
         self._types = {kind: [*spending, *(one.name for one in types if one.lifts == kind)] for kind in STOPPED}
 
     async def load(self) -> None:
-        """Engage what an earlier process left engaged; a session's brake ended with the rotation that it served."""
+        """Re-engage an earlier process's brakes. Delete session brakes, which ended with their rotation."""
         if self._db.node:
             await self.take_over_orphans()
             return
@@ -105,7 +105,7 @@ class Brakes:
             self._holds[row.scope, row.kind] = EngagedBrake(row, stored=True)
 
     async def take_over_orphans(self) -> None:
-        """Take over the brakes of dead nodes, as ``load`` does after a restart; others may do so at the same time."""
+        """Take over the brakes of dead nodes, like ``load`` after a restart. Safe to run on several nodes at once."""
         node = self._db.node
 
         def take(conn: Connection) -> list[BrakeRow]:
@@ -122,7 +122,7 @@ class Brakes:
                 self._holds.setdefault((row.scope, row.kind), EngagedBrake(row, stored=True))
 
     def engage(self, by: Principal, wallet_id: str | None, kind: BrakeKind) -> EngagedBrake:
-        """Engage a brake for a request, at once; the row is written meanwhile, and memory holds if it cannot be."""
+        """Engage a brake for a request at once. Its row is written in the background; until then, memory holds it."""
         org = by.org
         scope = wallet_id or org
         hold = self._holds.get((scope, kind))
@@ -138,21 +138,21 @@ class Brakes:
         return hold
 
     async def show(self, hold: EngagedBrake) -> None:
-        """Let other nodes see a brake before the chain is looked at; without a database, they cannot store anything."""
+        """Publish a brake to other nodes before reading the chain. Without a database, they cannot store payments."""
         if self._db.node:
             await hold.is_stored(SHOWN)
 
     def is_engaged(self, scope: str, kind: BrakeKind) -> bool:
-        """Whether such a brake on a wallet or an organisation is engaged in this process."""
+        """Return True if a brake of this kind is engaged in this process on the wallet or organisation."""
         return (scope, kind) in self._holds
 
     async def release(self, hold: EngagedBrake) -> None:
-        """End a request's brake: the chain refuses by itself now, or refused the brake."""
+        """Release a request's brake, because the chain now enforces it or has refused it."""
         hold.requests -= 1
         await self.lift(hold)
 
     def leave(self, hold: EngagedBrake) -> None:
-        """End a request whose brake stays engaged, because the chain has not confirmed it."""
+        """Detach a request from its brake, which stays engaged because the chain has not confirmed it."""
         hold.requests -= 1
 
     async def lift(self, hold: EngagedBrake) -> None:
@@ -174,30 +174,30 @@ class Brakes:
             del self._holds[row.scope, row.kind]
 
     def without_request(self) -> list[EngagedBrake]:
-        """Return the brakes that no request is putting into force."""
+        """Return the engaged brakes without a request that is enforcing them."""
         return [hold for hold in self._holds.values() if not hold.requests]
 
     def stops(self, kind: PlanType, org: str, wallet_id: str | None, *, attested: bool) -> BrakeKind | None:
-        """Return the kind of the brake in memory that stops such a transaction, if one does."""
+        """Return the kind of the in-memory brake that stops such a transaction, or None."""
         return _stopping(self._holds, kind, org, wallet_id, attested=attested) if self._holds else None
 
     def check(self, kind: PlanType, org: str, wallet_id: str | None, *, attested: bool) -> None:
-        """Raise the error of the brake in memory that stops such a transaction, if one does."""
+        """Raise the error of the in-memory brake that stops such a transaction, if there is one."""
         found = self.stops(kind, org, wallet_id, attested=attested)
         if found is not None:
             raise stopped_error(kind, found)
 
     async def check_all_nodes(self, kind: PlanType, org: str, wallet_id: str | None) -> None:
-        """Raise as ``check`` does, also for brakes that other nodes have engaged."""
+        """Like ``check``, but include the brakes that other nodes have engaged."""
         if self._db.node:
             await self._db.look_up(lambda conn: self.check_rows(conn, kind, org, wallet_id, attested=False))
         self.check(kind, org, wallet_id, attested=False)
 
     async def blocking_kind(self, kind: PlanType, attempt: Attempt) -> BrakeKind | None:
-        """Return the kind of the brake that stops a stored attempt, asked right before it is sent."""
+        """Return the kind of the brake that stops a stored attempt, or None. Call this right before sending it."""
         row = None
         if self._db.node and (kind.braked or kind.lifts is not None):
-            # Whoever engages one marks, in the same transaction, what is stored by then.
+            # The transaction that stores a brake also marks the attempts stored before it.
             row = await self._db.look_up(lambda conn: stopped_by(conn, attempt.tx_id))
         attested = attempt.attestation_hash is not None
         found = self.stops(kind, attempt.org, attempt.wallet_id, attested=attested)
@@ -213,9 +213,9 @@ class Brakes:
         attested: bool,
         asked_by: Actor | None = None,
     ) -> None:
-        """Raise as ``check`` does, also for the rows: another process may have engaged it.
+        """Like ``check``, but also read the stored rows, because another process may have engaged a brake.
 
-        Raises ``authentication_failed`` if the key of ``asked_by`` was revoked since the request came in.
+        Raises ``authentication_failed`` if the API key of ``asked_by`` was revoked after the request was authenticated.
         """
         if not kind.braked and kind.lifts is None:
             return
@@ -247,7 +247,7 @@ class Brakes:
 
         try:
             await self._db.write(put_and_record)
-        except Exception as error:  # noqa: BLE001 - whatever the log's fault is, the brake is stored without it
+        except Exception as error:  # noqa: BLE001 - if its audit entry fails, store the brake without it
             _log.warning("brake_not_recorded", scope=hold.row.scope, kind=hold.row.kind, error=str(error))
             if entry is not None:
                 self._recorder.later(entry)

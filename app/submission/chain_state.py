@@ -17,21 +17,21 @@ from idl.codec import CodecError
 
 _Open = TypeVar("_Open", OpenEscrow, OpenAllowance)
 
-_GAP = "Its events are not all read from the chain. The service reads them again; repeat the request a little later."
+_GAP = "Some of its events have not been read from the chain yet. The service is reading them again. Retry shortly."
 _PAUSES = (0.1, 0.2, 0.4, 0.8)
-"""Seconds between the looks for events that may just be arriving, perhaps not in their order."""
-_STALE = "The chain's node does not show what the service has seen there."
+"""Seconds between checks for events that may still be arriving, possibly out of order."""
+_STALE = "The Solana node is stale: it lacks on-chain state that the service has already seen. Retry shortly."
 
 
 def stale_node_error() -> UnavailableError:
-    """Return the error for an account that a node shows as it no longer is, or not at all: it lags, or lies."""
+    """Return the error for a known account that a node lacks or shows in an old state: the node is stale, or lies."""
     return UnavailableError("chain_unavailable", _STALE)
 
 
 async def require_no_gap(service: Service, account: str) -> None:
     """Bring everything on the chain into the read models.
 
-    Raises ``chain_unavailable`` while this vault or organisation has a gap, so that its shown state may be old.
+    Raises ``chain_unavailable`` while this vault or organisation has a gap, because its read model may be outdated.
     """
     for pause in (*_PAUSES, None):
         if await service.indexer.holds_all(account, 0):
@@ -43,7 +43,7 @@ async def require_no_gap(service: Service, account: str) -> None:
 
 
 async def account_state(service: Service, address: str, name: str, *, sequence: int) -> dict[str, Any] | None:
-    """Return an account of the program as of its event `sequence` or later; None if the node shows no such."""
+    """Return a program account as of its event number `sequence` or later; None if the node shows no such state."""
     account = await service.chain.account(Pubkey.from_string(address))
     try:
         state = None if account is None else service.codec.decode_account(account.data)
@@ -53,10 +53,10 @@ async def account_state(service: Service, address: str, name: str, *, sequence: 
 
 
 async def unverified_recipients(service: Service, addresses: Iterable[Pubkey]) -> dict[Pubkey, str]:
-    """Return the addresses without a known owner, each with a warning: off the curve, no account, no token account.
+    """Return a warning for each address without a known owner: off the curve, no account, no token account.
 
-    Asks the chain only about addresses off the curve. Raises ``chain_unavailable`` if the node does not show a vault
-    that the service has seen.
+    Reads only addresses off the curve from the chain. Raises ``chain_unavailable`` if the node lacks a vault that the
+    service has already seen.
     """
     doubtful = [one for one in addresses if not one.is_on_curve()]
     wanted = [one for owner in doubtful for one in (owner, service.addresses.token_account(owner))]
@@ -69,7 +69,7 @@ async def unverified_recipients(service: Service, addresses: Iterable[Pubkey]) -
 
 
 async def known_account(service: Service, address: str | Pubkey) -> dict[str, Any]:
-    """Return the state of an account that the service has seen. Raises ``chain_unavailable`` if the node has none."""
+    """Return the state of an account known to exist. Raises ``chain_unavailable`` if the node lacks it."""
     account = await service.chain.account(Pubkey.from_string(address) if isinstance(address, str) else address)
     if account is None:
         raise stale_node_error()
@@ -79,27 +79,28 @@ async def known_account(service: Service, address: str | Pubkey) -> dict[str, An
 async def pending_or_missing(
     service: Service, org: str, kind: str, where: Callable[[Attempt], bool], otherwise: ApiError
 ) -> ApiError:
-    """Return ``chain_unavailable`` while a creation of this type, selected by ``where``, is pending, else the error.
+    """Return ``chain_unavailable`` while a creation of type ``kind`` is pending, and ``otherwise`` if none is.
 
-    A creation that was rolled back is pending again. A client that believed a 404 might repeat it.
+    ``where`` selects the creation. A creation that was rolled back is pending again, and a client that trusted a 404
+    might repeat it.
     """
     for attempt in await service.db.read(lambda conn: pending_changes(conn, org, {kind})):
         if where(attempt):
             return UnavailableError(
                 "chain_unavailable",
-                "Its creation was sent to the chain and is not confirmed yet. Repeat the request a little later.",
+                "Its creation was sent to the chain but is not confirmed yet. Retry shortly.",
                 fields={"tx_id": attempt.tx_id},
             )
     return otherwise
 
 
 async def with_budget(service: Service, charged: _Open) -> _Open:
-    """Return the escrow or allowance with its budget, which only its own account names: its vault may be in another.
+    """Return the escrow or allowance with its budget, read from its own account: its vault may have another by now.
 
-    One whose account is gone has been settled; the program says so.
+    If the account is gone, it was settled, and the program will refuse the instruction for that reason.
     """
     account = await service.chain.account(charged.address)
-    # Anybody may send lamports to the address of a settled one.
+    # Anyone can send lamports to the address after it was settled, which creates an empty account.
     if account is None or not account.data:
         return charged
     budget: Pubkey = account.decode(service.codec).data["charged"]["budget"]

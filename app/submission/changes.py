@@ -1,4 +1,4 @@
-"""Submits changes that are answered once the chain has confirmed them."""
+"""Submits changes, which are answered only once the chain has confirmed them."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -12,7 +12,7 @@ from app.submission.program_errors import business_error, require_confirmed
 
 
 async def earlier_outcome(service: Service, claim: Claim) -> Outcome | None:
-    """Return the confirmed outcome of an earlier run of the request, or None if the request starts anew.
+    """Return the confirmed outcome of an earlier run of the request, or None if the request may start over.
 
     Raises ``chain_unavailable`` while the outcome is unknown.
     """
@@ -25,12 +25,12 @@ async def earlier_outcome(service: Service, claim: Claim) -> Outcome | None:
 async def submit(
     service: Service, plan: Plan, claim: Claim, *, overtakes: bool = False, nonce_account: str | None = None
 ) -> Outcome:
-    """Submit a change and return its confirmed outcome; a wallet's payments wait meanwhile.
+    """Submit a change and return its confirmed outcome. The wallet's payments wait until then.
 
-    A change that ``overtakes`` does not wait for the payments that are being sent. ``nonce_account`` is the one to use
-    if the authority signs elsewhere: then this raises AwaitingSignatureError. Raises SimulationFailedError if the
-    simulation fails, and the API's error if the change failed, is not confirmed yet, or needs no signature that the
-    request wants.
+    A change that ``overtakes`` does not wait for payments that are being sent. If the authority signs offline, this
+    uses ``nonce_account``, or a free one, and raises AwaitingSignatureError. Raises SimulationFailedError if the
+    simulation fails, and the API's error if the change failed or is not confirmed yet, or if the request asks for an
+    offline signature that the change does not need.
     """
     if plan.authority is None:
         refuse_unneeded_offline(claim)
@@ -52,7 +52,7 @@ async def carry_out(
     overtakes: bool = False,
     nonce_account: str | None = None,
 ) -> Outcome:
-    """Submit a change, but raise a refusal as the API's error; ``instead`` maps codes to better ones."""
+    """Like ``submit``, but raise a failed simulation as the API's error; ``instead`` maps codes to better ones."""
     try:
         return await submit(service, plan, claim, overtakes=overtakes, nonce_account=nonce_account)
     except SimulationFailedError as refused:

@@ -1,4 +1,4 @@
-"""A request's hold on its idempotency key, and the fingerprint that its repetitions share."""
+"""A request's claim of its idempotency key, and the fingerprint that identifies its replays."""
 
 import hashlib
 import json
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Identifies a request by organisation, scope and key, and holds the properties that its repetitions share.
+    """Identifies a request by organisation, scope and key, and holds the properties that its replays must match.
 
-    ``sealed_for`` is the digest of the API key under which a secret answer is sealed. ``scope`` is an agent's wallet,
-    a viewer's API key, or empty for operators and admins, who share their keys.
+    ``sealed_for`` is the digest of the API key that seals a secret response. ``scope`` is an agent's wallet, a
+    viewer's API key, or empty for operators and admins, who share their idempotency keys.
     """
 
     org: str
@@ -37,22 +37,22 @@ class Fingerprint:
 
     @property
     def record(self) -> str:
-        """Name of the record, for which its answer is sealed."""
+        """Name of the idempotency record. A sealed response is bound to this name."""
         return f"{self.org} {self.key}"
 
 
 def body_hash(body: dict[str, Any], bound_to: str | None = None) -> str:
     """Return the digest of a parsed body, in which amounts and times are already normalised.
 
-    It includes ``bound_to``, the wallet that the API key is bound to, so that no other wallet's agent can get the
-    answer.
+    The digest includes ``bound_to``, the wallet that the API key is bound to, so that no other wallet's agent can get
+    the response.
     """
     bound = {} if bound_to is None else {"": bound_to}
     return hashlib.sha256(json.dumps(body | bound, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _admit() -> None:
-    """Admit everything."""
+    """Admit every request."""
 
 
 def in_progress() -> ConflictError:
@@ -61,9 +61,9 @@ def in_progress() -> ConflictError:
 
 
 class Claim:
-    """A request's claim of its idempotency key; without a key it claims nothing.
+    """A request's claim of its idempotency key. A request without a key claims nothing.
 
-    ``attempt`` is the transaction of an earlier run of the same request whose answer was lost, if there is one.
+    ``attempt`` is the transaction of an earlier run of the same request, if that run ended without a response.
     """
 
     def __init__(
@@ -76,31 +76,31 @@ class Claim:
         sign_offline: bool = False,
     ) -> None:
         self.attempt = attempt
-        #: Whether the answer is not yet what a repetition is to get, because the attempt's outcome is not known.
+        #: True if the response must not be replayed, because the attempt's outcome is not known yet.
         self.open_ended = False
-        #: Raises an error if the request must not send a new transaction now.
+        #: Callback that raises an error if the request must not send a new transaction now.
         self.admit: Callable[[], None] = _admit
-        #: Whether the organisation's authority signs elsewhere what it must sign.
+        #: True if the organisation's authority signs this request's transaction offline.
         self.sign_offline = sign_offline
-        #: Whether an earlier run of the request claimed the key and stored its effect, but did not answer.
+        #: True if an earlier run of the request claimed the key and stored its effect, but sent no final response.
         self.repeats = repeats
-        #: True if the key turned out to be taken when it was to be claimed.
+        #: True if another request already held the key when this request tried to claim it.
         self.lost = False
         self._db = db
         self._fingerprint = fingerprint
         self._claimed = repeats
-        # Whether a lasting effect was stored or sent. Then an error does not free the key, because no request may take
-        # effect twice. A transaction that failed for good has no effect.
+        # True if a lasting effect was stored or sent. An error then does not free the key, because no request may take
+        # effect twice. A transaction that failed permanently has no effect.
         self._effective = attempt is not None
 
     @property
     def key(self) -> str | None:
-        """The idempotency key as it is stored, if the request has one: unique in the organisation."""
+        """The idempotency key in its stored form, unique in the organisation; None if the request has no key."""
         return self._fingerprint.key if self._fingerprint else None
 
     @property
     def record(self) -> str:
-        """Name of the record that the request holds."""
+        """Name of the idempotency record that the request holds."""
         assert self._fingerprint is not None
         return self._fingerprint.record
 
@@ -112,35 +112,35 @@ class Claim:
 
     @property
     def effective(self) -> bool:
-        """Whether the request has a lasting effect, or may have one."""
+        """True if the request has a lasting effect, or may have one."""
         return self._effective
 
     @property
     def held(self) -> bool:
-        """Whether the key was claimed."""
+        """True if the key was claimed."""
         return self._claimed
 
     @property
     def releasable(self) -> bool:
-        """Whether the key was claimed without a lasting effect, so that an error frees it."""
+        """True if the key was claimed without a lasting effect, so that an error frees it."""
         return self._claimed and not self._effective
 
     async def earlier(self, find: Callable[[Connection, str], T | None]) -> T | None:
-        """Return what an earlier run of the request stored, found by its key; None on the first run."""
+        """Return the object that an earlier run of the request stored under its key; None on the first run."""
         key = self.key
         return await self._db.read(lambda conn: find(conn, key)) if self.repeats and key is not None else None
 
     async def is_taken(self) -> bool:
-        """Return whether the same request was claimed on another node; in one process, duplicates wait for the first.
+        """Return True if another node has claimed the same request. Within a process, duplicates wait instead.
 
-        Then what refuses this one may be the effect of that one.
+        If it was claimed, a refusal of this request may be caused by the effect of the other.
         """
         if self._fingerprint is None or self._claimed or not self._db.node:
             return False
         return await self._db.look_up(lambda conn: find(conn, *self.scope, now_ms())) is not None
 
     async def require_free(self) -> None:
-        """Raise ``idempotency_in_progress`` if the key is taken; to be called before a refusal is recorded."""
+        """Raise ``idempotency_in_progress`` if the key is taken. Call this before recording a refusal."""
         if await self.is_taken():
             raise in_progress()
 
@@ -152,16 +152,16 @@ class Claim:
         lasts: bool = True,
         repeatable: bool = False,
     ) -> T:
-        """Store an effect and claim the key in one database transaction, and return the effect's result.
+        """Store an effect and claim the key in one database transaction. Return the effect's result.
 
         ``tx_id`` names the attempt that the effect stores. ``lasts=False`` marks an effect that may be stored again, so
-        that a later error frees the key. ``repeatable`` is as in `Database.write`. Raises ``idempotency_in_progress``
-        if another process holds the key.
+        that a later error frees the key. ``repeatable`` is passed on to `Database.write`. Raises
+        ``idempotency_in_progress`` if another process holds the key.
         """
 
         def claim_and_store(conn: Connection) -> T:
             if tx_id is not None:
-                # Again: only a transaction on the server shows that this is another one, which may have lost commits.
+                # Check again: only a transaction reveals a new server after a failover, which may have lost commits.
                 self.admit()
             self._hold(conn, tx_id)
             return effect(conn)
@@ -169,11 +169,11 @@ class Claim:
         return await self._stored(claim_and_store, lasts=lasts, repeatable=repeatable)
 
     def resolve(self, *, lasts: bool) -> None:
-        """Record whether the request's transaction landed or still may; a failed one leaves the key free."""
+        """Record whether the request's transaction landed or still can. An error after a failed one frees the key."""
         self.attempt, self._effective = None, lasts
 
     async def finish(self, body: str) -> None:
-        """Store the answer for repetitions. Raises ``idempotency_in_progress`` as ``store`` does."""
+        """Store the response for replays. Raises ``idempotency_in_progress`` like ``store``."""
         assert self._fingerprint is not None
         org, key = self._fingerprint.org, self._fingerprint.key
 
@@ -195,7 +195,7 @@ class Claim:
         try:
             result = await self._db.write(work, repeatable=repeatable)
         except StorageDoubtError:
-            # If it was stored, the key must not be freed: the repetition then finds out what became of it.
+            # It may have been stored, so the key must not be freed. A repeated request will find the outcome.
             self._effective = True
             raise
         self._claimed = True
@@ -208,7 +208,7 @@ class Claim:
         fingerprint, now, node = self._fingerprint, now_ms(), self._db.node
         if self._claimed:
             if node and not runs_on(conn, fingerprint.org, fingerprint.key, node):
-                # This node was taken for dead, and another one goes on with the request.
+                # This node was considered dead, and another node has taken over the request.
                 raise in_progress()
             if tx_id is not None:
                 attach_transaction(conn, fingerprint.org, fingerprint.key, tx_id)

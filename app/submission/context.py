@@ -1,4 +1,4 @@
-"""The context that use cases get as their first argument."""
+"""The context that use cases receive as their first argument."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Service:
-    """The parts that capabilities share, wired by ``app.server.bootstrap``.
+    """The objects that capabilities share, wired by ``app.server.bootstrap``.
 
-    ``parts`` holds, by class, what only one capability needs; see ``part``.
+    ``parts`` maps classes to the objects that only one capability needs; see ``part``.
     """
 
     settings: Settings

@@ -1,8 +1,8 @@
 """Guards against repeated payments after a restore or a failover that lost their idempotency keys.
 
-A client that repeats such a request would pay twice. So money moves under a key that the service does not know only
-once the read models have caught up with the chain, and for the time that idempotency keys are kept only if the client
-says that it has looked.
+A client that repeats such a request would pay twice. So the service refuses new movements of money until the read
+models have caught up with the chain. After that, for the lifetime of idempotency keys, it accepts one only if the
+client confirms that it has checked for an earlier payment, or if the gap was declared checked.
 """
 
 from collections.abc import Awaitable, Callable
@@ -35,8 +35,8 @@ State = Literal["catching_up", "unacknowledged"]
 class DatabaseGuard(Periodic):
     """Refuses requests that may repeat a forgotten payment. Catches up with the chain after a restore or a failover.
 
-    On PostgreSQL, each node compares its ledger with every server before it writes there. After a promotion, no money
-    moves until all living nodes have done so, because each knows only its own commits.
+    On PostgreSQL, each node compares its commit log with every server before it writes there. After a promotion, no
+    money moves until all living nodes have done so, because each node knows only its own commits.
     """
 
     name = "restoration"
@@ -47,7 +47,7 @@ class DatabaseGuard(Periodic):
         self._db = db
         self._catch_up = catch_up
         self._server: str | None = None
-        #: When the guard was last raised as of the last comparison: values that were read before it do not count.
+        #: Time of the last raise as of the last comparison. Values that were read before it do not count.
         self._floor = 0
         if isinstance(db, PostgresDatabase):
             db.on_new_server = self._compare
@@ -55,22 +55,22 @@ class DatabaseGuard(Periodic):
 
     @property
     def pending(self) -> bool:
-        """True until the read models have caught up since the restore or the failover."""
+        """True until the read models have caught up after a restore or failover."""
         values = self._values
         return values.get(CAUGHT_UP) == "no" or values.get(SERVER) != self._server or raised_at(values) < self._floor
 
     def state(self, org: str = "") -> State | None:
-        """Return the state of the guard for an organisation or the whole service; None if it is not raised."""
+        """Return the state of the guard for an organisation, or for the whole service; None if it is not raised."""
         if self.pending:
             return "catching_up"
         raised = raised_at(self._values)
         return "unacknowledged" if now_ms() < raised + LIFETIME and checked_at(self._values, org) < raised else None
 
     async def tick(self) -> None:
-        """Read the guard that other nodes may have raised, and catch up with the chain if necessary."""
+        """Read the guard, which other nodes may have raised, and catch up with the chain if necessary."""
         server = await self._db.look_up(self._look)
         if server != self._server:
-            # Any write compares first.
+            # Any write to a new server compares the commit log with it first.
             await self._db.write(guard_values)
         if not self.pending or not await self._db.write(self._all_have_compared):
             return
@@ -78,7 +78,7 @@ class DatabaseGuard(Periodic):
         self._values = await self._db.write(self._settle)
 
     def admit(self, org: str, *, acknowledged: bool) -> None:
-        """Let a new movement of money pass. Raises ``restore_catching_up`` and ``restore_unacknowledged``."""
+        """Admit a new movement of money. Raises ``restore_catching_up`` or ``restore_unacknowledged``."""
         state = self.state(org)
         if state == "catching_up":
             raise UnavailableError("restore_catching_up", headers={"Retry-After": "1"})
@@ -90,7 +90,7 @@ class DatabaseGuard(Periodic):
         return server_of(conn) if self._db.node else None
 
     def _compare(self, conn: Connection) -> None:
-        """Compare the ledger with a server, and raise the guard if attempts are missing."""
+        """Compare the commit log with the server, and raise the guard if attempts are missing there."""
         assert isinstance(self._db, PostgresDatabase)
         server = server_of(conn)
         if self._db.ledger is not None and (lost := self._db.ledger.missing(conn, now_ms() - LIFETIME)):

@@ -1,4 +1,4 @@
-"""Puts a brake into force on the chain: sends what the chain lacks, at once and again until nothing can undo it."""
+"""Enforces a brake on the chain: sends the missing transaction at once and repeats until nothing can undo it."""
 
 import asyncio
 import time
@@ -21,34 +21,34 @@ from app.submission.program_errors import UNPROVEN, business_error, error_name
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds between two looks at what is in the way.
+#: Seconds between two steps while something is in the way.
 _PAUSE = 0.1
-_NO_SIGNATURE = "The token with the key does not sign it."
-_SENT = "It was sent to the chain and is not confirmed yet."
-_UNDOING = "An earlier change that would undo it may still take effect."
+_NO_SIGNATURE = "The token that holds the signing key is unavailable."
+_SENT = "It was sent to the chain but is not confirmed yet."
+_UNDOING = "An earlier change may still take effect and undo it."
 _STORED = (
-    "The service already sends no payments, and repeats the {} until it is in force. Repeat the request to learn when "
-    "it is."
+    "The service already blocks the affected payments and retries the {} until the chain enforces it. Repeat the "
+    "request to check."
 )
 _IN_MEMORY = (
-    "The service already sends no payments, but could not store that: the {} is not certain to be in force, and is "
-    "lost if the service stops before it is. Repeat the request until it succeeds."
+    "The service already blocks the affected payments but could not store the {}, which is lost if the service stops "
+    "before the chain enforces it. Repeat the request until it succeeds."
 )
-#: Milliseconds in which a transaction that was sent is sent again instead of a new one. A second one does no harm, but
-#: one that is lost must not be waited for until it expires.
+#: Milliseconds during which a sent transaction is resent instead of replaced by a new one. A second one does no harm,
+#: but a freeze must not wait until a lost transaction expires.
 _RECENT = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """How one brake is put into force.
+    """Describes how to enforce one brake on the chain.
 
-    - ``name``: what the request asked for, for messages.
-    - ``kind`` and ``lifting``: the types of the transaction that enforces it and of those that undo it.
-    - ``missing``: reads the chain and returns the plan of what it lacks; None if the brake is in force there. Raises
-      BrakeRefusedError if it never can be.
-    - ``fulfilled``: the program's errors which mean that it is in force.
-    - ``outdated``: those which mean that the chain changed after it was read.
+    - ``name``: the requested action, such as "freeze", for messages.
+    - ``kind`` and ``lifting``: the type of the transaction that enforces the brake, and the type that undoes it.
+    - ``missing``: reads the chain and returns the plan that is still needed; None if the brake is in force there.
+      Raises BrakeRefusedError if it can never be in force.
+    - ``fulfilled``: program errors that mean the brake is in force already.
+    - ``outdated``: program errors that mean the chain changed after it was read.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Enforcement:
 
 
 class BrakeRefusedError(Exception):
-    """The chain refuses to put the brake into force; ``error`` is the answer."""
+    """The chain refuses to enforce the brake; ``error`` is the response to the client."""
 
     def __init__(self, error: ApiError) -> None:
         self.error = error
@@ -68,10 +68,11 @@ class BrakeRefusedError(Exception):
 
 
 async def enforce(service: Service, hold: EngagedBrake, how: Enforcement, claim: Claim) -> None:
-    """Put a request's brake into force and release it.
+    """Enforce a request's brake on the chain and release it.
 
-    Raises the API's error if the chain refuses it; then the brake is released, too. If the chain does not answer, or an
-    earlier change may still undo it, the brake stays engaged and ``resume_enforcement`` goes on; that is 503.
+    Raises the API's error if the chain refuses the brake, which is then released as well. If the chain does not answer,
+    or an earlier change may still undo the brake, raises a 503 error: the brake stays engaged, and
+    ``resume_enforcement`` continues with it.
     """
     over = False
     try:
@@ -96,7 +97,7 @@ async def enforce(service: Service, hold: EngagedBrake, how: Enforcement, claim:
 
 
 async def resume_enforcement(service: Service, hold: EngagedBrake, how: Enforcement) -> None:
-    """Look once at a brake that no request is putting into force, and release it if that is done or refused."""
+    """Take one step to enforce a brake without a request, and release it if it is in force or refused."""
     try:
         if await _step(service, hold, how, Claim(service.db)) is None:
             await service.brake.lift(hold)
@@ -125,7 +126,7 @@ async def _unfinished(
     code: str = "chain_unavailable",
     fields: Mapping[str, Any] | None = None,
 ) -> UnavailableError:
-    """Return the answer for a brake that stays engaged; it promises no more than a killed process would keep."""
+    """Return the error for a brake that stays engaged. It promises only what survives the end of the process."""
     rest = _STORED if await hold.is_stored(SHOWN) else _IN_MEMORY
     return UnavailableError(
         code, f"{reason} {rest.format(how.name)}", fields=dict(fields or {}), headers={"Retry-After": "1"}
@@ -133,8 +134,8 @@ async def _unfinished(
 
 
 async def _step(service: Service, hold: EngagedBrake, how: Enforcement, claim: Claim) -> Attempt | None:
-    """Send what the chain lacks and return the attempt to wait for; None once nothing can undo the brake."""
-    # Read before the chain: the brake lets no new one through, so without one now, the chain's state stays.
+    """Send the missing transaction and return the attempt to wait for; None once nothing can undo the brake."""
+    # Read before the chain: the brake blocks new lifting attempts, so if none is pending now, the chain's state stays.
     lifting = await _pending(service, hold, how.lifting)
     plan = await how.missing()
     if plan is not None:
@@ -147,7 +148,7 @@ async def _step(service: Service, hold: EngagedBrake, how: Enforcement, claim: C
 
 
 async def _send(service: Service, hold: EngagedBrake, how: Enforcement, plan: Plan, claim: Claim) -> Attempt | None:
-    """Send the plan, or one sent a moment ago again; returns the attempt to wait for, None if it is in force."""
+    """Send the plan, or resend a recent attempt. Return the attempt to wait for; None if the brake is in force."""
     for attempt in await _pending(service, hold, how.kind):
         if abs(service.clock.seen_ms() - attempt.created_at) < _RECENT:
             outcome = await service.submitter.look(attempt)
@@ -179,7 +180,7 @@ def _refusal(service: Service, how: Enforcement, refused: SimulationFailedError,
         return error
     if name is None or not is_refused_by(refused.simulation.logs, service.codec):
         return UnavailableError("chain_unavailable", UNPROVEN)
-    message = f"The program refused the {how.name} ({name or refused}). It is not in force, and payments go on."
+    message = f"The program refused the {how.name} ({name or refused}). It is not in force, and payments continue."
     return BrakeRefusedError(BusinessError("transaction_failed", message))
 
 

@@ -1,9 +1,9 @@
-"""Idempotency keys: a repeated request gets the first answer and has no second effect.
+"""Idempotency keys: a repeated request gets the first response and has no second effect.
 
-A key is claimed in the same database transaction as the request's first lasting effect, so that no crash
-can separate the two. Within the process, duplicates wait for the first request; on another node, for its end or the
-death of its node. Two that begin on different nodes at the same moment both go ahead until one claims the key. The
-other is not refused for what that one has changed; it waits for its answer, too.
+A key is claimed in the same database transaction as the request's first lasting effect, so that no crash can separate
+the two. Within a process, duplicates wait for the first request. On another node, they wait until it ends or its node
+dies. Two requests that start on different nodes at the same moment both run until one of them claims the key. The other
+is not refused because of the claim holder's changes; it waits for the claim holder's response instead.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from app.store.idempotency import IdempotencyRecord, find_own, leave, take_over
 from app.submission.claim import Claim, Fingerprint, in_progress
 
 Caller = tuple[str, str, str]
-"""Organisation, scope and key, which identify a request and its repetitions."""
+"""Organisation, scope and key, which identify a request and its replays."""
 
 _PAUSE = 0.1
-"""Seconds between two looks whether another node has ended the first request."""
+"""Seconds between checks whether another node has ended the first request."""
 _LEAVE_PAUSE = 1.0
-"""Seconds after which it is stored that a request does not run here any more, if the database failed at its end."""
+"""Seconds to wait before storing that a request no longer runs here, if the database failed at its end."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A request under way. It is ``admitted`` once the key is known to be its own and no earlier request's."""
+    """A request in progress. It is ``admitted`` once the key is known not to belong to another, earlier request."""
 
     fingerprint: Fingerprint
     admitted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,10 +54,10 @@ class Idempotency:
         *,
         seal: ResponseSeal | None = None,
     ) -> tuple[bytes, bool, int | None]:
-        """Return the answer, whether it repeats an earlier one, and when the key was first used, if this repeats it.
+        """Return the response, True if it is a replay, and when the key was first used (None for a new key).
 
-        With a ``seal``, the answer is stored sealed. Raises ``idempotency_conflict`` for the same key with other
-        parameters, or with another API key if the answer is sealed, and ``idempotency_in_progress`` if the first
+        With a ``seal``, the response is stored sealed. Raises ``idempotency_conflict`` for the same key with other
+        parameters, or with another API key if the response is sealed, and ``idempotency_in_progress`` if the first
         request does not end in time.
         """
         if fingerprint is None:
@@ -80,13 +80,13 @@ class Idempotency:
                 try:
                     return await self._work(claim, caller, work, seal), False, called
                 except WRITE_ERRORS:
-                    raise  # The database could not say who holds the key.
+                    raise  # Without the database, the claim holder is unknown.
                 except ApiError:
-                    # Nothing is done again for what may have had an effect. Otherwise the key's holder has the answer.
+                    # Never rerun a request that may have had an effect. Otherwise get the claim holder's response.
                     if claim.effective or not (claim.lost or await claim.is_taken()):
                         raise
         except WRITE_ERRORS:
-            # The key's release or the answer may not be stored. Nothing is retried for what has claimed nothing.
+            # The key's release or the response may not have been stored. Without a claim, there is nothing to retry.
             if claim.held or claim.effective:
                 self._leave_later(claim.scope, caller)
             raise
@@ -100,7 +100,7 @@ class Idempotency:
         while (first := self._running.get(caller)) is not None:
             if first.admitted.is_set():
                 _same(fingerprint, first.fingerprint)
-            # One with other parameters may itself be refused, as the key is that of an earlier request like this one.
+            # A first request with other parameters may be refused itself, if an earlier one like this has the key.
             over = first.done if first.admitted.is_set() else first.admitted
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -109,7 +109,7 @@ class Idempotency:
                 raise in_progress() from None
 
     async def _claim(self, fingerprint: Fingerprint, found: IdempotencyRecord | None) -> Claim:
-        """Return the claim of a new request, or of one that an earlier run has begun."""
+        """Return the claim of a new request, or of a request that an earlier run has begun."""
         if found is None:
             return Claim(self._db, fingerprint)
         tx_id = found.tx_id
@@ -138,7 +138,7 @@ class Idempotency:
             await asyncio.sleep(_PAUSE)
 
     async def _leave(self, scope: tuple[str, str], caller: Caller) -> None:
-        """Let the request go on elsewhere when it is repeated; retries in the background if that cannot be stored."""
+        """Allow any node to continue the request when it is repeated. Retry in the background if this is not stored."""
         node = self._db.node
         if not node:
             return
@@ -148,7 +148,7 @@ class Idempotency:
             self._leave_later(scope, caller)
 
     def _leave_later(self, scope: tuple[str, str], caller: Caller) -> None:
-        """Leave the request in the background, unless it is repeated here before that."""
+        """Leave the request after a pause, in the background, unless it is repeated on this node before that."""
         if not self._db.node:
             return
 
@@ -198,6 +198,6 @@ def _same(fingerprint: Fingerprint, first: Fingerprint | IdempotencyRecord) -> N
 def _sealed() -> ConflictError:
     return ConflictError(
         "idempotency_conflict",
-        "The idempotency key was used by a request with another API key, and its answer holds a secret: only that API "
-        "key, as it was then, gets it again. Nothing was done now.",
+        "A request with another API key used this idempotency key, and its response contains a secret. Only that API "
+        "key, if not rotated since, can replay it. Nothing was done.",
     )

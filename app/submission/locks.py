@@ -1,4 +1,4 @@
-"""The locks that requests hold while they read, decide and send, and the order in which they are taken."""
+"""The locks that requests hold while they read, decide and send, and the order of taking them."""
 
 import asyncio
 from collections import Counter
@@ -9,21 +9,21 @@ from weakref import WeakValueDictionary
 from app.core.errors import RequestError
 
 _RETRY_AFTER = "1"
-_CROWDED = "Too many payments of this wallet are already waiting to be sent. Repeat the request a little later."
+_CROWDED = "Too many payments of this wallet are already waiting to be sent. Retry shortly."
 
 
 class LockScope(IntEnum):
-    """What a lock guards. A request may only take locks further down than those it holds, which rules out deadlocks."""
+    """The scopes of locks. A request may only take locks further down than the ones it holds, to prevent deadlocks."""
 
-    #: An organisation's expensive jobs of a kind: each organisation has one in the queue.
+    #: An organisation's expensive jobs of one kind. Each organisation has one in the queue.
     ORG_JOB = auto()
-    #: All expensive jobs of a kind: one runs at a time.
+    #: All expensive jobs of one kind. One runs at a time.
     JOB = auto()
-    #: Whether an organisation is paused.
+    #: The state of an organisation: paused or not.
     ORG_STATE = auto()
     #: An organisation's register of recipients.
     RECIPIENTS = auto()
-    #: A policy: its rules and its allowlist; or a budget.
+    #: A policy with its rules and allowlist, or a budget.
     POLICY = auto()
     #: The decision on an approval.
     APPROVAL = auto()
@@ -31,13 +31,13 @@ class LockScope(IntEnum):
     WALLET_STATE = auto()
     #: A wallet's session authority.
     WALLET_SESSION = auto()
-    #: The creation of a wallet's escrows, whose addresses follow from their number.
+    #: The creation of a wallet's escrows. An escrow's address depends on its number, so they are created in turn.
     WALLET_ESCROWS = auto()
-    #: The granting of a wallet's allowances, likewise.
+    #: The granting of a wallet's allowances, for the same reason.
     WALLET_ALLOWANCES = auto()
     #: The simulation and sending of a wallet's transactions.
     WALLET_SENDING = auto()
-    #: The choice of a nonce account for a transaction that is signed elsewhere.
+    #: The choice of a nonce account for a transaction that is signed offline.
     NONCES = auto()
 
 
@@ -45,7 +45,7 @@ _deepest: ContextVar[int] = ContextVar("deepest_lock", default=0)
 
 
 class Locks:
-    """Locks of this process by scope and name. A lock exists while somebody holds it or waits for it."""
+    """Locks of this process by scope and name. A lock exists while a request holds it or waits for it."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[tuple[LockScope, str], asyncio.Lock] = WeakValueDictionary()
@@ -59,7 +59,7 @@ class Locks:
         """Acquire a lock. Raises ``rate_limited`` instead of waiting next to ``most_waiting`` others."""
         key = scope, name
         lock = self._locks.setdefault(key, asyncio.Lock())
-        # Whether the lock is held does not matter: while it changes hands it is free, and the others still wait.
+        # Count waiting requests instead of testing the lock: it is free while it changes hands, but others still wait.
         if most_waiting is not None and self._waiting[key] >= most_waiting:
             raise RequestError("rate_limited", _CROWDED, headers={"Retry-After": _RETRY_AFTER})
         self._waiting[key] += 1
@@ -72,7 +72,7 @@ class Locks:
         return lock
 
     def waiting(self) -> dict[LockScope, int]:
-        """Return how many requests wait for locks of each scope."""
+        """Return the number of requests that wait for locks of each scope."""
         counts = dict.fromkeys(LockScope, 0)
         for (scope, _), waiting in self._waiting.items():
             counts[scope] += waiting

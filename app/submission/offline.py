@@ -1,9 +1,10 @@
-"""Transactions that the organisation's authority signs elsewhere.
+"""Transactions that the organisation's authority signs offline.
 
-Each waits on a durable nonce whose authority is the organisation's, so neither time nor anybody else ends it. Its bytes
-lack the fee payer's signature until they come back signed: what is withdrawn or too old is never completed, and once a
-later transaction has advanced the nonce, it cannot land at all. The fee payer pays the rent of the nonce accounts,
-which are used again; there are as many as an organisation ever had outstanding at a time.
+Each is built on a durable nonce that only the organisation's authority can advance, so neither time nor a third party
+invalidates it. Its bytes lack the fee payer's signature until they come back signed. A withdrawn or expired transaction
+is therefore never completed, and once a later transaction has advanced the nonce, it cannot land at all. The fee payer
+pays the rent of the nonce accounts. They are reused, so an organisation has as many as it ever had transactions
+outstanding at a time.
 """
 
 import asyncio
@@ -52,29 +53,29 @@ from idl.transactions import message_hash
 LIFETIME = 7 * 86_400_000
 """Milliseconds after which an unsigned transaction is void."""
 MAX_OUTSTANDING = 32
-"""The most unsigned transactions of an organisation that wait at a time."""
-#: Instructions before the plan's own: the advance, and the limit of compute units.
+"""Maximum number of an organisation's unsigned transactions that await a signature at a time."""
+#: Number of instructions before the plan's own: the nonce advance and the compute unit limit.
 _ADDED = 2
 _CREATE_NONCE = PlanType("create_nonce", indexed=False)
 ADVANCE = PlanType("advance_nonce", indexed=False)
-"""Advances a nonce and does nothing else, so that no transaction on it can land."""
+"""Advances a nonce and does nothing else, so that no transaction built on the old nonce can land."""
 PLAN_TYPES = (_CREATE_NONCE, ADVANCE)
-#: Looks at a nonce that was stored in this very slot, in which it cannot be used yet, and the pause between them.
+#: Number of tries with a nonce and seconds between them: a nonce cannot be used in the slot that stored it.
 _LOOKS, _PAUSE = 20, 0.2
 _TOO_LONG = (
-    "The change does not fit into one transaction, so it cannot be signed elsewhere: make the allowlist shorter, or "
-    "make the change where the authority's key is."
+    "The change does not fit into one transaction, so it cannot be signed offline. Shorten the allowlist, or make the "
+    "change on a service that holds the authority's key."
 )
 _NEEDLESS = (
-    "This needs no signature by the authority and would take effect at once: ask for it without `sign=offline`, in a "
-    "request of its own. Nothing was done."
+    "This needs no signature by the authority and would take effect at once. Send it without `sign=offline`, in a "
+    "separate request. Nothing was done."
 )
 
 
 async def authority_of(service: Service, org: str, claim: Claim) -> Authority:
     """Return the organisation's authority, which must sign the request's transaction.
 
-    Raises ``authority_offline`` when the service has no such key, unless the request says that it signs elsewhere.
+    Raises ``authority_offline`` if the service lacks the authority's key, unless the request asks for `sign=offline`.
     """
     if not claim.sign_offline:
         return local_authority(service.signers.require_authority())
@@ -82,26 +83,26 @@ async def authority_of(service: Service, org: str, claim: Claim) -> Authority:
 
 
 def local_authority(key: Signer) -> Authority:
-    """Return the authority that signs here."""
+    """Return the authority with its key, which signs in this service."""
     return Authority(key.pubkey(), key)
 
 
 def require_single_transaction(authority: Authority, transactions: Sequence[object]) -> None:
-    """Raise ``invalid_request`` if several transactions would have to be signed elsewhere."""
+    """Raise ``invalid_request`` if several transactions would have to be signed offline."""
     if authority.key is None and len(transactions) > 1:
         raise RequestError("invalid_request", _TOO_LONG)
 
 
 def refuse_unneeded_offline(claim: Claim, *, field: str | None = None) -> None:
-    """Raise ``invalid_request`` if the request wants a signature for what needs none: it would take effect at once."""
+    """Raise ``invalid_request`` if the request asks for `sign=offline` but its change would take effect at once."""
     if claim.sign_offline:
         raise RequestError("invalid_request", _NEEDLESS if field is None else f"{field}: {_NEEDLESS}")
 
 
 async def require_local_signers(service: Service, plan: Plan, claim: Claim, nonce_account: str | None = None) -> None:
-    """Return if the plan's signers are all here; otherwise store its transaction and raise AwaitingSignatureError.
+    """Return if all of the plan's signers are local; otherwise store its transaction and raise AwaitingSignatureError.
 
-    ``nonce_account`` names the nonce to use, even if another transaction needs it. Raises SimulationFailedError if the
+    ``nonce_account`` names the nonce to use, even if another transaction uses it. Raises SimulationFailedError if the
     simulation fails, and ``too_many_unsigned_transactions``.
     """
     if plan.authority is None or plan.authority.key is not None:
@@ -136,7 +137,7 @@ async def _prepare(service: Service, plan: Plan, authority: Pubkey, claim: Claim
 
 
 async def _free_nonce_account(service: Service, org: str, authority: Pubkey) -> Pubkey:
-    """Return a nonce account that no transaction needs; creates it if there is none."""
+    """Return a nonce account that no outstanding transaction uses; creates one if there is none."""
 
     def look(conn: Connection) -> set[str]:
         end_expired(conn, now_ms())
@@ -157,7 +158,7 @@ async def _free_nonce_account(service: Service, org: str, authority: Pubkey) -> 
                 raise business_error(service.codec, refused) from None
             return place.address
         known = NonceAccount.of(account)
-        # The authority may have given a nonce account of its own away.
+        # The authority may have handed its nonce account over to another key.
         if known is not None and known.authority == authority:
             return place.address
     raise BusinessError("too_many_unsigned_transactions")
@@ -166,9 +167,9 @@ async def _free_nonce_account(service: Service, org: str, authority: Pubkey) -> 
 async def _store(
     service: Service, plan: Plan, claim: Claim, found: NonceAccount, steps: Sequence[Instruction]
 ) -> Attempt:
-    """Store the unsigned transaction with its attempt, and what the plan stores."""
+    """Store the unsigned transaction with its attempt, and run the plan's hook and audit entry."""
     raw = unsigned(steps, payer=service.signers.fee_payer_address, blockhash=found.nonce)
-    # The service alone counts its days, so they begin and end by its own clock.
+    # Only the service checks this lifetime, so it starts and ends by the service's own clock.
     now = now_ms()
     attempt = attempt_for(plan, raw, status=AWAITING, created_at=now, added=_ADDED)
     attempt = replace(attempt, nonce_account=str(steps[0].accounts[0].pubkey), nonce=str(found.nonce))
@@ -193,7 +194,7 @@ async def _store(
 
 
 async def _accounts(service: Service, steps: Sequence[Instruction], nonce: Hash) -> dict[str, str]:
-    """Return the program's and the token accounts that it names, so that its signer can show what it changes."""
+    """Return the program and token accounts that the transaction names, so that its signer can show the changes."""
     message = Message.new_with_blockhash(list(steps), service.signers.fee_payer_address, nonce)
     keys = message.account_keys
     found = await service.chain.accounts(keys)

@@ -1,4 +1,4 @@
-"""Finds out what became of transactions, and records it once it is final."""
+"""Determines the outcomes of transactions, and records them once they are final."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ from app.submission.plan import Outcome, PlanType
 from indexer import Indexer
 
 _log = structlog.get_logger(__name__)
-#: Blocks after the last valid one after which an absent transaction counts as expired.
+#: Number of blocks after a transaction's last valid block height before its absence counts as expiry.
 _MARGIN = 30
 
 
@@ -63,23 +63,23 @@ class Outcomes:
             raise unavailable(attempt) from None
 
     async def _look(self, attempt: Attempt, signature: str | None) -> Outcome:
-        # Read first: a transaction that is absent afterwards and too old for it cannot land any more.
+        # Read this before the status: a transaction that is absent afterwards and too old by then can no longer land.
         over = await _over_since(self._chain, attempt)
         if signature is None:
             return await self._look_for_event(attempt, over)
         seen = await self._chain.statuses([signature], search_history=True)
         [status] = seen.found
         if status is not None:
-            # A failure in an unconfirmed block is not final: it may succeed in another. Nor is one that the transaction
-            # itself does not show.
+            # A failure in an unconfirmed block is not final, because the transaction may succeed in another block. A
+            # failure that the transaction itself does not show is not believed either.
             failed = status.err is not None and status.is_confirmed
             if failed and await self._chain.confirms(signature, status):
                 return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
             return await self._landed(attempt, status)
-        # One address may lead to several nodes: one that has not seen the block cannot prove the absence.
+        # One address may lead to several nodes. A node that has not reached the slot cannot prove the absence.
         if over is None or seen.slot < over:
             return Outcome(attempt, "pending")
-        # A node without the history does not know what landed, but the changed account counts its events.
+        # A node without the history does not know a landed transaction, but the changed account counts its events.
         whole = await self._holds_all(attempt, over)
         slot = await self._indexer.slot_of(signature)
         if slot is not None:
@@ -87,7 +87,7 @@ class Outcomes:
         return await self._expire(attempt) if whole else Outcome(attempt, "pending", sendable=False)
 
     async def _look_for_event(self, attempt: Attempt, over: int | None) -> Outcome:
-        """Find out by its event what became of an attempt that others send, under a signature that is not known."""
+        """Determine by its event the outcome of an attempt that a third party sends under an unknown signature."""
         pending = Outcome(attempt, "pending", sendable=False)
         if over is None:
             return pending
@@ -104,7 +104,7 @@ class Outcomes:
         return await self.fail(attempt, "expired" if stopped is None else STOPPED[stopped][1])
 
     async def _holds_all(self, attempt: Attempt, slot: int) -> bool:
-        """Whether no event is missing that could be the attempt's, up to a slot."""
+        """Return True if no event up to this slot is missing that could be the attempt's."""
         account = await self._counted_by(attempt)
         if account is not None and await self._indexer.holds_all(account, slot):
             return True
@@ -112,7 +112,7 @@ class Outcomes:
         return False
 
     async def _counted_by(self, attempt: Attempt) -> str | None:
-        """Return the account that counts the attempt's event if it landed; None if not known yet."""
+        """Return the account that counts the attempt's event if it landed; None if that is not known yet."""
         wallet_id = attempt.wallet_id
         if wallet_id is None:
             return attempt.org
@@ -151,7 +151,7 @@ class Outcomes:
     async def fail(
         self, attempt: Attempt, error: Any, *, slot: int | None = None, custom_error: int | None = None
     ) -> Outcome:
-        """Record that an attempt failed for good; returns an outcome recorded earlier instead, if there is one."""
+        """Record that an attempt failed permanently. Return its outcome, or a different outcome recorded earlier."""
         text = str(error)
 
         def record(conn: Connection) -> Attempt | None:
@@ -172,17 +172,17 @@ class Outcomes:
 
 
 def ids_of(attempt: Attempt) -> dict[str, str | None]:
-    """Return what names an attempt in the audit log."""
+    """Return the ids that identify an attempt in the audit log."""
     return {"tx_id": attempt.tx_id, "tx_signature": attempt.signature}
 
 
 def unavailable(attempt: Attempt) -> UnavailableError:
-    """Return the error for a transaction whose outcome is unknown because the chain does not answer."""
+    """Return the error for a transaction with an unknown outcome, because the chain does not answer."""
     return UnavailableError("chain_unavailable", fields={"tx_id": attempt.tx_id})
 
 
 async def _over_since(chain: ChainClient, attempt: Attempt) -> int | None:
-    """Return a finalized slot up to which an absent transaction has landed or never can; None while it still can."""
+    """Return a finalized slot by which a transaction has landed or never will; None while it can still land later."""
     if attempt.nonce_account is not None:
         account = await chain.account(attempt.nonce_account, "finalized")
         found = NonceAccount.of(account)

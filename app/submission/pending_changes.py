@@ -1,9 +1,10 @@
 """Keeps an older, still pending change from undoing a newer one.
 
-A change whose request ended without the chain's answer can land until its blockhash expires. If a newer change were
-answered meanwhile, the old one could undo it: lift an emergency freeze, or replace a token already handed out. So
+If a request ends without an answer from the chain, its change can land until the blockhash expires. If a newer change
+were completed before that, the old one could undo it: lift an emergency freeze, or replace a token already handed out.
+So
 
-* only the request itself, repeated under its idempotency key, sends such a change again; recovery does not;
+* only the request itself, repeated under its idempotency key, resends such a change; recovery does not;
 * a newer change that it could undo is refused with `chain_unavailable` until the old one has landed or expired.
 
 Sending the old change first and then the new one would be faster, but would unfreeze a wallet between the two.
@@ -25,9 +26,9 @@ async def require_no_pending_change(
     wallet_id: str | None = None,
     where: Callable[[Attempt], bool] = lambda _attempt: True,
 ) -> None:
-    """Return if no earlier change of these types can still land; call it under the lock of what is changed.
+    """Return if no earlier change of these types can still land. Call this under the lock of the changed object.
 
-    Raises ``chain_unavailable`` if one that ``where`` selects still can.
+    Raises ``chain_unavailable`` if a change that ``where`` selects can still land.
     """
     for attempt in await service.db.read(lambda conn: pending_changes(conn, org, types, wallet_id)):
         if where(attempt):
@@ -42,7 +43,7 @@ async def _wait_for(service: Service, attempt: Attempt) -> None:
     if outcome.status == "pending":
         raise UnavailableError(
             "chain_unavailable",
-            "An earlier change was sent to the chain and may still take effect. Repeat the request a little later.",
+            "An earlier change was sent to the chain and may still take effect. Retry shortly.",
             fields={"tx_id": attempt.tx_id},
             headers={"Retry-After": "1"},
         )

@@ -1,4 +1,4 @@
-"""Transactions before and after they are sent: plans and outcomes."""
+"""Transactions before and after sending: their plans and their outcomes."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -24,14 +24,14 @@ from idl.transactions import message_hash
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """An organisation's authority: its address, and its key unless it signs elsewhere."""
+    """An organisation's authority: its address, and its key unless it signs offline."""
 
     address: Pubkey
     key: Signer | None
 
 
 Hook = Callable[[Connection, Attempt], None]
-"""Writes in the database transaction that stores an attempt or records its outcome."""
+"""A write that joins the database transaction which stores an attempt or records its failure."""
 
 
 def nothing(_conn: Connection, _attempt: Attempt) -> None:
@@ -43,15 +43,15 @@ class PlanType:
     """A kind of transaction, declared by its capability. Attempts are stored under its ``name``.
 
     - ``projected``: the projector records the success together with the transaction's event, instead of the submitter.
-    - ``indexed``: it calls the program, so that the indexer finds it.
-    - ``resent``: recovery may send the stored bytes again. A change that could undo a newer one is sent again only by
-      its own request, repeated under its idempotency key.
-    - ``waits_for``: names of the types that must not land after one of this type, because they would undo it.
-    - ``superseded``: the next transaction of this type makes it irrelevant, so that one resends it instead of waiting.
-    - ``braked``: it spends, so that a freeze, a pause or a revocation of its session overtakes it.
-    - ``lifts``: the kind of brake that it would undo on the chain, which overtakes it.
-    - ``stops``: it ends the ground on which a vault's allowances were granted, which are settled once it was sent.
-    - ``on_failed``: removes what the plan's ``on_store`` wrote if the attempt fails for good.
+    - ``indexed``: it calls the program, so the indexer finds it.
+    - ``resent``: recovery may resend the stored bytes. A change that could undo a newer one is resent only by its own
+      request, repeated under its idempotency key.
+    - ``waits_for``: names of the types that must not land after this one, because they would undo it.
+    - ``superseded``: a newer transaction of this type replaces its effect, so the newer request may resend it first.
+    - ``braked``: it spends money, so a freeze, a pause or a rotation of its session token overtakes it.
+    - ``lifts``: the kind of brake that it would undo on the chain. Such a brake overtakes it.
+    - ``stops``: it invalidates the reason for a vault's allowances, so they are settled once it was sent.
+    - ``on_failed``: removes the rows that the plan's ``on_store`` wrote, if the attempt fails permanently.
     """
 
     name: str
@@ -68,13 +68,14 @@ class PlanType:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A transaction to make: what it does on the chain and what is stored about it.
+    """A transaction to make: its effect on the chain, and the data to store about it.
 
-    ``authority`` must sign as well, if it is given. ``event_instruction`` is the index of the program's instruction in
-    the transaction, ``event_inner`` the expected index of its event among the inner instructions. ``attested`` means
-    that the session authority signs. ``actor`` requested the change of a policy. ``entry`` is added to the audit log in
-    the transaction that stores the attempt, with the ids of the transaction; payments have none. ``on_store`` writes in
-    that transaction, too, and does nothing else: it may run a second time after all that it wrote was undone.
+    ``authority``, if given, must sign as well. ``event_instruction`` is the index of the program's instruction in the
+    transaction, ``event_inner`` the expected index of its event among the inner instructions. ``attested`` means that
+    the session authority signs. ``actor`` requested the change of a policy. ``entry`` is appended to the audit log in
+    the database transaction that stores the attempt, with the ids of the transaction; payments have none. ``on_store``
+    writes in the same database transaction and has no other effect, because it may run a second time after its writes
+    were undone.
     """
 
     org: str
@@ -92,22 +93,22 @@ class Plan:
     policy_triggered: bool = False
     memo: str | None = None
     actor: Actor | None = None
-    #: Whose key asked for it, if it spends: it is not stored any more once that is revoked.
+    #: The actor who requested the spending. Once the actor's API key is revoked, the attempt is not stored.
     asked_by: Actor | None = None
     entry: NewLogEntry | None = None
     reference: bytes | None = None
     attested: bool = False
     on_store: Hook = nothing
-    #: Who pays the fee instead of the service, and sends the transaction: it is only handed out.
+    #: A third party that pays the fee and sends the transaction. The service only signs it and hands it out.
     fee_payer: Pubkey | None = None
-    #: Raised after a successful simulation, instead of sending the transaction.
+    #: Error to raise after a successful simulation, instead of sending the transaction.
     refusal: ApiError | None = None
 
 
 def attempt_for(plan: Plan, raw: bytes, *, status: str, created_at: int, added: int = 0) -> Attempt:
-    """Return the attempt at a plan by the transaction with these bytes, as it is to be stored.
+    """Return the attempt to store for a plan and the bytes of its transaction.
 
-    ``added`` instructions stand in the transaction before those that the plan's ``event_instruction`` counts.
+    ``added`` is the number of instructions that precede the plan's own, which ``event_instruction`` does not count.
     ``created_at`` is in milliseconds.
     """
     message, instruction = message_hash(raw), plan.event_instruction + added
@@ -136,7 +137,7 @@ def attempt_for(plan: Plan, raw: bytes, *, status: str, created_at: int, added: 
 
 
 class AwaitingSignatureError(Exception):
-    """A request ends here: its transaction is stored, and waits for a signature made elsewhere."""
+    """Ends a request: its transaction is stored and awaits a signature made offline."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -146,13 +147,14 @@ class AwaitingSignatureError(Exception):
 def with_random_compute_limit(instructions: Sequence[Instruction]) -> list[Instruction]:
     """Prepend a random compute limit to the instructions.
 
-    Two equal transactions with the same blockhash would be one. Payments carry a random reference instead.
+    Two equal transactions with the same blockhash would be the same transaction. Payments carry a random reference
+    instead.
     """
     return [compute_unit_limit(MAX_UNITS - secrets.randbelow(MAX_UNITS // 4)), *instructions]
 
 
 class SimulationFailedError(Exception):
-    """The simulation failed: the transaction was not sent."""
+    """The simulation failed, so the transaction was not sent."""
 
     def __init__(self, simulation: SimulationResult) -> None:
         self.simulation = simulation
@@ -162,10 +164,10 @@ class SimulationFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an attempt: confirmed at ``slot``, still pending, or failed with the chain's ``error``.
+    """The result of an attempt: confirmed at ``slot``, still pending, or failed with the chain's ``error``.
 
-    A pending attempt that is not ``sendable`` has landed and waits for the read models, or is too old to land and
-    waits for the events that would show whether it did.
+    A pending attempt that is not ``sendable`` has landed and waits for the read models, is sent by a third party, or is
+    too old to land and waits for the events that would show whether it did.
     """
 
     attempt: Attempt
@@ -177,9 +179,9 @@ class Outcome:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the chain has confirmed it."""
+        """True if the chain has confirmed the attempt."""
         return self.status == "confirmed"
 
 
 Failure = SimulationFailedError | Outcome
-"""A transaction that the simulation refused, or that failed when it landed."""
+"""A transaction that failed in simulation, or that landed and failed."""

@@ -1,4 +1,4 @@
-"""Translates the program's refusals into errors of the API."""
+"""Translates the program's refusals into the API's errors."""
 
 from collections.abc import Mapping
 
@@ -30,7 +30,7 @@ _MONEY_RULES = frozenset(
 )
 _COUNT_RULES = frozenset({"velocity_cap", "budget_velocity_cap"})
 
-#: The API's errors for the program's, by name. The errors of the rules are violations instead.
+#: The API's errors by the name of the program's error. Errors of policy rules become violations instead.
 _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "OrgPaused": (BusinessError, "org_paused"),
     "WalletFrozen": (BusinessError, "wallet_frozen"),
@@ -45,7 +45,7 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "PolicyImmutable": (BusinessError, "policy_immutable"),
     "PolicyInUse": (BusinessError, "policy_in_use"),
     "BudgetInUse": (BusinessError, "budget_in_use"),
-    # The wallet's budget was changed after it was read: its new one may let the payment pass.
+    # The wallet's budget was changed after it was read. The new budget may allow the payment.
     "BudgetRequired": (UnavailableError, "chain_unavailable"),
     "WrongBudget": (UnavailableError, "chain_unavailable"),
     "OperatorLimitExceeded": (BusinessError, "operator_limit_exceeded"),
@@ -76,17 +76,16 @@ EXPIRED = (
     "then set the wallet's `status` to `active`."
 )
 
-_BUDGET_CHANGED = "The wallet's budget was changed at the same time. Repeat the request; nothing was moved."
-_NO_REASON = "The chain's node refuses the transaction for a reason that is not the program's. Nothing was sent."
-UNPROVEN = "The chain's node refuses the transaction and does not show that the program does."
+_BUDGET_CHANGED = "Another request changed the wallet's budget concurrently. Nothing was moved. Retry."
+_NO_REASON = "The Solana node refused the transaction for a reason other than the program's rules. Nothing was sent."
+UNPROVEN = "The Solana node refused the transaction without showing that the program refused it."
 _NO_ROLE = (
-    "The key that the service signs with no longer has its role in the organisation. Start the service again with the "
-    "new key."
+    "The service's signing key no longer has its role in the organisation. Start the service again with the new key."
 )
 
-#: Messages for errors whose code's meaning would mislead.
+#: Messages for errors that the general meaning of the code would describe misleadingly.
 _MESSAGES: Mapping[str, str] = {
-    # Amounts of zero are refused earlier: this is `all` of a wallet that holds nothing.
+    # Zero amounts are refused earlier, so this is a withdrawal of `all` from an empty wallet.
     "ZeroAmount": "There is nothing to withdraw: the balance is zero.",
     "ReceiverFrozen": "The receiving wallet is frozen.",
     "ReceiverArchived": RECEIVER_ARCHIVED,
@@ -96,41 +95,41 @@ _MESSAGES: Mapping[str, str] = {
     "WrongBudget": _BUDGET_CHANGED,
     "OpenAllowances": "The wallet has outstanding allowances. Settle them first.",
     "UnusableDelegate": "delegate: must be the address of a key that has no role in the organisation or the wallet.",
-    "InvalidAllowanceTime": "expiresIn: the session or the policy ends too soon, or the grant took too long.",
-    "TooManyAllowances": "The wallet has four outstanding allowances, which is the most.",
-    "EscrowDisputed": "The escrow is disputed and waits for the arbiter's decision.",
-    "EscrowAmountExceeded": "The escrow holds less than the amount to release.",
+    "InvalidAllowanceTime": "expiresIn: the allowance would outlive the session or the policy, or its grant was late.",
+    "TooManyAllowances": "The wallet already has four outstanding allowances, the maximum. Settle one first.",
+    "EscrowDisputed": "The escrow is disputed and awaits the arbiter's decision.",
+    "EscrowAmountExceeded": "The amount to release exceeds the amount in the escrow.",
 }
 
-#: The program's errors for state that changed after it was read.
+#: The program's errors for state that changed after the service read it.
 _MEANWHILE = frozenset(
     {
         *("VersionMismatch", "SequenceMismatch", "AlreadyFrozen", "NotFrozen", "AlreadyPaused"),
         *("WrongPolicy", "AuthorityRequired"),
     }
 )
-#: The chain's errors for a fee payer without enough lamports: for the fee, or for what rent it would be left with.
+#: The chain's errors for a fee payer without enough lamports for the fee, or to stay rent-exempt after paying it.
 _UNPAID = ("InsufficientFundsForFee", "AccountNotFound", "InsufficientFundsForRent")
-#: How the system program's log begins if the fee payer cannot pay an account's rent.
+#: Prefix of the system program's log line if the fee payer cannot pay an account's rent.
 _UNPAID_RENT = "Transfer: insufficient lamports"
-#: The chain's errors for a program that is not there, was closed, or was built for another address.
+#: The chain's errors for a program that does not exist, was closed, or was built for another address.
 _NO_PROGRAM = ("ProgramAccountNotFound", "InvalidProgramForExecution", "UnsupportedProgramId", "IncorrectProgramId")
 
 
 def error_name(codec: Codec, failure: Failure) -> str | None:
-    """Return the program's name for the error; None if something else failed, or no program is shown that did."""
+    """Return the program's name for the error; None if something else failed, or the logs show no failed program."""
     if isinstance(failure, SimulationFailedError) and not shows_refusal(failure.simulation.logs):
         return None
     return None if failure.custom_error is None else codec.error_name(failure.custom_error)
 
 
 def is_known(name: str | None) -> bool:
-    """Return whether the program's error explains the refusal by itself."""
+    """Return True if the program's error alone explains the refusal, because the API has an error for it."""
     return name in _ERRORS
 
 
 def invalid_recipient(field: str, reason: str | None = None) -> RequestError:
-    """Return the error for a field of the request that does not name a valid recipient."""
+    """Return the error for a request field that does not name a valid recipient."""
     return RequestError("invalid_recipient", f"{field}: {reason or CATALOGUE['invalid_recipient'].meaning}")
 
 
@@ -143,9 +142,9 @@ def business_error(
 ) -> ApiError:
     """Return the API's error for a transaction that the program refused.
 
-    ``instead`` maps codes to better ones of the operation; ``recipient`` is the request's field that names the
-    recipient. Without a refusal by the program, the error is `chain_unavailable`, or `transaction_failed` if the
-    transaction landed.
+    ``instead`` maps codes to the operation's more precise codes. ``recipient`` is the request field that names the
+    recipient. If the program did not refuse the transaction, the error is `chain_unavailable`, or `transaction_failed`
+    if the transaction landed or another program refused it.
     """
     simulation = failure.simulation if isinstance(failure, SimulationFailedError) else None
     name = error_name(codec, failure)
@@ -157,7 +156,7 @@ def business_error(
     if name == "PolicyExpired":
         return BusinessError("wallet_frozen", EXPIRED)
     if name in _MEANWHILE:
-        return ConflictError("idempotency_in_progress", "It was changed at the same time. Repeat the request.")
+        return ConflictError("idempotency_in_progress", "Another request changed it concurrently. Retry.")
     if simulation is not None and (reason := _unusable(simulation)) is not None:
         _log.error("chain_unusable", reason=reason, err=str(simulation.err))
         return UnavailableError("chain_unavailable", reason)
@@ -172,53 +171,53 @@ def business_error(
         return BusinessError("transaction_failed", "Another program refused the transaction. Nothing was moved.")
     if simulation is not None:
         _log.error("simulation_failed", err=str(simulation.err), program_error=name, logs=simulation.logs[-20:])
-        # An error of the program that nothing explains is a fault of ours. Any other may be the node's.
+        # An unexplained error of the program is a bug of the service. Any other error may be the node's.
         return UnavailableError("chain_unavailable", _NO_REASON) if name is None else ApiError("internal_error")
     return BusinessError("transaction_failed")
 
 
 def _unusable(simulation: SimulationResult) -> str | None:
-    """Return why the service can send no transactions at all; None if the refusal is of this one."""
+    """Return the reason why the service can send no transactions at all; None if only this one is refused."""
     err = simulation.err
     detail = err["InstructionError"][1] if isinstance(err, dict) and "InstructionError" in err else None
     cause = detail or (next(iter(err)) if isinstance(err, dict) else err)
     if cause in _NO_PROGRAM:
-        return "The service's program is not on the chain, or was built for another address."
+        return "The service's program is not deployed on the chain, or was built for another address."
     # The fee payer pays the rent of every account that the service's transactions create.
     if cause in _UNPAID or any(line.startswith(_UNPAID_RENT) for line in simulation.logs):
-        return "The service's fee payer has too little SOL for the fees and the rent of transactions."
+        return "The service's fee payer has too little SOL for transaction fees and rent. Send SOL to it."
     return None
 
 
 def fee_payer_lacks_funds(refused: SimulationFailedError) -> bool:
-    """Return whether the fee payer cannot pay."""
+    """Return True if the fee payer cannot pay the fee or would lose its rent exemption."""
     return refused.simulation.err in _UNPAID or (
         isinstance(refused.simulation.err, dict) and any(cause in _UNPAID for cause in refused.simulation.err)
     )
 
 
 def require_confirmed(codec: Codec, outcome: Outcome) -> None:
-    """Raise the error of a change that failed or is not confirmed yet; its idempotency key leads back to it."""
+    """Raise the error of a change that failed or is not confirmed yet. Its idempotency key finds it again later."""
     if outcome.status == "failed":
         raise business_error(codec, outcome)
     if outcome.status == "pending":
         raise UnavailableError(
             "chain_unavailable",
-            "The change was sent to the chain but is not confirmed yet. Check again a little later.",
+            "The change was sent to the chain but is not confirmed yet. Check again shortly.",
             fields={"tx_id": outcome.attempt.tx_id},
             headers={"Retry-After": "1"},
         )
 
 
 def rule_of(codec: Codec, failure: Failure) -> str | None:
-    """Return the rule of the policy or budget that refused, from the error code; None if it was something else."""
+    """Return the policy or budget rule that the error code names; None if something else refused."""
     name = error_name(codec, failure)
     rule = RULE_ERRORS.index(name) if name in RULE_ERRORS else 0
     return RULES[rule] if rule >= 2 else None
 
 
 def violation(codec: Codec, logs: list[str], policy: PolicyRecord) -> dict[str, str] | None:
-    """Return the violation object from the log of a refused payment; None if the log does not prove one."""
+    """Return the violation object from the logs of a refused payment; None if they do not prove a violation."""
     found = policy_violation(logs, codec)
     if found is None:
         return None
@@ -230,7 +229,7 @@ def violation(codec: Codec, logs: list[str], policy: PolicyRecord) -> dict[str, 
 
 
 def limit_text(rule: str, limit: int, policy: PolicyRecord) -> str:
-    """Return a rule's limit as answers show it: money, a count, a time, blocked categories, or the list's length."""
+    """Return a rule's limit as responses show it: money, a count, a time, categories, or the allowlist's length."""
     if rule == "blocked_categories":
         return ",".join(category_names(policy.rules.blocked_categories))
     if rule == "allowed_recipients":
@@ -239,7 +238,7 @@ def limit_text(rule: str, limit: int, policy: PolicyRecord) -> str:
 
 
 def attempted_text(rule: str, attempted: int, recipient: Pubkey) -> str:
-    """Return what was attempted: money, a count, a time, a category's name or the recipient's address."""
+    """Return the attempted value: money, a count, a time, a category's name or the recipient's address."""
     if rule == "blocked_categories" and attempted < len(CATEGORIES):
         return CATEGORIES[attempted]
     if rule == "allowed_recipients":
@@ -254,5 +253,5 @@ def _value_text(rule: str, value: int) -> str:
 
 
 def headroom_text(rule: str, headroom: int) -> str | None:
-    """Return what a rule leaves: money or a count; None for rules that only allow or refuse."""
+    """Return the headroom of a rule: money or a count; None for rules that only allow or refuse."""
     return _value_text(rule, headroom) if rule in _MONEY_RULES | _COUNT_RULES else None

@@ -1,4 +1,4 @@
-"""Recovers pending transactions, whose requests ended before the chain had answered."""
+"""Recovers pending transactions of requests that ended before the chain answered."""
 
 from collections.abc import Callable
 
@@ -14,19 +14,19 @@ from app.submission.submitter import Submitter
 
 
 class Recovery(Periodic):
-    """Looks at pending attempts at the start and every ``interval`` seconds.
+    """Checks pending attempts at the start and every ``interval`` seconds.
 
-    Records confirmed and failed ones. Resends the same signed bytes of those that have not landed, until their last
-    valid block height has passed at finalized commitment; they have failed once no event is missing that could be
-    theirs. Changes that could undo a newer one are not resent (see ``app.submission.pending_changes``). Attempts
-    younger than ``grace`` seconds belong to requests that still wait for them.
+    Records confirmed and failed attempts. Resends the same signed bytes of attempts that have not landed, until their
+    last valid block height has passed at finalized commitment. After that, they count as failed once no event is
+    missing that could be theirs. Changes that could undo a newer one are not resent (see
+    ``app.submission.pending_changes``). Attempts younger than ``grace`` seconds belong to requests that still wait.
     """
 
     name = "recovery"
     outages = (ApiError, ChainUnavailable, RpcError)
 
     def __init__(self, db: Database, submitter: Submitter, clock: ChainClock, *, interval: float, grace: float) -> None:
-        """`clock` is the one by which attempts are dated."""
+        """`clock` is the chain's clock, which also dates the attempts."""
         super().__init__(interval)
         self._db = db
         self._submitter = submitter
@@ -35,23 +35,23 @@ class Recovery(Periodic):
         self._earlier: frozenset[str] = frozenset()
 
     async def start(self) -> None:
-        """Start with the attempts that an earlier process left, for which no request waits."""
+        """Start, and remember the attempts that an earlier process left: no request waits for them."""
         left = await self._db.look_up(pending_attempts)
         self._earlier = frozenset(one.tx_id for one in left)
         await super().start()
 
     async def recover(self, where: Callable[[Attempt], bool] = lambda _attempt: True) -> int:
-        """Look once at the pending attempts that ``where`` selects and return how many have an outcome now.
+        """Check the pending attempts that ``where`` selects once, and return the number that now have an outcome.
 
-        If the chain does not answer for one, looks at the others too, then raises the first ApiError,
-        ChainUnavailable or RpcError.
+        If the check of an attempt fails, checks the others before raising the first ApiError, ChainUnavailable or
+        RpcError.
         """
         recovered = 0
         failure: Exception | None = None
         for attempt in filter(where, await self._db.look_up(pending_attempts)):
             try:
                 recovered += await self._recover(attempt)
-            except Exception as error:  # noqa: BLE001 - raised below, after every attempt was looked at
+            except Exception as error:  # noqa: BLE001 - raised below, after every attempt was checked
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -66,7 +66,7 @@ class Recovery(Periodic):
         return False
 
     async def tick(self) -> int:
-        """Recover attempts that no request waits for, and delete expired idempotency keys."""
+        """Recover the attempts that no request waits for, and delete expired idempotency keys."""
         bound = await self._clock.moment_ms() - self._grace_ms
         recovered = await self.recover(lambda one: one.tx_id in self._earlier or one.created_at < bound)
         await self._db.write(lambda conn: purge(conn, now_ms()))

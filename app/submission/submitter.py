@@ -1,7 +1,7 @@
-"""Takes a transaction to the chain: simulates, stores, sends and confirms it, and waits for the read models.
+"""Submits transactions: simulates, stores, sends and confirms them, and waits for the read models.
 
-The signed transaction is stored before it is sent, and only these stored bytes are ever sent again. As long as it can
-still land, it stays `pending`, and nothing else is signed in its place.
+The signed bytes are stored before the first send, and resends use exactly these bytes. An attempt stays `pending` while
+it can still land, and no replacement is signed before that.
 """
 
 import asyncio
@@ -40,15 +40,15 @@ from indexer import Indexer
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds in which a transaction usually lands and is applied; after that the chain is asked what became of it. Asking
-#: it for each one meanwhile would only tell earlier of those that fail, which the simulation has shown not to.
+#: Seconds to wait before polling the chain for a transaction's status. Most land and are applied within this time.
+#: Earlier polling would only reveal failures sooner, and simulation has already filtered most of them.
 _PROMPTLY = 1.0
-#: Seconds that an urgent transaction waits for the database before it is sent all the same.
+#: Seconds that an urgent transaction waits for the database before it is sent without being stored.
 _STORING = 1.0
 
 
 class Submitter(Outcomes):
-    """Sends transactions, after which it determines their outcome."""
+    """Sends transactions, and then determines their outcomes."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class Submitter(Outcomes):
         self._listeners: list[Callable[[Attempt], None]] = []
 
     def subscribe(self, listener: Callable[[Attempt], None]) -> None:
-        """Have a listener called once a transaction was sent that ends the ground of allowances; it must not wait."""
+        """Call `listener` after sending a transaction that ends the reason for allowances. It must not block."""
         self._listeners.append(listener)
 
     async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[bytes, str | None, int]:
-        """Return the signed bytes, their signature if it is known already, and the last valid block height."""
-        # Whoever gets it to send should have the whole life of a blockhash for it.
+        """Return the signed bytes, the signature if it is known already, and the last valid block height."""
+        # A third party that will send it needs the full lifetime of a blockhash.
         blockhash = await self._chain.blockhash(fresh=fresh or plan.fee_payer is not None)
         until = blockhash.last_valid_block_height
         if plan.fee_payer is not None:
@@ -94,8 +94,8 @@ class Submitter(Outcomes):
 
         Raises SimulationFailedError if the simulation fails; then nothing is stored. Raises ``chain_unavailable`` if
         the chain does not answer; once the transaction is stored, the error names its id. Raises the error of a brake
-        that stops it; then nothing was sent, and what was stored is recorded as failed. Raises what ``claim.admit``
-        raises.
+        that stops it; then nothing was sent, and an attempt stored before is recorded as failed. Raises the errors of
+        ``claim.admit``.
         """
         claim.admit()
         self._brake.check(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
@@ -109,10 +109,10 @@ class Submitter(Outcomes):
         return await self._post(attempt) if plan.fee_payer is None else Outcome(attempt, "pending", sendable=False)
 
     async def send_urgently(self, plan: Plan, claim: Claim) -> Outcome:
-        """Submit a transaction that must reach the chain at once, also when the database cannot be written.
+        """Submit an urgent transaction even if the database cannot be written.
 
-        It is stored later then, if that is possible once the chain has answered. Raises SimulationFailedError as
-        ``send`` does, and ``storage_unavailable`` for a transaction that was sent and cannot be stored.
+        In that case, the attempt is stored after the chain has answered, if possible. Raises SimulationFailedError like
+        ``send``, and ``storage_unavailable`` if the transaction was sent but cannot be stored.
         """
         attempt = await self._prepare(plan)
         stored = await self._stored_soon(plan, attempt, claim)
@@ -126,8 +126,8 @@ class Submitter(Outcomes):
         fate = "is not confirmed yet" if status is None else "failed there" if status.err else "is confirmed there"
         raise UnavailableError(
             "storage_unavailable",
-            f"The transaction was sent to the chain and {fate}, but the service's database cannot be written, so it "
-            "is not recorded yet.",
+            f"The transaction was sent to the chain and {fate}. It could not be recorded, because the service's "
+            "database cannot be written.",
             fields={"tx_id": attempt.tx_id, "tx_signature": attempt.signature},
             headers={"Retry-After": "1"},
         )
@@ -137,9 +137,9 @@ class Submitter(Outcomes):
         return await self.wait(await self.send(plan, claim), claim)
 
     async def resume(self, claim: Claim) -> Outcome | None:
-        """Return the outcome of the attempt that an earlier run of the same request left; resends it if needed.
+        """Return the outcome of the attempt of an earlier run of the same request, resending it if needed.
 
-        None if there is no such attempt, or if it failed for good: then the request starts anew.
+        Returns None if there is no such attempt or it failed permanently. The request may then start over.
         """
         if claim.attempt is None:
             return None
@@ -153,7 +153,7 @@ class Submitter(Outcomes):
         return outcome if lasts else None
 
     async def wait(self, outcome: Outcome, claim: Claim) -> Outcome:
-        """Wait until the transaction is confirmed and in the read models, or the timeout has passed."""
+        """Wait until the transaction is confirmed and in the read models, or until the timeout."""
         if outcome.status != "pending":
             return outcome
         attempt = outcome.attempt
@@ -181,13 +181,13 @@ class Submitter(Outcomes):
         return await self.succeed(attempt, status.slot)
 
     async def _projected(self, attempt: Attempt, deadline: float) -> Outcome | None:
-        """Wait for an attempt whose signature is not known, and return its outcome once the read models have it."""
+        """Wait for an attempt with an unknown signature. Return its outcome, or None if the read models lack it."""
         await self._projector.wait(attempt.message, max(0.05, deadline - time.monotonic()))
         found = await self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
         return Outcome(found, found.status, found.slot) if found and found.status != "pending" else None
 
     async def _prepare(self, plan: Plan) -> Attempt:
-        """Sign, simulate and return the attempt. Raises SimulationFailedError and the plan's own refusal."""
+        """Sign and simulate the plan, and return its attempt. Raises SimulationFailedError or the plan's refusal."""
         raw, signature, last_height = await self._sign(plan, fresh=False)
         try:
             simulation = await self._chain.simulate(raw)
@@ -215,28 +215,28 @@ class Submitter(Outcomes):
         await claim.store(store, tx_id=attempt.tx_id, repeatable=True)
         self._db.remember(attempt.tx_id, attempt.org)
         if self._db.server != server:
-            # Perhaps it was stored before a failover, and compared too late to be missed.
+            # A failover may have lost the attempt, if the commit log was compared before it had this entry.
             raise StorageDoubtError
 
     async def _stored_soon(self, plan: Plan, attempt: Attempt, claim: Claim) -> bool:
-        """Store an attempt and return whether that was possible in time."""
+        """Store an attempt and return True if that succeeded in time."""
         try:
             async with asyncio.timeout(_STORING):
                 await self._store(plan, attempt, claim)
         except DUPLICATE_ERRORS:
-            return True  # The first try was committed after its time.
+            return True  # The first write was committed after its timeout.
         except (*WRITE_ERRORS, TimeoutError) as error:
             _log.warning("urgent_transaction_not_stored", tx_id=attempt.tx_id, type=attempt.type, error=str(error))
             return False
         return True
 
     async def resend(self, attempt: Attempt) -> Outcome:
-        """Send the stored bytes of a pending attempt again, unless a brake overtook it."""
+        """Resend the stored bytes of a pending attempt, unless a brake overtook it."""
         if attempt.signature is None:
             return Outcome(attempt, "pending", sendable=False)
         if await self._db.read(lambda conn: stopped_by(conn, attempt.tx_id)):
             return Outcome(attempt, "pending")
-        # Last: a brake may be engaged while the row is read.
+        # Check the memory last: a brake may be engaged while the row is read.
         kind, attested = self.type_of(attempt), attempt.attestation_hash is not None
         stopped = self._brake.stops(kind, attempt.org, attempt.wallet_id, attested=attested)
         if stopped is not None:

@@ -1,4 +1,4 @@
-"""Changes of what has versions: each is made from the current one, and made anew when that is outdated."""
+"""Versioned changes: each is made from the current version, and made again if that version is outdated."""
 
 from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol, TypeVar
@@ -18,11 +18,11 @@ _TRIES = 3
 
 
 class OutdatedVersionError(Exception):
-    """What a change was made from has changed since it was read."""
+    """The version that a change was made from is outdated."""
 
 
 class VersionedChange(Protocol[Found]):
-    """A request to change something that has versions."""
+    """A request to change a versioned object."""
 
     @property
     def service(self) -> Service:
@@ -33,23 +33,23 @@ class VersionedChange(Protocol[Found]):
         """The principal of the request."""
 
     async def find(self) -> Found:
-        """Return what is to be changed."""
+        """Return the object to change, in its current version."""
 
     def check(self, found: Found) -> None:
-        """Raise ``version_conflict`` unless it is in a version that the request accepts."""
+        """Raise ``version_conflict`` unless the request accepts the version of `found`."""
 
 
 def concurrent_change(thing: str) -> ConflictError:
-    """Return the error for something that others keep changing."""
-    return ConflictError("version_conflict", f"The {thing} was changed at the same time. Repeat the request.")
+    """Return the error for an object that other requests keep changing."""
+    return ConflictError("version_conflict", f"The {thing} was changed concurrently by another request. Retry.")
 
 
 async def send_versioned(
     request: VersionedChange[Found], thing: str, send: Callable[[Found], Awaitable[Landed]]
 ) -> Landed:
-    """Send a change made from what is current, and made anew when ``send`` raises OutdatedVersionError.
+    """Make a change from the current version and send it. Start over when ``send`` raises OutdatedVersionError.
 
-    Raises ``version_conflict``.
+    Raises ``version_conflict`` if the request does not accept the version, or if all tries were outdated.
     """
     for _ in range(_TRIES):
         await require_no_gap(request.service, request.principal.org)
@@ -65,7 +65,7 @@ async def send_versioned(
 async def submit_versioned(service: Service, plan: Plan, claim: Claim, *, outdated: Collection[str]) -> Outcome:
     """Submit a change and return its confirmed outcome.
 
-    Raises OutdatedVersionError if it was refused, or failed when it landed, with one of these errors of the program.
+    Raises OutdatedVersionError if the change fails, in simulation or after landing, with an error in ``outdated``.
     """
     failure: SimulationFailedError | Outcome
     try:

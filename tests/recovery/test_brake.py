@@ -131,7 +131,7 @@ async def test_brake_holds_over_a_restart_until_the_chain_is_frozen(own_world: S
     lost = await _lost(world, wallet, to)
     world.line.lose_requests = lambda _method: True
     error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
-    assert "already sends no payments" in error["message"]
+    assert "already blocks the affected payments" in error["message"]
 
     await world.restart(lose_requests=lambda method: method in {"getMultipleAccounts", "getSignatureStatuses"})
 
@@ -419,7 +419,7 @@ async def test_brakes_of_a_replaced_operator_hold_until_its_new_key(own_world: S
     for answer in refused:
         message = error_of(answer, 503, "chain_unavailable")["message"]
         assert "Start the service again with the new key." in message
-        assert "already sends no payments" in message
+        assert "already blocks the affected payments" in message
     assert (await world.pay(wallet, to, "1", session=token, key=agent)).status_code == 422
     assert {hold.row.kind for hold in world.service.brake.without_request()} == {"freeze", "pause"}
     assert await _frozen(world, wallet) == 0
@@ -449,7 +449,7 @@ async def test_unfinished_freeze_promises_no_more_than_is_stored(own_world: Serv
     error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
 
     message = error["message"]
-    assert ("repeats the freeze until it is in force" in message) == writable
+    assert ("retries the freeze until the chain enforces it" in message) == writable
     assert ("lost if the service stops before" in message) == (not writable)
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
     # What the answer says is what a killed process leaves
