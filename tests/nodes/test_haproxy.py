@@ -212,6 +212,8 @@ async def test_nothing_is_lost_or_doubled_behind_a_proxy(service: Service, clust
         earlier = {one["event_id"] for one in await fleet.listed("/v1/events?")}
         for url, events in ((every.url, ["*"]), (completed.url, ["transaction.completed"])):
             await nodes.ok("POST", "/v1/webhooks", {"url": url, "events": events})
+        # Stored during the registration, such as the audit log's daily head: a webhook may get these or not.
+        optional = {one["event_id"] for one in await fleet.listed("/v1/events?")} - earlier
         await fleet.recruit(_AGENTS)
         noted = (await nodes.ok("GET", "/v1/audit-log?limit=1"))["data"][0]["hash"]
 
@@ -261,7 +263,8 @@ async def test_nothing_is_lost_or_doubled_behind_a_proxy(service: Service, clust
         counted = Counter(one["event_id"] for one in listed) + Counter(feed[event]["tx_id"] for event in payments)
         problems["not in the list"] = [*set(ids).symmetric_difference(feed)]
         problems["twice in the feed"] = [one for one, count in counted.items() if count > 1]
-        for receiver, expected in ((every, ids), (completed, payments)):
+        for receiver, matching in ((every, ids), (completed, payments)):
+            expected = [one for one in matching if one not in optional or one in receiver.events]
             while expected[-1] not in receiver.events:
                 got = len(receiver.received)
                 async with asyncio.timeout(_DELIVERED):
