@@ -1,4 +1,4 @@
-"""The API's operations as its OpenAPI document describes them, to be called by id with snake_case arguments."""
+"""The API's operations as described in its OpenAPI document, callable by id with snake_case arguments."""
 
 import json
 import re
@@ -21,9 +21,9 @@ _CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the API answered: a status and its JSON; the status is 0 if there was no answer.
+    """The API's reply: a status and a JSON body. The status is 0 if no reply arrived.
 
-    ``first_called_at`` is the time of the first request with the same idempotency key, if this one repeats it.
+    ``first_called_at`` is the time of the first request with the same idempotency key, if this request repeats it.
     """
 
     status: int
@@ -33,16 +33,16 @@ class Reply:
 
     @property
     def good(self) -> bool:
-        """Whether the request succeeded."""
+        """True if the request succeeded."""
         return self.status == 200
 
 
 class BadArgumentError(Exception):
-    """An argument makes no request: one of the path or query is missing or of a wrong type. The message names it."""
+    """An argument of the path or query is missing or has the wrong type. The message names it."""
 
 
 class Operation:
-    """One operation: where its arguments go, and their schemas."""
+    """One operation: the places of its arguments in a request, and their schemas."""
 
     def __init__(self, document: Json, method: str, path: str, described: Json) -> None:
         self._schemas: Json = document["components"]["schemas"]
@@ -55,26 +55,26 @@ class Operation:
         self._body: Mapping[str, Json] = {_snake(name): schema for name, schema in body.get("properties", {}).items()}
         self._required = {_snake(name) for name in body.get("required", ())}
         answer = described["responses"]["200"]["content"][_JSON]["schema"]
-        # The first of several is the operation's own; the other is of changes that are signed elsewhere.
+        # If there are two, the first is the operation's own. The other is for changes that are signed elsewhere.
         self.answer = _name_of(answer.get("anyOf", [answer])[0])
 
     def arguments(self) -> Json:
         """Return the JSON schema of each argument."""
         schemas = {name: {**one["schema"], "description": one["description"]} for name, one in self._parameters.items()}
-        # The titles are only the names once more.
+        # The titles only repeat the names.
         return {
             name: {key: value for key, value in schema.items() if key != "title"}
             for name, schema in {**schemas, **self._body}.items()
         }
 
     def required(self) -> set[str]:
-        """Return the names of the arguments without which the operation is refused."""
+        """Return the names of the arguments that the operation requires."""
         return self._required | {name for name, one in self._parameters.items() if one["required"]}
 
     def request(self, arguments: Mapping[str, Any]) -> Json:
         """Return the request as arguments of httpx. Raises BadArgumentError.
 
-        What the operation does not know goes where the API refuses it by name.
+        Unknown arguments go into the query or the body, so that the API refuses them by name.
         """
         path, query, rest = self.path, {}, {}
         for name, value in arguments.items():
@@ -82,12 +82,12 @@ class Operation:
                 continue
             parameter = self._parameters.get(name)
             if parameter is not None and type(value) is not (expected := _TYPES[parameter["schema"]["type"]]):
-                # In an address everything is text: the API could not tell.
+                # A URL contains only text, so the API could not detect a wrong type.
                 raise BadArgumentError(f"{name}: must be {'an integer' if expected is int else 'a string'}.")
             if parameter is not None and parameter["in"] == "path":
                 if str(value).strip(".") == "":
-                    # Clients resolve such a segment, and the path would be another operation's.
-                    raise BadArgumentError(f"{name}: is not an id.")
+                    # HTTP clients resolve a segment of dots, so the path would become another operation's.
+                    raise BadArgumentError(f"{name}: must be an id.")
                 path = path.replace(f"{{{parameter['name']}}}", quote(str(value), safe=""))
             elif self.method == "GET":
                 query[parameter["name"] if parameter else name] = value
@@ -99,7 +99,7 @@ class Operation:
         return request | ({"params": query} if self.method == "GET" else {"json": rest})
 
     def schemas(self, name: str) -> Json:
-        """Return a schema and all that it refers to, by name, with references into `$defs`."""
+        """Return a schema and all schemas it refers to, by name, with references into `$defs`."""
         found: Json = {}
         open_names = {name}
         while open_names:
@@ -130,7 +130,7 @@ class Operations:
         return self._by_id[operation_id]
 
     def in_arguments(self, text: str) -> str:
-        """Return a message with the names of fields as those of arguments."""
+        """Return a message with its field names written as argument names."""
         return self._camel.sub(lambda found: _snake(found[0]), text)
 
 
@@ -142,7 +142,7 @@ class Api:
         self.operations = operations
 
     async def call(self, operation_id: str, arguments: Mapping[str, Any]) -> Reply:
-        """Send a request and return its answer, whatever it is. Raises BadArgumentError."""
+        """Send a request and return the reply, including error replies. Raises BadArgumentError."""
         described = self.operations[operation_id].request(arguments)
         try:
             request = self._client.build_request(**described, headers={"Prefer": PREFER_FIRST_CALL})

@@ -1,53 +1,53 @@
-"""What an agent can do about an error: with its tools, or by asking an operator; never with a request or a command."""
+"""Remedies for agents. They use the agent's tools or ask an operator, and never need an HTTP request or a command."""
 
 from collections.abc import Mapping
 
 from app.core.errors import CATALOGUE
 
-#: Of the errors that tools answer, those whose remedy in the catalogue is written for a client of the HTTP API.
+#: Remedies for errors of tools if the catalogue's own remedy is written for a client of the HTTP API.
 _FOR_AGENTS: Mapping[str, str] = {
-    "invalid_request": "Read the message: it names the argument.",
+    "invalid_request": "Read the message. It names the argument.",
     "request_too_large": "Make the arguments shorter.",
     "request_timeout": "Call the tool again with the same idempotency key.",
     "rate_limited": "Make fewer calls at a time.",
     "internal_error": "Quote the `request_id` to an operator of the service.",
-    "authentication_failed": "The API key is part of the client's settings: ask an operator of the vault to renew it.",
+    "authentication_failed": "The API key is part of the client's settings. Ask an operator of the vault to renew it.",
     "insufficient_permissions": "Ask an operator of the vault to do it, or use only your own vault.",
-    "session_token_expired": "The token is part of the client's settings: ask an operator of the vault for a new one.",
-    "session_token_invalid": "The token is part of the client's settings: ask an operator of the vault for a new one.",
+    "session_token_expired": "The token is part of the client's settings. Ask an operator of the vault for a new one.",
+    "session_token_invalid": "The token is part of the client's settings. Ask an operator of the vault for a new one.",
     "wallet_frozen": "Ask an operator of the vault to unfreeze it. Do not try another way to pay.",
     "wallet_archived": "Ask an operator of the organisation for another vault.",
     "wallet_insufficient_balance": "Ask an operator of the vault to fund it, then call the tool again.",
     "policy_violation": "Ask an operator of the vault.",
     "approval_not_found": "Use the `approval_id` of the refused payment.",
-    "approval_not_pending": "Make the payment again. If it still needs an approval, that requests a new one.",
-    "approval_outdated": "Make the payment again. If it still needs an approval, that requests a new one.",
+    "approval_not_pending": "Make the payment again. If it still needs an approval, a new one is requested.",
+    "approval_outdated": "Make the payment again. If it still needs an approval, a new one is requested.",
     "recipient_unverified": "Compare the address with its source. If it is right, ask an operator of the vault to list "
     "it in the policy, then call the tool again with `allow_unverified_recipient` = true.",
     "invalid_amount": 'Give amounts as strings, such as "12.50".',
-    "restore_unacknowledged": "Look with `list_transactions` and `get_transaction` whether the money has moved. "
+    "restore_unacknowledged": "Use `list_transactions` and `get_transaction` to find out if the money has moved. "
     "If it has not, call the tool again with the same `idempotency_key` and, if the tool has this argument, with "
-    "`after_restore` = true; otherwise ask an operator of the service.",
+    "`after_restore` = true. In any other case, ask an operator of the service.",
     "transaction_failed": "Read the message. To try again, call the tool with a new `idempotency_key`.",
-    "transaction_not_found": "Use an id that `list_transactions` shows.",
+    "transaction_not_found": "Use an id returned by `list_transactions`.",
     "recipient_not_found": "Ask an operator of the organisation to register it.",
     "policy_not_found": "Ask an operator of the vault.",
-    "escrow_not_found": "Use the id that `create_escrow` answered, or that the other party gave you.",
+    "escrow_not_found": "Use the id that `create_escrow` returned or the other party gave you.",
     "escrow_already_settled": "Read its status with `get_escrow`.",
-    "dispute_raised_before": "Complete the escrow, or let its deadline pass: your side has raised its one dispute.",
+    "dispute_raised_before": "Complete the escrow or let its deadline pass. Your side has raised its one dispute.",
     "escrow_not_disputed": "A party can raise a dispute before the deadline with `dispute_escrow`.",
     "org_insufficient_balance": "Ask an operator of the organisation.",
     "org_paused": "Ask an operator of the organisation.",
     "authority_offline": "Ask an operator of the organisation.",
-    "x402_wallet_not_supported": "Ask an operator of the vault to set `allowAllowances` of its policy, or use another "
+    "x402_wallet_not_supported": "Ask an operator of the vault to set `allowAllowances` in its policy, or use another "
     "resource.",
-    "too_many_allowances": "Wait a minute for the payments that are under way, or ask an operator of the vault: the "
-    "number of a day is limited.",
+    "too_many_allowances": "Wait a minute for the payments that are under way. The number per day is also limited: if "
+    "it is used up, ask an operator of the vault.",
     "x402_host_not_allowed": "Ask an operator of the vault to allow the host, or use another resource.",
 }
 
 
 def remedy(code: str) -> str | None:
-    """Return what an agent can do about an error of the catalogue; None for another."""
+    """Return the agent's remedy for an error of the catalogue, or None for an unknown code."""
     kind = CATALOGUE.get(code)
     return None if kind is None else _FOR_AGENTS.get(code, kind.remedy)

@@ -1,4 +1,4 @@
-"""What a tool answers: an outcome, a sentence that a model can act on, and the API's own fields."""
+"""Results of tools: an outcome, a sentence that a model can act on, and the API's own fields."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,44 +8,44 @@ from mcp.types import CallToolResult, TextContent
 from app.mcp.operations import Json, Reply
 from app.mcp.remedies import remedy
 
-#: What an outcome means to the caller.
+#: The meaning of each outcome for the caller.
 OUTCOMES: Mapping[str, str] = {
-    "done": "It is done; `data` shows it.",
-    "pending": "It was sent, and the chain has not confirmed it yet. Ask again before you act on it.",
-    "refused": "It was refused, and nothing has changed; it is refused again until what `message` says has changed.",
-    "invalid": "The arguments or the credentials are wrong; nothing has changed.",
-    "unavailable": "The service could not answer. This call has changed nothing and can be repeated.",
-    "unknown": "Whether it happened is not known. Repeat it with the same `idempotency_key`, never with another.",
+    "done": "The call succeeded. `data` contains the result.",
+    "pending": "It was sent, but the chain has not confirmed it yet. Check again before you act on it.",
+    "refused": "It was refused and has changed nothing. It is refused again until the cause in `message` is gone.",
+    "invalid": "The arguments or credentials are wrong. Nothing has changed.",
+    "unavailable": "The service could not respond. This call has changed nothing and can be repeated.",
+    "unknown": "It may or may not have taken effect. Repeat it with the same `idempotency_key`, never with another.",
 }
 
 _STRING_OR_NULL: Json = {"type": ["string", "null"]}
 
-#: Schema of what every tool answers around its own `data`.
+#: Schemas of the fields that every tool returns next to its own `data`.
 _AROUND: Mapping[str, Json] = {
     "outcome": {
         "type": "string",
         "enum": list(OUTCOMES),
         "description": " ".join(f"`{name}`: {meaning}" for name, meaning in OUTCOMES.items()),
     },
-    "message": {"type": "string", "description": "What happened and what to do next, in words."},
+    "message": {"type": "string", "description": "The result and the next step, in words."},
     "idempotency_key": {
         **_STRING_OR_NULL,
-        "description": "Repeat the call with this key to learn its outcome; null if the call had no valid key.",
+        "description": "Repeat the call with this key to learn its outcome. Null if the call had no valid key.",
     },
     "repeated": {
         "type": "boolean",
-        "description": "True if an earlier call used this key: all calls with it together have this one outcome.",
+        "description": "True if an earlier call used this key. All calls with the same key share one outcome.",
     },
     "first_called_at": {
         **_STRING_OR_NULL,
-        "description": "When that earlier call was made (ISO 8601, UTC); null unless `repeated`.",
+        "description": "Time of that earlier call (ISO 8601, UTC). Null unless `repeated` is true.",
     },
     "refusal": {
-        "description": "Which rule of the policy refuses the payment; null if none does.",
+        "description": "The policy rule that refuses the payment. Null if none does.",
         "anyOf": [{"$ref": "#/$defs/Refusal"}, {"type": "null"}],
     },
     "error": {
-        "description": "The API's error; null if there was none.",
+        "description": "The API's error. Null if there was none.",
         "anyOf": [{"$ref": "#/$defs/Error"}, {"type": "null"}],
     },
 }
@@ -56,16 +56,16 @@ _DEFINITIONS: Mapping[str, Json] = {
         "required": ["rule", "limit", "attempted", "headroom", "retry_at", "approval_id"],
         "properties": {
             "rule": {"type": "string", "description": "The rule's name."},
-            "limit": {**_STRING_OR_NULL, "description": "What the rule allows."},
-            "attempted": {**_STRING_OR_NULL, "description": "What the payment would have reached."},
-            "headroom": {**_STRING_OR_NULL, "description": "What is left of the limit; null where there is no amount."},
+            "limit": {**_STRING_OR_NULL, "description": "The limit set by the rule."},
+            "attempted": {**_STRING_OR_NULL, "description": "The value that the payment would have reached."},
+            "headroom": {**_STRING_OR_NULL, "description": "The amount left of the limit. Null if the rule has none."},
             "retry_at": {
                 **_STRING_OR_NULL,
-                "description": "When the same payment would pass; null if waiting does not help.",
+                "description": "Time when the same payment would pass. Null if waiting does not help.",
             },
             "approval_id": {
                 **_STRING_OR_NULL,
-                "description": "The request for an operator's approval; once it is approved, pay again.",
+                "description": "The id of the request for an operator's approval. Pay again once it is approved.",
             },
         },
     },
@@ -74,23 +74,23 @@ _DEFINITIONS: Mapping[str, Json] = {
         "required": ["code", "message"],
         "properties": {
             "code": {"type": "string", "description": "The error's code, as in the API's catalogue."},
-            "message": {"type": "string", "description": "The API's message; it names a wrong field."},
-            "docs": {"type": "string", "description": "The page of the code."},
-            "request_id": {"type": "string", "description": "To quote to the operator of the service."},
+            "message": {"type": "string", "description": "The API's message. It names the wrong field."},
+            "docs": {"type": "string", "description": "The documentation page of the code."},
+            "request_id": {"type": "string", "description": "Quote this id to the operator of the service."},
         },
     },
 }
 
-#: Statuses that say nothing about whether the request has had an effect, or whether an earlier one with its key has.
+#: Statuses after which this request, or an earlier one with its key, may or may not have had an effect.
 _DOUBTFUL = frozenset({0, 408, 500, 502, 503, 504})
-#: Conflicts that say the same: an earlier request with the key may have had an effect.
+#: Conflicts that leave the same doubt: an earlier request with the key may have had an effect.
 _UNDECIDED = frozenset({"idempotency_in_progress", "restore_unacknowledged"})
 
 
 def schema(data: Json, definitions: Json) -> Json:
-    """Return the schema of a tool's answer around the schema of its ``data``."""
+    """Return the schema of a tool's result around the schema of its ``data``."""
     described = {
-        "description": "The API's answer; null unless the request succeeded.",
+        "description": "The API's response. Null unless the request succeeded.",
         "anyOf": [data, {"type": "null"}],
     }
     return {
@@ -104,10 +104,10 @@ def schema(data: Json, definitions: Json) -> Json:
 def result(
     answer: Reply, data: Json | None, *, key: str | None, verdict: Json | None = None, sent: bool = True
 ) -> CallToolResult:
-    """Return the result of a tool from the API's answer.
+    """Return the result of a tool from the API's reply.
 
-    ``verdict`` is a simulation of the refused payment. Without ``sent`` the answer is one to a question before the
-    request, which was not sent.
+    ``verdict`` is a simulation of the refused payment. If ``sent`` is False, the reply is that to an earlier query,
+    and the tool's own request was not sent.
     """
     error = answer.body.get("error") if not answer.good else None
     refusal = _refusal(error or {}, verdict)
@@ -130,13 +130,13 @@ def result(
 
 
 def invalid(message: str, *, key: str | None = None) -> CallToolResult:
-    """Return the result for arguments that make no request."""
+    """Return the result for arguments that cannot be made into a request."""
     return result(Reply(400, {"error": {"code": "invalid_request", "message": message}}), None, key=key)
 
 
 def _outcome(answer: Reply, *, changes: bool) -> str:
     if answer.good:
-        # A paid request has its payment's status one level below.
+        # The response to a paid request has the payment's status one level below.
         statuses = (answer.body.get("status"), (answer.body.get("payment") or {}).get("status"))
         if changes and statuses[1] == "failed":
             return "refused"
@@ -163,19 +163,19 @@ def _refusal(error: Json, verdict: Json | None) -> Json | None:
 
 def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | None, key: str | None) -> Iterable[str]:
     if answer.first_called_at is not None:
-        yield f"The key was first used at {answer.first_called_at}; all calls with it have this one outcome."
+        yield f"The key was first used at {answer.first_called_at}. All calls with it share this one outcome."
     resource = answer.body.get("resource")
-    said = f"answered {resource['status']}" if resource else "gave no answer"
+    said = f"answered {resource['status']}" if resource else "did not answer"
     if answer.good and outcome == "refused":
-        yield f"The resource {said} and did not take the payment: nothing was paid, and the money is back."
+        yield f"The resource {said} and did not accept the payment: nothing was paid, and the money is back."
         yield "To try again, call the tool with a new `idempotency_key`."
         return
     if outcome in {"done", "pending"}:
         yield OUTCOMES[outcome]
         if answer.body.get("payment") and not (resource and 200 <= resource["status"] < 300):
-            yield f"The resource was paid for and {said}; do not pay for it again before you know the payment's status."
+            yield f"The resource was paid for and {said}. Do not pay for it again until you know the payment's status."
         return
-    yield error["message"] if error else "The service gave no answer."
+    yield error["message"] if error else "The service did not respond."
     if refusal is not None:
         yield from _advice(refusal)
     elif error is not None and (advice := remedy(error["code"])) is not None:
@@ -192,11 +192,11 @@ def _advice(refusal: Json) -> Iterable[str]:
     if refusal["headroom"] is not None:
         yield f"{refusal['headroom']} is left of this limit."
     if refusal["retry_at"] is not None:
-        yield f"The same payment would pass from {refusal['retry_at']} on if nothing else is paid until then."
+        yield f"The same payment would pass from {refusal['retry_at']} on, if nothing else is paid before then."
     if refusal["approval_id"] is not None:
         yield (
-            f"An operator can approve it: ask for the status of {refusal['approval_id']}, and once it is approved, "
+            f"An operator can approve it. Check the status of {refusal['approval_id']}. Once it is approved, "
             "make the same payment again with a new idempotency key."
         )
     elif refusal["retry_at"] is None:
-        yield "Waiting does not change that; an operator of the vault would have to change its policy."
+        yield "Waiting does not help. An operator of the vault would have to change its policy."

@@ -1,7 +1,7 @@
-"""Use cases of the company's sign-in: begin it, know who came back, join by it, confirm by it.
+"""Use cases of the company's sign-in: start it, identify the account that returns, join and confirm with it.
 
-What begins is a row that only the same browser can take, once. Who somebody is follows from the provider's issuer and
-`sub` alone: an e-mail address or a name identifies nobody.
+Each start stores a row that only the same browser can take, once. A person is identified by the provider's issuer and
+`sub` alone, never by an e-mail address or a name.
 """
 
 from dataclasses import dataclass
@@ -31,16 +31,16 @@ from app.submission.context import Service
 
 Purpose = Literal["sign_in", "join", "step_up"]
 
-#: Milliseconds in which somebody must come back.
+#: Milliseconds for the browser to return from the provider.
 REQUEST_LIFETIME = 10 * 60_000
-#: Errors of the provider that are not about who asks (OpenID Connect Core, section 3.1.2.6, and RFC 6749, 4.1.2.1).
+#: Errors of the provider itself, not of the sign-in (OpenID Connect Core, section 3.1.2.6, and RFC 6749, 4.1.2.1).
 _TROUBLE = frozenset({"server_error", "temporarily_unavailable"})
 _NAMED = _TROUBLE | {"access_denied", "login_required", "interaction_required", "invalid_request", "invalid_scope"}
 
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """A browser by its cookie's ``token``; the provider ``returns_to`` this address."""
+    """A browser, known by its cookie's ``token``. The provider sends it back to the address ``returns_to``."""
 
     token: str
     returns_to: str
@@ -49,7 +49,7 @@ class Browser:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmationWays:
-    """The ways in which a person can confirm that it is them."""
+    """The ways for a person to confirm their identity: True for each way that they have."""
 
     passkey: bool
     company: bool
@@ -64,7 +64,7 @@ async def begin(
     invitation: str | None = None,
     name: str | None = None,
 ) -> str:
-    """Return where to send the browser to sign in. Raises ``sign_in_unavailable``."""
+    """Start a sign-in and return the URL to send the browser to. Raises ``sign_in_unavailable``."""
     state, nonce = new_token(), new_token()
     url = await service.part(CompanySignIn).authorization_url(
         returns_to=browser.returns_to,
@@ -80,44 +80,44 @@ async def begin(
 
 
 async def take(service: Service, browser: Browser, state: str) -> OpenIdRequest:
-    """Return what this browser began, and use it up. Raises ``authentication_failed``."""
+    """Return the sign-in that this browser started, and use it up. Raises ``authentication_failed``."""
     holder = digest(browser.token)
     found = await service.db.write(lambda conn: take_openid_request(conn, state, holder, browser.now))
     if found is None:
         raise SignInRefusedError(
             "state",
-            "This sign-in was not begun in this browser, was used already, or took longer than ten minutes. "
-            "Begin again.",
+            "This sign-in was not started in this browser, was already used, or took longer than ten minutes. "
+            "Start again.",
         )
     return found
 
 
 async def identify(service: Service, browser: Browser, begun: OpenIdRequest, answer: CompanyCallback) -> Identity:
-    """Return who came back. Raises ``authentication_failed`` and ``sign_in_unavailable``."""
+    """Return the identity in the provider's answer. Raises ``authentication_failed`` and ``sign_in_unavailable``."""
     company = service.part(CompanySignIn)
     await company.check_source(answer.iss or None)
     if answer.error or not answer.code:
-        # Its description is not shown: anybody can send one here.
+        # The error's description is not shown, because anyone can send one to this address.
         reason = answer.error if answer.error in _NAMED else "other"
         if reason in _TROUBLE:
-            raise SignInUnavailableError(reason, "The company sign-in has a problem of its own.")
+            raise SignInUnavailableError(reason, "The company sign-in reports an internal problem.")
         raise SignInRefusedError(f"error:{reason}", "The company sign-in did not sign you in, or you cancelled it.")
     verifier = proof_key(browser.token, begun.state)
     found = await company.identify(answer.code, returns_to=browser.returns_to, nonce=begun.nonce, verifier=verifier)
     if begun.purpose == "step_up" and not found.authenticated_since(begun.started_at):
         raise SignInRefusedError(
-            "auth_time", "The company sign-in did not ask you again who you are, so this confirms nothing."
+            "auth_time", "The company sign-in did not ask you to sign in again, so your identity is not confirmed."
         )
     return found
 
 
 def sign_in(conn: Connection, by: Visitor, identity: Identity, now: int) -> Principal:
-    """Return the person whom the provider named. Raises ``authentication_failed``."""
+    """Return the person with the identity from the provider. Raises ``authentication_failed``."""
     known = identity_by_subject(conn, identity.issuer, identity.subject)
     found = None if known is None else person(conn, known.person_id)
     if known is None or found is None:
         raise SignInRefusedError(
-            "not_invited", "Nobody has invited this account of the company sign-in. Ask an admin for an invitation."
+            "not_invited", "This account of the company sign-in has no invitation. Ask an admin for one."
         )
     note_identity_use(conn, known, now)
     role = people.role_of(found)
@@ -125,7 +125,7 @@ def sign_in(conn: Connection, by: Visitor, identity: Identity, now: int) -> Prin
 
 
 def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity, now: int) -> Principal:
-    """Make whom the provider named the person of an invitation, and use it up. Raises ``authentication_failed``."""
+    """Add the person of an invitation with their new identity, and use it up. Raises ``authentication_failed``."""
     assert begun.invitation is not None
     assert begun.name is not None
     try:
@@ -134,7 +134,7 @@ def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity
         raise SignInRefusedError("invitation", error.message) from None
     if identity_by_subject(conn, identity.issuer, identity.subject) is not None:
         raise SignInRefusedError(
-            "known", "This account of the company sign-in is somebody's already, who can sign in by it."
+            "known", "This account of the company sign-in already belongs to a person. Sign in with it instead."
         )
     joining = Person(people.new_person_id(), invited.org, begun.name, invited.role, now)
     insert_identity(conn, KnownIdentity(identity.issuer, identity.subject, joining.person_id, now, now))
@@ -143,14 +143,14 @@ def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity
 
 
 def confirm(conn: Connection, person_id: str, identity: Identity, now: int) -> None:
-    """Check that the provider named this person. Raises ``authentication_failed``."""
+    """Check that the identity from the provider belongs to this person. Raises ``authentication_failed``."""
     known = identity_by_subject(conn, identity.issuer, identity.subject)
     if known is None or known.person_id != person_id:
-        raise SignInRefusedError("other_person", "That is not who is signed in.")
+        raise SignInRefusedError("other_person", "This account does not belong to the person who is signed in.")
     note_identity_use(conn, known, now)
 
 
 def confirmations(conn: Connection, person_id: str, issuer: str | None) -> ConfirmationWays:
-    """Return how a person can confirm that it is them."""
+    """Return the ways for a person to confirm their identity."""
     by_company = issuer is not None and has_identity(conn, person_id, issuer)
     return ConfirmationWays(bool(passkeys_of(conn, person_id)), by_company)

@@ -1,4 +1,4 @@
-"""What people send to sign in and to invite others."""
+"""Bodies of the requests for signing in and inviting others."""
 
 from typing import Annotated, Literal
 
@@ -7,26 +7,26 @@ from pydantic import Field
 from app.api.fields import Body, IdempotencyKey, Name, ResponseBody
 
 PersonRole = Literal["viewer", "operator", "admin"]
-#: A credential as the browser gives it, in JSON.
+#: A credential from the browser, in JSON.
 Credential = Annotated[str, Field(min_length=2, max_length=20_000)]
 _Code = Annotated[str, Field(max_length=8_000)]
 _Secret = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class AdminKeySignIn(Body):
-    """The admin key of the first sign-in, or of a step-up while there is no person."""
+    """The admin key for the first sign-in, or for a step-up while the organisation has no person."""
 
     admin_key: _Secret
 
 
 class PasskeyResponse(Body):
-    """What a passkey signed."""
+    """The browser's response signed by a passkey."""
 
     credential: Credential
 
 
 class NewPasskey(Body):
-    """A person's name, before a passkey is made."""
+    """A person's name, sent before their passkey is created."""
 
     name: Name
 
@@ -42,11 +42,11 @@ class JoinRequest(NewPasskey):
 
 
 class JoinWithPasskey(JoinRequest, RegisteredPasskey):
-    """The same with their new passkey."""
+    """A join request with the new passkey."""
 
 
 class CompanyCallback(Body):
-    """What the company's sign-in sent back with the browser: a code, or an error."""
+    """The parameters that the company's sign-in sent back with the browser: a code, or an error."""
 
     state: _Secret
     code: _Code = ""
@@ -55,7 +55,7 @@ class CompanyCallback(Body):
 
 
 class InvitePerson(Body):
-    """Whom to invite."""
+    """The name and role of the person to invite."""
 
     name: Name
     role: PersonRole
@@ -63,7 +63,7 @@ class InvitePerson(Body):
 
 
 class NewInvitation(ResponseBody):
-    """Who was invited, and the token of the link, which is shown only once."""
+    """The name of the invited person, and the token of their link. The token is shown only once."""
 
     name: str
     token: str

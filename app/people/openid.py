@@ -1,7 +1,7 @@
-"""The company's OpenID Connect provider, by Authlib: where a browser is sent, and for whom the provider signed.
+"""The client of the company's OpenID Connect provider, built on Authlib: its URLs for browsers, and its ID tokens.
 
-The provider is believed nothing but what a key of its own signed for this client and this one sign-in. Its requests go
-to the addresses of its description, within a time and up to a number of bytes, and follow no redirection.
+Only claims that a key of the provider signed for this client and this one sign-in are trusted. Requests to the provider
+go to the addresses of its description, are limited in time and bytes, and follow no redirection.
 """
 
 import asyncio
@@ -34,22 +34,22 @@ _log = structlog.get_logger(__name__)
 
 Json = dict[str, Any]
 
-#: Signatures by a key that only the provider has: neither `none`, nor a secret that both sides know.
+#: Algorithms that sign with a key known only to the provider, so neither `none` nor a secret shared with the client.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
-#: Seconds by which the clocks of the two sides may differ.
+#: Tolerated difference between the provider's clock and the service's, in seconds.
 LEEWAY: Final = 30
-#: Seconds for which the provider's description is kept. Its keys are read anew at each sign-in.
+#: Seconds for which the provider's description is cached. Its keys are read again at each sign-in.
 _KEPT = 300.0
-#: Characters in base64url of the modulus of an RSA key of 2048 bits, the least that is secure (RFC 7518, section 3.3).
+#: Base64url characters of the modulus of a 2048-bit RSA key, the smallest size allowed (RFC 7518, section 3.3).
 _SMALLEST_MODULUS = 342
-#: Bytes of an answer, and characters of a subject (OpenID Connect Core, section 2).
+#: Maximum bytes of an answer, and characters of a subject (OpenID Connect Core, section 2).
 _MAX_BYTES, _MAX_SUBJECT = 262_144, 255
-#: What reading an answer of any shape can raise.
+#: Exceptions that malformed answers can cause.
 _MALFORMED = (JoseError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 class SignInRefusedError(AuthenticationError):
-    """A sign-in by the provider is refused (401); ``reason`` is for the audit log."""
+    """A sign-in at the provider is refused (401). ``reason`` goes into the audit log."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__("authentication_failed", message)
@@ -57,7 +57,7 @@ class SignInRefusedError(AuthenticationError):
 
 
 class SignInUnavailableError(UnavailableError):
-    """The provider is of no use now (503); ``reason`` is for the audit log."""
+    """The provider cannot be used at the moment (503). ``reason`` goes into the audit log."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__("sign_in_unavailable", f"{message} Nothing has changed.")
@@ -66,20 +66,20 @@ class SignInUnavailableError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """For whom the provider signed; ``auth_time`` is when they last showed it who they are, in Unix seconds."""
+    """An identity signed by the provider. ``auth_time`` is its last authentication there, in Unix seconds."""
 
     issuer: str
     subject: str
     auth_time: int | None
 
     def authenticated_since(self, started: int) -> bool:
-        """Whether they showed who they are after a time in Unix milliseconds."""
+        """Return True if the authentication at the provider was after a time in Unix milliseconds."""
         return self.auth_time is not None and self.auth_time >= started // 1000 - LEEWAY
 
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """What the provider says of itself, as far as it is needed."""
+    """The needed parts of the provider's description of itself."""
 
     authorize: str
     token: str
@@ -89,13 +89,13 @@ class _Description:
 
 
 class _Signatures(JWSRegistry):
-    """Leaves room for the certificates that some providers put into a token's header, and that count for nothing."""
+    """Accepts long token headers, because some providers include certificates. The certificates are ignored."""
 
     max_header_length = 16_384
 
 
 class CompanySignIn:
-    """The provider of the settings, of which there may be none."""
+    """The provider of the settings. Its ``issuer`` is None if no provider is set."""
 
     def __init__(self, settings: Settings, outbound: Outbound | None = None) -> None:
         """Raise ConfigurationError if the file of the client's secret cannot be read."""
@@ -104,13 +104,13 @@ class CompanySignIn:
         self._client_id = settings.oidc_client_id or ""
         self._secret = _secret(settings)
         self._seconds = settings.oidc_timeout
-        # The address is the operator's own choice, and companies have their providers in private networks.
+        # Private addresses are allowed: the operator chose them, and companies run providers in private networks.
         self._outbound = outbound or Outbound(allowed=lambda _address: True)
         self._known: tuple[float, _Description] | None = None
         self._asking: asyncio.Task[_Description] | None = None
 
     def close(self) -> None:
-        """Start no more requests."""
+        """Cancel a running discovery and start no more requests."""
         if self._asking is not None:
             self._asking.cancel()
         self._outbound.close()
@@ -118,7 +118,7 @@ class CompanySignIn:
     async def authorization_url(
         self, *, returns_to: str, state: str, nonce: str, verifier: str, confirm: bool = False
     ) -> str:
-        """Return where to send the browser; with ``confirm``, people must show again who they are.
+        """Return the URL to send the browser to. With ``confirm``, the provider must authenticate the person again.
 
         Raises ``sign_in_unavailable``.
         """
@@ -139,14 +139,14 @@ class CompanySignIn:
         )
 
     async def check_source(self, issuer: str | None) -> None:
-        """Check the issuer that an answer names (RFC 9207). Raises ``authentication_failed``."""
+        """Check the issuer named in an answer (RFC 9207). Raises ``authentication_failed``."""
         if issuer is None and not (await self._description()).names_itself:
             return
         if issuer != self.issuer:
-            raise SignInRefusedError("iss", "The answer is not from the company sign-in. Begin again.")
+            raise SignInRefusedError("iss", "The answer is not from the company sign-in. Start again.")
 
     async def identify(self, code: str, *, returns_to: str, nonce: str, verifier: str) -> Identity:
-        """Exchange a code for whom the provider signed for.
+        """Exchange a code for the identity signed by the provider.
 
         Raises ``authentication_failed`` and ``sign_in_unavailable``.
         """
@@ -159,9 +159,9 @@ class CompanySignIn:
         if self._known is not None and time.monotonic() - self._known[0] < _KEPT:
             return self._known[1]
         if self._asking is None or self._asking.done():
-            # Whoever signs in meanwhile waits for the same answer.
+            # Concurrent sign-ins wait for the same answer.
             self._asking = asyncio.create_task(self._discover(), name="openid_discovery")
-            # Nobody may be waiting for it any more.
+            # Retrieve the exception, because all sign-ins that waited for it may be gone.
             self._asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return await asyncio.shield(self._asking)
 
@@ -169,21 +169,21 @@ class CompanySignIn:
         issuer = self.issuer or ""
         said = _read(await self._ask("GET", get_well_known_url(issuer, external=True)), 200)
         if said.get("issuer") != issuer:
-            _unavailable("issuer", "The company sign-in names itself by another issuer than the settings do.")
+            _unavailable("issuer", "The issuer named by the company sign-in differs from the one in the settings.")
         urls = [said.get(name) for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")]
         if not all(self._usable(url) for url in urls):
-            _unavailable("endpoints", "The company sign-in names addresses that cannot be used.")
+            _unavailable("endpoints", "The company sign-in names unusable addresses.")
         authorize, token, keys = map(str, urls)
         methods = said.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         method = next((one for one in ("client_secret_basic", "client_secret_post") if one in methods), None)
         if method is None:
-            _unavailable("client_authentication", "The company sign-in takes no client secret.")
+            _unavailable("client_authentication", "The company sign-in does not accept a client secret.")
         names_itself = said.get("authorization_response_iss_parameter_supported") is True
         self._known = time.monotonic(), _Description(authorize, token, keys, method, names_itself)
         return self._known[1]
 
     def _usable(self, url: object) -> bool:
-        """Whether a URL may be asked: https, or this machine where the issuer is on it, too."""
+        """Return True for an https URL. With an http issuer, http URLs of this machine are usable too."""
         if not isinstance(url, str):
             return False
         try:
@@ -196,7 +196,7 @@ class CompanySignIn:
     async def _exchange(self, found: _Description, code: str, returns_to: str, verifier: str) -> Json:
         body = prepare_token_request("authorization_code", code=code, redirect_uri=returns_to, code_verifier=verifier)
         basic = found.auth_method == "client_secret_basic"
-        # RFC 6749, section 2.3.1: encoded as in a form before they are joined, which Authlib leaves to its caller.
+        # RFC 6749, section 2.3.1: each is form-encoded before they are joined. Authlib leaves this to its caller.
         pair = (quote(one, safe="") if basic else one for one in (self._client_id, self._secret))
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         _, headers, body = ClientAuth(*pair, found.auth_method).prepare("POST", found.token, headers, body)
@@ -204,13 +204,15 @@ class CompanySignIn:
         if status in (400, 401):
             error = _read((status, content), status).get("error")
             if error == "invalid_grant":
-                raise SignInRefusedError("code", "The company sign-in refused the code: it was used, or is too old.")
+                raise SignInRefusedError(
+                    "code", "The company sign-in refused the code: it was already used or is too old."
+                )
             if error == "invalid_client":
                 _unavailable("client", "The company sign-in does not know this service, or its client secret is wrong.")
         return _read((status, content), 200)
 
     def _verified(self, answer: Json, keys: KeySet, nonce: str) -> Identity:
-        """Return whom a token is for. Raises ``authentication_failed``."""
+        """Verify an ID token and return its identity. Raises ``authentication_failed``."""
         issuer = self.issuer or ""
         options = {"iss": {"essential": True, "value": issuer}, "aud": {"essential": True, "value": self._client_id}}
         params = {"nonce": nonce, "client_id": self._client_id, "access_token": answer.get("access_token")}
@@ -223,14 +225,14 @@ class CompanySignIn:
             if not (0 < len(subject) <= _MAX_SUBJECT and subject.isascii()):
                 raise ValueError("sub")
             if auth_time is not None:
-                # A boolean is a number to Python, and a far future would make every confirmation fresh.
+                # A boolean is a number in Python, and a time far in the future would make every confirmation fresh.
                 if isinstance(auth_time, bool) or auth_time > time.time() + LEEWAY:
                     raise ValueError("auth_time")
                 auth_time = int(auth_time)
         except InvalidKeyIdError:
             self._unproven("key", "none of its keys signed it")
         except _MALFORMED as error:
-            # Authlib names the claim, and never its value.
+            # Authlib names the claim, but never its value.
             claim = getattr(error, "claim", None) or (error.args[0] if type(error) is ValueError else None)
             self._unproven(str(claim or getattr(error, "error", "malformed"))[:40], type(error).__name__)
         return Identity(issuer, subject, auth_time)
@@ -238,13 +240,13 @@ class CompanySignIn:
     def _unproven(self, what: str, detail: str) -> Never:
         _log.warning("openid_token_refused", what=what, detail=detail)
         raise SignInRefusedError(
-            f"id_token:{what}", "What the company sign-in answered is not proven to be meant for you here. Begin again."
+            f"id_token:{what}", "The answer of the company sign-in could not be verified for this sign-in. Start again."
         )
 
     async def _ask(
         self, method: str, url: str, headers: dict[str, str] | None = None, content: bytes = b""
     ) -> tuple[int, bytes]:
-        """Return status and body of an answer. Raises ``sign_in_unavailable``."""
+        """Send a request and return the status and body of the answer. Raises ``sign_in_unavailable``."""
         sent = {"Accept": "application/json", "User-Agent": "agent-vault-sign-in/1", **(headers or {})}
         body = bytearray()
         try:
@@ -255,7 +257,7 @@ class CompanySignIn:
                 async for chunk in response.aiter_raw():
                     body += chunk
                     if len(body) > _MAX_BYTES:
-                        _unavailable("too_long", "The company sign-in answered more than anybody can need.")
+                        _unavailable("too_long", "The answer of the company sign-in is too long.")
                 return response.status_code, bytes(body)
         except TimeoutError:
             _unavailable("timeout", f"The company sign-in did not answer within {self._seconds:g} seconds.")
@@ -267,7 +269,7 @@ class CompanySignIn:
 
 
 def _read(answer: tuple[int, bytes], expected: int) -> Json:
-    """Return the JSON object of an answer. Raises ``sign_in_unavailable``."""
+    """Return the JSON object in an answer. Raises ``sign_in_unavailable``."""
     status, body = answer
     if status != expected:
         _unavailable("status", f"The company sign-in answered with the status {status}.")
@@ -276,12 +278,12 @@ def _read(answer: tuple[int, bytes], expected: int) -> Json:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        _unavailable("malformed", "The company sign-in answered what is not OpenID Connect.")
+        _unavailable("malformed", "The answer of the company sign-in is not valid OpenID Connect.")
     return found
 
 
 def _key_set(said: Json) -> KeySet:
-    """Return the keys that can verify, without those that nobody here understands. Raises ``sign_in_unavailable``."""
+    """Return the keys that can verify tokens, skipping unsupported ones. Raises ``sign_in_unavailable``."""
     given, keys = said.get("keys"), list[Key]()
     for one in given if isinstance(given, list) else []:
         if not isinstance(one, dict) or one.get("kty") not in ("RSA", "EC") or one.get("use", "sig") != "sig":
@@ -291,7 +293,7 @@ def _key_set(said: Json) -> KeySet:
         with contextlib.suppress(*_MALFORMED):
             keys.append(JWKRegistry.import_key(one))
     if not keys:
-        _unavailable("keys", "The company sign-in has no key that can be used.")
+        _unavailable("keys", "The company sign-in publishes no usable key.")
     return KeySet(keys)
 
 

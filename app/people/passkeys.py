@@ -1,4 +1,4 @@
-"""Passkeys: their registration and their use, by `webauthn`. Each challenge is a row that is used once."""
+"""Registration and use of passkeys, by the library `webauthn`. Each challenge is a row that is used once."""
 
 import json
 import re
@@ -35,23 +35,23 @@ from app.store.people import (
     take_challenge,
 )
 
-#: A passkey is made for whoever is signed in (`register`) or by an invitation (`join`).
+#: A passkey is created for the person or key that is signed in (`register`), or with an invitation (`join`).
 Making = Literal["register", "join"]
 Using = Literal["sign_in", "step_up"]
 Json = dict[str, Any]
 T = TypeVar("T")
 
-#: Milliseconds in which a challenge must be answered.
+#: Milliseconds for the answer to a challenge.
 CHALLENGE_LIFETIME = 5 * 60_000
 _NAME = "Agent Vault"
 _REFUSED = "The passkey was not accepted. Try again."
-#: A challenge or the id of a credential, in base64url; an id has at most 1023 bytes (WebAuthn, section 4).
+#: A challenge or the id of a credential, in base64url. An id has at most 1023 bytes (WebAuthn, section 4).
 _NAMED = re.compile(r"[A-Za-z0-9_-]{1,1364}")
 
 
 @dataclass(frozen=True, slots=True)
 class Ceremony:
-    """A browser that signs with a passkey: ``holder`` is the digest of its cookie, ``origin`` that of the dashboard."""
+    """A browser that signs with a passkey. ``holder`` is its cookie's digest, ``origin`` the dashboard's origin."""
 
     party: RelyingParty
     origin: str
@@ -59,7 +59,7 @@ class Ceremony:
     now: int
 
     def register_options(self, conn: Connection, purpose: Making, person_id: str, name: str) -> Json:
-        """Return what the browser needs to make a passkey for a person."""
+        """Return the options that the browser needs to create a passkey for a person."""
         options = webauthn.generate_registration_options(
             rp_id=self.party.id,
             rp_name=_NAME,
@@ -75,7 +75,7 @@ class Ceremony:
         return _json(webauthn.options_to_json(options))
 
     def use_options(self, conn: Connection, purpose: Using, person_id: str | None = None) -> Json:
-        """Return what the browser needs to sign with a passkey, of a certain person or of whoever signs in."""
+        """Return the options that the browser needs to sign with a passkey. ``person_id`` is None for a sign-in."""
         options = webauthn.generate_authentication_options(
             rp_id=self.party.id,
             allow_credentials=[] if person_id is None else _descriptors(passkeys_of(conn, person_id)),
@@ -85,7 +85,7 @@ class Ceremony:
         return _json(webauthn.options_to_json(options))
 
     def registered(self, conn: Connection, credential: str, purpose: Making) -> Passkey:
-        """Return the passkey that the browser made. Raises ``authentication_failed``, also if it is known already."""
+        """Return the passkey that the browser created. Raises ``authentication_failed``, even for a known passkey."""
         answer, named, challenge = self._answered(conn, credential, purpose)
         verified = _judged(
             lambda: webauthn.verify_registration_response(
@@ -97,7 +97,7 @@ class Ceremony:
             )
         )
         usable = _judged(lambda: _can_verify(verified.credential_public_key))
-        # The answer does not tell whether somebody else has it.
+        # The message does not reveal that the passkey already belongs to a person.
         if not usable or bytes_to_base64url(verified.credential_id) != named or passkey(conn, named) is not None:
             raise AuthenticationError("authentication_failed", _REFUSED)
         assert challenge.person_id is not None
@@ -135,7 +135,7 @@ class Ceremony:
         insert_challenge(conn, made, self.now)
 
     def _answered(self, conn: Connection, credential: str, purpose: Making | Using) -> tuple[Json, str, Challenge]:
-        """Return the browser's answer with the id that it names, and use its challenge up.
+        """Return the browser's answer, the credential's id in it and its challenge, and use the challenge up.
 
         Raises ``authentication_failed``.
         """
@@ -146,7 +146,7 @@ class Ceremony:
             signed = None
         known = None if signed is None else take_challenge(conn, signed, self.holder, purpose, self.now)
         if known is None:
-            raise AuthenticationError("authentication_failed", "The passkey was asked for too long ago. Try again.")
+            raise AuthenticationError("authentication_failed", "The request for the passkey has expired. Try again.")
         named = _named(answer.get("id"))
         if named is None:
             raise AuthenticationError("authentication_failed", _REFUSED)
@@ -154,20 +154,20 @@ class Ceremony:
 
 
 def _named(given: object) -> str | None:
-    """Return a challenge or an id as it may be looked up; None for anything else."""
+    """Return a well-formed challenge or id, or None for anything else."""
     return given if isinstance(given, str) and _NAMED.fullmatch(given) else None
 
 
 def _judged(judge: Callable[[], T]) -> T:
-    """Return what the library makes of a browser's answer. Raises ``authentication_failed``."""
+    """Return the library's verdict on a browser's answer. Raises ``authentication_failed``."""
     try:
         return judge()
-    except Exception:  # noqa: BLE001 - the library has no error of its own for much that an answer can be
+    except Exception:  # noqa: BLE001 - the library lacks errors of its own for many malformed answers
         raise AuthenticationError("authentication_failed", _REFUSED) from None
 
 
 def _can_verify(public_key: bytes) -> bool:
-    """Whether signatures can be verified by a key: it is complete, valid, and of its algorithm."""
+    """Return True if the key can verify signatures: it is complete, valid and fits its algorithm."""
     decoded = decode_credential_public_key(public_key)
     key = decoded_public_key_to_cryptography(decoded)
     try:

@@ -1,4 +1,4 @@
-"""Where people sign in: the address that their passkeys are bound to."""
+"""The WebAuthn relying party: the address of the sign-in that people's passkeys are bound to."""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -14,7 +14,7 @@ _LOCALHOST = "localhost"
 class RelyingParty:
     """The host that passkeys are bound to.
 
-    - ``origin``: scheme and place of the dashboard; None on the machine itself, where any port may lead to it.
+    - ``origin``: scheme, host and port of the dashboard; None on the machine itself, where any port may lead to it.
     - ``prefix``: the path in front of `/dashboard`, without a trailing slash.
     """
 
@@ -24,18 +24,18 @@ class RelyingParty:
 
     @property
     def secure(self) -> bool:
-        """Whether browsers reach it by https."""
+        """True if browsers reach the dashboard by https."""
         return self.origin is not None
 
     def origin_at(self, host: str) -> str:
-        """Return the origin of the dashboard's pages, for a request with this `Host`."""
+        """Return the origin of the dashboard's pages for a request with this `Host` header."""
         return self.origin or f"http://{host}"
 
 
 def relying_party(settings: Settings) -> RelyingParty:
     """Return the relying party of the settings.
 
-    Browsers have passkeys only under https or on `localhost`, never on 127.0.0.1. Raises ConfigurationError.
+    Browsers offer passkeys only under https or on `localhost`, never on 127.0.0.1. Raises ConfigurationError.
     """
     parts = urlsplit(settings.base_url())
     host = (parts.hostname or "").lower()
@@ -44,13 +44,13 @@ def relying_party(settings: Settings) -> RelyingParty:
     if is_loopback(host):
         return RelyingParty(_LOCALHOST, None, parts.path)
     raise ConfigurationError(
-        f"the dashboard at http://{parts.netloc} needs https: name an https address in AGENT_VAULT_PUBLIC_URL, "
+        f"the dashboard at http://{parts.netloc} needs https: set AGENT_VAULT_PUBLIC_URL to an https address, "
         "or listen on this machine only, with --host 127.0.0.1"
     )
 
 
 def dashboard_url(settings: Settings) -> str:
-    """Return the address of the dashboard, which on the machine itself names `localhost`."""
+    """Return the address of the dashboard. On the machine itself, its host is `localhost`."""
     party = relying_party(settings)
     port = urlsplit(settings.base_url()).port
     place = party.origin or (f"http://{_LOCALHOST}" + (f":{port}" if port else ""))

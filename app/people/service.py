@@ -1,4 +1,4 @@
-"""Use cases of people: the first sign-in, passkeys, invitations."""
+"""Use cases of people: the first sign-in, passkeys and invitations."""
 
 from dataclasses import dataclass
 
@@ -32,16 +32,17 @@ from app.store.people import (
 from app.submission.claim import Claim
 from app.submission.context import Service
 
-#: Milliseconds for which an invitation can be used.
+#: Milliseconds during which an invitation can be used.
 INVITATION_LIFETIME = 72 * 3_600_000
 _NOT_VALID = (
-    "This invitation is not valid: it was used or withdrawn, has expired, or the link is incomplete. Ask for a new one."
+    "This invitation is not valid: it was used or withdrawn, it has expired, or its link is incomplete. Ask for a new "
+    "one."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Invited:
-    """A new invitation, and the token of its link, which is shown only once."""
+    """A new invitation and the token of its link. The token is shown only once."""
 
     invitation: Invitation
     token: str
@@ -49,36 +50,39 @@ class Invited:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who is not signed in: where their request comes from."""
+    """The origin of a request from a browser that is not signed in."""
 
     address: str | None
     request_id: str | None
 
     def invited_to(self, org: str) -> Principal:
-        """Return the principal for what they do by an organisation's invitation, which gives them no role yet."""
+        """Return the principal for using an organisation's invitation, which gives no role yet."""
         return Principal(Actor("system", "invitation"), org, "viewer", None, self.address, self.request_id)
 
 
 async def admin_by_key(service: Service, key: str) -> Principal:
-    """Return the admin of a key that may sign in. Raises ``authentication_failed`` and ``insufficient_permissions``."""
+    """Return the principal of an admin key that may sign in.
+
+    Raises ``authentication_failed`` and ``insufficient_permissions``.
+    """
     found = await service.part(KeyRing).recognise(key.strip())
     if found is None:
-        raise AuthenticationError("authentication_failed", "admin_key: is unknown, or was revoked.")
+        raise AuthenticationError("authentication_failed", "admin_key: is unknown or revoked.")
     if found.role != "admin":
         raise AuthenticationError("insufficient_permissions", "admin_key: must be a key with the role admin.")
     if await service.db.read(lambda conn: people_of(conn, found.org)):
         raise AuthenticationError(
             "insufficient_permissions",
-            "admin_key: signs in only until the organisation has its first person. Use a passkey; if all are lost, "
-            "`agent-vault people invite` on the service's machine makes a new invitation.",
+            "admin_key: can sign in only until the organisation has its first person. Use a passkey. If all passkeys "
+            "are lost, create a new invitation with `agent-vault people invite` on the service's machine.",
         )
     return found
 
 
 def add_first(conn: Connection, by: Principal, ceremony: Ceremony, body: RegisteredPasskey) -> Principal:
-    """Make the holder of the admin key the organisation's first person, and return them.
+    """Add the holder of the admin key as the organisation's first person, and return their principal.
 
-    Raises ``authentication_failed``, also if somebody was faster.
+    Raises ``authentication_failed``, including when the organisation already has a person.
     """
     if people_of(conn, by.org):
         raise AuthenticationError("authentication_failed")
@@ -86,7 +90,7 @@ def add_first(conn: Connection, by: Principal, ceremony: Ceremony, body: Registe
 
 
 def add_passkey(conn: Connection, by: Principal, ceremony: Ceremony, credential: str) -> None:
-    """Give the caller another passkey. Raises ``authentication_failed``."""
+    """Add another passkey for the caller. Raises ``authentication_failed``."""
     made = ceremony.registered(conn, credential, "register")
     if made.person_id != by.actor.id:
         raise AuthenticationError("authentication_failed")
@@ -97,7 +101,7 @@ def add_passkey(conn: Connection, by: Principal, ceremony: Ceremony, credential:
 def invite(
     conn: Connection, by: Principal, name: str, role: PersonRole, now: int, *, created_under: str | None = None
 ) -> Invited:
-    """Invite a person; ``created_under`` is the idempotency key of the request."""
+    """Create an invitation. ``created_under`` is the idempotency key of the request."""
     token, lasts = new_token(), now + INVITATION_LIFETIME
     made = Invitation(
         invitation_id=random_id("inv_"),
@@ -116,7 +120,7 @@ def invite(
 
 
 async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, now: int) -> NewInvitation:
-    """Invite a person, in the name of an admin."""
+    """Invite a person on behalf of an admin."""
 
     def store(conn: Connection) -> Invited:
         earlier = None
@@ -124,7 +128,7 @@ async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, 
             earlier = invitation_created_under(conn, principal.org, claim.key)
         if earlier is None:
             return invite(conn, principal, body.name, body.role, now, created_under=claim.key)
-        # A crash left the request unanswered: nobody saw the link, and its token is not stored.
+        # A crash prevented the response, so the link was never shown. Its token is not stored, so it is replaced.
         renewed = Invited(earlier, new_token())
         renew_invitation(conn, earlier.invitation_id, digest(renewed.token))
         return renewed
@@ -134,7 +138,7 @@ async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, 
 
 
 def invitation_of(conn: Connection, token_digest: str, now: int) -> Invitation:
-    """Return the invitation that the token of a digest can still use. Raises ``authentication_failed``."""
+    """Return the usable invitation of a token's digest. Raises ``authentication_failed``."""
     found = invitation_by_digest(conn, token_digest)
     if found is None or found.used_at is not None or found.expires_at <= now or not _may_invite(conn, found):
         raise AuthenticationError("authentication_failed", _NOT_VALID)
@@ -142,7 +146,7 @@ def invitation_of(conn: Connection, token_digest: str, now: int) -> Invitation:
 
 
 def _may_invite(conn: Connection, invitation: Invitation) -> bool:
-    """Whether who made an invitation could make it now: their request may have begun before they were removed."""
+    """Return True if the inviter may still invite. A request may have started before its person was removed."""
     by = invitation.invited_by
     if by is None or by.type != "person":
         return True
@@ -168,7 +172,7 @@ def _end(conn: Connection, by: Principal, invitation: Invitation) -> None:
 
 
 def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasskey) -> Principal:
-    """Make whoever holds an invitation a person of its organisation, and use it up.
+    """Add the holder of an invitation as a person of its organisation, and use the invitation up.
 
     Raises ``authentication_failed``.
     """
@@ -180,13 +184,13 @@ def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasske
 
 
 def use(conn: Connection, invitation: Invitation, now: int) -> None:
-    """Use an invitation up. Raises ``authentication_failed``."""
+    """Mark an invitation as used. Raises ``authentication_failed``."""
     if not use_invitation(conn, invitation.digest, now):
         raise AuthenticationError("authentication_failed", _NOT_VALID)
 
 
 async def remove(service: Service, principal: Principal, person_id: str, now: int) -> None:
-    """Remove a person; their sessions and the open invitations that they made end.
+    """Remove a person. This also ends their sessions and the open invitations that they created.
 
     Raises ``not_found``, and ``last_admin_key`` for the last admin.
     """
@@ -197,7 +201,7 @@ async def remove(service: Service, principal: Principal, person_id: str, now: in
             raise NotFoundError("not_found", "The organisation has no person with this id.")
         others = [one for one in people_of(conn, principal.org) if one.role == "admin" and one.person_id != person_id]
         if not others:
-            raise BusinessError("last_admin_key", "The last admin cannot be removed. Invite another one first.")
+            raise BusinessError("last_admin_key", "The last admin cannot be removed. Invite another admin first.")
         remove_person(conn, principal.org, person_id, now)
         append(conn, principal.entry("person.remove", person_id))
         for one in open_invitations(conn, principal.org, now):
@@ -208,7 +212,7 @@ async def remove(service: Service, principal: Principal, person_id: str, now: in
 
 
 def new_person_id() -> str:
-    """Return the id of a person who is about to join."""
+    """Return a new id for a person who is about to join."""
     return random_id("per_")
 
 
@@ -218,7 +222,7 @@ def _add(conn: Connection, by: Principal, made: Passkey, name: str, role: Role) 
 
 
 def add(conn: Connection, by: Principal, joining: Person) -> Principal:
-    """Store a person who joins, and return them."""
+    """Store a person who joins, and return their principal."""
     insert_person(conn, joining)
     role = role_of(joining)
     added = Principal(person_actor(joining.person_id), by.org, role, None, by.address, by.request_id)

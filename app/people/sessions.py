@@ -1,4 +1,4 @@
-"""The sessions of browsers: a random token in a cookie, of which the service keeps a digest."""
+"""The sessions of browsers: a random token in a cookie. The service stores only its digest."""
 
 import base64
 import hashlib
@@ -28,14 +28,14 @@ from app.store.people import (
 )
 from app.store.people import step_up as note_step_up
 
-#: Milliseconds that a session lasts, and for which a step-up counts.
+#: Milliseconds that a session lasts, and milliseconds that a step-up counts.
 LIFETIME, STEP_UP = 12 * 3_600_000, 5 * 60_000
 _MAX_USER_AGENT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """Who is signed in, and in which session; ``person`` is None for an admin key of an organisation without people."""
+    """A session and its person or key. ``person`` is None for an admin key of an organisation without people."""
 
     session: BrowserSession
     person: Person | None
@@ -43,15 +43,15 @@ class SignedIn:
 
     @property
     def name(self) -> str:
-        """What the dashboard calls them."""
+        """The name shown in the dashboard."""
         return "Admin key" if self.person is None else self.person.name
 
     def principal(self, address: str | None, request_id: str | None) -> Principal:
-        """Return the principal of a request."""
+        """Return the principal of a request in this session."""
         return Principal(self.session.actor, self.session.org, self.role, None, address, request_id)
 
     def stepped_up(self, now: int) -> bool:
-        """Whether they confirmed who they are a short time ago."""
+        """Return True if the session's last step-up is recent enough to count."""
         last = self.session.stepped_up_at
         return last is not None and now - STEP_UP < last <= now
 
@@ -67,12 +67,12 @@ def digest(token: str) -> str:
 
 
 def csrf_token(token: str) -> str:
-    """Return what the forms of the holder of a cookie carry; it does not reveal the cookie."""
+    """Return the token that forms send back with a cookie. It does not reveal the cookie."""
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def proof_key(token: str, state: str) -> str:
-    """Return the PKCE verifier of a sign-in elsewhere, which only the browser's cookie can give again."""
+    """Return the PKCE verifier of a sign-in at the provider. Only the browser's cookie can reproduce it."""
     made = hmac.new(token.encode(), f"openid {state}".encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(made).rstrip(b"=").decode()
 
@@ -80,9 +80,9 @@ def proof_key(token: str, state: str) -> str:
 def open_session(
     conn: Connection, by: Principal, user_agent: str, now: int, *, way: str, stepped_up: bool = True
 ) -> str:
-    """Sign somebody in and return the new cookie's token.
+    """Open a session for ``by`` and return the new cookie's token.
 
-    They are stepped up if they have just shown who they are: elsewhere, they may have done so long ago.
+    Pass ``stepped_up=False`` if the identity may have been shown long ago, as at the company's provider.
     """
     token = new_token()
     made = BrowserSession(
@@ -102,17 +102,17 @@ def open_session(
 
 
 def recognise(conn: Connection, token: str, now: int) -> SignedIn | None:
-    """Return who holds a cookie.
+    """Return the session of a cookie, or None.
 
-    A person's role counts as it is now. A session by an admin key ends when the key is revoked, and when the
-    organisation has its first person.
+    A person's current role applies. A session of an admin key ends when the key is revoked, or when the organisation
+    gets its first person.
     """
     session = session_by_digest(conn, digest(token), now)
     return None if session is None else _signed_in(conn, session, now)
 
 
 def still_signed_in(conn: Connection, digests: Collection[str], now: int) -> set[str]:
-    """Return those of these digests of cookies that somebody still holds; two queries, however many there are."""
+    """Return the cookie digests that still have an open session. Uses two queries for any number of people."""
     found = open_sessions(conn, digests, now)
     here = still_here(conn, {one.actor.id for one in found if one.actor.type == "person"})
     return {
@@ -133,7 +133,7 @@ def _signed_in(conn: Connection, session: BrowserSession, now: int) -> SignedIn 
 
 
 def close_session(conn: Connection, by: Principal, session_id: str, now: int) -> bool:
-    """End one of the caller's own sessions; false if they have none with this id."""
+    """End one of the caller's own sessions. Return False if the caller has no session with this id."""
     ended = end_session(conn, by.org, by.actor, session_id, now)
     if ended:
         append(conn, by.entry("person.sign_out", session_id))
@@ -141,7 +141,7 @@ def close_session(conn: Connection, by: Principal, session_id: str, now: int) ->
 
 
 def step_up(conn: Connection, by: Principal, session_id: str, now: int) -> None:
-    """Store that the caller confirmed who they are."""
+    """Store that the caller confirmed their identity."""
     note_step_up(conn, session_id, now)
     append(conn, by.entry("person.step_up", session_id))
 

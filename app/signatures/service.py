@@ -194,7 +194,7 @@ def _refusal(service: Service, refused: SimulationFailedError) -> ApiError:
         return BusinessError(_VOID, "One of its signers has lost its role since then. Request the change again.")
     if name in _OVERTAKEN:
         return ConflictError(
-            "version_conflict", "Another change was made after this transaction was created. Request it again."
+            "version_conflict", "The object has changed since this transaction was created. Request the change again."
         )
     return business_error(service.codec, refused)
 

@@ -133,7 +133,7 @@ async def test_account_that_nobody_invited_is_refused_whatever_its_email(
     answer = await stranger.sign_in()
 
     assert answer.status_code == 401
-    assert "Nobody has invited" in answer.json()["error"]["message"]
+    assert "has no invitation" in answer.json()["error"]["message"]
     assert await _reason(world) == "not_invited"
     assert _state(world) == before
 
@@ -385,7 +385,7 @@ async def test_sign_in_of_one_browser_is_nothing_in_another(world: ServiceWorld,
     answer = await victim.come_back(brought)
 
     assert answer.status_code == 401
-    assert "not begun in this browser" in answer.json()["error"]["message"]
+    assert "not started in this browser" in answer.json()["error"]["message"]
     assert await _reason(world) == "state"
     assert _state(world) == before
     # Nor does the attacker's code under the victim's own state: it is bound to the attacker's proof key.

@@ -90,7 +90,7 @@ async def test_account_without_an_invitation_stays_outside(company: Served) -> N
 
         await page.get_by_role("button", name="Continue with Acme").click()
         await _at_the_company(page, "mallory")
-        await page.get_by_text("Nobody has invited this account").wait_for()
+        await page.get_by_text("has no invitation").wait_for()
         assert "code=" not in page.url
         assert await findings(page) == []
         assert await overflow(page) <= 0
@@ -147,7 +147,7 @@ async def test_step_up_as_somebody_else_sends_nothing(company: Served) -> None:
         await page.get_by_role("button", name="Invite").click()
         await page.get_by_role("button", name="Confirm with Acme").click()
         await _at_the_company(page, "colleague")
-        await page.get_by_text("That is not who is signed in.").wait_for()
+        await page.get_by_text("This account does not belong to the person who is signed in.").wait_for()
         await page.get_by_role("link", name="Back to the fleet").click()
         await page.goto(f"{company.base}/people")
         await expect(page.locator("main")).not_to_contain_text("Nobody")

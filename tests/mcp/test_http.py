@@ -284,8 +284,8 @@ async def test_policy_is_read_in_plain_words(world: ServiceWorld) -> None:
         policy, guide = await one.read("agent-vault://policy"), await one.read("agent-vault://guide")
 
         assert {str(found.uri) for found in listed.resources} == {"agent-vault://policy", "agent-vault://guide"}
-        assert "In any 24 hours, at most 7.00 USDC are paid." in policy
-        assert "In any hour, at most 3 payments are made." in policy
+        assert "In any 24 hours, at most 7.00 USDC may be paid." in policy
+        assert "In any hour, at most 3 payments may be made." in policy
         assert "idempotency_key" in guide
 
 

@@ -103,8 +103,8 @@ def test_tool_that_changes_something_requires_a_key_of_its_own(tool: VaultTool) 
         ("pending", 402, "pending", "answered 402"),
         ("confirmed", 500, "done", "answered 500"),
         ("failed", 402, "refused", "nothing was paid"),
-        ("confirmed", None, "done", "gave no answer"),
-        ("confirmed", 200, "done", "It is done"),
+        ("confirmed", None, "done", "did not answer"),
+        ("confirmed", 200, "done", "The call succeeded"),
     ],
 )
 def test_paid_request_says_what_became_of_payment_and_resource(
