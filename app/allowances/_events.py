@@ -1,4 +1,4 @@
-"""The event by which an allowance is reported that nobody could settle in time."""
+"""Reports an allowance that is overdue, because it was not settled in time."""
 
 from sqlalchemy import Connection
 
@@ -12,7 +12,7 @@ _OVERDUE = "allowance.overdue"
 
 
 def append_overdue(connection: Connection, found: AllowanceRecord, now: int) -> None:
-    """Report an allowance as overdue, once; `now` is in Unix milliseconds."""
+    """Report an allowance as overdue, only once. `now` is in Unix milliseconds."""
     append_event(
         connection,
         event_id=derived_id(EVENT_PREFIX, found.address, _OVERDUE),

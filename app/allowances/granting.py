@@ -1,4 +1,4 @@
-"""Sets money of a wallet aside for a delegate: one grant of a wallet at a time, and so many a day."""
+"""Sets money of a wallet aside for a delegate: one grant per wallet at a time, up to a daily number."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ GRANT = PlanType(
     GRANT_NAME,
     projected=True,
     braked=True,
-    # The next allowance would be made at the same address.
+    # The next allowance would get the same address.
     waits_for=frozenset({GRANT_NAME}),
     on_failed=lambda conn, attempt: delete_pending_allowance(conn, attempt.tx_id),
 )
@@ -41,7 +41,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 def granting(service: Service, wallet_id: str) -> Held:
-    """Return the context of a grant: one at a time, as an allowance's address follows from the wallet's number."""
+    """Return the lock of a wallet's grants. Only one runs at a time, because the wallet's counter fixes its address."""
     most = service.settings.max_waiting_payments
     return service.locks.hold(LockScope.WALLET_ALLOWANCES, wallet_id, most_waiting=most)
 
@@ -49,33 +49,33 @@ def granting(service: Service, wallet_id: str) -> Held:
 async def admit(
     service: Service, principal: Principal, wallet_id: str, token: str | None
 ) -> tuple[WalletRecord, Keypair | None]:
-    """Return the wallet, and the session's key if it signs, once a grant may be made; call it while ``granting``.
+    """Return the wallet, and the session's key if it signs, once a grant may be made. Call it within ``granting``.
 
-    Raises ``too_many_allowances`` above the day's number, and what a payment of the wallet would raise.
+    Raises ``too_many_allowances`` above the daily number, and the errors of a payment from the wallet.
     """
     session = session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
     service.brake.check(GRANT, principal.org, wallet_id, attested=session is not None)
     await require_no_pending_change(service, principal.org, GRANT.waits_for, wallet_id=wallet_id)
     paying = await wallets.find_living(service, principal.org, wallet_id)
-    # Again, because the session may have been rotated meanwhile, and then the old key cannot sign for the wallet.
+    # Check again: the session may have been rotated since, and then the old key cannot sign for the wallet.
     session = session_key(principal, token, paying, service.clock)
     await _require_room(service, wallet_id)
     return paying, session
 
 
 async def _require_room(service: Service, wallet_id: str) -> None:
-    """Refuse a grant above the day's number. Raises ``too_many_allowances``."""
+    """Refuse a grant above the daily number. Raises ``too_many_allowances``."""
     most, since = service.settings.allowances_per_day, await service.clock.moment_ms() - _DAY_MS
     if await service.db.read(lambda conn: count_granted(conn, wallet_id, since)) >= most:
         raise BusinessError(
-            "too_many_allowances", f"The wallet was granted {most} allowances in 24 hours, which is the limit."
+            "too_many_allowances", f"The wallet has reached its limit of {most} allowances in 24 hours. Retry later."
         )
 
 
 def grant_plan(
     expense: ExpenseRequest, destination: Pubkey, delegate: Pubkey, expires_at: int, also: Hook = nothing
 ) -> Plan:
-    """Return the plan of a grant, ending with policy and session at the latest; ``also`` writes with its attempt."""
+    """Return the plan of a grant that ends no later than policy and session. ``also`` writes with its attempt."""
     service, paying, signers = expense.service, expense.wallet, expense.service.signers
     vault, payer = Pubkey.from_string(paying.vault), signers.fee_payer_address
     address = service.addresses.allowance(vault, paying.allowance_counter)
@@ -83,7 +83,7 @@ def grant_plan(
     if expense.session is not None:
         ends_at = min(ends_at, paying.session_expires_at)
     arguments = expense.arguments()
-    # The operator signs in its own place, which is no co-signature.
+    # The operator signs in its own role here. That is no co-signature.
     del arguments["co_signer"]
     instruction = service.instructions(paying.org).grant_allowance(
         payer=payer,

@@ -1,4 +1,4 @@
-"""Allowances as requests and answers."""
+"""Request and response bodies of allowances."""
 
 from typing import Annotated, Literal
 
@@ -22,18 +22,18 @@ from app.api.fields import (
 )
 from app.api.money_body import MoneyBody
 
-#: Limits of the time that a delegate has, in seconds; the longest is the program's.
+#: Limits of the delegate's time, in seconds. The program has the same maximum.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 5, 180, 60
 
 AllowanceStatus = Literal["pending", "outstanding", "settled"]
-#: The 16 bytes that a grant carries and its events repeat.
+#: The 16 bytes in a grant that its events repeat.
 Reference = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{32}$")]
 
 
 class GrantAllowance(MoneyBody):
-    """Body of an allowance. `destination` is a token account, or the owner of one; it must exist.
+    """Body of an allowance. `destination` is an existing token account or the owner of one.
 
-    `delegate` is the address whose key is to sign the transfer. Nothing binds it to the destination.
+    `delegate` is the address of the key that will sign the transfer. Nothing binds it to the destination.
     """
 
     amount: Amount
@@ -54,8 +54,8 @@ class ListAllowances(Page):
 class Allowance(ResponseBody):
     """An allowance. Until it is settled, the delegate can transfer its money.
 
-    `spent_amount` and `returned_amount` are null until then; `transfers` has the signatures of the delegate's
-    transfers, null until they were read from the chain.
+    `spent_amount` and `returned_amount` are null until then. `transfers` lists the signatures of the delegate's
+    transfers; it is null until they have been read from the chain.
     """
 
     allowance_id: AllowanceId

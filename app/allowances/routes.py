@@ -1,4 +1,4 @@
-"""Allowances: granted, read and settled."""
+"""Operations that grant, list and settle allowances."""
 
 from starlette.routing import Route
 
@@ -22,12 +22,12 @@ from app.payments.expense_errors import SPENDING_ERRORS
 async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
     """Grant an allowance.
 
-    For recipients that take only a plain transfer. Sets money of the wallet aside, from which the delegate can transfer
-    until the allowance is settled. The wallet's policy must permit allowances, and judges and charges this one as a
-    payment to the owner of the destination. But the token program binds no delegate to a destination: whoever has the
-    delegate's key can send the money anywhere, so only operators and admins name one. The operator's key always signs;
-    with a session token, the session's signs as well. Answers once the money is set aside, or with the status `pending`
-    when that takes too long.
+    Use it for recipients that accept only a plain transfer. It sets aside money of the wallet for a delegate, who can
+    transfer it until the allowance is settled. The wallet's policy must permit allowances. It judges and charges this
+    one as a payment to the owner of the destination. The token program, however, does not bind a delegate to a
+    destination. Anyone with the delegate's key can send the money anywhere, so only operators and admins may name a
+    delegate. The operator's key always signs; with a session token, the session's key also signs. Responds once the
+    money is set aside, or with the status `pending` if that takes too long.
     """
     return await allowances.grant(
         call.service,
@@ -52,8 +52,8 @@ async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
 async def settle_allowance(call: Call, _body: EmptyBody) -> Allowance:
     """Settle an allowance.
 
-    Ends the delegate's power and takes back what it has not transferred. Settle as soon as the delegate has paid, or
-    never will; the service settles at `expires_at` by itself. One that is settled stays as it is.
+    Ends the delegate's power and takes back the money that it has not transferred. Settle as soon as the delegate has
+    paid, or never will. The service settles the allowance itself at `expires_at`. A settled allowance stays as it is.
     """
     return await allowances.settle(
         call.service,

@@ -1,4 +1,4 @@
-"""Allowances: granted by operators, settled and shown. The keeper settles what nobody else does."""
+"""Allowances: operators grant them, clients settle them, and the keeper settles the rest."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -39,9 +39,9 @@ from app.wallets import service as wallets
 SETTLE = PlanType("settle_allowance")
 PLAN_TYPES = (GRANT, SETTLE)
 OVERDUE_AFTER = 60
-"""Seconds after its end in which an allowance must be settled."""
+"""Seconds after its end until an unsettled allowance counts as overdue."""
 
-#: Bytes of a token account, which begins with its mint and its owner.
+#: Size of a token account, and the byte ranges of its mint and owner.
 _TOKEN_ACCOUNT_SIZE, _MINT, _OWNER = 165, slice(0, 32), slice(32, 64)
 
 
@@ -55,11 +55,11 @@ async def grant(  # noqa: PLR0917
     *,
     gone: Callable[[], Awaitable[bool]],
 ) -> Allowance:
-    """Set money aside for a delegate and answer once it is, or as `pending` when that takes too long.
+    """Set money aside for a delegate. Returns once that is done, or as `pending` if it takes too long.
 
-    Raises ``policy_violation`` when the policy refuses: nothing was sent, and the refusal is on record.
+    Raises ``policy_violation`` if the policy refuses. In that case nothing was sent, and the refusal is recorded.
     """
-    # First what an earlier run sent: nothing about the wallet can refuse an allowance that is under way.
+    # Look first for a grant sent by an earlier run: once it is under way, the wallet's state cannot refuse it.
     outcome = await service.submitter.resume(claim)
     if outcome is None:
         async with granting(service, wallet_id):
@@ -70,7 +70,7 @@ async def grant(  # noqa: PLR0917
     made = await service.db.read(lambda conn: allowance_of_transaction(conn, principal.org, tx_id))
     if made is None:
         raise UnavailableError("chain_unavailable", fields={"tx_id": tx_id})
-    # A repetition is told what became of it.
+    # A replay reports the final outcome.
     claim.open_ended = outcome.status == "pending"
     return shown(made)
 
@@ -110,19 +110,19 @@ async def _grant(  # noqa: PLR0917
 
 
 def _delegate(service: Service, payer: WalletRecord, text: str) -> Pubkey:
-    """Return the delegate's address. Raises ``invalid_request``; the program refuses more."""
+    """Return the delegate's address. Raises ``invalid_request``. The program refuses further addresses."""
     delegate = parse_address(text)
     if delegate is None:
         raise RequestError("invalid_request", "delegate: must be a chain address.")
-    # The instruction names these for what they are, and no account twice.
+    # The grant already contains these accounts in other roles, and it must not contain an account twice.
     named = (payer.vault, payer.tokens, payer.policy.address, payer.budget, str(service.signers.fee_payer_address))
     if text in named:
-        raise RequestError("invalid_request", "delegate: must be the address of a key of its own.")
+        raise RequestError("invalid_request", "delegate: must not be the fee payer or an account of the wallet.")
     return delegate
 
 
 async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey, bool]:
-    """Return the token account to pay, its owner, and whether it exists. Raises ``invalid_recipient``."""
+    """Return the token account to pay, its owner, and True if it exists. Raises ``invalid_recipient``."""
     given = parse_address(text)
     if given is None:
         raise invalid_recipient("destination", "It must be the address of a USDC account or of its owner.")
@@ -141,7 +141,7 @@ async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey, boo
 async def settle(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, wallet_id: str, identifier: str, token: str | None
 ) -> Allowance:
-    """End an allowance by the operator's key; one that is settled stays as it is. An agent needs its session token."""
+    """End an allowance with the operator's key. A settled one stays as it is. An agent needs its session token."""
     authorise_wallet(principal, wallet_id)
     session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
     if await earlier_outcome(service, claim) is None:
@@ -158,7 +158,7 @@ async def settle(  # noqa: PLR0917
 
 
 async def end(service: Service, claim: Claim, found: AllowanceRecord) -> None:
-    """Settle an outstanding allowance by the operator's key, unless somebody was faster."""
+    """Settle an outstanding allowance with the operator's key, unless it has been settled already."""
     operator = service.signers.operator
     accounts = await with_budget(service, accounts_of(found))
     settlement = service.instructions(found.org).settle_allowance(accounts, signer=service.signers.operator_address)
@@ -174,7 +174,7 @@ async def end(service: Service, claim: Claim, found: AllowanceRecord) -> None:
     try:
         await submit(service, plan, claim)
     except SimulationFailedError as refused:
-        # A settled allowance's account is gone, which the program cannot tell from one that never existed.
+        # A settled allowance's account is gone. The program cannot tell it from an account that never existed.
         await service.catch_up()
         now = await service.db.read(lambda conn: allowance(conn, found.org, found.allowance_id))
         if now is not None and now.status == OUTSTANDING:
@@ -182,7 +182,7 @@ async def end(service: Service, claim: Claim, found: AllowanceRecord) -> None:
 
 
 def accounts_of(found: AllowanceRecord) -> OpenAllowance:
-    """Return the accounts with which an allowance is settled, without the budget."""
+    """Return the accounts that settle an allowance, without the budget."""
     return OpenAllowance(*(Pubkey.from_string(one) for one in (found.address, found.vault, found.payer)))
 
 
@@ -208,7 +208,7 @@ async def page(service: Service, principal: Principal, wallet_id: str, query: Li
 
 
 async def report_overdue(service: Service, found: Sequence[AllowanceRecord]) -> None:
-    """Report allowances that nobody has settled a minute after their end; each is reported once."""
+    """Report allowances that are still unsettled a minute after their end, each only once."""
     now = service.clock.seen_ms()
 
     def record(conn: Connection) -> None:
@@ -219,7 +219,7 @@ async def report_overdue(service: Service, found: Sequence[AllowanceRecord]) -> 
 
 
 def shown(found: AllowanceRecord) -> Allowance:
-    """Return an allowance as the API shows it."""
-    # The chain's clock counts whole seconds; nothing happens before the allowance was requested.
+    """Return an allowance in the API's form."""
+    # The chain's clock counts whole seconds, so its time may lie before the request. Never show such a time.
     settled_at = None if found.settled_at is None else max(found.settled_at * 1000, found.created_at)
     return Allowance.of(found, settled_at=settled_at)

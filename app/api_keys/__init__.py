@@ -1,1 +1,1 @@
-"""API keys: created, listed, rotated and revoked by an admin."""
+"""API keys: created, listed, rotated and revoked by admins."""

@@ -1,4 +1,4 @@
-"""API keys as clients write and read them."""
+"""Request and response bodies of API keys."""
 
 from typing import Annotated
 
@@ -20,12 +20,12 @@ from app.api.fields import (
     WalletId,
 )
 
-#: The longest time in seconds for which a rotated key may still work.
+#: Maximum time in seconds that a rotated key may still work.
 MAX_OVERLAP = 30 * 86_400
 
 
 class CreateKey(Body):
-    """Body of a key creation. An agent's key needs its wallet; other keys take none."""
+    """Body of a key creation. An agent's key needs its wallet; other keys must not have one."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -43,12 +43,12 @@ class CreateKey(Body):
     @model_validator(mode="after")
     def _names_a_wallet(self) -> "CreateKey":
         if (self.role == "agent") != (self.wallet_id is not None):
-            raise PydanticCustomError("wallet_of_key", "an agent's key needs walletId, other keys take none")
+            raise PydanticCustomError("wallet_of_key", "an agent's key needs walletId, other keys must not have it")
         return self
 
 
 class RotateKey(Body):
-    """Body of a rotation: the seconds for which the old key still works."""
+    """Body of a rotation. `overlapSeconds` is the time during which the old key still works."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP)] | None = None
     idempotency_key: IdempotencyKey | None = None
@@ -59,7 +59,7 @@ class ListKeys(Page):
 
 
 class Key(ResponseBody):
-    """An API key without the key itself; `hint` is its end. With status `rotated` it works until `revoked_at`."""
+    """An API key without its secret. `hint` is the key's end. A key with status `rotated` works until `revoked_at`."""
 
     key_id: KeyId
     id: Annotated[KeyId, ReadFrom("key_id")]
@@ -74,7 +74,7 @@ class Key(ResponseBody):
 
 
 class NewKey(Key):
-    """A new API key with the key itself, which is shown only this once."""
+    """A new API key including its secret, which is shown only this once."""
 
     key: str
 
@@ -84,7 +84,7 @@ class KeyPage(ListResponse[Key]):
 
 
 class ListRequests(Page):
-    """Query of the request log; all filters must match."""
+    """Query of the request log. All given filters must match."""
 
     key_id: Identifier | None = None
     status: Annotated[int, Field(ge=100, le=599, examples=[403])] | None = None
@@ -93,7 +93,7 @@ class ListRequests(Page):
 
 
 class LoggedRequest(ResponseBody):
-    """A request that came with a valid API key, and how it was answered."""
+    """A request with a valid API key, and its response."""
 
     request_id: str
     timestamp: Time

@@ -1,4 +1,4 @@
-"""API keys: created, listed, rotated and revoked by an admin."""
+"""Operations on API keys, for admins: create, list, rotate and revoke."""
 
 from starlette.routing import Route
 
@@ -17,7 +17,7 @@ _CHANGING = ("key_not_found", "key_not_active")
 async def create_key(call: Call, body: CreateKey) -> NewKey:
     """Create an API key.
 
-    Only this answer contains the key; the service keeps a digest of it.
+    Only this response contains the key; the service stores only a digest of it.
     """
     return await keys.create(call.service, call.principal, call.claim, body)
 
@@ -35,8 +35,8 @@ async def list_keys(call: Call, query: ListKeys) -> KeyPage:
 async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
-    Returns a new key with the same role, wallet and name. The old key stops at once, or works for another
-    `overlapSeconds`. Without an overlap, a key that rotates itself cannot repeat the request if the answer gets lost.
+    Returns a new key with the same role, wallet and name. The old key stops working at once, or after `overlapSeconds`.
+    Without an overlap, a key that rotates itself cannot repeat the request if the response is lost.
     """
     return await keys.rotate(call.service, call.principal, call.claim, call.path("key_id"), body)
 
@@ -45,8 +45,8 @@ async def rotate_key(call: Call, body: RotateKey) -> NewKey:
 async def revoke_key(call: Call, _body: EmptyBody) -> Key:
     """Revoke an API key.
 
-    It stops working at once, on other nodes within a second. An admin may revoke the key in use, unless it is the
-    organisation's last admin key.
+    The key stops working at once, and on other nodes within a second. An admin may revoke the key that sends this
+    request, unless it is the organisation's last admin key.
     """
     return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"))
 
@@ -55,8 +55,8 @@ async def revoke_key(call: Call, _body: EmptyBody) -> Key:
 async def list_requests(call: Call, query: ListRequests) -> RequestLogPage:
     """List the requests of the last 24 hours.
 
-    Those under `/v1` that came with a valid API key, newest first, with the status and the error's code that they were
-    answered with. A request is listed about a second after its answer.
+    Lists requests under `/v1` with a valid API key, newest first, with the status and error code of their responses. A
+    request appears about a second after its response.
     """
     return await keys.requests(call.service, call.principal, query)
 

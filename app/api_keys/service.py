@@ -1,4 +1,4 @@
-"""API keys: what an admin does with them."""
+"""API keys: the operations that admins perform on them."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 from app.wallets import service as wallets
 
-#: Errors of what a freeze or a pause keeps from being sent: it leaves no transaction.
+#: Errors of requests that were refused without storing a transaction, for example because of a freeze or a pause.
 _STOPPED = ("wallet_frozen", "org_paused", "wallet_insufficient_balance")
 
 
@@ -48,7 +48,7 @@ async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPa
 
 
 async def rotate(service: Service, principal: Principal, claim: Claim, key_id: str, body: RotateKey) -> NewKey:
-    """Issue a key for the same use; the old one works for the overlap. Raises as ``KeyRing.rotate``."""
+    """Issue a key for the same use. The old one works during the overlap. Raises the errors of ``KeyRing.rotate``."""
     ring = service.part(KeyRing)
     overlap = service.settings.key_rotation_overlap if body.overlap_seconds is None else body.overlap_seconds
 
@@ -62,7 +62,7 @@ async def rotate(service: Service, principal: Principal, claim: Claim, key_id: s
 
 
 async def revoke(service: Service, principal: Principal, claim: Claim, key_id: str) -> Key:
-    """Revoke a key at once. Raises as ``KeyRing.revoke``."""
+    """Revoke a key at once. Raises the errors of ``KeyRing.revoke``."""
     ring, again = service.part(KeyRing), claim.repeats
     revoked = await claim.store(lambda conn: ring.revoke(conn, principal, key_id, again=again))
     ring.forget()
@@ -70,7 +70,7 @@ async def revoke(service: Service, principal: Principal, claim: Claim, key_id: s
 
 
 async def requests(service: Service, principal: Principal, query: ListRequests) -> RequestLogPage:
-    """Return one page of what the organisation's keys asked for in the last day, newest first."""
+    """Return one page of the requests that the organisation's keys made in the last day, newest first."""
     wanted = RequestFilter(query.key_id, query.status, query.code, query.wallet_id)
 
     def read(conn: Connection) -> RequestLogPage:
@@ -82,7 +82,7 @@ async def requests(service: Service, principal: Principal, query: ListRequests) 
 
 
 async def stopped(service: Service, org: str, wallet_id: str) -> Refusals:
-    """Return what was refused in the last day without a row: it was frozen or held too little, or all were paused."""
+    """Return the last day's refusals that left no row: wallet frozen, balance too low, or organisation paused."""
     since = now_ms() - KEPT_MS
     return await service.db.read(lambda conn: refusals(conn, org, wallet_id, _STOPPED, since))
 
@@ -90,7 +90,7 @@ async def stopped(service: Service, org: str, wallet_id: str) -> Refusals:
 async def _issue(
     service: Service, principal: Principal, claim: Claim, issue: Callable[[Connection], IssuedKey]
 ) -> NewKey:
-    """Store a new key; for a request whose answer got lost, replace the key in the record that it stored."""
+    """Store a new key. If the response to the request was lost, replace the key in the record from its earlier run."""
     ring, again, idempotency_key = service.part(KeyRing), claim.repeats, claim.key
 
     def store(conn: Connection) -> IssuedKey:

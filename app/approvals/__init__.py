@@ -1,1 +1,1 @@
-"""The operator's approvals of payments and escrows above a policy's threshold."""
+"""Approvals: the operator's consent to expenses above a policy's threshold."""

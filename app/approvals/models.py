@@ -1,4 +1,4 @@
-"""Approvals as queried and shown."""
+"""Queries and response bodies of approvals."""
 
 from typing import Annotated, Literal
 
@@ -28,11 +28,12 @@ class ListApprovals(Page):
 
 
 class Approval(ResponseBody):
-    """The approval of one payment, escrow or allowance, as its `type` says.
+    """The approval of one payment, escrow or allowance; `type` tells which.
 
-    While it is pending, `expires_at` ends the time to decide; afterwards, the time to pay. `chain_address` is its
-    address on the chain once it is approved; `decided_by` is who decided. `requested_by` sent the request that was
-    refused, with this `memo`; `threshold` is the policy's `requireCoSign` at that time, of version `policy_version`.
+    While it is pending, `expires_at` ends the time to decide; afterwards it ends the time to pay. `chain_address` is
+    the on-chain address after the approval, and `decided_by` is the actor that decided. `requested_by` sent the refused
+    request, with this `memo`. `threshold` is the `requireCoSign` of the policy at that time, in version
+    `policy_version`.
     """
 
     approval_id: ApprovalId

@@ -44,8 +44,8 @@ async def get_approval(call: Call) -> Approval:
 async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
     """Approve a payment.
 
-    Puts the approval on the chain. For 24 hours the agent may make this payment once, as long as the wallet has the
-    policy that refused it, unchanged. All other rules still apply.
+    Puts the approval on the chain. For 24 hours, the agent may make this payment once. The wallet must still have the
+    same policy that refused it, unchanged. All other rules still apply.
     """
     return await approvals.approve(call.service, call.principal, call.claim, call.path("approval_id"))
 
@@ -61,7 +61,7 @@ async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
 async def reject_payment(call: Call, _body: EmptyBody) -> Approval:
     """Reject a payment.
 
-    Withdraws an approval that was not used, an expired one too; the rent of its account is returned.
+    Also withdraws an unused approval, even an expired one. The rent of its account is returned.
     """
     return await approvals.reject(call.service, call.principal, call.claim, call.path("approval_id"))
 

@@ -1,7 +1,7 @@
 """Approvals: an agent's expense above its policy's threshold needs the operator's consent beforehand.
 
-The refusal of a payment, escrow or allowance creates the request. Once an operator has approved it, the approval is on
-the chain, where the same request, sent again, uses it up.
+The refusal of a payment, escrow or allowance creates the request. After an operator's consent, the approval is on the
+chain. The agent then sends the same request again, which uses the approval up.
 """
 
 from collections.abc import Collection
@@ -46,9 +46,9 @@ from app.submission.program_errors import business_error, error_name
 from app.wallets import service as wallets
 
 _DECISIONS = frozenset({"approve_payment", "close_approval"})
-#: The program's errors for an approval that the payment at hand cannot use.
+#: Program errors for an approval that does not fit the expense.
 _UNUSABLE = frozenset({"WrongApproval", "ApprovalOutdated", "ApprovalExpired"})
-_AT_ONCE = "The approval was used or decided at the same time. Repeat the request."
+_AT_ONCE = "The approval was used or decided concurrently. Retry."
 _APPROVE = PlanType("approve_payment", resent=False, waits_for=_DECISIONS)
 _CLOSE = PlanType("close_approval", resent=False, waits_for=_DECISIONS)
 PLAN_TYPES = (_APPROVE, _CLOSE)
@@ -56,7 +56,7 @@ PLAN_TYPES = (_APPROVE, _CLOSE)
 
 @dataclass(slots=True)
 class Expense:
-    """Money that is to leave a wallet as a payment, into an escrow or an allowance. ``amount`` is in micro-USDC."""
+    """Money to be spent from a wallet: a payment, an escrow or an allowance. ``amount`` is in micro-USDC."""
 
     wallet: WalletRecord
     payee: Payee
@@ -66,9 +66,9 @@ class Expense:
 
 
 async def request(service: Service, by: Actor, refused: Expense, *, unusable: Collection[str] = ()) -> str:
-    """Request the approval of an expense that `require_co_sign` refused to ``by``, and return the approval's id.
+    """Request the approval of an expense of ``by`` that `require_co_sign` refused, and return the approval's id.
 
-    An equal request that is pending or approved is returned instead, unless its approval's address is ``unusable``.
+    Returns the id of an equal pending or approved request instead, unless its approval's address is ``unusable``.
     """
     wallet = refused.wallet
     policy = (await wallets.find(service, wallet.org, wallet.wallet_id)).policy
@@ -94,9 +94,9 @@ async def request(service: Service, by: Actor, refused: Expense, *, unusable: Co
 
 
 async def find_usable(service: Service, expense: Expense, *, unusable: Collection[str] = ()) -> OnChainApproval | None:
-    """Return an approval on the chain for an agent's expense; those at ``unusable`` addresses are passed over.
+    """Return an on-chain approval for an agent's expense, or None. Approvals at ``unusable`` addresses are skipped.
 
-    Whether it really is usable, only a simulation tells; see `is_unusable`.
+    Only a simulation shows if the approval is really usable; see `is_unusable`.
     """
     org, vault, payee = expense.wallet.org, expense.wallet.vault, str(expense.payee.owner)
     amount, purpose, now = expense.amount, expense.purpose, service.clock.now()
@@ -106,12 +106,12 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
 
 
 def is_unusable(service: Service, refused: SimulationFailedError) -> bool:
-    """Whether a simulation failed because of the approval: it is used up, or gone in a way the read models lack."""
+    """Return True if a simulation failed because its approval is used up, outdated or already gone on the chain."""
     return _lacks_account(refused) or error_name(service.codec, refused) in _UNUSABLE
 
 
 def _lacks_account(refused: SimulationFailedError) -> bool:
-    """Whether an instruction failed without a program's own error, as it does for a missing account."""
+    """Return True if an instruction failed without a program error, as happens for a missing account."""
     return refused.simulation.failed_instruction is not None and refused.simulation.custom_error is None
 
 
@@ -121,7 +121,7 @@ async def get(service: Service, principal: Principal, approval_id: str) -> Appro
 
 
 async def page(service: Service, principal: Principal, query: ListApprovals) -> ApprovalPage:
-    """Return one page of approvals, newest first; an agent sees its own wallet's. Raises ``wallet_not_found``."""
+    """Return one page of approvals, newest first. An agent sees only its wallet's. Raises ``wallet_not_found``."""
     if query.wallet_id is not None:
         await wallets.require(service, principal.org, query.wallet_id)
 
@@ -138,15 +138,15 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
             cursor=query.cursor,
         )
 
-    # A status depends on the chain and has no index, so finding a page of few among many may take a while.
+    # A status depends on the chain and has no index, so a search for a rare status may be slow.
     return ApprovalPage.showing(await service.db.read(read, in_thread=query.status is not None), _shown)
 
 
 async def approve(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
-    """Put the approval on the chain, for 24 hours; what is approved already stays so.
+    """Put the approval on the chain for 24 hours. An approved one stays approved.
 
-    Raises ``approval_not_pending`` when it can no longer be decided, and ``approval_outdated`` when the wallet's policy
-    is not the one that refused the payment.
+    Raises ``approval_not_pending`` if it can no longer be decided, and ``approval_outdated`` if the policy that refused
+    the payment is no longer the wallet's policy, or has changed.
     """
     if claim.attempt is None:
         await _find(service, principal, approval_id)
@@ -163,7 +163,7 @@ async def approve(service: Service, principal: Principal, claim: Claim, approval
 async def reject(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
     """Record the rejection of a payment, or withdraw its unused approval from the chain.
 
-    Raises ``approval_not_pending`` when it was used, or its time passed without a decision.
+    Raises ``approval_not_pending`` if it was used, or its time to decide has passed.
     """
     if claim.attempt is None:
         await _find(service, principal, approval_id)
@@ -190,7 +190,7 @@ async def _find(service: Service, principal: Principal, approval_id: str) -> App
 
 
 async def _up_to_date(service: Service, principal: Principal, approval_id: str) -> ApprovalRequest:
-    """Return the approval as the chain has it, once no earlier decision on it can land any more."""
+    """Return the approval in its on-chain state, once no earlier decision about it can land any more."""
     await require_no_pending_change(
         service, principal.org, _DECISIONS, where=lambda earlier: earlier.recipient == approval_id
     )
@@ -257,7 +257,7 @@ def _reject(conn: Connection, principal: Principal, found: ApprovalRequest, now:
 
 
 def _require_undecided(conn: Connection, found: ApprovalRequest, now: int, mine: Attempt | None = None) -> None:
-    """Raise a conflict if the approval is not as it was found: the lock on it is this node's, others decide, too."""
+    """Raise a conflict if the approval has changed since it was read. The lock does not bind other nodes."""
     now_found = approval_request(conn, found.org, found.approval_id, now)
     deciding = [
         one
@@ -277,7 +277,7 @@ async def _submit(service: Service, claim: Claim, found: ApprovalRequest, plan: 
         await submit(service, plan, claim)
     except SimulationFailedError as refused:
         if _lacks_account(refused):
-            # A payment has just used the approval.
+            # A payment has just used the approval up.
             raise ConflictError("idempotency_in_progress", _AT_ONCE) from None
         await service.catch_up()
         now = service.clock.now_ms()
@@ -286,11 +286,11 @@ async def _submit(service: Service, claim: Claim, found: ApprovalRequest, plan: 
 
 
 async def _chain_time(service: Service) -> int:
-    """Return the time of the last finalized block; the program refuses expiries over 24 h after its own clock."""
+    """Return the time of the last finalized block. The program refuses an expiry over 24 hours after its own clock."""
     return await service.chain.block_time(await service.chain.slot("finalized"))
 
 
 def _shown(found: ApprovalRequest) -> Approval:
-    # A decision whose transaction failed does not count.
+    # A decision does not count if its transaction failed.
     decided = found.on_chain is not None or found.status == "rejected"
     return Approval.of(found) if decided else Approval.of(found, decided_by=None, decided_at=None)

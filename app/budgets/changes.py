@@ -1,7 +1,7 @@
-"""Changes of budgets: one transaction changes the limits of all wallets in it.
+"""Changes of budgets: one transaction changes the limits of all wallets in the budget.
 
-A change names the version from which it was made, and the program refuses it at any other, so a late change undoes
-nothing; the service makes it anew from the current limits.
+A change names the budget version that it was made from, and the program refuses it at any other version. A late change
+therefore undoes nothing. The service makes the change again from the current limits.
 """
 
 from dataclasses import dataclass
@@ -32,15 +32,15 @@ from app.submission.versioned_changes import OutdatedVersionError, send_versione
 
 _UPDATE, _CLOSE = PlanType("update_budget"), PlanType("close_budget")
 PLAN_TYPES = (*budgets.PLAN_TYPES, _UPDATE, _CLOSE)
-"""Of all attempts about a budget, whose id is their `recipient`."""
+"""Plan types of all attempts about a budget. Their `recipient` is the budget's id."""
 CLOSE = _CLOSE.name
-"""Type of the attempts to close a budget."""
+"""Plan type of attempts to close a budget."""
 _OUTDATED = frozenset({"VersionMismatch", "WrongRentReceiver"})
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetChange:
-    """Who asks to change which budget, and in which versions."""
+    """A request to change a budget: the principal, the budget, and the versions that the request accepts."""
 
     service: Service
     principal: Principal
@@ -53,14 +53,14 @@ class BudgetChange:
         return await budgets.find(self.service, self.principal.org, self.budget_id)
 
     def check(self, found: BudgetRecord) -> None:
-        """Raise ``version_conflict`` unless the budget is in a version that the request accepts."""
+        """Raise ``version_conflict`` unless the request accepts the budget's version."""
         self.precondition.check(found.version, found.name)
 
 
 async def update(request: BudgetChange, body: UpdateBudget) -> Budget:
     """Change the fields in the body. Raises ``version_conflict``."""
     service, org = request.service, request.principal.org
-    # The last step, the rename, claims the key without a transaction: then only the answer is missing.
+    # The last step, the rename, claims the key without a transaction. If it has happened, only the response is missing.
     done = request.claim.repeats and request.claim.attempt is None
     if request.claim.attempt is None:
         await request.find()
@@ -79,7 +79,7 @@ async def update(request: BudgetChange, body: UpdateBudget) -> Budget:
 
 
 async def delete(request: BudgetChange) -> Budget:
-    """Delete a budget that no wallet is in, and return it as it was.
+    """Delete a budget without wallets, and return it as it was.
 
     Raises ``budget_in_use`` and ``version_conflict``.
     """
@@ -99,11 +99,11 @@ async def deleted(service: Service, org: str, identifier: str) -> Budget:
 
 
 async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget) -> None:
-    """Send a change of the limits, unless they are as wanted."""
+    """Send a change of the limits, unless they already have the requested values."""
     service, org = request.service, request.principal.org
     limits = budgets.with_changes(before.limits, body)
     if limits == before.limits:
-        # An earlier change that lands after this answer would undo what the answer reports.
+        # The response reports the current limits. An earlier change that lands after it would make that report wrong.
         mine = request.budget_id
         await require_no_pending_change(service, org, {_UPDATE.name}, where=lambda earlier: earlier.recipient == mine)
         if (await request.find()).version != before.version:
@@ -125,7 +125,7 @@ async def _close(request: BudgetChange, before: BudgetRecord) -> None:
     service, org = request.service, request.principal.org
     account = await service.chain.account(before.address)
     if account is None:
-        # The read models have it, so the node that answered is behind.
+        # The read models know the account, so the node that answered is stale.
         raise UnavailableError("chain_unavailable")
     authority = await authority_of(service, org, request.claim)
     instruction = service.instructions(org).close_budget(
@@ -153,7 +153,7 @@ async def _submit(
 
 
 async def _rename(request: BudgetChange, name: str) -> None:
-    """Change the name, which the chain does not see."""
+    """Change the name, which is not on the chain."""
     service, principal = request.service, request.principal
     now = service.clock.seen_ms()
 

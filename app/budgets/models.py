@@ -1,4 +1,4 @@
-"""Budgets as clients write and read them."""
+"""Request and response bodies of budgets."""
 
 from typing import Annotated
 
@@ -17,22 +17,22 @@ class LimitFields(PartialBody):
 
 
 class CreateBudget(LimitFields):
-    """Body of a budget's creation. An absent limit is not set."""
+    """Body of a budget's creation. An omitted limit is not set."""
 
     name: Name
     idempotency_key: IdempotencyKey | None = None
 
 
 class UpdateBudget(CreateBudget):
-    """Body of a budget's update. An absent field keeps its value; `null` clears a limit."""
+    """Body of a budget's update. An omitted field keeps its value; `null` clears a limit."""
 
     name: Name = Field(default="")
 
 
 class BudgetConsumption(ResponseBody):
-    """What the wallets of a budget have paid: in the last 24 hours, in this UTC month, and how often in the last hour.
+    """The payments of a budget's wallets: sums of the last 24 hours and this UTC month, and the last hour's number.
 
-    The windows move on in steps of 15 minutes and of one minute, as the program counts.
+    The windows move in steps of 15 minutes (the day) and one minute (the hour), as in the program.
     """
 
     day: Usdc
@@ -41,7 +41,7 @@ class BudgetConsumption(ResponseBody):
 
 
 class BudgetHeadroom(ResponseBody):
-    """What they may still pay, by each limit; null where it is not set."""
+    """The headroom of each limit: the payments that the wallets may still make. Null if the limit is not set."""
 
     day: Usdc | None
     month: Usdc | None
@@ -49,7 +49,7 @@ class BudgetHeadroom(ResponseBody):
 
 
 class Budget(ResponseBody):
-    """A budget. `version` increases with every change of its limits, and no two budgets ever have the same."""
+    """A budget. `version` increases with every change of its limits, and no two budgets ever share a version."""
 
     budget_id: BudgetId
     id: Annotated[BudgetId, ReadFrom("budget_id")]

@@ -1,4 +1,4 @@
-"""Budgets: limits that wallets share."""
+"""Budgets: limits that several wallets share."""
 
 from starlette.routing import Route
 
@@ -34,8 +34,8 @@ def _change(call: Call) -> BudgetChange:
 async def create_budget(call: Call, body: CreateBudget) -> Budget:
     """Create a budget.
 
-    An omitted limit is not set. Every payment and escrow of the wallets in it counts, on top of what each wallet's own
-    policy allows. The organisation's authority signs.
+    An omitted limit is not set. Every payment and escrow of the budget's wallets counts, in addition to the limits of
+    each wallet's own policy. The organisation's authority signs the creation.
     """
     return await budgets.create(call.service, call.principal, call.claim, body)
 
@@ -51,8 +51,8 @@ async def list_budgets(call: Call) -> BudgetList:
 async def get_budget(call: Call) -> Budget:
     """Get a budget.
 
-    Shows what its wallets have paid and what they may still pay. The header `ETag` identifies its version and name;
-    send it as `If-Match` with a change, so that the change does not undo somebody else's.
+    Shows the payments of its wallets and their headroom. The header `ETag` identifies its version and name. Send it as
+    `If-Match` with a change, so that you do not undo a concurrent change.
     """
     return await budgets.get(call.service, call.principal, call.path("budget_id"))
 
@@ -72,8 +72,8 @@ async def get_budget(call: Call) -> Budget:
 async def update_budget(call: Call, body: UpdateBudget) -> Budget:
     """Update a budget.
 
-    An absent field keeps its value, `null` clears a limit. What was spent stays. With `If-Match` the budget changes
-    only if it still has that `ETag`.
+    An omitted field keeps its value; `null` clears a limit. Past spending still counts. With `If-Match`, the budget
+    changes only if it still has that `ETag`.
     """
     return await changes.update(_change(call), body)
 
@@ -93,7 +93,7 @@ async def update_budget(call: Call, body: UpdateBudget) -> Budget:
 async def delete_budget(call: Call, _body: EmptyBody) -> Budget:
     """Delete a budget.
 
-    No wallet may be in it. Returns the budget as it was, without consumption and headroom.
+    It must contain no wallet. Returns the budget as it was, without consumption and headroom.
     """
     return await changes.delete(_change(call))
 

@@ -1,4 +1,4 @@
-"""Budgets: creates them on the chain, and shows them with what their wallets have paid."""
+"""Budgets: creates them on the chain, and shows them with their wallets' consumption."""
 
 from collections.abc import Sequence
 
@@ -24,9 +24,9 @@ from app.submission.plan import Plan, PlanType
 _CREATE = PlanType("create_budget")
 PLAN_TYPES = (_CREATE,)
 LIMITS = ("max_per_day", "max_per_month", "velocity_cap")
-"""The limits among the fields of a body."""
+"""Fields of a body that are limits."""
 _UNLIMITED = (
-    "can use this budget up alone: their policies lack `maxPerDay` or `velocityCap`. Refunds give no velocity back."
+    "can use this budget up alone: their policies lack `maxPerDay` or `velocityCap`. Refunds restore no velocity."
 )
 
 
@@ -39,7 +39,7 @@ async def find(service: Service, org: str, identifier: str) -> BudgetRecord:
 
 
 async def _missing(service: Service, org: str, identifier: str) -> ApiError:
-    """Return the error for a budget that the read models lack, which may be pending."""
+    """Return the error for a budget that the read models lack. Its creation may be pending."""
     unknown = NotFoundError("budget_not_found")
     return await pending_or_missing(
         service, org, _CREATE.name, lambda attempt: attempt.recipient == identifier, unknown
@@ -59,13 +59,13 @@ async def list_all(service: Service, principal: Principal) -> BudgetList:
 
 
 async def names(service: Service, principal: Principal) -> list[tuple[str, str]]:
-    """Return id and name of all budgets of the organisation, oldest first."""
+    """Return the ids and names of all budgets of the organisation, oldest first."""
     found = await service.db.read(lambda conn: budgets(conn, principal.org))
     return [(one.budget_id, one.name) for one in found]
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateBudget) -> Budget:
-    """Create a budget that no wallet is in yet."""
+    """Create a budget, which contains no wallet at first."""
     org = principal.org
     identifier = (claim.attempt.recipient if claim.attempt else None) or budget_id(new_key())
     if await earlier_outcome(service, claim) is not None:
@@ -98,7 +98,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 
 
 def with_changes(before: BudgetLimits, body: LimitFields) -> BudgetLimits:
-    """Return the limits after setting those in the body."""
+    """Return the limits after applying those in the body."""
     given = {name: getattr(body, name) for name in LIMITS if name in body.model_fields_set}
     return BudgetLimits(**(before.to_args() | given))
 
@@ -109,14 +109,14 @@ async def _with_consumption(service: Service, found: Sequence[BudgetRecord]) -> 
 
 
 def _consumption(service: Service, account: RawAccount | None) -> Consumption | None:
-    # Closed a moment ago.
+    # The budget was closed a moment ago.
     if account is None or not account.data:
         return None
     return Consumption.at(account.decode(service.codec).data["ledger"], service.clock.now())
 
 
 def shown(found: BudgetRecord, spent: Consumption | None = None) -> Budget:
-    """Return a budget as clients see it; a closed one has neither consumption nor headroom."""
+    """Return a budget as clients see it. A closed one has neither consumption nor headroom."""
     return Budget.of(
         found,
         consumption=spent,

@@ -1,1 +1,1 @@
-"""Organisations: created on the chain, paused and resumed."""
+"""Organisations: their creation on the chain, pauses, roles and deposit address."""

@@ -1,4 +1,4 @@
-"""Where USDC is deposited, and whether that account takes only the USDC that the service works with."""
+"""The deposit address of an organisation, and a check that the account takes only the USDC of this service."""
 
 import asyncio
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from app.organisations.models import Organization
 from app.organisations.service import show
 from app.submission.context import Service
 
-#: Seconds that the chain has to answer.
+#: Seconds to wait for the chain.
 _PATIENCE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class DepositAddress:
-    """The organisation with its reserve, what the chain says about that account, and whose token its mint is.
+    """An organisation with its reserve, the result of checking that account on the chain, and the issuer of its mint.
 
-    `state` is `unknown` while the chain cannot be asked. `issuer` is `local` where there is no USDC of Circle.
+    `state` is `unknown` while the chain is unreachable. `issuer` is `local` on a cluster without Circle's USDC.
     """
 
     organization: Organization
@@ -33,7 +33,7 @@ class DepositAddress:
 
 
 async def deposit_address(service: Service, principal: Principal) -> DepositAddress:
-    """Return the reserve's account after a look at the chain. Raises as ``show``."""
+    """Return the reserve's account after checking it on the chain. Raises the errors of ``show``."""
     shown = await show(service, principal)
     known = USDC_MINTS.get(service.identity.cluster)
     issuer: Literal["circle", "other", "local"] = "local" if known is None else "other"
@@ -50,7 +50,7 @@ async def deposit_address(service: Service, principal: Principal) -> DepositAddr
 
 
 def _takes(service: Service, shown: Organization, account: RawAccount | None) -> bool:
-    """Return whether the account is the organisation's, holds the service's mint and is not frozen by its issuer."""
+    """Return True if the account is the organisation's, holds the service's mint and is not frozen by its issuer."""
     if account is None or account.owner != TOKEN_PROGRAM:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Organisations as clients read and pause them."""
+"""Request and response bodies of organisations."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from app.chain.identity import Cluster
 
 
 class OrganizationRoles(ResponseBody):
-    """The addresses whose keys act for the organisation; `fee_payer` is the service's."""
+    """The addresses of the keys that act for the organisation. `fee_payer` belongs to the service."""
 
     authority: Address
     operator: Address
@@ -19,7 +19,7 @@ class OrganizationRoles(ResponseBody):
 
 
 class Organization(ResponseBody):
-    """An organisation, and the chain, program and mint that its money is on."""
+    """An organisation, and the chain, program and mint of its money."""
 
     organization_id: Annotated[str, ReadFrom("org_id")]
     organization_address: Annotated[Address, ReadFrom("org")]
@@ -36,13 +36,13 @@ class Organization(ResponseBody):
 
 
 class PauseOrganisation(Body):
-    """Body of a pause or of its end."""
+    """Body of a request that pauses or unpauses the organisation."""
 
     paused: StrictBool
     idempotency_key: IdempotencyKey | None = None
 
 
 class PausedOrganisation(BaseModel):
-    """Whether the organisation is paused."""
+    """The pause state of the organisation. `paused` is true while it is paused."""
 
     paused: bool

@@ -22,9 +22,10 @@ PLAN_TYPES = (_PAUSE, _UNPAUSE)
 
 
 async def set_paused(service: Service, principal: Principal, claim: Claim, *, paused: bool) -> None:
-    """Pause the organisation, which operators may, or unpause it, which needs an admin's key and the authority.
+    """Pause or unpause the organisation. Operators may pause; unpausing needs an admin's key and the authority.
 
-    A pause stops payments in this service at once, and returns once it is confirmed and nothing can undo it.
+    A pause stops payments in this service at once. The call returns once the pause is confirmed and nothing can undo
+    it.
     """
     if paused:
         refuse_unneeded_offline(claim)
@@ -32,7 +33,7 @@ async def set_paused(service: Service, principal: Principal, claim: Claim, *, pa
     elif principal.role == "admin":
         await _unpause(service, principal, claim)
     else:
-        raise AuthenticationError("insufficient_permissions", "Ending a pause needs an admin.")
+        raise AuthenticationError("insufficient_permissions", "Only an admin may end a pause.")
 
 
 async def _pause(service: Service, principal: Principal, claim: Claim) -> None:
@@ -68,7 +69,7 @@ async def _unpause(service: Service, principal: Principal, claim: Claim) -> None
 
 
 def enforcement(service: Service, hold: EngagedBrake) -> Enforcement:
-    """Return how an organisation's pause is put into force."""
+    """Return the steps that enforce an organisation's pause on the chain."""
     org, operator = hold.row.org, service.signers.operator
 
     async def missing() -> Plan | None:
@@ -84,9 +85,9 @@ def enforcement(service: Service, hold: EngagedBrake) -> Enforcement:
 
 
 async def _state(service: Service, org: str) -> dict[str, Any] | None:
-    """Return the organisation's account on the chain; None if it never was there.
+    """Return the organisation's account on the chain, or None if it never existed.
 
-    Raises ``chain_unavailable`` if the node shows less of it than was seen.
+    Raises ``chain_unavailable`` if the node's version is older than the newest one seen.
     """
     known = await service.db.read(lambda conn: reserve(conn, org))
     state = await account_state(service, org, "Org", sequence=0 if known is None else known.sequence)

@@ -1,6 +1,6 @@
-"""Changes who may act for an organisation, and withdraws from its reserve: what its authority alone may do.
+"""Changes an organisation's roles and withdraws from its reserve. Both need the organisation's authority.
 
-These have no endpoint: with one, an admin's API key alone would have the authority's power over the reserve.
+There are no endpoints for these changes: they would give an admin's API key the authority's power over the reserve.
 """
 
 from dataclasses import dataclass
@@ -26,22 +26,22 @@ _CHANGES = frozenset({"update_org", "accept_authority"})
 _UPDATE = PlanType("update_org", resent=False, waits_for=_CHANGES)
 _ACCEPT = PlanType("accept_authority", resent=False, waits_for=_CHANGES)
 _WITHDRAW = PlanType("withdraw_reserve")
-#: Earlier versions made these; some may be pending.
+#: Made by earlier versions. Some of these may still be pending.
 _CREATE_TOKENS = PlanType("create_token_account", indexed=False)
 TRANSFER = PlanType("transfer_sol", indexed=False)
-"""Moves the fee payer's SOL."""
+"""Plan type of transfers of the fee payer's SOL."""
 PLAN_TYPES = (_UPDATE, _ACCEPT, _WITHDRAW, _CREATE_TOKENS, TRANSFER)
 
 
 async def roles_of(service: Service, org: str) -> dict[str, Pubkey]:
-    """Return the organisation's roles as the chain has them; the default address stands for nobody."""
+    """Return the organisation's on-chain roles. The default address means that a role has no holder."""
     found = await _account(service, org)
     return {name: found[name] for name in ("authority", "pending_authority", "operator", "arbiter", "verifier")}
 
 
 @dataclass(frozen=True, slots=True)
 class LostRole:
-    """A role of an organisation for which this service has the key ``key``, while the chain obeys ``holder``."""
+    """A role of an organisation that this service has the key ``key`` for, while the chain obeys ``holder``."""
 
     org: Organisation
     role: str
@@ -50,9 +50,10 @@ class LostRole:
 
 
 async def lost_roles(service: Service) -> list[LostRole]:
-    """Return the roles that the chain gave to other keys than the operator's and the authority's that are here.
+    """Return the on-chain roles that have passed from this service's operator or authority key to another key.
 
-    The arbiter's is no such role: escrows keep the arbiter that they named. Raises ChainUnavailable and RpcError.
+    The arbiter is not checked, because each escrow keeps the arbiter that it named. Raises ChainUnavailable and
+    RpcError.
     """
     signers = service.signers
     held = {"operator": signers.operator_address}
@@ -69,9 +70,9 @@ async def lost_roles(service: Service) -> list[LostRole]:
 
 
 async def change_roles(service: Service, org: str, authority: Authority, **changes: Pubkey) -> None:
-    """Set the roles in ``changes``; `pending_authority` proposes the next authority.
+    """Set the roles in ``changes``. `pending_authority` proposes the next authority.
 
-    Raises AwaitingSignatureError if the authority signs elsewhere, as all of these do.
+    Raises AwaitingSignatureError if the authority signs elsewhere, as do the other changes here.
     """
     sequence = await _sequence(service, org)
     change = service.instructions(org).update_org(signer=authority.address, expected_sequence=sequence, **changes)
@@ -82,7 +83,7 @@ async def change_roles(service: Service, org: str, authority: Authority, **chang
 
 
 async def accept_authority(service: Service, org: str, proposed: Authority) -> None:
-    """Make the proposed authority the authority; it signs itself."""
+    """Make the proposed authority the authority. It signs this change itself."""
     change = service.instructions(org).accept_authority(new_authority=proposed.address)
     entry = system(org, "command_line").entry("organization.roles", org, authority=str(proposed.address))
     plan = Plan(org=org, type=_ACCEPT, instructions=[change], signers=[], authority=proposed, entry=entry)
@@ -90,15 +91,15 @@ async def accept_authority(service: Service, org: str, proposed: Authority) -> N
 
 
 async def withdraw_reserve(service: Service, org: str, authority: Authority, amount: int | None, owner: Pubkey) -> None:
-    """Move micro-USDC from the reserve to the token account of ``owner``; `None` moves all of it."""
+    """Move micro-USDC from the reserve to the token account of ``owner``. An ``amount`` of None moves everything."""
     tokens = service.addresses.token_account(owner)
     found = await service.chain.account(owner)
     if found is not None and found.owner == service.addresses.token_program:
-        raise ConfigurationError(f"{owner} is a token account; name the address of its owner")
+        raise ConfigurationError(f"{owner} is a token account; use the address of its owner")
     if warning := (await unverified_recipients(service, [owner])).get(owner):
-        raise ConfigurationError(f"{warning} If it is right, send it some SOL first.")
+        raise ConfigurationError(f"{warning} If the address is right, send it some SOL first.")
     build, reference = service.instructions(org), new_reference()
-    # It proves the owner to the signer, and fails if another owner has taken the account over.
+    # This instruction proves the owner to the signer. It fails if the account has passed to another owner.
     opening = build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)
     withdrawal = build.withdraw_reserve(
         authority=authority.address,
@@ -122,7 +123,7 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
 
 
 async def _sequence(service: Service, org: str) -> int:
-    """Return the number of the authority's last change: what it signs for it is good until the next one."""
+    """Return the number of the authority's last change. A signature for this number is valid until the next change."""
     sequence: int = (await _account(service, org))["authority_sequence"]
     return sequence
 

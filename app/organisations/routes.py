@@ -1,4 +1,4 @@
-"""Routes of the organisation."""
+"""Operations on the organisation."""
 
 from starlette.routing import Route
 
@@ -13,7 +13,8 @@ from app.organisations.models import Organization, PausedOrganisation, PauseOrga
 async def get_organization(call: Call) -> Organization:
     """Get the organisation.
 
-    Deposit USDC of `mint` into the token account `reserve_address`. `roles` are the addresses that the program obeys.
+    To deposit, send USDC of `mint` to the token account `reserve_address`. `roles` are the addresses that the program
+    obeys.
     """
     return await organisations.show(call.service, call.principal)
 
@@ -31,9 +32,9 @@ async def get_organization(call: Call) -> Organization:
 async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrganisation:
     """Pause the organisation.
 
-    A pause overtakes payments that wait: none that has not been sent is sent. It stops payments, new escrows and
-    funding of all wallets, never withdrawals and settlements. Operators may pause; with `paused` = `false`, an admin
-    ends the pause.
+    A pause overtakes waiting payments: a payment that has not been sent yet is never sent. It stops payments, new
+    escrows and funding for all wallets, but never withdrawals and settlements. Operators may pause. With `paused` =
+    `false`, an admin ends the pause.
     """
     await pausing.set_paused(call.service, call.principal, call.claim, paused=body.paused)
     return PausedOrganisation(paused=body.paused)

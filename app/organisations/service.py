@@ -17,19 +17,19 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Plan, PlanType
 
-#: What an organisation's id may be.
+#: Pattern of an organisation's id.
 _ORG_ID = re.compile(r"[a-z0-9-]{1,64}")
 
 _INITIALIZE = PlanType("initialize_org")
 PLAN_TYPES = (_INITIALIZE,)
-#: Lamports asked from a faucet: on a network of one's own they cost nothing, and others give little at a time.
+#: Lamports to request from a faucet. A local network has plenty; public faucets give little at a time.
 _AIRDROP, _OWN_AIRDROP = 10**9, 1_000 * 10**9
-#: Lamports that creating an organisation takes: rent, the fee, and what keeps the fee payer itself rent-exempt.
+#: Lamports needed to create an organisation: rent, the fee, and the minimum that keeps the fee payer rent-exempt.
 _CREATION = 21_000_000
 
 
 async def ensure_fees(service: Service) -> None:
-    """Make sure that the fee payer can create an organisation, with the faucet of a test network if necessary.
+    """Ensure that the fee payer can create an organisation. On test networks, uses the faucet if necessary.
 
     Raises ConfigurationError with the address to fund if there is no faucet.
     """
@@ -37,31 +37,31 @@ async def ensure_fees(service: Service) -> None:
     account = await service.chain.account(address)
     if account is not None and account.lamports >= _CREATION:
         return
-    lacks = f"the fee payer {address} has less than the {_CREATION / 10**9} SOL that an organisation takes"
+    lacks = f"the fee payer {address} has less than the {_CREATION / 10**9} SOL needed to create an organisation"
     if service.identity.cluster == "mainnet-beta":
-        raise ConfigurationError(f"{lacks}; send some to it first")
+        raise ConfigurationError(f"{lacks}; fund it first")
     try:
         own = service.identity.cluster == "localnet"
         signature = await service.chain.airdrop(address, _OWN_AIRDROP if own else _AIRDROP)
         status = await service.chain.confirm(signature, timeout=30)
     except (RpcError, ChainUnavailable) as error:
-        raise ConfigurationError(f"{lacks}, and the faucet gives none ({error}); send some to it first") from None
+        raise ConfigurationError(f"{lacks}, and the faucet gave none ({error}); fund it first") from None
     if status is None or status.err is not None:
-        raise ConfigurationError(f"{lacks}, and the faucet's SOL did not arrive; send some to it first")
+        raise ConfigurationError(f"{lacks}, and the faucet's SOL did not arrive; fund it first")
 
 
 def check_id(org_id: str) -> None:
-    """Raise ConfigurationError for an id that no organisation can have."""
+    """Raise ConfigurationError for an invalid organisation id."""
     if not _ORG_ID.fullmatch(org_id):
-        raise ConfigurationError("the id of an organisation has 1 to 64 characters of a-z, 0-9 and -")
+        raise ConfigurationError("the id of an organisation must have 1 to 64 characters from a-z, 0-9 and -")
 
 
 async def create(service: Service, org_id: str) -> Organisation:
     """Create the organisation with this id, or return the existing one.
 
-    The service's authority key becomes its creator and authority. It is stored before the chain creates it, so that
-    the projector skips none of its events. Raises ConfigurationError as ``check_id``, and for an organisation that
-    names another cluster.
+    The service's authority key becomes its creator and authority. The organisation is stored before the chain creates
+    it, so that the projector skips none of its events. Raises ConfigurationError for an invalid id and for an
+    organisation that names another cluster.
     """
     check_id(org_id)
     authority = service.signers.require_authority()
@@ -101,13 +101,13 @@ async def create(service: Service, org_id: str) -> Organisation:
 
 
 def _check_cluster(service: Service, account: RawAccount) -> None:
-    """Refuse an organisation that names another cluster: the program cannot check what its creator wrote."""
+    """Refuse an organisation that names another cluster. The program cannot check its creator's genesis hash."""
     if account.decode(service.codec).data["genesis_hash"] != service.identity.genesis_bytes:
         raise ConfigurationError("the organisation was created for another cluster: its genesis hash is not the node's")
 
 
 async def show(service: Service, principal: Principal) -> Organization:
-    """Return the key's organisation. Raises ``chain_unavailable`` until its creation was seen on the chain."""
+    """Return the API key's organisation. Raises ``chain_unavailable`` until its creation has been seen on the chain."""
     org, identity = principal.org, service.identity
     found, state = await service.db.read(lambda conn: (organisation(conn, org), reserve(conn, org)))
     if found is None or state is None:

@@ -18,7 +18,7 @@ _MAX_LENGTH = 253
 
 
 def normalise(text: str) -> str | None:
-    """Return a domain in lower-case ASCII; None for any other text, such as an IP address or a bare name."""
+    """Return a domain in lower-case ASCII, or None for any other text, such as an IP address or a bare name."""
     try:
         domain = text.rstrip(".").encode("idna").decode().lower()
     except UnicodeError:
@@ -30,7 +30,7 @@ def normalise(text: str) -> str | None:
 
 
 class DomainResolver:
-    """Asks ``https://DOMAIN/.well-known/agent-vault.json`` for ``{"solana": {"usdc": "ADDRESS"}}``."""
+    """Requests ``https://DOMAIN/.well-known/agent-vault.json``, which contains ``{"solana": {"usdc": "ADDRESS"}}``."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class DomainResolver:
         self._port = port
 
     def close(self) -> None:
-        """Start no more lookups."""
+        """Start no further lookups."""
         self._outbound.close()
 
     async def resolve(self, domain: str, owner: str = "") -> str:
-        """Return the address that a normalised domain publishes; ``owner`` is the organisation that asks.
+        """Return the address that a normalised domain publishes. ``owner`` is the requesting organisation.
 
-        Raises ``invalid_recipient``, and ``chain_unavailable`` while too many lookups wait for an answer.
+        Raises ``invalid_recipient``, and ``chain_unavailable`` while too many lookups are waiting for an answer.
         """
         try:
             async with asyncio.timeout(self._timeout):

@@ -1,10 +1,10 @@
-"""Recipients as requests and answers."""
+"""Request and response bodies of recipients."""
 
 from app.api.fields import Body, Category, ChainTime, IdempotencyKey, ListResponse, Page, Recipient, ResponseBody
 
 
 class PutRecipient(Body):
-    """Body of a registration. A domain needs `address`; for an address it must be absent or the same."""
+    """Body of a registration. A domain needs `address`. For an address, omit it or repeat the same one."""
 
     address: Recipient | None = None
     category: Category | None = None
@@ -12,10 +12,10 @@ class PutRecipient(Body):
 
 
 class RegisteredRecipient(ResponseBody):
-    """What is registered for an address or a domain.
+    """The registration of an address or a domain.
 
-    `warnings` says what is odd about the address: a vault, of whatever organisation, whose payments its policy bounds.
-    The answer to a registration also warns of an address without a known owner.
+    `warnings` reports that the address is a vault of any organisation, because the vault's policy bounds its payments.
+    The response to a registration also warns about an address without a known owner.
     """
 
     recipient: str
@@ -31,4 +31,4 @@ class ListRecipients(Page):
 
 
 class RecipientPage(ListResponse[RegisteredRecipient]):
-    """One page of registrations, the last changed first."""
+    """One page of registrations, the most recently changed first."""

@@ -1,4 +1,4 @@
-"""Recipients: the category of an address and the address of a domain, as the operator attests them."""
+"""Recipients: the category of an address and the address of a domain, attested by the operator."""
 
 from starlette.routing import Route
 
@@ -27,15 +27,15 @@ async def put_recipient(call: Call, body: PutRecipient) -> RegisteredRecipient:
 
 @operation(tag="recipients", roles=READERS_AND_AGENT, answer=RegisteredRecipient, errors=("recipient_not_found",))
 async def get_recipient(call: Call) -> RegisteredRecipient:
-    """Get what is registered for an address or a domain."""
+    """Get the registration of an address or a domain."""
     return await recipients.get(call.service, call.principal, call.path("recipient"))
 
 
 @operation(tag="recipients", roles=READERS, query=ListRecipients, answer=RecipientPage)
 async def list_recipients(call: Call, query: ListRecipients) -> RecipientPage:
-    """List what is registered.
+    """List the registrations.
 
-    The last changed first.
+    The most recently changed comes first.
     """
     return await recipients.page(call.service, call.principal, query)
 

@@ -1,4 +1,4 @@
-"""Recipients: finds the address behind the name that a client gives, and registers what the operator attests."""
+"""Recipients: resolves the name in a request to an address, and registers the operator's attestations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Plan, PlanType
 from app.submission.program_errors import RECEIVER_ARCHIVED, invalid_recipient
 
-#: The program cannot tell the address at which a vault will be made from any other, so what is known is said here.
+#: The program cannot recognise the address of a future vault. The service warns about the vaults that it knows.
 _OWN_VAULT = "The address is a vault of this organisation: name its wallet instead."
 _FOREIGN_VAULT = "The address is a vault of another organisation."
 _REGISTER = PlanType("register_recipient", resent=False, waits_for=frozenset({"register_recipient"}))
@@ -34,9 +34,9 @@ PLAN_TYPES = (_REGISTER,)
 
 @dataclass(frozen=True, slots=True)
 class Payee:
-    """Who is paid: the owner of the receiving token account, and the name under which the payment is remembered.
+    """A payee: the owner of the receiving token account, and the name to record with the payment.
 
-    ``wallet_id`` is set where the payee was found to be a wallet of the organisation.
+    ``wallet_id`` is set if the payee is known to be a wallet of the organisation.
     """
 
     owner: Pubkey
@@ -47,8 +47,8 @@ class Payee:
 async def resolve(service: Service, org: str, to: str) -> Payee:
     """Return the payee that ``to`` names: an address, a wallet of the organisation or a domain.
 
-    A domain means the address that the operator registered, else the one that it publishes itself, which is not
-    registered. Raises ``invalid_recipient`` and ``wallet_archived``.
+    A domain resolves to the address that the operator registered, else to its published address, which is not
+    registered then. Raises ``invalid_recipient`` and ``wallet_archived``.
     """
     address = parse_address(to)
     if address is not None:
@@ -66,12 +66,12 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     except RequestError as error:
         raise invalid_recipient("to", error.message) from None
     if named is None:
-        raise invalid_recipient("to", "The domain publishes something that is not a chain address.")
+        raise invalid_recipient("to", "The domain publishes a text that is not a chain address.")
     return Payee(named, domain)
 
 
 def payee_of(found: WalletRecord | None, field: str) -> Payee:
-    """Return the wallet that a ``field`` names as a payee. Raises ``invalid_recipient`` and ``wallet_archived``."""
+    """Return the wallet named by a ``field`` as a payee. Raises ``invalid_recipient`` and ``wallet_archived``."""
     if found is None:
         raise invalid_recipient(field, "The organisation has no wallet with this id.")
     if found.archived:
@@ -80,7 +80,7 @@ def payee_of(found: WalletRecord | None, field: str) -> Payee:
 
 
 async def allowlist_entry(service: Service, org: str, text: str, field: str) -> tuple[str, bytes]:
-    """Return an allowlist's entry as it is shown and as the chain holds it. Raises ``invalid_recipient``."""
+    """Return an allowlist entry in displayed form and in on-chain form. Raises ``invalid_recipient``."""
     address = parse_address(text)
     if address is not None:
         return text, bytes(address)
@@ -99,12 +99,12 @@ async def put(
 ) -> RegisteredRecipient:
     """Register the category of an address, or the address and category of a domain.
 
-    The operator adds registrations; changing one takes the authority and so an admin's key. A domain that moves to
-    another address is removed from the old one in the same transaction.
+    The operator adds registrations. A change of one needs the authority and therefore an admin's key. A domain that
+    moves to another address is removed from the old one in the same transaction.
     """
     domain, address = _target(name, body)
     org = principal.org
-    # One at a time, so that each sees what the one before it registered.
+    # One at a time, so that each registration sees the previous one.
     async with service.locks.hold(LockScope.RECIPIENTS, org):
         if await earlier_outcome(service, claim) is None:
             plan = await _plan(service, principal, claim, (domain, address), body.category)
@@ -120,7 +120,10 @@ async def put(
 async def _plan(
     service: Service, principal: Principal, claim: Claim, target: tuple[str | None, Pubkey], named: str | None
 ) -> Plan | None:
-    """Return the plan that registers a domain's address, or one alone, with a category; None if nothing changes."""
+    """Return the plan that registers a domain and its address, or an address alone, with a category.
+
+    Returns None if nothing changes.
+    """
     domain, address = target
     org, text = principal.org, str(address)
     touched = {text, domain} - {None}
@@ -165,7 +168,7 @@ async def _plan(
 
 
 async def get(service: Service, principal: Principal, name: str) -> RegisteredRecipient:
-    """Return what is registered for an address or a domain. Raises ``recipient_not_found``."""
+    """Return the registration of an address or a domain. Raises ``recipient_not_found``."""
     domain = None if parse_address(name) else normalise(name)
     find, key = (recipient, name) if domain is None else (recipient_by_domain, domain)
     found = await service.db.read(lambda conn: find(conn, principal.org, key))
@@ -178,7 +181,7 @@ async def get(service: Service, principal: Principal, name: str) -> RegisteredRe
 
 
 async def page(service: Service, principal: Principal, query: ListRecipients) -> RecipientPage:
-    """Return one page of what the organisation registered, the last changed first."""
+    """Return one page of the organisation's registrations, the most recently changed first."""
 
     def read(conn: Connection) -> RecipientPage:
         found = recipients(conn, principal.org, limit=query.limit, cursor=query.cursor)
@@ -189,7 +192,7 @@ async def page(service: Service, principal: Principal, query: ListRecipients) ->
 
 
 def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
-    """Return the domain, if one is registered, and its address. Raises ``invalid_recipient``."""
+    """Return the domain to register, if any, and its address. Raises ``invalid_recipient``."""
     address = parse_address(name)
     if address is not None:
         if body.address not in (None, name):
@@ -209,7 +212,7 @@ async def _shown(service: Service, found: Recipient) -> RegisteredRecipient:
 
 
 def _answer(found: Recipient, owners: Mapping[str, str]) -> RegisteredRecipient:
-    """Return a registration; `owners` are the organisations whose vaults are at the addresses."""
+    """Return a registration. `owners` maps addresses of vaults to their organisations."""
     owner = owners.get(found.address)
     return RegisteredRecipient.of(
         found,

@@ -1,4 +1,4 @@
-"""The auto-topup rule as clients write and read it."""
+"""Request and response bodies of the auto-topup rule."""
 
 from typing import Annotated
 
@@ -41,7 +41,7 @@ class PutTopupRule(Body):
 
 
 class TopupRule(ResponseBody):
-    """A wallet's auto-topup rule; an amount that is not set is null."""
+    """A wallet's auto-topup rule. An amount that is not set is null."""
 
     wallet_id: WalletId
     id: Annotated[WalletId, ReadFrom("wallet_id")]

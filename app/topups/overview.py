@@ -1,4 +1,4 @@
-"""What the wallets hold, next to the rules that refill them."""
+"""The wallets' balances, next to the rules that refill them."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -18,7 +18,7 @@ from app.wallets.models import FundWallets
 
 
 class FundingQuery(FleetQuery):
-    """Which wallets, and in which order: those with the least first."""
+    """Filter, order and page of the wallets to show. By default, those with the lowest balance come first."""
 
     sort: FleetOrder = "balance"
     dir: Annotated[str, Field(pattern="^(asc|desc)$")] = "asc"
@@ -26,7 +26,7 @@ class FundingQuery(FleetQuery):
 
 @dataclass(frozen=True, slots=True)
 class FundedRow:
-    """A wallet, and its rule if it ever had one."""
+    """A wallet, and its rule if it has ever had one."""
 
     wallet: WalletRecord
     rule: TopupRecord | None
@@ -34,7 +34,7 @@ class FundedRow:
 
 @dataclass(frozen=True, slots=True)
 class FundingOverview:
-    """The sums, and one page of the wallets of which there are `count`."""
+    """The totals, and one page of wallets out of `count`."""
 
     totals: FleetTotals
     rows: list[FundedRow]
@@ -42,7 +42,7 @@ class FundingOverview:
 
 
 async def show(service: Service, principal: Principal, query: FundingQuery) -> FundingOverview:
-    """Return the organisation's wallets with their rules: three statements, and one for the sums."""
+    """Return the organisation's wallets with their rules. Takes three statements, and one for the totals."""
     now = service.clock.seen_ms()
 
     def read(conn: Connection) -> FundingOverview:
@@ -56,13 +56,13 @@ async def show(service: Service, principal: Principal, query: FundingQuery) -> F
 
 
 async def receivers(service: Service, principal: Principal, body: FundWallets) -> list[WalletRecord]:
-    """Return the wallets that are to be funded. Raises ``wallet_not_found`` and ``wallet_archived``."""
+    """Return the wallets to be funded. Raises ``wallet_not_found`` and ``wallet_archived``."""
     ids = [one.wallet_id for one in body.allocations]
     now = service.clock.seen_ms()
     found = await service.db.read(lambda conn: wallets_by_ids(conn, principal.org, now, ids))
     for wallet_id in ids:
         if wallet_id not in found:
-            # It may be one that is pending.
+            # The wallet's creation may still be pending.
             found[wallet_id] = await wallets.find(service, principal.org, wallet_id)
         if found[wallet_id].archived:
             raise BusinessError("wallet_archived")

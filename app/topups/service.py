@@ -1,4 +1,4 @@
-"""Stores the auto-topup rules on which ``app.keeper`` acts."""
+"""Stores the auto-topup rules that ``app.keeper`` acts on."""
 
 from sqlalchemy import Connection
 
@@ -27,7 +27,7 @@ async def put(service: Service, principal: Principal, wallet_id: str, body: PutT
 
 
 async def get(service: Service, principal: Principal, wallet_id: str) -> TopupRule:
-    """Return the wallet's rule, by default a disabled one without amounts. Raises ``wallet_not_found``."""
+    """Return the wallet's rule, or by default a disabled one without amounts. Raises ``wallet_not_found``."""
     await wallets.require(service, principal.org, wallet_id)
     rule = await service.db.read(lambda conn: topup_rule(conn, wallet_id))
     if rule is not None:
