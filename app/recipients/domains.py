@@ -30,7 +30,7 @@ def normalise(text: str) -> str | None:
 
 
 class DomainResolver:
-    """Requests ``https://DOMAIN/.well-known/agent-vault.json``, which contains ``{"solana": {"usdc": "ADDRESS"}}``."""
+    """Reads ``{"solana": {"usdc": "ADDRESS"}}`` from ``https://DOMAIN/.well-known/agent-vault.json``."""
 
     def __init__(
         self,

@@ -14,8 +14,8 @@ class PutRecipient(Body):
 class RegisteredRecipient(ResponseBody):
     """The registration of an address or a domain.
 
-    `warnings` reports that the address is a vault of any organisation, because the vault's policy bounds its payments.
-    The response to a registration also warns about an address without a known owner.
+    `warnings` reports an address that is a vault, of this or another organisation, because the vault's policy binds the
+    money there. The response to a registration also warns about an address without a known owner.
     """
 
     recipient: str
