@@ -1,4 +1,4 @@
-"""Whether a service, the fleet that it serves and the chain agree after a time of faults: what each knows, compared."""
+"""Compares the knowledge of a service, its fleet and the chain after a time of faults."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ _EXPORTED = 60.0
 
 
 class Deployed(Protocol):
-    """Running processes: `chain` reads the chain past the faults, `client` is an admin's, `folder` is for files."""
+    """Running processes. `chain` reads the chain without the faults, `client` is an admin's, `folder` is for files."""
 
     @property
     def folder(self) -> Path: ...
@@ -36,7 +36,7 @@ class Deployed(Protocol):
 
 
 async def history(deployment: Deployed) -> list[StoredEvent]:
-    """Return the program's events, read from the chain past the faults and past the service."""
+    """Return the program's events, read from the chain without the faults and without the service."""
     transport = HttpTransport(deployment.chain_url)
     truth = Indexer(transport=transport, codec=load(), db_path=deployment.folder / "truth.db")
     try:
@@ -48,12 +48,12 @@ async def history(deployment: Deployed) -> list[StoredEvent]:
 
 
 def _moved(events: list[StoredEvent], name: str) -> Counter[int]:
-    """Return how often each amount left a vault by events of this name."""
+    """Return the number of times each amount left a vault in events of this name."""
     return Counter(event.data["amount"] for event in events if event.name == name)
 
 
 async def within(seconds: float, differences: Callable[[], Awaitable[list[str]]]) -> list[str]:
-    """Return the differences that are left after this time, none as soon as there is none."""
+    """Return the differences left after this time. Returns early once there are none."""
     end = time.monotonic() + seconds
     while (found := await differences()) and time.monotonic() < end:  # noqa: ASYNC110 - asks over HTTP
         await asyncio.sleep(0.5)
@@ -61,7 +61,7 @@ async def within(seconds: float, differences: Callable[[], Awaitable[list[str]]]
 
 
 async def unlike_the_chain(deployment: Deployed, fleet: Fleet) -> list[str]:
-    """Return how the rows differ from the chain's events, and the wallets from their accounts."""
+    """Return the differences between rows and on-chain events, and between wallets and their accounts."""
     events = await history(deployment)
     found = []
     for type_, name in (("payment", "PaymentExecuted"), ("escrow_lock", "EscrowCreated")):
@@ -84,7 +84,7 @@ async def unlike_the_chain(deployment: Deployed, fleet: Fleet) -> list[str]:
 
 
 async def export_problems(deployment: Deployed, fleet: Fleet) -> list[str]:
-    """Return what `agent-vault verify` finds wrong with an export of everything."""
+    """Return the problems that `agent-vault verify` finds in an export of everything."""
     made = (await deployment.client.post("/v1/transactions/export", json={"format": "json"})).json()
     async with asyncio.timeout(_EXPORTED):
         path = f"/v1/transactions/exports/{made['export_id']}"
@@ -100,7 +100,7 @@ async def export_problems(deployment: Deployed, fleet: Fleet) -> list[str]:
 
 
 async def wronged(deployment: Deployed, fleet: Fleet, events: list[StoredEvent]) -> list[str]:
-    """Return the orders whose last answer is not what the chain has."""
+    """Return the orders with a last answer that contradicts the chain."""
     landed = _moved(events, "PaymentExecuted") + _moved(events, "EscrowCreated")
     signatures = {event.signature for event in events}
     found = [f"paid {count} times: 0.{micro:06}" for micro, count in landed.items() if count > 1 and micro < 10**6]
@@ -114,7 +114,7 @@ async def wronged(deployment: Deployed, fleet: Fleet, events: list[StoredEvent])
             found.append(f"refused, but it landed: {order}")
         elif order.accepted and told["status"] == "pending":
             shown = await deployment.client.get(f"{order.path}/{told['escrow_id' if order.path == A2A else 'tx_id']}")
-            # The next escrow of a wallet has the id of one that was never made.
+            # The id of an escrow that was never made passes to the wallet's next escrow.
             missing = shown.status_code == 404 or shown.json()["tx_id"] != told["tx_id"]
             missing = missing or shown.json()["status"] in {"failed", "pending"}
             if missing == bool(landed[order.micro]) or (shown.status_code == 404 and order.path == "/v1/payments"):
@@ -127,7 +127,7 @@ async def wronged(deployment: Deployed, fleet: Fleet, events: list[StoredEvent])
 
 
 async def wronged_escrows(fleet: Fleet, events: list[StoredEvent]) -> list[str]:
-    """Return the completions and disputes whose last answer is not what the chain has, and the escrows shown wrong."""
+    """Return completions and disputes with a last answer that contradicts the chain, and escrows shown wrongly."""
     ended = {
         name: {str(event.data["escrow"]) for event in events if event.name == event_name}
         for name, event_name in (("complete", "EscrowSettled"), ("dispute", "EscrowDisputed"))

@@ -1,4 +1,4 @@
-"""A mail server with the behaviour that a test chooses, and alerts with their own database, projection and clock."""
+"""A mail server with configurable behaviour, and alerts with their own database, projection and clock."""
 
 import asyncio
 import hashlib
@@ -43,7 +43,7 @@ _NOBODY = str(Keypair().pubkey())
 # The mail server
 
 Answer = Callable[[str], str | None]
-"""Returns the response to a message for an address; None for no response."""
+"""Returns the response to a message for an address, or None for no response."""
 
 
 def accepts(_address: str) -> str | None:
@@ -63,9 +63,9 @@ def hangs(_address: str) -> str | None:
 
 
 class Mailbox:
-    """A real SMTP server on this machine; `answer` decides about each message, `received` has the accepted ones.
+    """A real SMTP server on this machine. `answer` decides about each message; `received` holds the accepted messages.
 
-    `asked` has the addresses as clients wrote them, because the server's library decodes encoded words in them.
+    `asked` holds the addresses as clients wrote them, because the server's library decodes encoded words in addresses.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Mailbox:
 
 
 def _row(number: int, name: str, org: str, block_time: int, data: dict[str, Any]) -> StoredEvent:
-    """What the indexer would have stored of an event."""
+    """Return the row that the indexer would have stored for an event."""
     signature = str(Signature(secrets.token_bytes(64)))
     return StoredEvent(
         number,
@@ -151,7 +151,7 @@ def _row(number: int, name: str, org: str, block_time: int, data: dict[str, Any]
 
 @dataclass(slots=True)
 class Vault:
-    """A wallet of a test, with the data of its next event."""
+    """A test's wallet, with the data of its next event."""
 
     org: str
     address: str
@@ -164,9 +164,9 @@ class Vault:
 
 
 class Scene:
-    """Wallets with events at the time that a test sets: `now`, in Unix milliseconds.
+    """Wallets with events at a time set by the test: `now`, in Unix milliseconds.
 
-    The test provides the rows of the chain; everything else is the service's own. A scene opened again in the same
+    The test provides the rows of the chain; everything else belongs to the service. A scene opened again in the same
     folder continues with its database, like a restarted process.
     """
 
@@ -184,7 +184,7 @@ class Scene:
         return [row for row in self.rows if row.id > after][:limit]
 
     async def open(self) -> None:
-        """Start the watcher, whose checks the test triggers."""
+        """Start the watcher. The test triggers its checks."""
         await self.watcher.start()
         await self.settled()
 
@@ -196,7 +196,7 @@ class Scene:
         return Mailer(self.db, self.settings, timeout=timeout, tls_context=tls_context, clock=lambda: self.now)
 
     async def mail(self) -> None:
-        """Send what is due now."""
+        """Send the e-mails that are due now."""
         await self.mailer().tick()
 
     def organisation(self, name: str = "org") -> str:
@@ -233,7 +233,7 @@ class Scene:
         await self.settled()
 
     def pay_unseen(self, vault: Vault, amount: int) -> None:
-        """Pay without letting the service see it yet."""
+        """Pay without showing it to the service yet."""
         vault.balance -= amount
         self._happens(
             vault,
@@ -290,7 +290,7 @@ class Scene:
         *,
         enabled: bool | None = None,
     ) -> None:
-        """Replace the rules of an organisation or a wallet with this one; money is in micro-USDC."""
+        """Replace the rules of an organisation or a wallet with this one. Money is in micro-USDC."""
         name, org = (scope, scope) if isinstance(scope, str) else (scope.wallet_id, scope.org)
         on = threshold is not None if enabled is None else enabled
         new = AlertRule(name, kind, org, on, threshold, emails, self.now)
@@ -304,12 +304,12 @@ class Scene:
         await self.watcher.tick()
 
     def reported(self, vault: Vault, kind: str) -> list[FeedEvent]:
-        """A wallet's events of a type, oldest first."""
+        """Return a wallet's events of a type, oldest first."""
         found = self.db.read_now(lambda conn: feed(conn, vault.org, limit=10_000)).data
         return [one for one in reversed(found) if one.type == kind and one.wallet_id == vault.wallet_id]
 
     def mails(self) -> list[Mail]:
-        """All e-mails, whatever their status."""
+        """Return all e-mails, with any status."""
         rows = self.db.read_now(
             lambda conn: conn.execute(select(mails).order_by(mails.c.created_at, mails.c.mail_id)).all()
         )

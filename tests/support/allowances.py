@@ -1,4 +1,4 @@
-"""Allowances on the chain of a `ServiceWorld`: granted past the service, and paid by their delegates."""
+"""Allowances on the chain of a `ServiceWorld`: granted without the service, and paid out by their delegates."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ TRANSFER_CHECKED, BURN_CHECKED = 12, 15
 
 @dataclass
 class Purse:
-    """An allowance with its delegate's key, and the owner and token account that it is for."""
+    """An allowance with its delegate's key, and the owner and token account of its recipient."""
 
     world: ServiceWorld
     address: Pubkey
@@ -33,7 +33,7 @@ class Purse:
         return self.world.service.addresses.allowance_tokens(self.address)
 
     async def pay(self, amount: int, to: Pubkey | None = None) -> str:
-        """Have the delegate transfer, and return the signature."""
+        """Transfer as the delegate, and return the signature."""
         to = to or self.destination
         return await send(self.world, [self.transfer(amount, to)], self.delegate)
 
@@ -43,7 +43,7 @@ class Purse:
         return self._token_instruction(TRANSFER_CHECKED, accounts, amount)
 
     async def burn(self, amount: int) -> str:
-        """Have the delegate burn, which takes money from nobody else."""
+        """Burn as the delegate, which takes money from no other account."""
         mint = self.world.service.addresses.mint
         return await send(
             self.world,
@@ -58,7 +58,7 @@ class Purse:
 
 
 async def send(world: ServiceWorld, instructions: list[Instruction], *signers: Keypair) -> str:
-    """Send a transaction past the service; return its signature once it has succeeded."""
+    """Send a transaction without the service. Return its signature once it has succeeded."""
     chain, signed = world.service.chain, await world.signed_outside(instructions, *signers)
     await chain.send(signed.raw)
     status = await chain.confirm(signed.signature, timeout=5)
@@ -72,7 +72,7 @@ async def tokens_of(world: ServiceWorld, owner: str) -> Pubkey:
 
 
 async def grant(world: ServiceWorld, agent: Agent, amount: int, **options: Any) -> Purse:
-    """Grant an allowance past the service, by the session and the operator; by default for somebody new."""
+    """Grant an allowance without the service, signed by session and operator. By default, its payee is new."""
     vault = Pubkey.from_string(agent.vault)
     fields = await world.fields(vault)
     owner = options.pop("to", None) or await world.payee()
@@ -106,7 +106,7 @@ async def grant(world: ServiceWorld, agent: Agent, amount: int, **options: Any) 
 
 
 async def settle(world: ServiceWorld, purse: Purse) -> str:
-    """Settle an allowance past the service, by the operator."""
+    """Settle an allowance without the service, as the operator."""
     account = await world.fields(purse.address)
     budget = account["charged"]["budget"]
     accounts = OpenAllowance(
@@ -118,7 +118,7 @@ async def settle(world: ServiceWorld, purse: Purse) -> str:
 
 
 async def known(world: ServiceWorld, purse: Purse) -> AllowanceRecord:
-    """Return what the service knows of an allowance once its settlement, if there is one, has been read, too."""
+    """Return the service's record of an allowance after reading the chain, including any settlement."""
     await world.catch_up()
     await world.service.indexer.check(late=False)
     await world.catch_up()
@@ -129,5 +129,5 @@ async def known(world: ServiceWorld, purse: Purse) -> AllowanceRecord:
 
 
 def allowances_of(world: ServiceWorld, agent: Agent) -> list[AllowanceRecord]:
-    """Return the agent's allowances as the service has them, newest first."""
+    """Return the service's records of the agent's allowances, newest first."""
     return world.service.db.read_now(lambda conn: allowances(conn, world.org, agent.id)).data

@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 
 def certificate(folder: Path, *names: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """TLS contexts of a server with these names, and of a client that trusts only its certificate."""
+    """Return the TLS contexts of a server with these names, and of a client that trusts only its certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)

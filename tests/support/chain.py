@@ -40,7 +40,7 @@ class Stage:
         self.org = self.addresses.org(self.authority.pubkey(), self.org_id)
         self.build = Instructions(self.codec, self.addresses, self.org)
         self.payee = Pubkey.new_unique()
-        #: Hashes of the messages that were signed, by signature.
+        #: Hashes of the signed messages, by signature.
         self.messages: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -68,7 +68,7 @@ class Stage:
         await self.localnet.aclose()
 
     async def send(self, *instructions: Instruction, signers: Sequence[Keypair] = ()) -> str:
-        """Send a transaction, wait until it is confirmed and return its signature; fails if the transaction fails."""
+        """Send a transaction, wait for its confirmation and return its signature. Fails if the transaction fails."""
         signature = await self.submit(*instructions, signers=signers)
         status = await self.chain.confirm(signature, timeout=10)
         assert status is not None
@@ -90,7 +90,7 @@ class Stage:
         return signed.signature
 
     async def deposit(self, token_account: Pubkey, amount: int) -> str:
-        """Mint USDC into a token account, with the effect of a stranger's transfer."""
+        """Mint USDC into a token account. The effect equals a stranger's transfer."""
         signature = await self.localnet.mint_usdc(token_account, amount)
         return str(signature)
 
@@ -114,7 +114,7 @@ class Stage:
         return await self.send(funding, signers=[self.operator])
 
     def payment(self, vault: Pubkey, amount: int, *, policy: str = "pol_permissive") -> Instruction:
-        """Return a payment of micro-USDC to the payee, to be signed by the operator."""
+        """Return a payment of micro-USDC to the payee. The operator must sign it."""
         return self.build.execute_payment(
             signer=self.operator.pubkey(),
             policy=self.addresses.preset(self.org, policy),
@@ -130,7 +130,7 @@ class Stage:
 
 
 def altered(methods: Sequence[str], body: bytes, alter: Callable[[str, Any], Any]) -> bytes:
-    """Return a node's answer to these calls with results changed by `alter(method, result)`; errors stay."""
+    """Return a node's answer to these calls with results changed by `alter(method, result)`. Errors are kept."""
     answer = json.loads(body)
     for method, told in zip(methods, answer if isinstance(answer, list) else [answer], strict=True):
         if "result" in told:

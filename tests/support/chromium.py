@@ -8,14 +8,14 @@ from playwright.async_api import Browser, async_playwright
 
 from tests.support.needs import skip_or_fail
 
-#: The first that is installed. The whole browser draws a window that nobody sees, tabs and all: a profile with one page
-#: costs it four times as much processor time as the shell, which only has the pages.
+#: The first installed program is used. The full browser draws an invisible window with tabs: a profile with one page
+#: then takes four times as much processor time as in the shell, which only has the pages.
 _PROGRAMS = ("chromium-headless-shell", "chromium")
 
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
-    """Yield a running browser; each of its contexts is a profile. Without it, skip the test, or fail if CI=true."""
+    """Yield a running browser. Each of its contexts is a profile. If missing, skip the test, or fail if CI=true."""
     program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     if program is None:
         skip_or_fail(f"there is no {_PROGRAMS[0]}: install Debian's package of that name")

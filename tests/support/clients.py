@@ -21,7 +21,7 @@ _RULE_MAX_PER_TX = "5"
 
 @dataclass(frozen=True)
 class SessionVault:
-    """A vault as known to a user who calls the program directly, and whom the client is to pay."""
+    """A vault as a direct user of the program knows it, and the payee for the client."""
 
     address: str
     session: Keypair
@@ -32,7 +32,7 @@ class SessionVault:
 async def vault_with_session(world: ServiceWorld, folder: Path, *, restricted: bool) -> SessionVault:
     """Create a wallet of 50 USDC that pays at most 5 at once, and give its session key some SOL for fees.
 
-    If restricted, it pays only the payee, and nobody in the category gambling.
+    If restricted, it pays only the payee, and no recipient in the category gambling.
     """
     payee = str(Keypair().pubkey())
     rules = {"allowedRecipients": [payee], "blockedCategories": ["gambling"]} if restricted else {}
@@ -108,7 +108,7 @@ async def check(world: ServiceWorld, vault: SessionVault, said: Any) -> None:
     )
     assert len(bytes.fromhex(paid["data"]["reference"])) == 16
 
-    # It was refused, and read which rule refused.
+    # It was refused, and read the rule that refused it.
     errors = {error["code"]: error for error in json.loads(IDL.read_text())["errors"]}
     assert refused["name"] == "MaxPerTxExceeded"
     assert errors[refused["code"]]["name"] == refused["name"]

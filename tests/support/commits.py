@@ -1,4 +1,4 @@
-"""Commits on PostgreSQL, seen or disturbed by a test."""
+"""Commits on PostgreSQL, observed or disturbed by a test."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ Commit = Callable[[], StatementResult]
 
 
 def commit_by(monkeypatch: pytest.MonkeyPatch, commit: Callable[[Commit, Any], StatementResult]) -> None:
-    """Have the service's commits done by `commit`, which gets what does one, and the driver's connection."""
+    """Replace the service's commits by `commit`, which gets the original commit and the driver's connection."""
     own = Sender.run_all
 
     def run_all(sender: Sender, script: str) -> StatementResult:

@@ -1,4 +1,4 @@
-"""Shared by the tests of escrows through the API: agents, proofs, and what each side sees."""
+"""Helpers for tests of escrows through the API: agents, proofs, and the views of both sides."""
 
 import base64
 import hashlib
@@ -55,7 +55,7 @@ class Agent:
         return await self.ok("POST", A2A, terms(self, to, amount, **fields))
 
     async def balance(self) -> str:
-        """Return the balance that the wallet shows, which must be what the chain holds."""
+        """Return the wallet's shown balance, after checking that the chain holds the same."""
         shown = (await self.world.ok("GET", f"/v1/wallets/{self.id}"))["usdc_balance"]
         assert round(float(shown) * 10**6) == await self.world.balance(self.vault)
         return str(shown)
@@ -66,7 +66,7 @@ class Agent:
         return sorted((row["type"], row["amount"], row["status"]) for row in page["data"] if row["type"] != "funding")
 
     async def events(self) -> list[str]:
-        """Return the names of the escrow events that the agent's key sees, oldest first."""
+        """Return the names of the escrow events visible to the agent's key, oldest first."""
         page = await self.world.ok("GET", "/v1/events?limit=100", key=self.key)
         return [one["event"] for one in reversed(page["data"]) if one["event"].startswith("escrow.")]
 
@@ -90,12 +90,12 @@ def terms(paying: Agent, to: "Agent | str", amount: str = "10", **fields: Any) -
 
 
 def shows_output(output: str = OUTPUT) -> Json:
-    """Return the body of a completion by the output's hash alone."""
+    """Return the body of a completion with only the output's hash."""
     return {"proofType": "output_hash", "proof": f"sha256:{output}"}
 
 
 def signs_output(world: ServiceWorld, escrow: Json, kind: str, key: Signer, output: str = OUTPUT) -> Json:
-    """Return the body of a completion by a key's signature."""
+    """Return the body of a completion signed with a key."""
     message = world.service.instructions(world.org).attested_message(
         world.service.identity.genesis_bytes,
         Pubkey.from_string(escrow["chain_address"]),

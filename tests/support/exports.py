@@ -1,4 +1,4 @@
-"""Exports as a client gets them."""
+"""Exports in the form that a client gets."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from tests.support.service_world import ServiceWorld
 
 
 async def export(world: ServiceWorld, path: Path, **body: Any) -> Path:
-    """Return a file with the export that a request with this body makes."""
+    """Make an export with this request body, and return a file that contains it."""
     made = await world.ok("POST", "/v1/transactions/export", body)
     await world.service.part(Exporter).tick()
     ready = await world.ok("GET", f"/v1/transactions/exports/{made['export_id']}")

@@ -1,4 +1,4 @@
-"""A proxy with faults between a service and its node, over HTTP and WebSocket."""
+"""A proxy between a service and its node, with faults over HTTP and WebSocket."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 async def fault_proxy(
     faults: Faults, port: int, node_port: int, version_1: Version1 | None = None
 ) -> AsyncIterator[None]:
-    """Serve JSON-RPC on `port` and WebSocket on the next one, for a node with ports likewise.
+    """Serve JSON-RPC on `port` and WebSocket on the next one, for a node with the same arrangement of ports.
 
     Transactions that were added to `version_1` are shown in that version.
     """
@@ -36,7 +36,7 @@ async def fault_proxy(
 
 
 class _HttpProxy:
-    """Answers POST requests; connections stay open until a fault breaks them."""
+    """Answers POST requests. Connections stay open until a fault breaks them."""
 
     def __init__(self, faults: Faults, client: httpx.AsyncClient, version_1: Version1 | None) -> None:
         self._faults = faults
@@ -59,11 +59,11 @@ class _HttpProxy:
             writer.transport.abort()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; return whether the connection stays open."""
+        """Answer one request. Return True if the connection stays open."""
         head = await reader.readuntil(b"\r\n\r\n")
         length = _LENGTH.search(head)
         assert length is not None, head
-        # A request that has arrived is passed on even if its sender is killed meanwhile.
+        # A request that has arrived is passed on even if its sender is killed at that moment.
         reply = await self._faults.answer(await reader.readexactly(int(length[1])), self._forward)
         await self._send(writer, reply)
         return reply.sent is None
@@ -89,7 +89,7 @@ class _HttpProxy:
 
 
 class _SocketProxy:
-    """Passes messages both ways; drops, repeats, reorders, spoils and delays those of the node, or closes."""
+    """Passes messages both ways. Drops, repeats, reorders, spoils and delays the node's messages, or disconnects."""
 
     def __init__(self, faults: Faults, url: str, version_1: Version1 | None) -> None:
         self._faults = faults

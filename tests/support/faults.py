@@ -1,8 +1,8 @@
 """A node that lies and forgets: faults between a service and its chain, drawn from a seed.
 
-The faults deny, cut, delay, repeat, refuse and contradict what the node says, one answer at a time: a false one is
-contradicted by the next, or by what another method answers. Some transactions are withheld, and those of strangers are
-shown in other versions, by every answer.
+The faults deny, cut, delay, repeat, refuse and contradict the node's answers, one at a time. The next answer, or the
+answer of another method, contradicts a false one. Some transactions are withheld, and transactions of strangers are
+shown in other versions, both in every answer.
 """
 
 import asyncio
@@ -22,29 +22,29 @@ from tests.support.version1 import UNSUPPORTED, as_version_1
 
 Through = Callable[[bytes], Awaitable[bytes]]
 
-#: What stands where something of another type belongs.
+#: Values to put in the place of a value of another type.
 _GARBAGE: list[Any] = [None, 0, -1, 1e308, "text", "", [], {}, [None], [{}], {"value": None}, {"value": [{}]}, True]
 #: Codes of a node's refusals: invalid, unknown, internal, behind, `minContextSlot` not reached, rate limit.
 _REFUSALS = (-32600, -32601, -32602, -32603, -32005, -32016, 429)
 _TOO_OLD = -32016
 _FAILURE = {"InstructionError": [0, {"Custom": 6001}]}
-#: Fields that, altered, would make an answer that is not malformed.
+#: Fields to leave alone, because altering them would not make an answer malformed.
 _FATES = frozenset({"id", "jsonrpc", "err", "confirmationStatus"})
 _WITHHELD = 40
-"""While faults last, no answer serves one transaction in this many."""
+"""While faults last, one transaction in this many is withheld in every answer."""
 _PARTS = ("blockTime", "slot", "transaction", "meta")
 _PARTS_OF_META = ("innerInstructions", "preTokenBalances", "postTokenBalances", "err")
 _KEPT = 40
-"""Earlier answers to a request that may be repeated."""
+"""Number of earlier answers to a request that may be repeated."""
 
 
 Strange = Literal["version 1", "later version", "malformed"]
-"""How a stranger's transaction is shown; the second only while faults last."""
+"""How a stranger's transaction is shown; "later version" applies only while faults last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the caller gets: a status and a body, of which `sent` bytes arrive before the connection breaks."""
+    """The reply to the caller: a status and a body. Only `sent` bytes of it arrive before the connection breaks."""
 
     body: bytes
     status: int = 200
@@ -55,7 +55,7 @@ class Faults:
     """Falsifies a share of a node's answers, and counts the faults by kind."""
 
     def __init__(self, seed: int, *, share: float = 0.0, longest: float = 0.0) -> None:
-        """Falsify this share of the answers; `longest` is the longest delay in seconds."""
+        """Falsify this share of the answers. `longest` is the longest delay in seconds."""
         self.share = share
         self.longest = longest
         self.requests = 0
@@ -63,15 +63,15 @@ class Faults:
         self.seed = seed
         self.random = random.Random(seed)
         self.strange: dict[str, Strange] = {}
-        """Transactions of strangers, by their signatures, and how they are shown."""
+        """How strangers' transactions are shown, by signature."""
         self._earlier: dict[str, deque[Any]] = {}
 
     def strikes(self) -> bool:
-        """Draw whether the next message is falsified."""
+        """Draw a random number and return True if the next message is falsified."""
         return self.random.random() < self.share
 
     async def answer(self, body: bytes, through: Through) -> Reply:
-        """Pass a request to the node, or not, and return what the caller gets."""
+        """Pass a request to the node, or drop it, and return the reply to the caller."""
         self.requests += 1
         request = json.loads(body)
         calls = request if isinstance(request, list) else [request]
@@ -120,12 +120,12 @@ class Faults:
         return Reply(self._malformed(answer))
 
     async def _told_by_method(self, body: bytes, calls: list[Any], through: Through) -> Reply | None:
-        """Return a lie that only this method has; None if it has none."""
+        """Return a lie specific to this method, or None if it has none."""
         method, [first, *_] = calls[0]["method"], calls
         if method == "sendTransaction":
             if self.random.random() < 0.5:
                 self.counts["accepted and dropped"] += 1
-                # The first signature follows their number, which is one byte.
+                # The signatures follow their number, which takes one byte. Return the first.
                 signature = Signature.from_bytes(base64.b64decode(first["params"][0])[1:65])
                 return self._told(calls, [{"result": str(signature)}], body)
             self.counts["forwarded and refused"] += 1
@@ -154,7 +154,7 @@ class Faults:
         return {**result, "value": [None if self.random.random() < share else one for one in result["value"]]}
 
     def _with_failures(self, result: Any) -> Any:
-        """Tell of failures that the transactions themselves do not show."""
+        """Report failures that the transactions themselves do not show."""
         return {**result, "value": [None if one is None else {**one, "err": _FAILURE} for one in result["value"]]}
 
     def _without_signatures(self, result: Any) -> Any:
@@ -164,7 +164,7 @@ class Faults:
         return None if self.random.random() < 0.7 else result
 
     def _without_part(self, result: Any) -> Any:
-        """Leave out a part, as a node that has not recorded it does."""
+        """Leave out a part, like a node that has not recorded it."""
         if not isinstance(result, dict):
             return result
         if self.random.random() < 0.3:
@@ -175,7 +175,7 @@ class Faults:
         return {**result, "meta": {name: value for name, value in result["meta"].items() if name != part}}
 
     def _selecting(self, through: Through, calls: list[Any]) -> Through:
-        """Return the way to the node on which some transactions are withheld or shown in another version."""
+        """Return a wrapper of `through` that withholds some transactions or shows them in another version."""
 
         async def answer(body: bytes) -> bytes:
             told = await through(body)
@@ -229,7 +229,7 @@ class Faults:
                 self._earlier.setdefault(key, deque(maxlen=_KEPT)).append(told["result"])
 
     def _stale(self, calls: list[Any]) -> list[Any] | None:
-        """Return earlier answers to these calls; a node that is behind refuses what names a slot it has not seen."""
+        """Return earlier answers to these calls. Like a stale node, refuses calls that name a slot it has not seen."""
         stale = []
         for call in calls:
             earlier = self._earlier.get(json.dumps([call["method"], *_without_floor(call["params"])]))
@@ -264,7 +264,7 @@ class Faults:
         return json.dumps([change(one) for one in told] if isinstance(told, list) else change(told)).encode()
 
     def _torn(self, value: Any) -> Any:
-        """Replace one part deep inside by something of another type."""
+        """Replace one part deep inside with a value of another type."""
         if isinstance(value, dict) and value and self.random.random() < 0.8:
             key = self.random.choice(sorted(value))
             return value if key in _FATES else {**value, key: self._torn(value[key])}
@@ -282,7 +282,7 @@ class FaultyTransport:
         self.faults = faults
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the answer's body. Raises `ChainUnavailable` as `HttpTransport` does."""
+        """Return the answer's body. Raises `ChainUnavailable` like `HttpTransport`."""
         reply = await self.faults.answer(body, self.through)
         if reply.sent is not None or reply.status != 200:
             raise ChainUnavailable("the node does not answer")

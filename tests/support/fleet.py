@@ -1,4 +1,4 @@
-"""Agents that pay, lock escrows, freeze and read at once, and that notice every answer that must not be."""
+"""Agents that pay, lock escrows, freeze and read concurrently, and record every wrong answer."""
 
 import asyncio
 import itertools
@@ -16,14 +16,14 @@ from tests.support.service_world import Json
 
 _A2A = "/v1/payments/a2a"
 _HASH = f"sha256:{'0' * 64}"
-#: Answers after which the same request is repeated.
+#: Status codes that make the client repeat the same request.
 _NOT_YET = frozenset({408, 429, 503})
 _IN_PROGRESS = "idempotency_in_progress"
 
 
 @dataclass
 class Order:
-    """A request under an idempotency key, repeated until its answer is final. Each moves another amount."""
+    """A request under an idempotency key, repeated until its answer is final. Each order moves a different amount."""
 
     key: str
     path: str
@@ -56,7 +56,7 @@ class AgentClient:
 
 
 class Fleet:
-    """Eight agents at work until they are told to stop, and everything that they were told."""
+    """Agents at work until `stop` is called, and a record of all their answers."""
 
     def __init__(self, client: httpx.AsyncClient, seed: int) -> None:
         self._client = client
@@ -67,17 +67,17 @@ class Fleet:
         self.policy = ""
         self.agents: list[AgentClient] = []
         self.orders: list[Order] = []
-        #: Addresses of the escrows that were answered as locked, by their ids.
+        #: Addresses of the escrows whose answers said locked, by id.
         self.escrows: dict[str, str] = {}
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.requests = 0
-        #: Times of the answers with 200, and the seconds of the slowest request.
+        #: Times of the answers with status 200, and the duration of the slowest request in seconds.
         self.succeeded: list[float] = []
         self.slowest = 0.0
 
     async def recruit(self, count: int) -> None:
-        """Make the agents' wallets, keys and sessions; before the faults begin."""
+        """Make the agents' wallets, keys and sessions. Call it before the faults begin."""
         self.policy = (await self._made("/v1/policies", {"name": "Fleet", "maxPerTx": "1"}))["policy_id"]
         for number in range(count):
             body = {"agentId": f"agent-{number}", "label": "Agent", "policyId": self.policy}
@@ -101,11 +101,11 @@ class Fleet:
         await asyncio.gather(*jobs)
 
     def stop(self) -> None:
-        """End the work; requests without a final answer are left."""
+        """End the work. Some requests remain without a final answer."""
         self._working = False
 
     async def finish(self) -> None:
-        """Repeat what has no final answer until it has one."""
+        """Repeat the requests without a final answer until they have one."""
         self._working = True
         await asyncio.gather(*(self._settle(order) for order in self.orders if order.answer is None))
 
@@ -139,7 +139,7 @@ class Fleet:
         await asyncio.sleep(self._random.uniform(0.0, 2.0))
 
     async def _manage(self, one: AgentClient) -> None:
-        """Read what exists, and now and then freeze and unfreeze."""
+        """Read existing objects, and occasionally freeze and unfreeze."""
         path = f"/v1/wallets/{one.id}"
         for place in (path, f"/v1/policies/{self.policy}", f"{path}/transactions?limit=5"):
             await self._ask("GET", place)
@@ -175,7 +175,7 @@ class Fleet:
     async def _ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> httpx.Response | None:
-        """Send a request; None if the service is being killed. Everything asked for exists."""
+        """Send a request to an existing object. Return None if the service is being killed."""
         self.requests += 1
         began = time.monotonic()
         try:
@@ -192,14 +192,14 @@ class Fleet:
             self.succeeded.append(time.monotonic())
         self.outcomes[f"{answered.status_code} {_code(answered) or answered.reason_phrase}"] += 1
         status = answered.status_code
-        # Of the faults, only a killed request whose repetition comes at once may be in progress.
+        # A request can be in progress only if it was killed and is repeated at once.
         expected = status in {200, 402, 422, 503} or _code(answered) == _IN_PROGRESS
         if not expected or (status == 503 and "retry-after" not in answered.headers):
             self.wrong.append(f"{method} {path} {body}: {status} {answered.text}")
         return answered
 
     async def read(self, path: str) -> Any:
-        """Return what the service shows, once it answers."""
+        """Return the service's answer to a read, retrying until it answers."""
         while True:
             answered = await self._ask("GET", path)
             if answered is not None and answered.status_code == 200:

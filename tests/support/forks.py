@@ -1,4 +1,4 @@
-"""Forks of the embedded chain, which has none by itself."""
+"""Forks of the embedded chain, which has no forks of its own."""
 
 from typing import Self
 
@@ -9,7 +9,7 @@ from app.localnet import Localnet
 
 
 class Fork:
-    """The state of a chain, to go back to as if what was executed after it were on a fork that lost."""
+    """A saved state of a chain. Going back to it makes later transactions look as if they were on a losing fork."""
 
     def __init__(self, localnet: Localnet) -> None:
         self._chain = localnet.chain
@@ -18,12 +18,12 @@ class Fork:
 
     @classmethod
     async def here(cls, localnet: Localnet) -> Self:
-        """Remember the present state."""
+        """Remember the current state."""
         await localnet.chain.flush()
         return cls(localnet)
 
     async def drop(self) -> None:
-        """Drop what was executed since; the same transactions may land again."""
+        """Drop all later transactions. The same transactions may land again."""
         chain = self._chain
         await chain.flush()
         now = self._all()

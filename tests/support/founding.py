@@ -1,4 +1,4 @@
-"""The embedded chain in a process of its own, with an organisation that has money, before any service runs."""
+"""The embedded chain in a separate process, with a funded organisation, before any service runs."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from idl.codec import load
 from tests.support.processes import command, free_ports, running
 
 _LAMPORTS = 1_000 * 10**9
-#: Runs a command with slots of another length, in milliseconds: blockhashes then expire sooner.
+#: Runs a command with a different slot length, in milliseconds. Shorter slots make blockhashes expire sooner.
 _WITH_SLOTS = """
 import sys
 from app.localnet import timeline
@@ -29,7 +29,7 @@ main(sys.argv[2:])
 
 @dataclass(frozen=True)
 class Founding:
-    """A running chain: its address and a client past every fault, and the organisation's first admin key."""
+    """A running chain: its address, a client that bypasses every fault, and the organisation's first admin key."""
 
     url: str
     chain: ChainClient
@@ -40,7 +40,7 @@ class Founding:
 async def founded(
     folder: Path, data: Path, *, usdc: int, slot_ms: int = SLOT_MS, **environment: str
 ) -> AsyncIterator[Founding]:
-    """Run a chain in `folder`, and found an organisation with so many USDC by the service's command line on `data`."""
+    """Run a chain in `folder`, and create an organisation with this much USDC by the command line on `data`."""
     _, port = free_ports()
     url, localnet = f"http://127.0.0.1:{port}", ("--data-dir", str(folder))
     options = (str(slot_ms), "localnet", *localnet, "--port", str(port))

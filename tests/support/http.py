@@ -18,12 +18,12 @@ from app.server.data_folder import LOCALHOST
 from tests.support.service_world import ServiceWorld
 
 PATIENCE = 30.0
-"""Seconds to wait for something that should happen at once."""
+"""Seconds to wait for events that should happen at once."""
 
 
 @contextlib.asynccontextmanager
 async def listening(world: ServiceWorld, seconds: float) -> AsyncIterator[int]:
-    """Serve the world on the port that this yields; requests must arrive within `seconds`."""
+    """Serve the world on the yielded port. Requests must arrive within `seconds`."""
     settings = world.settings.model_copy(update={"request_timeout": seconds})
     earlier, world.service.settings = world.service.settings, settings
     try:
@@ -36,7 +36,7 @@ async def listening(world: ServiceWorld, seconds: float) -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def served(world: ServiceWorld, port: int = 0) -> AsyncIterator[str]:
-    """Serve the world under the URL that this yields, which it also names as its own; `port` 0 is any that is free."""
+    """Serve the world under the yielded URL, which is also its own `public_url`. `port` 0 means any free port."""
     with socket.create_server((LOCALHOST, port)) as bound:
         base = f"http://{LOCALHOST}:{bound.getsockname()[1]}"
         settings = world.settings.model_copy(update={"public_url": base})
@@ -46,7 +46,7 @@ async def served(world: ServiceWorld, port: int = 0) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def serving(application: ASGIApp, bound: socket.socket, seconds: float) -> AsyncIterator[None]:
-    """Serve an application on a listening socket; requests must arrive within `seconds`."""
+    """Serve an application on a listening socket. Requests must arrive within `seconds`."""
     config = uvicorn.Config(
         application,
         http=protocol(seconds),
@@ -73,7 +73,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @contextlib.asynccontextmanager
 async def site(handler: Handler) -> AsyncIterator[str]:
-    """Run a web server that answers every request by `handler`; yields its address."""
+    """Run a web server that answers every request with `handler`, and yield its address."""
     with socket.create_server((LOCALHOST, 0)) as bound:
         app = Starlette(routes=[Route("/{path:path}", handler, methods=["GET", "POST"])])
         async with serving(app, bound, 30):

@@ -1,4 +1,4 @@
-"""Indexers of a stage, nodes that misbehave, and invented transactions in the form that the decoder returns."""
+"""Indexers of a stage, misbehaving nodes, and invented transactions in the form that the decoder returns."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -42,7 +42,7 @@ def vault_event(name: str, sequence: int, **fields: Any) -> Event:
 
 
 def move(account: Pubkey, before: int, after: int, index: int = 1) -> TokenMove:
-    """Return what a transaction did to a token account."""
+    """Return a transaction's effect on a token account."""
     return TokenMove(str(account), index, before, after)
 
 
@@ -52,7 +52,7 @@ def indexer_of(stage: Stage, path: Path, transport: Any = None, **options: Any) 
 
 
 class Altered:
-    """Carries calls to a node and lets a test change the answers."""
+    """Carries calls to a node, and lets a test change the answers."""
 
     def __init__(self, transport: Callable[[bytes], Awaitable[bytes]]) -> None:
         self.transport = transport

@@ -21,7 +21,7 @@ def path_of(wallet: Json, rest: str = "") -> str:
 
 
 async def expiring(world: ServiceWorld, seconds: float = HOUR) -> Json:
-    """A wallet whose policy expires so many seconds from the chain's now."""
+    """Create a wallet with a policy that expires this many seconds after the chain's current time."""
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(world.clock() + seconds))
     return await world.wallet((await world.policy(expiry=moment))["policy_id"], funds=None)
 
@@ -32,7 +32,7 @@ async def set_rule(world: ServiceWorld, wallet: Json, below: str, amount: str) -
 
 
 async def shown(world: ServiceWorld, wallet: Json) -> tuple[str, str]:
-    """Status and balance, once the read models have caught up."""
+    """Return status and balance, once the read models have caught up."""
     await world.catch_up()
     shown = await world.ok("GET", path_of(wallet))
     return shown["status"], shown["usdc_balance"]
@@ -45,7 +45,7 @@ async def fundings_of(world: ServiceWorld, wallet: Json) -> list[str]:
 
 
 async def events_of(world: ServiceWorld, wallet: Json, name: str) -> list[Json]:
-    """The events of this name about the wallet."""
+    """Return the events of this name about the wallet."""
     await world.catch_up()
     query = f"event={name}&wallet_id={wallet['wallet_id']}"
     return list((await world.ok("GET", f"/v1/events?{query}"))["data"])
@@ -53,7 +53,7 @@ async def events_of(world: ServiceWorld, wallet: Json, name: str) -> list[Json]:
 
 @contextmanager
 def calls_of(service: Service) -> Iterator[list[str]]:
-    """The methods that the service, but not its indexer, calls on the chain meanwhile."""
+    """Collect the chain methods that the service, but not its indexer, calls inside the context."""
     found: list[str] = []
     call = service.chain.call
 
@@ -70,7 +70,7 @@ def calls_of(service: Service) -> Iterator[list[str]]:
 
 @contextmanager
 def queries_of(service: Service) -> Iterator[list[str]]:
-    """The statements that read the database, except the guard's, which runs every second."""
+    """Collect the statements that read the database. Ignores the guard's, which runs every second."""
     found: list[str] = []
 
     engine = sqlite_readers(service.db)
@@ -84,5 +84,5 @@ def queries_of(service: Service) -> Iterator[list[str]]:
 
 
 def asks_history(method: str) -> bool:
-    """Whether a method is the indexer's, asking for past transactions."""
+    """Return True if a method is one that the indexer uses to read past transactions."""
     return method in {"getSignaturesForAddress", "getTransaction"}

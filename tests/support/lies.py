@@ -1,16 +1,16 @@
-"""Nodes that answer, and do not tell the truth; for `Line.alter`."""
+"""Nodes that give false answers, for `Line.alter`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 
 def _blind(method: str, result: Any) -> Any:
-    """A node that shows no account."""
+    """Act as a node that shows no account."""
     return {**result, "value": [None] * len(result["value"])} if method == "getMultipleAccounts" else result
 
 
 def _garbled(method: str, result: Any) -> Any:
-    """A node that shows accounts of somebody else without content."""
+    """Act as a node that shows empty accounts of another owner."""
     if method != "getMultipleAccounts":
         return result
     empty = {"lamports": 1, "data": ["", "base64"], "owner": "1" * 32, "executable": False, "rentEpoch": 0}
@@ -18,7 +18,7 @@ def _garbled(method: str, result: Any) -> Any:
 
 
 def _refusing(err: object) -> Callable[[str, Any], Any]:
-    """A node that refuses everything, and shows no program that did."""
+    """Act as a node that refuses everything, and names no program that did."""
 
     def alter(method: str, result: Any) -> Any:
         return {**result, "value": {**result["value"], "err": err, "logs": []}} if "simulate" in method else result
@@ -26,7 +26,7 @@ def _refusing(err: object) -> Callable[[str, Any], Any]:
     return alter
 
 
-#: What a node's answers become, by name.
+#: Changes of a node's answers, by name.
 LIES: Mapping[str, Callable[[str, Any], Any]] = {
     "blind": _blind,
     "garbled": _garbled,

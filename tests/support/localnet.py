@@ -30,7 +30,7 @@ CONFIRMED = {"commitment": "confirmed"}
 
 
 class ManualClock:
-    """Unix time that changes only when a test advances it."""
+    """Unix time that changes only if a test advances it."""
 
     def __init__(self, now: float = 1_760_000_000.0) -> None:
         self.now = now
@@ -46,7 +46,7 @@ class ManualClock:
 
 
 class RpcFailure(Exception):  # noqa: N818 - a failure that the test expects
-    """An answer's `error` object."""
+    """The `error` object of an answer."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error)
@@ -80,7 +80,7 @@ class Client:
         return self.localnet.chain.timeline.blockhash(self.localnet.chain.slot())
 
     async def send(self, transaction: VersionedTransaction, **config: Any) -> str:
-        """Send a transaction and wait until it is confirmed; return at once if it does not land."""
+        """Send a transaction and wait for its confirmation. Returns at once if it does not land."""
         signature: str = await self("sendTransaction", encoded(transaction), {"encoding": "base64", **config})
         await self.localnet.chain.flush()
         return signature

@@ -15,7 +15,7 @@ def lookup_table(
 ) -> tuple[AddressLookupTableAccount, list[Instruction]]:
     """Return a table of these addresses, and the instructions that create it, each for a separate transaction.
 
-    `authority` signs and pays. `slot` is a past slot. The table can be used in the slots after the last instruction.
+    `authority` signs and pays. `slot` is a past slot. The table is usable in the slots after the last instruction.
     """
     table, bump = Pubkey.find_program_address([bytes(authority), slot.to_bytes(8, "little")], _PROGRAM)
     signing = AccountMeta(authority, is_signer=True, is_writable=True)

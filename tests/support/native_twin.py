@@ -1,7 +1,7 @@
-"""The program compiled for this machine by an unchanged rustc, fed what the VM's program is fed.
+"""The program compiled for this machine by an unchanged rustc, with the same input as the VM's program.
 
-Other programs are called in the VM, on the accounts as the native program has left them then; the program's own
-rights are checked here, as the runtime does.
+Other programs are called in the VM, on the accounts in the state left by the native program. The program's own rights
+are checked here, as in the runtime.
 """
 
 import base64
@@ -26,7 +26,7 @@ from tests.support.twins import NOTHING, Case, Changed, Machine, Outcome, change
 from tests.support.vm import PROGRAM, PROGRAM_ID
 
 _GROWTH = 10_240
-"""Bytes by which an account may grow in an instruction."""
+"""Bytes that an account may grow by in one instruction."""
 _RENT_EPOCH = 8
 """Bytes at the end of a serialized account."""
 _ERRORS = (
@@ -38,7 +38,7 @@ _ERRORS = (
     *("BuiltinProgramsMustConsumeComputeUnits", "InvalidAccountOwner", "ArithmeticOverflow", "Immutable"),
     "IncorrectAuthority",
 )
-"""The runtime's errors by the upper half of what an entrypoint returns, from 1 on; the first is the custom code 0."""
+"""The runtime's errors by the upper half of an entrypoint's return value, from 1 on. The first is custom code 0."""
 
 
 class _Process:
@@ -85,12 +85,12 @@ def _sized(data: bytes) -> bytes:
 
 @dataclass
 class _Input:
-    """The serialization of an instruction for a program, as of loader 2 and 3."""
+    """The serialization of an instruction for a program, in the format of loaders 2 and 3."""
 
     parts: list[tuple[bytes, int]]
-    """Bytes, and how many zeros follow."""
+    """Bytes, and the number of zeros that follow them."""
     at: dict[Pubkey, int]
-    """Where each account begins."""
+    """The offset of each account."""
     data_at: int
 
     @classmethod
@@ -117,7 +117,7 @@ class _Input:
         return cls([*parts, (_sized(data) + bytes(PROGRAM_ID), 0)], at, size + 8)
 
     def after(self, words: Sequence[tuple[int, int]]) -> dict[Pubkey, Changed]:
-        """Return the accounts as they are in the serialization when these of its words have changed."""
+        """Return the accounts in the serialization after changing these words of it."""
         whole = bytearray().join(part + bytes(zeros) for part, zeros in self.parts)
         whole += bytes(-len(whole) % 8)
         for at, word in words:
@@ -134,7 +134,7 @@ class _RefusedCallError(Exception):
 
 
 class NativeTwin:
-    """The program compiled for this machine. Other programs are called in the VM, on the accounts as they are then."""
+    """The program compiled for this machine. It calls other programs in the VM, on the accounts' current state."""
 
     def __init__(self, executable: Path, program: Path) -> None:
         command = [str(executable), str(program)]
@@ -149,13 +149,13 @@ class NativeTwin:
         self._inner.close()
 
     def run(self, case: Case) -> Outcome:
-        """Run a case, every second time with the address of the data in the second register."""
+        """Run a case. In every second run, the second register holds the address of the data."""
         self._runs += 1
         states = {meta.pubkey: case.state(meta.pubkey) for meta in case.metas}
         return _Run(self._process, self, case, case.metas, states).go(bytes(case.instruction.data), self._runs % 2)
 
     def call(self, case: Case, instruction: Instruction, states: dict[Pubkey, Changed]) -> None:
-        """Call another program, or this one for an event, and put what it changed into `states`."""
+        """Call another program, or this one for an event, and put its changes into `states`."""
         if instruction.program_id == PROGRAM_ID:
             metas = list(instruction.accounts)
             run = _Run(self._inner, self, case, metas, {meta.pubkey: states[meta.pubkey] for meta in metas})
@@ -188,7 +188,7 @@ class _Run:
         self._outcome = Outcome()
 
     def go(self, data: bytes, passes_data: int) -> Outcome:
-        """Run the instruction and return what it did."""
+        """Run the instruction and return its outcome."""
         before = dict(self._states)
         given = _Input.of(self._metas, self._states, self._case.executables, data)
         clock, rent = self._case.clock, Rent.default()
@@ -219,7 +219,7 @@ class _Run:
         return self._outcome
 
     def _until_the_end(self) -> list[tuple[int, int]]:
-        """Answer the program's calls; return the words that differ in the serialization after a run that succeeded."""
+        """Answer the program's calls. Return the words that a successful run changed in the serialization."""
         process = self._process
         while True:
             match process.exact(1):
@@ -245,7 +245,7 @@ class _Run:
                     raise AssertionError(letter)
 
     def _call(self) -> None:
-        """Run a call of the program, and answer what became of its accounts."""
+        """Run a call of the program, and answer with the new state of its accounts."""
         process = self._process
         program = process.address()
         metas = []
@@ -288,7 +288,7 @@ class _Run:
             raise _RefusedCallError("MissingAccount")
 
     def _accept(self, address: Pubkey, after: Changed) -> None:
-        """Take over what the program changed itself, as far as it may."""
+        """Accept the program's own changes of an account, if it had the right to make them."""
         lamports, data, owner = self._states[address]
         if after == (lamports, data, owner):
             return
@@ -306,7 +306,7 @@ class _Run:
 
 
 def _named(result: int) -> str:
-    """Return the runtime's name of what an entrypoint returned."""
+    """Return the runtime's name for an entrypoint's return value."""
     kind, code = result >> 32, result & 0xFFFF_FFFF
     if kind == 0:
         return f"Custom {code}"

@@ -1,4 +1,4 @@
-"""What a test does on a machine that lacks what it needs."""
+"""Skips or fails a test on a machine without its requirements."""
 
 import os
 from typing import NoReturn
@@ -7,7 +7,7 @@ import pytest
 
 
 def skip_or_fail(reason: str) -> NoReturn:
-    """Skip the test because something is missing; in CI, where nothing may be, fail it."""
+    """Skip the test because something is missing. In CI, where nothing may be missing, fail it."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""Packages of Node.js that tests need, and their scripts as processes."""
+"""Node.js packages that tests need, and their scripts as processes."""
 
 import asyncio
 import contextlib
@@ -20,12 +20,12 @@ def generated_clients() -> Path:
 
 
 def compiler() -> Path:
-    """Return the TypeScript compiler of `tests/clients/typescript`, a native one that takes a second."""
+    """Return the TypeScript compiler of `tests/clients/typescript`. It is native and takes a second."""
     return _packages("typescript") / ".bin/tsc"
 
 
 def x402_packages() -> Path:
-    """Return the packages of `tests/clients/x402`: x402, the MCP SDK and its inspector, what `examples` need."""
+    """Return the packages of `tests/clients/x402`: x402, the MCP SDK and its inspector, which `examples` needs."""
     return _packages("x402")
 
 
@@ -39,7 +39,7 @@ def _packages(name: str) -> Path:
 
 @contextlib.asynccontextmanager
 async def started(name: str, script: str, port: int, **environment: str) -> AsyncIterator[str]:
-    """Run a script of a client's folder that listens on PORT until the context ends; yields its address."""
+    """Run a script of a client's folder that listens on PORT until the context ends, and yield its address."""
     _packages(name)
     process = await asyncio.create_subprocess_exec(
         "node",
@@ -62,7 +62,7 @@ async def started(name: str, script: str, port: int, **environment: str) -> Asyn
 
 
 async def output(name: str, script: str, *arguments: str, **environment: str) -> str:
-    """Run a script of a client's folder to its end, and return what it prints."""
+    """Run a script of a client's folder to its end, and return its output."""
     _packages(name)
     process = await asyncio.create_subprocess_exec(
         "node",

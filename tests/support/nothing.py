@@ -1,4 +1,4 @@
-"""A program of two instructions: one that always succeeds, as a lookalike of other programs, or another."""
+"""A program of two instructions. It always succeeds, as a lookalike of other programs, or returns a register."""
 
 import struct
 

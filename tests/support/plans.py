@@ -1,4 +1,4 @@
-"""What the service asks its database, and how the database goes about it when its tables are large."""
+"""The service's database statements, and their query plans on large tables."""
 
 import json
 import re
@@ -23,22 +23,22 @@ _ALIAS = re.compile(r'(?:FROM|JOIN|UPDATE|INTO)\s+"?(\w+)"?(?:\s+AS)?\s+(\w+)')
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A statement and the values of one time that it was asked."""
+    """A statement and the values of one execution of it."""
 
     sql: str
     values: Any
     numbered: bool = False
-    """Whether it has `$1` for its first value, past SQLAlchemy."""
+    """True if its values are numbered as `$1`, because it bypasses SQLAlchemy."""
 
 
 @contextmanager
 def recorded(dialect: str) -> Iterator[dict[str, Asked]]:
-    """Collect each different statement that is executed meanwhile, those that bypass SQLAlchemy too."""
+    """Collect each distinct statement executed inside the context, including statements that bypass SQLAlchemy."""
     found: dict[str, Asked] = {}
 
     def note(asked: Asked) -> None:
         if _READS.match(asked.sql):
-            # Lists of values of another length are the same statement.
+            # Statements that differ only in the length of a list of values count as the same.
             found[_VALUES.sub("?, ?", asked.sql)] = asked
 
     def listen(conn: Connection, sql: str, values: Any) -> None:
@@ -86,7 +86,7 @@ def listening(note: Callable[[Connection, str, Any], object]) -> Iterator[None]:
 
 
 def explained(connection: Connection, work: Callable[[], object]) -> list[str]:
-    """Return SQLite's plans for what `work` asks on a connection."""
+    """Return SQLite's plans for the statements that `work` runs on a connection."""
     plans: list[str] = []
 
     def note(_conn: Connection, statement: str, values: Any) -> None:
@@ -99,9 +99,9 @@ def explained(connection: Connection, work: Callable[[], object]) -> list[str]:
 
 
 def rows_read_on_postgresql(connection: Connection, asked: Asked) -> dict[str, int]:
-    """Run a statement, to be undone, and return how many rows of each table PostgreSQL looked at.
+    """Run a statement in a transaction to be rolled back, and return the rows of each table that PostgreSQL read.
 
-    Nothing but the lack of an index makes it read a table from one end to the other.
+    With sequential scans disabled, only the lack of an index makes it read a whole table.
     """
     connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
     explain = f"EXPLAIN (ANALYZE, TIMING off, FORMAT JSON) {asked.sql}"
@@ -124,7 +124,7 @@ def _read(node: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def scans_on_sqlite(connection: Connection, asked: Asked, tables: frozenset[str]) -> set[str]:
-    """Return those of the tables that SQLite means to read from one end to the other."""
+    """Return the tables that SQLite plans to read completely."""
     aliases = {alias: table for table, alias in _ALIAS.findall(asked.sql)}
     found = set()
     for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked.sql}", asked.values):

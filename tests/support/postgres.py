@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: one cluster a session, a new database for each test."""
+"""A PostgreSQL server only for tests: one cluster per session, a new database for each test."""
 
 import os
 import pwd
@@ -21,10 +21,10 @@ from app.database.migrations import upgrade
 from app.database.postgres.engine import database_name, engine_of
 
 SERVER_ACCOUNT = "postgres"
-"""The unprivileged account that Debian's package makes: the server refuses to run as root."""
+"""The unprivileged account from Debian's package. The server refuses to run as root."""
 SUPERUSER = "cluster"
 ON_SQLITE = pytest.mark.parametrize("db", ["sqlite"], indirect=True)
-"""For a test of the fixture `db` that looks into the file."""
+"""For a test that uses the fixture `db` and reads the file."""
 _SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",  # the tests kill processes, not the machine
@@ -36,7 +36,7 @@ _SETTINGS = {
 
 
 def programs() -> Path | None:
-    """Return the folder of the newest installed server's programs, None if there is none."""
+    """Return the folder of the newest installed server's programs, or None if there is none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda one: int(one.parent.parent.name))
     if found:
         return found[-1].parent
@@ -45,7 +45,7 @@ def programs() -> Path | None:
 
 
 class Cluster:
-    """A running server, reached over a Unix socket in its folder; everybody who can reach it may do everything."""
+    """A running server, reached over a Unix socket in its folder. Anyone who can reach it has all rights."""
 
     def __init__(self, folder: Path, binaries: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Cluster:
             self._account = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
     def create(self) -> None:
-        """Make the files of the cluster."""
+        """Create the files of the cluster."""
         options = ["--username", SUPERUSER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C.UTF-8", "--no-sync"]
         command = [str(self._binaries / "initdb"), "--pgdata", str(self.folder / "data"), *options]
         subprocess.run(command, check=True, capture_output=True, cwd=self.folder, **self._account)
@@ -76,14 +76,14 @@ class Cluster:
                 raise RuntimeError((self.folder / "log").read_text())
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stop the server: by default at once, ending all connections; with SIGQUIT as if the machine had crashed."""
+        """Stop the server. By default it ends all connections at once; SIGQUIT acts like a crash of the machine."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(30)
             self._process = None
 
     def standby(self) -> "Cluster":
-        """Return a running standby in a new folder; stop and remove it like any other server."""
+        """Return a running standby in a new folder. Stop and remove it like any other server."""
         other = Cluster(Path(tempfile.mkdtemp(prefix="agent-vault-postgres-")), self._binaries)
         options = ["-h", str(self.folder), "-U", SUPERUSER, "-D", str(other.folder / "data"), "-R", "-c", "fast"]
         command = [str(self._binaries / "pg_basebackup"), *options]
@@ -92,7 +92,7 @@ class Cluster:
         return other
 
     def stop_receiving(self) -> None:
-        """Stop the replication to this standby; it keeps answering."""
+        """Stop the replication to this standby. It keeps answering."""
         self.execute("ALTER SYSTEM SET primary_conninfo = ''")
         self.execute("SELECT pg_reload_conf()")
         while self.execute("SELECT count(*) FROM pg_stat_wal_receiver")[0][0]:
@@ -109,7 +109,7 @@ class Cluster:
 
     @property
     def pid(self) -> int:
-        """The process of the running server."""
+        """Process id of the running server."""
         assert self._process is not None
         return self._process.pid
 
@@ -132,7 +132,7 @@ class Cluster:
         return name
 
     def upgraded(self) -> str:
-        """Create a database with the newest schema, a template for others, and return its name."""
+        """Create a database with the newest schema as a template for others, and return its name."""
         name = self.database()
         engine = engine_of(self.url(name))
         upgrade(engine, database_name(self.url(name)))
@@ -142,8 +142,8 @@ class Cluster:
 
 @contextmanager
 def running(binaries: Path) -> Iterator[Cluster]:
-    """Run a new cluster in a temporary folder, which is removed at the end."""
-    # Not pytest's folders: the server's account may not enter them.
+    """Run a new cluster in a temporary folder. The folder is removed at the end."""
+    # Pytest's folders do not work here, because the server's account may not enter them.
     folder = Path(tempfile.mkdtemp(prefix="agent-vault-postgres-"))
     cluster = Cluster(folder, binaries)
     try:

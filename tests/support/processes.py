@@ -1,4 +1,4 @@
-"""The command line in processes of its own, run by code that may change it first."""
+"""The command line in separate processes, started by code that may change it first."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 PATIENCE = 180.0
-"""Seconds in which a process must have started, done what is awaited, or ended."""
+"""Seconds that a process may take to start, do the awaited work, or end."""
 COMMAND_LINE = "import sys; from app.commands.main import main; main(sys.argv[1:])"
 WITH_LOG = """
 import os, sys
@@ -22,12 +22,12 @@ os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT), 2)
 from app.commands.main import main
 main(sys.argv[2:])
 """
-"""The command line, with its log in the file that the first argument names."""
+"""The command line, with its log in the file named by the first argument."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_ports() -> tuple[int, int]:
-    """A port for the API and the first of two for the chain, below those that the system hands out by itself."""
+    """Return a port for the API and the first of two for the chain, below the system's own range of free ports."""
     while True:
         first = random.randrange(20_000, 32_000)
         with contextlib.suppress(OSError), contextlib.ExitStack() as taken:
@@ -37,7 +37,7 @@ def free_ports() -> tuple[int, int]:
 
 
 async def printed(process: asyncio.subprocess.Process, beginning: bytes) -> None:
-    """Wait until the process prints a line that begins so."""
+    """Wait until the process prints a line with this beginning."""
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE):
         while not (line := await process.stdout.readline()).startswith(beginning):
@@ -53,7 +53,7 @@ async def exit_code(process: asyncio.subprocess.Process) -> int:
 async def running(
     code: str, *arguments: str, until: bytes, **environment: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run Python code from its first line that begins with `until`; the process is killed in the end."""
+    """Run Python code, and yield the process at its first line that begins with `until`. It is killed at the end."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code, *arguments),
         stdout=subprocess.PIPE,
@@ -69,7 +69,7 @@ async def running(
 
 
 async def command(*arguments: str, **environment: str) -> str:
-    """Run a command and return what it prints."""
+    """Run a command and return its output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", COMMAND_LINE, *arguments),
         stdout=subprocess.PIPE,
@@ -92,7 +92,7 @@ class Serve:
 
 @contextlib.asynccontextmanager
 async def serving(data: Path, code: str, *arguments: str, **environment: str) -> AsyncIterator[Serve]:
-    """Run `serve` on a data folder by code that takes these arguments before those of the command line."""
+    """Run `serve` on a data folder with code that takes these arguments before the arguments of the command line."""
     port, rpc_port = free_ports()
     url, rpc = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{rpc_port}"
     options = ("serve", "--data-dir", str(data), "--port", str(port), "--localnet-port", str(rpc_port))

@@ -1,4 +1,4 @@
-"""Somebody who types the commands of a document into terminals."""
+"""A reader who types the commands of a document into terminals."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ def blocks_of(document: Path) -> list[str]:
 
 
 def installed(folder: Path) -> str:
-    """Put the command line into a folder as if it were installed there; returns the folder for ``PATH``."""
+    """Install the command line into a folder, and return the folder for ``PATH``."""
     command = folder / "bin/agent-vault"
     command.parent.mkdir()
     command.write_text(
@@ -34,7 +34,7 @@ def installed(folder: Path) -> str:
 
 
 class Reader:
-    """Types blocks of commands in a folder, with free ports, or other values, instead of the document's."""
+    """Types blocks of commands in a folder, replacing the document's ports or other values with free ones."""
 
     def __init__(self, folder: Path, blocks: list[str], ports: Mapping[str, str], **environment: str) -> None:
         self._folder = folder
@@ -43,7 +43,7 @@ class Reader:
         self._environment = {**os.environ, **environment}
 
     async def types(self, pattern: str) -> str:
-        """Run the one block that has this to its end, and return what it prints."""
+        """Run the single block that matches this pattern to its end, and return its output."""
         async with self._terminal(pattern) as process, asyncio.timeout(PATIENCE):
             out, err = await process.communicate()
         assert process.returncode == 0, (out + err).decode()
@@ -51,7 +51,7 @@ class Reader:
 
     @contextlib.asynccontextmanager
     async def keeps_running(self, pattern: str, *ports: str) -> AsyncIterator[None]:
-        """Run the block that serves on these ports, from when it listens on all until the context ends."""
+        """Run the block that serves on these ports. The context begins when it listens on all of them."""
         async with self._terminal(pattern) as process, httpx.AsyncClient() as client:
             async with asyncio.timeout(PATIENCE):
                 for port in ports:

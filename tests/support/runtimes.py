@@ -1,7 +1,7 @@
-"""VMs of other releases of solders, each in a process and a Python environment of its own.
+"""VMs of other releases of solders, each in a separate process and Python environment.
 
-The tests' own release has the old SPL Token program and leaves the second register zero; the newer one has p-token and
-passes the address of the instruction data. Only the newer one knows version 1 of transactions.
+The tests' own release has the old SPL Token program and leaves the second register zero. The newer release has p-token
+and passes the address of the instruction data. Only the newer one supports transactions of version 1.
 """
 
 import base64
@@ -35,7 +35,7 @@ class MissingRuntimeError(Exception):
 
 
 def _environment(release: str) -> Path:
-    """Return the Python of the environment with a release, installing it the first time."""
+    """Return the Python of the environment with a release. Installs it the first time."""
     folder = _CACHE / f"solders-{release}"
     if not folder.exists():
         _CACHE.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ class Runtime:
         self._process.communicate()
 
     def do(self, what: str, **values: Any) -> dict[str, Any]:
-        """Send the worker a command and return the answer."""
+        """Send a command to the worker and return its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": what, **values}) + "\n")
         self._process.stdin.flush()
@@ -85,7 +85,7 @@ class Runtime:
         self.do("account", address=str(address), owner=str(owner), lamports=lamports, data=encoded)
 
     def units(self, payer: Keypair, *instructions: Instruction, signers: tuple[Keypair, ...] = ()) -> int:
-        """Send a transaction and return the units that its instructions used."""
+        """Send a transaction and return the compute units used by its instructions."""
         wire = [
             {
                 "program": str(one.program_id),
@@ -117,13 +117,13 @@ class Runtime:
         return error
 
     def version_1(self, transaction: bytes, signers: Iterable[Keypair]) -> bytes:
-        """Return a transaction in version 1 (SIMD-0385), signed by these keys; only the newer release can."""
+        """Return a transaction in version 1 (SIMD-0385), signed by these keys. Only the newer release supports this."""
         keys = [str(one) for one in signers]
         answer = self.do("version_1", transaction=base64.b64encode(transaction).decode(), signers=keys)
         return base64.b64decode(answer["transaction"])
 
     def parse(self, transactions: Iterable[bytes]) -> list[dict[str, Any] | None]:
-        """Parse transactions; None for each that the release refuses."""
+        """Parse transactions. Gives None for each one that the release refuses."""
         encoded = [base64.b64encode(one).decode() for one in transactions]
         parsed: list[dict[str, Any] | None] = self.do("parse", transactions=encoded)["parsed"]
         return parsed

@@ -1,14 +1,14 @@
-"""How `pytest -n` deals tests out to its processes."""
+"""Distribution of tests among the processes of `pytest -n`."""
 
 from xdist.scheduler import LoadScopeScheduling
 
-#: What shares something that only one process may use: a compiler's cache, a core that a validator keeps busy.
+#: Tests that share a resource for only one process: a compiler's cache, or a core that a validator keeps busy.
 TOOLCHAIN = ("tests/toolchain/",)
 VALIDATOR = ("tests/validator/", "tests/test_flow.py", "tests/localnet/test_parsed_instructions.py")
 
 
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives a process whole files, whose tests share a service, in the order in which they were collected."""
+    """Gives a process whole files in the order of collection, because the tests of a file share a service."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]

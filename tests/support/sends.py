@@ -1,4 +1,4 @@
-"""What a world's service sends to the chain, in order."""
+"""The transactions that a world's service sends to the chain, in order."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ class Sends:
         world.line.through = record
 
     def payments(self, *, after: int = 0) -> Counter[str]:
-        """How many payments and escrows of each wallet were sent, leaving out the first ``after`` transactions."""
+        """Count the payments and escrows sent for each wallet, leaving out the first ``after`` transactions."""
         spending = select(attempts.c.raw, attempts.c.wallet_id).where(attempts.c.type.in_((PAYMENT, ESCROW_LOCK)))
         rows = self._world.service.db.read_now(lambda conn: conn.execute(spending).all())
         wallets = {bytes(raw): str(wallet_id) for raw, wallet_id in rows if raw is not None}

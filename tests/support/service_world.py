@@ -49,11 +49,11 @@ GENESIS_HASHES = {
     "devnet": "EtWTRABZaYq6iMfeYKouRu166VU2xqa1wcaWoxPkrZBG",
     "testnet": "4uhcVJyU9pJkvQyS88uRDiswHXSCkY3zQawwpjk2NsNY",
 }
-"""The public clusters' genesis hashes, as their nodes answer `getGenesisHash`."""
+"""Genesis hashes of the public clusters, as returned by their nodes' `getGenesisHash`."""
 
 
 class Clock:
-    """The chain's clock, which decides deadlines and expiries: real time plus what a test adds."""
+    """The chain's clock, which decides deadlines and expiries: real time plus the seconds added by a test."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -68,8 +68,8 @@ _ASKED: ContextVar[list[str] | None] = ContextVar("asked", default=None)
 class FlakyTransport:
     """A transport to the chain that tests can break, for requests (`lose_requests`) or for answers (`lose_answers`).
 
-    What `hold` returns for a method is awaited before its request passes. `through` takes a request's body to the
-    chain. `alter` gets a method's name and its result, and returns the result to answer instead.
+    If `hold` returns an awaitable for a method, it is awaited before the request passes. `through` takes a request's
+    body to the chain. `alter` gets a method's name and its result, and returns the result to answer instead.
     """
 
     def __init__(self, through: Callable[[bytes], Awaitable[bytes]]) -> None:
@@ -98,7 +98,7 @@ class FlakyTransport:
 
     @contextmanager
     def asked(self) -> Iterator[list[str]]:
-        """Note the methods that this block and the tasks it starts ask for, and none of the service's own rounds."""
+        """Record the methods called by this block and the tasks it starts, but not by the service's background jobs."""
         methods: list[str] = []
         token = _ASKED.set(methods)
         try:
@@ -108,7 +108,7 @@ class FlakyTransport:
 
     @staticmethod
     def asking() -> bool:
-        """Return whether the request that passes belongs to a block of `asked`."""
+        """Return True if the passing request belongs to a block of `asked`."""
         return _ASKED.get() is not None
 
     def mend(self) -> None:
@@ -117,7 +117,7 @@ class FlakyTransport:
 
 
 class ServiceWorld:
-    """The service and what a test does with it. Amounts are decimal strings."""
+    """The service and its test helpers. Amounts are decimal strings."""
 
     service: Service
     client: httpx.AsyncClient
@@ -126,15 +126,15 @@ class ServiceWorld:
     org: str
 
     new_database: ClassVar[Callable[[], str] | None] = None
-    """Makes the database of each service that names none; without it, that is a file in its folder."""
+    """Creates the database of each service that names none. If it is None, the database is a file in its folder."""
 
     def __init__(self, folder: Path, *, genesis_hash: str | None = None, **settings: Any) -> None:
-        """`genesis_hash` is what the embedded chain answers for its own."""
+        """Set up the world. The embedded chain reports `genesis_hash` as its own, if given."""
         self._genesis_hash = genesis_hash
         defaults: Json = {"data_dir": folder, "idempotency_wait": 2.0, "recovery_interval": 3600.0}
-        # Tests run these themselves, some with the clock moved.
+        # Tests run these themselves, some of them with the clock moved.
         defaults["keeper"] = defaults["alerts"] = defaults["reconciliation"] = False
-        # Tests ask as fast as they can.
+        # Tests send requests as fast as they can.
         defaults["rate_limit"] = defaults["failed_authentications"] = 0
         defaults["operator_daily_limit"] = "1000000000.00"
         defaults |= self._own_database()
@@ -168,7 +168,7 @@ class ServiceWorld:
         await self._chain.aclose()
 
     async def start(self, *, lose_requests: Callable[[str], bool] | None = None, **settings: Any) -> None:
-        """Start the service on the chain, which continues across restarts."""
+        """Start the service on the chain. The chain continues across restarts."""
         self.settings = self.settings.model_copy(update=settings)
         self.line = FlakyTransport(AsgiTransport(self.localnet.rpc_app))
         self.line.lose_requests = lose_requests or self.line.lose_requests
@@ -191,14 +191,14 @@ class ServiceWorld:
         await self.start(**settings)
 
     def keeper(self, service: Service | None = None, timer: Callable[[], float] = time.monotonic) -> Keeper:
-        """A keeper on the chain's clock, for a test to `tick`."""
+        """Return a keeper on the chain's clock. The test calls its `tick`."""
         return Keeper(service or self.service, clock=self.clock, timer=timer)
 
     @asynccontextmanager
     async def twin(
         self, through: Callable[[bytes], Awaitable[bytes]] | None = None
     ) -> AsyncIterator[tuple[Service, FlakyTransport]]:
-        """Another node: a service on the same chain, with the same keys and organisation and a database of its own.
+        """Run another node: a service on the same chain, with the same keys and organisation and a separate database.
 
         `through` takes its requests to the chain.
         """
@@ -218,7 +218,7 @@ class ServiceWorld:
 
     @asynccontextmanager
     async def node(self, **settings: Any) -> AsyncIterator["ServiceWorld"]:
-        """Another node on the same database on PostgreSQL, with the same keys, and a folder and a line of its own."""
+        """Run another node on the same PostgreSQL database, with the same keys, and with its own folder and line."""
         folder = self.settings.data_dir / f"node-{next(self._numbers)}"
         shutil.copytree(self.settings.data_dir / "keys", folder / "keys")
         other = ServiceWorld(folder)
@@ -234,10 +234,10 @@ class ServiceWorld:
     # Setting up
 
     async def organisation(self, org_id: str) -> str:
-        """An organisation with a reserve of 1,000,000 USDC."""
+        """Create an organisation with a reserve of 1,000,000 USDC."""
         made = await organisations.create(self.service, org_id)
         await self.localnet.mint_usdc(self.service.instructions(made.org).reserve_tokens, RESERVE)
-        # Check now, so that no test finds the deposit's event among its own.
+        # Check now, so that no test finds the deposit's event among its own events.
         await self.service.indexer.check(late=False)
         await self.catch_up()
         return made.org
@@ -248,7 +248,7 @@ class ServiceWorld:
         )
 
     async def catch_up(self) -> None:
-        """Bring everything on the chain into the read models."""
+        """Bring all on-chain changes into the read models."""
         await self.service.indexer.catch_up()
         await self.service.projector.catch_up()
 
@@ -266,7 +266,7 @@ class ServiceWorld:
         return str((await self.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/rotate-token", {}))["session_token"])
 
     async def payee(self, lamports: int = 0) -> str:
-        """An address that has a USDC account already."""
+        """Return a new address that already has a USDC account."""
         owner = Keypair().pubkey()
         await self.token_account(owner)
         if lamports:
@@ -274,19 +274,19 @@ class ServiceWorld:
         return str(owner)
 
     async def token_account(self, owner: Pubkey) -> Pubkey:
-        """Open an owner's associated USDC account, and return its address."""
+        """Open an owner's associated USDC account and return its address."""
         signers = self.service.signers
         build = self.service.instructions(self.org)
         await self.land([build.create_token_account(payer=signers.fee_payer.pubkey(), owner=owner)])
         return self.service.addresses.token_account(owner)
 
     async def later(self, seconds: float) -> None:
-        """Let the chain's time pass: its clock jumps, and the service knows."""
+        """Move the chain's clock forward and inform the service."""
         until = await self.service.clock.moment_ms() + seconds * 1000
         self.clock.ahead += seconds
         await self.service.chain.blockhash(fresh=True)
         await self.service.clock.read()
-        # The chain tells whole seconds: where in the new one it is, the service may place a little earlier than before.
+        # The chain reports whole seconds, so the service may place its time within the new second a little too early.
         while self.service.clock.now_ms() < until:  # noqa: ASYNC110 - a clock sets no event
             await asyncio.sleep(0.02)
 
@@ -318,7 +318,7 @@ class ServiceWorld:
         return await self.call("POST", "/v1/payments", body, headers=headers, **options)
 
     async def unsent_payment(self, to: str) -> Attempt:
-        """A pending payment of one USDC from a new wallet, stored but not sent."""
+        """Make a pending payment of one USDC from a new wallet, stored but not sent."""
         wallet = await self.wallet()
         self.line.lose_requests = lambda name: name == "sendTransaction"
         tx_id = error_of(await self.pay(wallet, to, "1"), 503, "chain_unavailable")["tx_id"]
@@ -336,12 +336,12 @@ class ServiceWorld:
         return account.decode(self.service.codec).data
 
     async def org_update(self, signer: Pubkey, **changes: Any) -> Instruction:
-        """Return the instruction that changes the organisation as it is on the chain."""
+        """Return the instruction that changes the organisation from its current on-chain state."""
         sequence: int = (await self.fields(self.org))["authority_sequence"]
         return self.service.instructions(self.org).update_org(signer=signer, expected_sequence=sequence, **changes)
 
     async def land(self, instructions: Sequence[Instruction], *signers: Signer) -> SignatureStatus:
-        """Send a transaction past the service and wait for its outcome."""
+        """Send a transaction without the service, and wait for its outcome."""
         chain, signed = self.service.chain, await self.signed_outside(instructions, *signers)
         await chain.send(signed.raw)
         status = await chain.confirm(signed.signature, timeout=5)
@@ -349,7 +349,7 @@ class ServiceWorld:
         return status
 
     async def signed_outside(self, instructions: Sequence[Instruction], *signers: Signer) -> Signed:
-        """Sign with a fee payer of its own: a movement that the service pays for would count as a lost commit."""
+        """Sign with a separate fee payer. A transaction with the service as fee payer would count as a lost commit."""
         chain, payer = self.service.chain, self._outsider
         if await chain.account(payer.pubkey()) is None:
             await chain.confirm(await chain.airdrop(payer.pubkey(), 10**10), timeout=5)
@@ -358,19 +358,19 @@ class ServiceWorld:
         return sign(instructions, payer=payer, signers=needed, blockhash=blockhash.hash)
 
     async def accounts(self, *addresses: str | Pubkey) -> list[bytes | None]:
-        """The chain's accounts at these addresses as bytes: owner, lamports and data."""
+        """Return the on-chain accounts at these addresses as bytes: owner, lamports and data."""
         keys = [Pubkey.from_string(one) if isinstance(one, str) else one for one in addresses]
         found = await self.service.chain.accounts(keys)
         return [None if one is None else bytes(one.owner) + one.lamports.to_bytes(8) + one.data for one in found]
 
     async def signatures(self, address: str) -> list[str]:
-        """The signatures of all transactions that name an address."""
+        """Return the signatures of all transactions that name an address."""
         options = {"commitment": "confirmed"}
         found = await self.service.chain.call("getSignaturesForAddress", [address, options])
         return [one["signature"] for one in found]
 
     async def balance(self, owner: str) -> int:
-        """Micro-USDC that an address owns."""
+        """Return the micro-USDC that an address owns."""
         tokens = self.service.addresses.token_account(Pubkey.from_string(owner))
         return await self.service.chain.token_balance(tokens) or 0
 
@@ -385,7 +385,7 @@ class ServiceWorld:
         return found
 
     def vault_accounts(self, wallet: Json) -> list[Pubkey]:
-        """Every account that a payment of this wallet might change, except the payee's and the fee payer."""
+        """Return every account that a payment of this wallet might change, except the payee's and the fee payer."""
         found = self.wallet_record(wallet["wallet_id"])
         vault = Pubkey.from_string(found.vault)
         policy = Pubkey.from_string(found.policy.address)

@@ -1,4 +1,4 @@
-"""A node that is far away and slow: for `fault_proxy`, between two processes."""
+"""A distant and slow node, for the `fault_proxy` between two processes."""
 
 import asyncio
 import base64
@@ -10,17 +10,17 @@ from tests.support.faults import Faults, Reply, Through
 
 
 class SlowNode(Faults):
-    """Answers every request late, and takes what is sent to the chain later still; falsifies nothing."""
+    """Answers every request late, and delays transactions on their way to the chain even more. Falsifies nothing."""
 
     def __init__(self, *, answer: float, confirmation: float) -> None:
-        """An answer takes so many seconds; a transaction lands and is confirmed so many after it was sent."""
+        """Set the seconds before an answer, and from sending a transaction until it lands and is confirmed."""
         super().__init__(0)
         self._answer = answer
         self._confirmation = confirmation
         self._landing: set[asyncio.Task[None]] = set()
 
     async def answer(self, body: bytes, through: Through) -> Reply:
-        """Pass a request to the node and answer in time."""
+        """Pass a request to the node, and answer after the delay."""
         request = json.loads(body)
         if not isinstance(request, dict) or request["method"] != "sendTransaction":
             answer, _ = await asyncio.gather(through(body), asyncio.sleep(self._answer))

@@ -1,6 +1,6 @@
-"""A token of SoftHSM in a folder of its own, whose module a test can make hang or lock.
+"""A SoftHSM token in a separate folder. A test can make its module hang or lock.
 
-Keys are made in another process, because a process logs in to a token once.
+Keys are made in another process, because a process logs in to a token only once.
 """
 
 import json
@@ -14,7 +14,7 @@ from tests.support.needs import skip_or_fail
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
 PIN = "correct-horse-7391"
-#: Position of the functions in the list of PKCS#11.
+#: Positions of the functions in the list of PKCS#11.
 _SHIM = r"""
 #include <dlfcn.h>
 #include <unistd.h>
@@ -69,7 +69,7 @@ print(json.dumps(points))
 
 
 class SoftHsm:
-    """A token with keys. ``points`` are the public keys of the Ed25519 ones, by label."""
+    """A token with keys. ``points`` are the public keys of the Ed25519 keys, by label."""
 
     def __init__(self, folder: Path, keys: dict[str, str]) -> None:
         self.folder, self.label = folder, folder.name
@@ -102,11 +102,11 @@ class SoftHsm:
         self.pin_file.write_text(f"{pin}\n")
 
     def hang(self, on: bool) -> None:
-        """Make every signature wait, or let those that wait go on."""
+        """Make every signature wait, or let the waiting ones continue."""
         self._control("hang", on=on)
 
     def lock(self, on: bool) -> None:
-        """Refuse every login as after too many wrong PINs, or no longer. SoftHSM itself never does."""
+        """Refuse every login as after too many wrong PINs, or stop refusing. SoftHSM itself never locks."""
         self._control("locked", on=on)
 
     def take_out(self) -> None:
@@ -131,7 +131,7 @@ class SoftHsm:
 
 
 def require_softhsm() -> None:
-    """Skip the test where SoftHSM or a C compiler is missing; fail if CI=true."""
+    """Skip the test if SoftHSM or a C compiler is missing; fail if CI=true."""
     missing = [name for name in ("softhsm2-util", "cc") if shutil.which(name) is None]
     if not MODULE.exists():
         missing.append(str(MODULE))

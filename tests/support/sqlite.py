@@ -1,4 +1,4 @@
-"""What tests look at inside a database in a file."""
+"""Access to the internals of a database in a file, for tests."""
 
 from typing import Any
 

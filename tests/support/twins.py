@@ -1,8 +1,8 @@
-"""Runs instructions of the program twice: in the VM, and by a twin of what the VM runs, which must do the same.
+"""Runs instructions of the program twice: in the VM, and in a twin that must behave the same.
 
-Twins are the program compiled for this machine by an unchanged rustc (`programs/twin`), and a second file for the VM
-(`AGENT_VAULT_TWIN`). Compared are the error, every account, the calls of other programs with the events among them,
-what was logged, and the return data. Compute units are not.
+A twin is the program compiled for this machine by an unchanged rustc (`programs/twin`), or a second file for the VM
+(`AGENT_VAULT_TWIN`). The comparison covers the error, every account, the calls of other programs (including events),
+the logs and the return data. It leaves out compute units.
 """
 
 import struct
@@ -34,19 +34,19 @@ Called = tuple[Pubkey, bytes, tuple[Pubkey, ...]]
 NOTHING: Changed = (0, b"", SYSTEM_PROGRAM)
 _SYSVAR_OWNER = Pubkey.from_string("Sysvar1111111111111111111111111111111111111")
 _CALLED_BY_IT = 2
-"""Height of the stack in what an instruction of the transaction calls."""
+"""Stack height of a call made by an instruction of the transaction."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """An instruction of the program in a transaction: the last of the message."""
+    """An instruction of the program in a transaction: the last one of the message."""
 
     message: Message
     clock: Clock
     start: Mapping[Pubkey, Account | None]
     """The accounts before the transaction, without executables."""
     accounts: Mapping[Pubkey, Account | None]
-    """The same before the instruction."""
+    """The same accounts before the instruction."""
     executables: Mapping[Pubkey, Account]
 
     @property
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def metas(self) -> list[AccountMeta]:
-        """The instruction's accounts, with the rights that they have in the transaction."""
+        """The instruction's accounts, with their rights in the transaction."""
         keys, rights = self.message.account_keys, _rights(self.message)
         return [AccountMeta(keys[index], *rights[index]) for index in self.instruction.accounts]
 
@@ -77,26 +77,27 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What an instruction did."""
+    """The effects of an instruction."""
 
     error: str | None = None
     accounts: dict[Pubkey, Changed] = field(default_factory=dict)
-    """After it, of those that it may write; nothing after an error."""
+    """State of the writable accounts after the instruction. Empty after an error."""
     calls: list[Called] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     returned: bytes = b""
 
 
 class Twin(Protocol):
-    """Something else that runs the program."""
+    """Another implementation that runs the program."""
 
     def run(self, case: Case) -> Outcome: ...
 
 
 def _rights(message: Message) -> list[tuple[bool, bool]]:
-    """Return of each account of a message whether it signs and whether it may be written.
+    """Return two flags for each account of a message: it signs, and it is writable.
 
-    Programs that it calls may not. Clusters take this right from sysvars and builtins, too; this VM does not.
+    Programs that the message calls are not writable. Clusters also take this right from sysvars and builtins, but this
+    VM does not.
     """
     keys, header = message.account_keys, message.header
     signers, unsigned = header.num_required_signatures, header.num_readonly_unsigned_accounts
@@ -126,7 +127,7 @@ def instructions_data(message: Message) -> bytes:
 
 
 def raw_error(failure: FailedTransactionMetadata) -> str:
-    """Return an error of an instruction by the runtime's name, with the code of a custom one."""
+    """Return an instruction's error by the runtime's name, with the code if it is a custom error."""
     error = failure.err()
     if not isinstance(error, TransactionErrorInstructionError):
         return str(error)
@@ -136,7 +137,7 @@ def raw_error(failure: FailedTransactionMetadata) -> str:
 
 
 def own_lines(logs: Sequence[str]) -> list[str]:
-    """Return what the program itself logged in the last instruction of a transaction."""
+    """Return the lines that the program itself logged in the last instruction of a transaction."""
     frames: list[str] = []
     lines: list[str] = []
     for line in logs:
@@ -153,7 +154,7 @@ def own_lines(logs: Sequence[str]) -> list[str]:
 
 
 class Machine:
-    """The VM with one build of the program, in which nothing lasts."""
+    """The VM with one build of the program. Its state does not persist."""
 
     def __init__(self, program: Path) -> None:
         self._svm = LiteSVM().with_sigverify(False).with_transaction_history(0).with_blockhash_check(False)
@@ -176,7 +177,7 @@ class Machine:
         return self._svm.simulate_transaction(Transaction.new_unsigned(message))
 
     def run(self, case: Case) -> Outcome:
-        """Run a case in a transaction of nothing else."""
+        """Run a case in a transaction with nothing else."""
         keys = case.message.account_keys
         self.learn(case.executables)
         result = self.simulate(case.message, case.clock, case.start)
@@ -202,7 +203,7 @@ class Machine:
 
 
 def changed(account: Account) -> Changed:
-    """Return what is compared of an account: nothing where it has no lamports, and so is gone."""
+    """Return the compared parts of an account. Without lamports the account is gone, so this is `NOTHING`."""
     return (account.lamports, account.data, account.owner) if account.lamports else NOTHING
 
 
@@ -247,7 +248,7 @@ def cases(machine: Machine, vm: Vm, message: Message) -> Iterator[Case]:
 
 
 def differences(expected: Outcome, found: Outcome) -> dict[str, tuple[object, object]]:
-    """Return what differs, with its values: the accounts one by one, where both were successful."""
+    """Return the differing values by name: the error, calls, logs, return data, and each account."""
     pairs: dict[str, tuple[object, object]] = {
         name: (getattr(expected, name), getattr(found, name)) for name in ("error", "calls", "logs", "returned")
     }
@@ -258,12 +259,12 @@ def differences(expected: Outcome, found: Outcome) -> dict[str, tuple[object, ob
 
 @dataclass
 class Comparison:
-    """Runs every instruction of the program in a VM by a twin, too."""
+    """Runs every instruction of the program in a VM and in a twin."""
 
     machine: Machine
     twin: Twin
     compared: dict[tuple[bytes, str | None], int] = field(default_factory=dict)
-    """How many instructions of each discriminator and error."""
+    """Number of compared instructions, by discriminator and error."""
 
     def watch(self, vm: Vm, message: Message) -> None:
         """Compare each instruction of a transaction that is about to run."""

@@ -17,17 +17,17 @@ UNSUPPORTED = {
     "message": "Transaction version (1) is not supported by the requesting client. Please try the request again with "
     'the following configuration parameter: "maxSupportedTransactionVersion": 1',
 }
-"""The answer of a node to a client that does not ask for version 1."""
+"""A node's answer to a client that does not ask for version 1."""
 UNIT_LIMIT = 1_400_000
 _PREFIX = b"\x81"
 _LIMIT_IS_SET = 1 << 2
-"""The bit of the configuration mask for the limit of compute units."""
+"""Bit of the configuration mask for the limit of compute units."""
 
 
 def as_version_1(transaction: bytes) -> bytes:
     """Return a legacy or version-0 transaction in version 1, with its old, now invalid signatures.
 
-    Raises `ValueError` for one with addresses from lookup tables, which version 1 does not have.
+    Raises `ValueError` for a transaction with addresses from lookup tables, which version 1 does not have.
     """
     old = parse(transaction)
     if old.from_tables:
@@ -52,19 +52,19 @@ def as_version_1(transaction: bytes) -> bytes:
 
 
 class Version1:
-    """Takes and shows transactions in version 1, in front of a chain that does not know it.
+    """Accepts and shows transactions in version 1, in front of a chain that does not know it.
 
-    Each stands for one of the chain's with the same instructions, signed by the same keys.
+    Each of them represents a transaction of the chain with the same instructions, signed by the same keys.
     """
 
     def __init__(self, solders: Runtime) -> None:
-        """`solders` is a release that knows version 1."""
+        """Use a release of solders that supports version 1."""
         self._solders = solders
         self._shown: dict[str, str] = {}
-        """Signatures and bytes of the chain's transactions, as text, and those in version 1 instead."""
+        """Maps signatures and bytes of the chain's transactions, as text, to their counterparts in version 1."""
 
     def add(self, transaction: bytes, signers: Iterable[Keypair]) -> bytes:
-        """Return a transaction of the chain in version 1; from now on it is shown like that."""
+        """Return a transaction of the chain in version 1. From now on, it is shown in that version."""
         new = self._solders.version_1(transaction, signers)
         self._shown[str(parse(transaction).signatures[0])] = str(parse(new).signatures[0])
         self._shown[base64.b64encode(transaction).decode()] = base64.b64encode(new).decode()
@@ -77,7 +77,7 @@ class Version1:
         return text
 
     def hide(self, text: str) -> str:
-        """Return a request as the chain understands it."""
+        """Return a request in the form that the chain understands."""
         for old, new in self._shown.items():
             text = text.replace(new, old)
         return text
@@ -92,7 +92,7 @@ class Version1:
 
 
 def _told(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    """Name the version in an answer, or refuse it to a client that does not know the version."""
+    """Add the version to an answer, or refuse the transaction to a client that does not know the version."""
     if call["method"] not in {"getTransaction", "getBlock"} or not answer.get("result"):
         return answer
     result, options = answer["result"], dict(*call["params"][1:2])

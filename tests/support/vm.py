@@ -1,4 +1,4 @@
-"""Runs transactions in a Solana VM in this process that holds the built program."""
+"""Runs transactions in an in-process Solana VM that holds the built program."""
 
 import os
 import re
@@ -30,7 +30,7 @@ PROGRAM = Path(os.environ.get("AGENT_VAULT_SO") or Path(__file__).parents[2] / "
 CODEC = load()
 PROGRAM_ID = CODEC.program_id
 START = 1_800_000_000
-"""Unix time at which every VM starts: 2027-01-15T08:00:00Z, the first second of an hour."""
+"""Unix time of every new VM: 2027-01-15T08:00:00Z, the first second of an hour."""
 LAMPORTS = 10**9
 FEE_PER_SIGNATURE = 5_000
 
@@ -50,12 +50,12 @@ _FAILED = re.compile(r"Program (\w+) failed: ")
 _MAX_UNITS = compute_unit_limit(1_400_000)
 
 State = dict[Pubkey, tuple[int, bytes, Pubkey] | None]
-"""Lamports, data and owner of accounts; None for an account that does not exist."""
+"""Lamports, data and owner of accounts, or None for an account that does not exist."""
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a transaction did. `error` is None when it succeeded."""
+    """The outcome of a transaction. `error` is None if it succeeded."""
 
     error: str | None
     meta: TransactionMetadata
@@ -82,13 +82,13 @@ class Receipt:
 
     @property
     def event(self) -> Event:
-        """The one event of the transaction."""
+        """The only event of the transaction."""
         (event,) = self.events
         return event
 
     @property
     def violation(self) -> LoggedViolation | None:
-        """The violation that the program logged, if a rule refused."""
+        """The violation that the program logged, or None if no rule refused."""
         return policy_violation(self.logs, CODEC)
 
     @property
@@ -111,7 +111,7 @@ class Vm:
     def __init__(self, *, checks_signatures: bool = True) -> None:
         self.svm = LiteSVM()
         if not checks_signatures:
-            # All unsigned transactions have the same signature, so the history would take them for replays.
+            # All unsigned transactions have the same signature, so the history would reject them as replays.
             self.svm = self.svm.with_sigverify(False).with_transaction_history(0).with_blockhash_check(False)
         self.svm.add_program_from_file(PROGRAM_ID, PROGRAM)
         self._keys: dict[Pubkey, Keypair] = {}
@@ -131,7 +131,7 @@ class Vm:
         self.svm.set_clock(clock)
 
     def key(self, lamports: int = 0) -> Pubkey:
-        """Return the address of a new key, which signs wherever it is named as a signer."""
+        """Return the address of a new key. It signs every transaction that names it as a signer."""
         pair = Keypair()
         self._keys[pair.pubkey()] = pair
         if lamports:
@@ -181,7 +181,7 @@ class Vm:
         return self.svm.latest_blockhash()
 
     def renew_blockhash(self) -> None:
-        """Give the next transaction another blockhash than those before it."""
+        """Give the next transaction a different blockhash from the earlier ones."""
         self.svm.expire_blockhash()
 
     def transaction(self, *instructions: Instruction) -> Transaction:
@@ -191,7 +191,7 @@ class Vm:
         return Transaction(signers, message, message.recent_blockhash)
 
     def watch(self, message: Message) -> None:
-        """Show a transaction that is about to run to whoever watches."""
+        """Show a transaction that is about to run to the watcher, if any."""
         if Vm.watcher is not None:
             Vm.watcher(self, message)
 
@@ -238,7 +238,7 @@ class Vm:
 
 
 def signatures(message: Message) -> int:
-    """Return the number of signatures that a transaction pays for: its own, and those verified by the runtime."""
+    """Return the number of signatures that a transaction pays for: its own, and the ones verified by the runtime."""
     keys = message.account_keys
     verified = [one.data[0] for one in message.instructions if keys[one.program_id_index] == ED25519_PROGRAM]
     return message.header.num_required_signatures + sum(verified)

@@ -11,7 +11,7 @@ from tests.support.vm_tokens import DECIMALS, USDC
 from tests.support.vm_world import NONE, Payee, VmWorld
 
 ALLOWING = Rules(allow_allowances=True)
-"""No rule set but that allowances may be granted."""
+"""No rule set, except that allowances may be granted."""
 REFERENCE = b"reference of one"
 AMOUNT = 5 * USDC
 MINUTE, LONGEST = 60, 180
@@ -25,7 +25,7 @@ def granting(
 ) -> Instruction:
     """Return the vault's next grant by session authority and operator, with the accounts that its policy needs.
 
-    It ends in `expires_in` seconds, or at `expires_at`.
+    It ends after `expires_in` seconds, or at `expires_at`.
     """
     policy = world.fields(vault)["policy"]
     allowlist = world.fields(policy)["allowlist"]
@@ -70,7 +70,7 @@ def settling(world: VmWorld, allowance: OpenAllowance, **options: Any) -> Instru
 def delegates_transfer(
     world: VmWorld, allowance: OpenAllowance, delegate: Pubkey, destination: Pubkey, amount: int = AMOUNT
 ) -> Instruction:
-    """Return the plain transfer that a facilitator takes, signed by the delegate."""
+    """Return the plain transfer that a facilitator accepts, signed by the delegate."""
     return transfer(world, tokens_of(world, allowance), destination, delegate, amount)
 
 
@@ -92,7 +92,7 @@ def tokens_of(world: VmWorld, allowance: OpenAllowance) -> Pubkey:
 
 
 def is_gone(world: VmWorld, allowance: OpenAllowance) -> bool:
-    """Tell whether both of the allowance's accounts are gone."""
+    """Return True if both of the allowance's accounts are gone."""
     return not world.vm.exists(allowance.address) and not world.vm.exists(tokens_of(world, allowance))
 
 

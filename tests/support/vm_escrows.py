@@ -22,7 +22,7 @@ HOUR, DAY = 3_600, 86_400
 THIRTY_DAYS = 30 * DAY
 AMOUNT = 5 * USDC
 FUNDS = 1_000 * USDC
-"""Micro-USDC with which a vault of `VmWorld` starts."""
+"""Initial micro-USDC of a vault of `VmWorld`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Worker:
 
 
 def worker(world: VmWorld, policy: Pubkey | Rules = OPEN, funds: int = 0) -> Worker:
-    """Create a vault with a session authority of its own."""
+    """Create a vault with a separate session authority."""
     vault, key = world.wallet(policy, funds), world.vm.key()
     world.vm.succeed(world.build.update_wallet(operator=world.operator, vault=vault, session=(key, SESSION_ENDS)))
     return Worker(vault, world.tokens_of(vault), key)
@@ -79,7 +79,7 @@ def lock(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOUNT, 
 def completion(
     world: VmWorld, escrow: OpenEscrow, kind: int = OUTPUT_HASH, *, output: bytes = OUTPUT, signer: Pubkey | None = None
 ) -> Instruction:
-    """Return the completion by a proof. A bare hash is submitted by the requester, or by `signer` if given."""
+    """Return the completion by a proof. The requester, or `signer` if given, submits a bare hash."""
     if kind == OUTPUT_HASH:
         signer = signer or world.session
     return world.build.complete_escrow(escrow, payer=world.payer, kind=kind, output_hash=output, signer=signer)
@@ -128,7 +128,7 @@ def held(world: VmWorld, escrow: OpenEscrow) -> int:
 
 
 def is_gone(world: VmWorld, escrow: OpenEscrow) -> bool:
-    """Tell whether both of the escrow's accounts are gone."""
+    """Return True if both of the escrow's accounts are gone."""
     tokens = world.addresses.escrow_tokens(escrow.address)
     return not world.vm.exists(escrow.address) and not world.vm.exists(tokens)
 

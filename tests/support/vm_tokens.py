@@ -1,7 +1,7 @@
 """Builds mints and token accounts as bytes, so that a test can set them to any state.
 
-Layouts: `state.rs` of spl-token. Token-2022 appends the type of the account at byte 165, then its extensions, each with
-a type and a length of 16 bits and its value.
+Layouts: `state.rs` of spl-token. Token-2022 appends the type of the account at byte 165, then its extensions. An
+extension consists of a type and a length, each of 16 bits, and its value.
 """
 
 import struct
@@ -27,7 +27,7 @@ def mint_data(*, initialized: bool = True, freeze_authority: Pubkey | None = Non
 
 
 def extended_mint_data(*extensions: tuple[int, int]) -> bytes:
-    """Return a Token-2022 mint with extensions of these types and lengths, each of zeros."""
+    """Return a Token-2022 mint with extensions of these types and lengths, filled with zeros."""
     tail = b"".join(struct.pack("<HH", kind, length) + bytes(length) for kind, length in extensions)
     return mint_data().ljust(ACCOUNT_SIZE, b"\0") + _TYPE_MINT + tail
 

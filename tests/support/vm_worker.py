@@ -31,7 +31,7 @@ UNIT_LIMIT = base64.b64decode("AsBcFQA=")  # SetComputeUnitLimit(1,400,000)
 COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
 UNITS = 1_400_000
 COMPUTE_BUDGET_UNITS = 150
-"""Units that the compute budget program itself uses in a transaction."""
+"""Compute units that the compute budget program itself uses in a transaction."""
 
 
 def instruction(wire: dict[str, Any]) -> Instruction:
@@ -69,7 +69,7 @@ def simulate(vm: LiteSVM, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def version_1(command: dict[str, Any]) -> dict[str, Any]:
-    """Sign the instructions of a transaction in one of version 1."""
+    """Sign the instructions of a transaction in a new transaction of version 1."""
     from solders.message import MessageV1, TransactionConfig  # type: ignore[attr-defined] # noqa: PLC0415 - newer only
 
     old = VersionedTransaction.from_bytes(base64.b64decode(command["transaction"])).message
@@ -81,7 +81,7 @@ def version_1(command: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse(transaction: bytes) -> dict[str, Any] | None:
-    """Return the fields of a transaction, None if it is malformed or has surplus bytes."""
+    """Return the fields of a transaction, or None if it is malformed or has surplus bytes."""
     try:
         found = VersionedTransaction.from_bytes(transaction)
         found.sanitize()
@@ -101,7 +101,7 @@ def parse(transaction: bytes) -> dict[str, Any] | None:
 
 def main() -> None:
     """Answer commands until the input ends."""
-    vm = LiteSVM().with_sigverify(False).with_blockhash_check(False)  # what is simulated has no signatures
+    vm = LiteSVM().with_sigverify(False).with_blockhash_check(False)  # simulated transactions are unsigned
     print(json.dumps({"solders": solders.__version__}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

@@ -1,4 +1,4 @@
-"""An organisation in a VM, with helpers that build what most tests need."""
+"""An organisation in a VM, with helpers for the needs of most tests."""
 
 import secrets
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from tests.support.vm import CODEC, LAMPORTS, PROGRAM_ID, START, Receipt, Vm
 from tests.support.vm_tokens import USDC, mint_data, place_token_account, token_balance
 
 GENESIS_HASH = bytes(range(32))
-"""Of the cluster that the organisations of these tests are made for; a VM has none of its own."""
+"""Genesis hash of the cluster that the organisations of these tests are made for. A VM has no hash of its own."""
 NONE = Pubkey.default()
-"""Means no address in a field of an account or event."""
+"""Stands for no address in a field of an account or event."""
 SESSION_ENDS = START + 10**9
 OPEN = Rules()
 """No rule set."""
@@ -82,7 +82,7 @@ class VmWorld:
         place_token_account(self.vm, self.mint, owner, amount, program=self.token_program, at=tokens)
 
     def number(self) -> int:
-        """Return a number that was not returned before."""
+        """Return a number that has not been returned before."""
         self._numbers += 1
         return self._numbers
 
@@ -106,7 +106,7 @@ class VmWorld:
         return Payee(owner, tokens)
 
     def policy(self, rules: Rules = OPEN, entries: Sequence[bytes] | None = None) -> Pubkey:
-        """Create a policy, with an allowlist of `entries` in force if given."""
+        """Create a policy. If `entries` are given, they are put in force as its allowlist."""
         key = self.number().to_bytes(16, "big")
         self.vm.succeed(self.build.create_policy(payer=self.payer, authority=self.authority, key=key, rules=rules))
         policy = self.addresses.policy(self.org, key)
@@ -148,7 +148,7 @@ class VmWorld:
         return self.next_allowlist(policy)
 
     def policy_update(self, policy: Pubkey, rules: Rules, **accounts: Any) -> Instruction:
-        """Return the instruction that gives a policy these rules, expecting its version and new list as they are."""
+        """Return the instruction that gives a policy these rules, expecting its current version and new list."""
         expected = accounts.pop("expected_version", self.fields(policy)["version"])
         new = accounts.get("new_allowlist")
         if new is not None and "entries" not in accounts:
@@ -163,7 +163,7 @@ class VmWorld:
         return self.vm.succeed(self.policy_update(policy, rules, **accounts))
 
     def policy_closing(self, policy: Pubkey, **accounts: Any) -> Instruction:
-        """Return the instruction that closes a policy; the payer paid for it, its list and the next one."""
+        """Return the instruction that closes a policy. The payer paid for the policy, its list and the next list."""
         fields = self.fields(policy)
         allowlist = None if fields["allowlist"] == NONE else fields["allowlist"]
         given = {
@@ -185,7 +185,7 @@ class VmWorld:
         return self.addresses.budget(self.org, key)
 
     def budget_update(self, budget: Pubkey, **limits: int) -> Instruction:
-        """Return the instruction that gives a budget these limits, expecting its version as it is."""
+        """Return the instruction that gives a budget these limits, expecting its current version."""
         version = self.fields(budget)["version"]
         return self.build.update_budget(
             authority=self.authority, budget=budget, expected_version=version, limits=BudgetLimits(**limits)
@@ -201,7 +201,7 @@ class VmWorld:
         return None if budget == NONE else budget
 
     def joining(self, vault: Pubkey, budget: Pubkey | None) -> Instruction:
-        """Return the instruction that puts a vault into a budget or into none, by whoever may."""
+        """Return the instruction that puts a vault into a budget or none, signed by the role that may do so."""
         current = self.budget_of(vault)
         signer = self.operator if current is None else self.authority
         return self.build.set_wallet_budget(signer=signer, vault=vault, budget=current, new_budget=budget)
@@ -336,6 +336,6 @@ class VmWorld:
         )
 
     def org_update(self, *, signer: Pubkey | None = None, **changes: Any) -> Instruction:
-        """Return the instruction that changes the organisation as it is, by the authority unless `signer` is given."""
+        """Return the instruction that changes the organisation, by the authority unless `signer` is given."""
         expected = changes.pop("expected_sequence", self.fields(self.org)["authority_sequence"])
         return self.build.update_org(signer=signer or self.authority, expected_sequence=expected, **changes)

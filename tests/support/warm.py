@@ -1,4 +1,4 @@
-"""The command line without its start, which takes a second or two of processor time: calls are forks of one process."""
+"""The command line without its startup of one or two seconds of processor time. Calls fork from one process."""
 
 import gc
 import json
@@ -17,7 +17,7 @@ from app.commands import main
 from tests.support.processes import running
 
 _SERVER = "from tests.support.warm import serve; serve()"
-#: What is called: it hands its arguments, folder, environment and terminal on, and ends as the fork ends.
+#: The called program. It passes its arguments, folder, environment and terminal on, and ends with the fork's exit code.
 _CALL = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as line:
@@ -31,7 +31,7 @@ with socket.socket(socket.AF_UNIX) as line:
 
 @asynccontextmanager
 async def warmed(folder: Path) -> AsyncIterator[str]:
-    """Put the command line into a folder as `installed` does, for one call at a time; yields the folder for `PATH`."""
+    """Install the command line into a folder like `installed`, for one call at a time. Yields the folder for `PATH`."""
     name = f"agent-vault-{secrets.token_hex(16)}"
     command = folder / "bin/agent-vault"
     command.parent.mkdir()
@@ -42,10 +42,10 @@ async def warmed(folder: Path) -> AsyncIterator[str]:
 
 
 def serve() -> None:
-    """Import every command, and fork for each call; the only argument of the process is the socket's abstract name."""
+    """Import every command, and fork for each call. The process's only argument is the socket's abstract name."""
     for place in main._COMMANDS.values():
         import_module(f"app.commands.{place.partition(':')[0]}")
-    gc.freeze()  # or each fork copies all objects as it looks for those that it can free
+    gc.freeze()  # otherwise each fork copies all objects when it searches for garbage
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(f"\0{sys.argv[1]}")
         door.listen()
@@ -61,7 +61,7 @@ def serve() -> None:
 
 
 def _run(line: socket.socket) -> NoReturn:
-    """Be the process that the call stands for, without the long end of one that has imported everything."""
+    """Act as the called process, but skip the slow exit of a process that has imported everything."""
     given, terminal, _, _ = socket.recv_fds(line, 1 << 16, 3)
     while more := line.recv(1 << 16):
         given += more

@@ -1,4 +1,4 @@
-"""Receivers of webhooks with the behaviour that a test chooses, and a dispatcher with its own database and clock."""
+"""Webhook receivers with configurable behaviour, and a dispatcher with its own database and clock."""
 
 import asyncio
 import contextlib
@@ -105,7 +105,7 @@ class Slow:
 
 
 class Receiver:
-    """A real HTTP or, given `tls`, HTTPS server; `behave` answers each request, `received` has them all."""
+    """A real HTTP or, with `tls`, HTTPS server. `behave` answers each request, and `received` holds all of them."""
 
     def __init__(self, behave: Behaviour = ok, *, tls: ssl.SSLContext | None = None) -> None:
         self.behave = behave
@@ -131,7 +131,7 @@ class Receiver:
 
     @property
     def events(self) -> list[str]:
-        """Ids of the events in the order in which they arrived."""
+        """Ids of the events in the order of their arrival."""
         return [one.headers["webhook-id"] for one in self.received]
 
     async def wait_for(self, count: int) -> None:
@@ -168,9 +168,9 @@ class Receiver:
 
 
 class SilentNames:
-    """Replaces the system's resolver: lookups of names under `silent.example.com` fail, but only when it ends.
+    """Replaces the system's resolver. Lookups of names under `silent.example.com` fail, but only when `end` is called.
 
-    Names under `here.example.com` lead to this machine. `parked` counts the waiting threads.
+    Names under `here.example.com` resolve to this machine. `parked` counts the waiting threads.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ class SilentNames:
 
 
 class Post:
-    """A dispatcher whose clock stops at `now`, in Unix milliseconds, until a test moves it."""
+    """A dispatcher with a clock that stays at `now`, in Unix milliseconds, until a test moves it."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class Post:
         self.db.close()
 
     def register(self, url: str, *, org: str = "org", events: tuple[str, ...] = ("*",)) -> tuple[WebhookRecord, str]:
-        """A webhook and its secret."""
+        """Register a webhook and return it with its secret."""
         secret = new_secret()
         made = WebhookRecord(
             webhook_id=random_id("wh_"),
@@ -246,7 +246,7 @@ class Post:
     def happen(
         self, count: int = 1, *, org: str = "org", event: str = "wallet.funded", at: int | None = None
     ) -> list[str]:
-        """Append events that happened `at` this Unix millisecond or now; returns their ids in order."""
+        """Append events that happened at the Unix millisecond `at`, or now. Return their ids in order."""
         moment = self.now if at is None else at
         ids = [random_id("evt_") for _ in range(count)]
 
@@ -260,12 +260,12 @@ class Post:
         return ids
 
     def delivery(self, made: WebhookRecord) -> DeliveryRecord:
-        """A delivery to a webhook that is not in its queue."""
+        """Return a delivery to a webhook outside its queue."""
         event = FeedEvent(0, random_id("evt_"), made.org, "ping", self.now, None, "info", "", {}, None, None)
         return delivery_of(made, event, "{}", self.now)
 
     async def drain(self) -> None:
-        """Send everything that is due at this moment."""
+        """Send all deliveries that are due now."""
         made = -1
         while made < (made := self.db.read_now(lambda conn: conn.scalar(_COUNT)) or 0):
             await self.dispatcher.tick()
@@ -277,12 +277,12 @@ class Post:
         return found
 
     def statuses(self, made: WebhookRecord) -> dict[str, str]:
-        """The status of each of the webhook's deliveries by event, oldest first."""
+        """Return the status of each of the webhook's deliveries by event, oldest first."""
         found = self.db.read_now(lambda conn: deliveries(conn, made.webhook_id, limit=1_000_000)).data
         return {one.event_id: one.status for one in reversed(found)}
 
     def log(self, made: WebhookRecord, event_id: str) -> list[Any]:
-        """The attempts to deliver an event."""
+        """Return the attempts to deliver an event."""
 
         def read(conn: Any) -> list[Any]:
             [one] = [one for one in deliveries(conn, made.webhook_id, limit=1000).data if one.event_id == event_id]
