@@ -1,4 +1,4 @@
-"""Events about allowances, and what the indexer has read about their spending."""
+"""Events about allowances, including spending data read by the indexer."""
 
 from app.core.identifiers import allowance_id, wallet_id
 from app.core.money import format_usdc
@@ -11,7 +11,7 @@ from indexer import StoredEvent
 
 
 def granted(batch: Batch, row: StoredEvent) -> None:
-    """Add the allowance, and the payment as which the policy judged and charged it."""
+    """Add the allowance, and a payment row, because the policy judged and charged it as a payment."""
     data = row.data
     use_approval(batch, row)
     paid = confirm(batch, row, PAYMENT, spent(row, data["recipient"]))
@@ -33,7 +33,7 @@ def granted(batch: Batch, row: StoredEvent) -> None:
 
 
 def settled(batch: Batch, row: StoredEvent) -> None:
-    """Mark the allowance as settled, and add what came back."""
+    """Mark the allowance as settled, and add the returned amount."""
     data = row.data
     known = _known(batch, row)
     moment = _moment(batch, row, known)
@@ -62,7 +62,7 @@ def settled(batch: Batch, row: StoredEvent) -> None:
 
 
 def read(batch: Batch, row: StoredEvent) -> None:
-    """Note the delegate's transfers, and report it if they are not what was granted and spent."""
+    """Store the delegate's transfers, and report a discrepancy if they do not match the grant and the spending."""
     data = row.data
     known = _known(batch, row)
     if known is None:
@@ -80,7 +80,7 @@ def read(batch: Batch, row: StoredEvent) -> None:
 
 
 def _terms(row: StoredEvent) -> Values:
-    """Return the terms with which an allowance was granted."""
+    """Return the terms of an allowance at its grant."""
     data = row.data
     names = ("vault", "policy", "recipient", "destination", "delegate", "tokens", "payer", "reference", "amount")
     return {
@@ -96,7 +96,7 @@ def _terms(row: StoredEvent) -> Values:
 
 
 def _known(batch: Batch, row: StoredEvent) -> Values | None:
-    """Return the event's allowance, or `None` if its grant is still to come."""
+    """Return the event's allowance, or None if its grant has not been applied yet."""
     known = batch.allowances.get(row.data["allowance"])
     if known is None or known["status"] == PENDING:
         batch.note_orphan(row.data["allowance"])
@@ -105,7 +105,7 @@ def _known(batch: Batch, row: StoredEvent) -> Values | None:
 
 
 def _moment(batch: Batch, row: StoredEvent, known: Values | None) -> int:
-    """Return the time of an event, shown as later than the grant unless it is in the same transaction."""
+    """Return the time of an event, shown as later than the grant unless both are in one transaction."""
     moment = batch.moment(row)
     return moment if known is None else max(moment, known["created_at"] + (row.signature != known["signature"]))
 

@@ -1,4 +1,4 @@
-"""Applies rows to the read models, in the database transaction of whoever calls."""
+"""Applies rows to the read models, in the caller's database transaction."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -25,12 +25,12 @@ def cursors_of(connection: Connection) -> dict[str, int]:
 
 
 def moved(cursors: Mapping[str, int], last: int) -> dict[str, int]:
-    """Return the cursors once all rows up to the id `last` are applied."""
+    """Return the cursors after all rows up to the id `last` are applied."""
     return {org: max(position, last) for org, position in cursors.items()}
 
 
 def unapplied(rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> list[StoredEvent]:
-    """Return those of the rows that are above their organisation's cursor."""
+    """Return the rows above their organisation's cursor."""
     return [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
 
 
@@ -39,9 +39,10 @@ def apply(
 ) -> bool | None:
     """Apply rows and move the cursors to `last`, or back to the start for organisations to be applied again.
 
-    Returns whether no row has to be applied again. Does nothing and returns None if the cursors differ from these, by
-    which the rows were chosen: another process has applied more or started again. With the service's ``fee_payer``,
-    raises the guard for transactions of its own that have no attempt; rows that are applied again need no such look.
+    Return True if no row has to be applied again. Do nothing and return None if the cursors differ from the given ones,
+    which selected the rows. In that case another process has applied more or started over. With the service's
+    ``fee_payer``, raise the guard for the service's own transactions without an attempt. Rows that are applied again
+    need no such check.
     """
     if cursors_of(connection) != cursors:
         return None
@@ -63,7 +64,7 @@ def apply(
 
 
 def restore(connection: Connection, rows: Sequence[StoredEvent], vaults: Collection[str]) -> bool:
-    """Apply rows again, as far as they change these vaults; returns whether that must be done once more."""
+    """Apply rows again where they change these vaults. Return True if this must be done once more."""
     batch = Batch(connection, rows, only=vaults)
     for row in rows:
         if row.name in HANDLERS:

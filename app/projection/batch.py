@@ -1,6 +1,6 @@
 """The state that a batch of rows is applied to: read once before, changed in memory, written once after.
 
-This takes a tenth of the time that separate statements would, which is some milliseconds per payment.
+This takes a tenth of the time of separate statements, which would take some milliseconds per payment.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -44,12 +44,12 @@ ATTEMPT_TYPES: Mapping[str, Collection[str]] = {
     "EscrowCreated": (ESCROW_LOCK,),
     "AllowanceGranted": (GRANT,),
 }
-"""The types of attempts that an event confirms. `ROW_OF` has the type of the event's first or only row."""
+"""The types of attempts that each event confirms. `ROW_OF` has the type of the event's first or only row."""
 _VAULTS = ("vault", "receiver")
 """Fields of events that may hold a vault's address."""
 _ORPHAN = "orphan:"
 _NO_ADDRESS = "11111111111111111111111111111111"
-"""The program's way to write that there is no address: 32 zero bytes."""
+"""The program's representation of a missing address: 32 zero bytes."""
 
 _POLICY_ID = select(policies.c.policy_id).where(policies.c.address == bindparam("key"))
 _BUDGET_ID = select(budgets.c.budget_id).where(budgets.c.address == bindparam("key"))
@@ -86,7 +86,7 @@ class Model:
         }
 
     def get(self, address: str) -> Values | None:
-        """Return the columns of the row with this address, or `None` if it was not created yet."""
+        """Return the columns of the row with this address, or None if the row has not been created yet."""
         return self._rows.get(address)
 
     def change(self, address: str, values: Values) -> None:
@@ -103,15 +103,15 @@ class Model:
 
 
 class Batch:
-    """The wallets, reserves, escrows, allowances and attempts that a batch of rows is about, and what it adds."""
+    """The wallets, reserves, escrows, allowances and attempts that a batch of rows is about, and its additions."""
 
     def __init__(
         self, connection: Connection, rows: Sequence[StoredEvent], *, only: Collection[str] | None = None
     ) -> None:
-        """With `only`, rows change these vaults, and neither other vaults nor reserves."""
+        """With `only`, rows change these vaults, but neither other vaults nor reserves."""
         self.connection = connection
         self.wallets = Model(connection, wallets, "vault", vaults_of(rows), only)
-        """By the address of the vault."""
+        """Keyed by the address of the vault."""
         orgs = {row.org for row in rows if row.org is not None}
         self.reserves = Model(connection, reserves, "org", orgs, None if only is None else ())
         self.escrows = Model(
@@ -121,11 +121,11 @@ class Batch:
             connection, allowances, "address", {row.data["allowance"] for row in rows if "allowance" in row.data}
         )
         self.again: set[str] = set()
-        """Organisations whose rows must be applied again from the first one."""
-        # Not by signature: the service does not know that of a transaction which others send.
+        """Organisations with rows that must be applied again from the first one."""
+        # Not by signature, because the service does not know the signature of a transaction that others send.
         self._attempts = {one.message_hash: one for one in attempts_of(connection, {row.message_hash for row in rows})}
         self.fee_payer = ""
-        """The service's own, if transactions of its own without an attempt are to be noted."""
+        """The service's own fee payer, if its transactions without an attempt are to be reported."""
         self.forgotten: dict[str, int] = {}
         """Unix milliseconds of the newest forgotten transaction, by organisation."""
         self._policy_ids: dict[str, str | None] = {}
@@ -144,14 +144,15 @@ class Batch:
         return attempt if is_it else None
 
     def cause(self, row: StoredEvent) -> str | None:
-        """Return the type of the service's attempt that led to a row, or `None` if others did."""
+        """Return the type of the service's attempt that led to a row, or None if others sent the transaction."""
         attempt = self._attempts.get(row.message_hash)
         return None if attempt is None else str(attempt.type)
 
     def moment(self, row: StoredEvent) -> int:
-        """Return when a row happened, in Unix milliseconds.
+        """Return the time of a row in Unix milliseconds.
 
-        The chain's clock gives the second of the block; for its own attempts the service knows the time of the request.
+        The chain's clock gives the second of the block. For its own attempts, the service knows the time of the
+        request.
         """
         attempt = self._attempts.get(row.message_hash)
         return max(row.block_time * 1000, 0 if attempt is None else attempt.created_at)
@@ -180,7 +181,7 @@ class Batch:
         """Add an event of type `name` about a row to the feed, at the row's time unless `moment` is given."""
         timestamp = self.moment(row) if moment is None else moment
         values = feed_row(
-            # A deposit has no instruction; the position of its token account identifies it within the transaction.
+            # A deposit has no instruction. The position of its token account identifies it within the transaction.
             event_id=event_id(row.message_hash, max(row.instruction, 0), row.inner, name),
             org=str(row.org),
             type=name,
@@ -195,9 +196,10 @@ class Batch:
         self._feed[values["event_id"]] = values
 
     def report_forgotten(self, row: StoredEvent, shown: Mapping[str, Any]) -> None:
-        """Report a movement of money that the service signed and does not know, because its commit was lost.
+        """Report a movement of money that the service signed but does not know, because its commit was lost.
 
-        Only the last day counts, for which idempotency keys are kept. The keeper stores no attempt of a top-up.
+        Only the last day counts, because idempotency keys are kept that long. Top-ups are left out, because the keeper
+        stores no attempts for them.
         """
         moment, wallet_id, amount = row.block_time * 1000, shown.get("wallet_id"), format_usdc(row.data["amount"])
         if row.fee_payer != self.fee_payer or self.cause(row) is not None or moment <= now_ms() - LIFETIME:
@@ -224,16 +226,16 @@ class Batch:
         return found
 
     def put(self, table: Table, values: Values, *, keys: Sequence[str], replace: bool = True) -> None:
-        """Write a row of a rarely changed table at once."""
+        """Write a row of a rarely changed table immediately."""
         upsert(self.connection, table, values, keys=keys, replace=replace)
         self._policy_ids.clear()
 
     def note_orphan(self, address: str) -> None:
-        """Remember an event that came before the one that created `address`."""
+        """Record an event that came before the event that created `address`."""
         self.put(projection, {"name": _ORPHAN + address, "position": 0}, keys=["name"])
 
     def adopt_orphans(self, row: StoredEvent, address: str) -> None:
-        """Have the organisation's rows applied again if events came before `row`, which created `address`."""
+        """Schedule the organisation's rows to be applied again if events came before `row`, which created `address`."""
         orphan = delete(projection).where(projection.c.name == _ORPHAN + address)
         if self.connection.execute(orphan).rowcount > 0:
             self.again.add(str(row.org))
@@ -248,7 +250,7 @@ class Batch:
 
 
 def vaults_of(rows: Sequence[StoredEvent]) -> set[str]:
-    """Return the addresses of the vaults that rows may change, among them receivers that are no vaults."""
+    """Return the addresses of the vaults that rows may change, including receivers that are not vaults."""
     return {vault for row in rows for vault in vaults_in(row.data)}
 
 
@@ -263,7 +265,7 @@ def transaction_of(row: StoredEvent, row_type: str) -> str:
 
 
 def address_or_none(text: str) -> str | None:
-    """Return the address, or `None` if the program wrote that there is none."""
+    """Return the address, or None if the program wrote that there is none."""
     return None if text == _NO_ADDRESS else text
 
 

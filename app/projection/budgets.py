@@ -1,4 +1,4 @@
-"""Events about budgets. Each carries a number of the organisation's sequence, by which the newest state wins."""
+"""Events about budgets. Each carries a sequence number of its organisation, so that the newest state wins."""
 
 from dataclasses import asdict
 
@@ -14,7 +14,7 @@ from indexer import StoredEvent
 
 
 def created(batch: Batch, row: StoredEvent) -> None:
-    """Add the budget and report it. One that was closed may be created anew under its key."""
+    """Add the budget and report it. A closed budget may be created again under its key."""
     data, connection = row.data, batch.connection
     key, limits = bytes.fromhex(data["key"]), BudgetLimits.from_event(data["limits"])
     version = connection.scalar(select(budgets.c.version).where(budgets.c.address == data["budget"]))
@@ -53,7 +53,7 @@ def closed(batch: Batch, row: StoredEvent) -> None:
 
 
 def _change(batch: Batch, row: StoredEvent, values: Values) -> str | None:
-    """Set columns of the event's budget unless a later event has; return its id, or None if it is still to come."""
+    """Set columns of the event's budget unless a later event set them. Return its id, or None before its creation."""
     address, sequence = row.data["budget"], row.data["sequence"]
     identifier = batch.budget_id(address)
     if identifier is None:

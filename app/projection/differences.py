@@ -36,7 +36,7 @@ def shown_limits(limits: BudgetLimits) -> Shown:
 
 
 def difference(before: Shown, after: Shown) -> dict[str, dict[str, Any]]:
-    """Return what changed, as `{field: {"from": ..., "to": ...}}`."""
+    """Return the changed fields, as `{field: {"from": ..., "to": ...}}`."""
     return {name: {"from": before[name], "to": value} for name, value in after.items() if before[name] != value}
 
 

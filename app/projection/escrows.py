@@ -14,7 +14,7 @@ from indexer import StoredEvent
 
 _COMPLETED = 1
 _REFUND_REASONS = {2: "timeout", 4: "dispute", 5: "dispute", 6: "dispute_undecided"}
-"""Why money was refunded, by the code of the outcome."""
+"""Reasons of refunds, by the code of the outcome."""
 _NO_HASH = "00" * 32
 _OF_A_DISPUTE = ("disputed_at", "disputed_by", "reason_hash", "evidence_hash", "dispute_signature")
 
@@ -33,7 +33,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
     values = _terms(row) | {"tx_id": locked["tx_id"], "created_at": locked["timestamp"]}
     before = batch.escrows.get(data["escrow"])
     if before is not None and before["status"] != PENDING:
-        # A withdrawn dispute may have moved it.
+        # A withdrawn dispute may have changed the deadline.
         del values["deadline"]
     else:
         values |= {**dict.fromkeys(FROM_LATER_EVENTS), "status": LOCKED, "due_at": data["deadline"]}
@@ -78,7 +78,7 @@ def disputed(batch: Batch, row: StoredEvent) -> None:
 
 
 def _dispute(row: StoredEvent, escrow: Values) -> Values:
-    """Return what a dispute makes of an escrow."""
+    """Return the columns that a dispute changes in an escrow."""
     data = row.data
     values = {
         "disputed_at": data["timestamp"],
@@ -110,7 +110,7 @@ def dispute_withdrawn(batch: Batch, row: StoredEvent) -> None:
 
 
 def settled(batch: Batch, row: StoredEvent) -> None:
-    """Add each side's share, mark the escrow as settled and report it."""
+    """Add each party's share, mark the escrow as settled and report it."""
     data = row.data
     escrow = _known(batch, row)
     paid = {
@@ -139,21 +139,21 @@ def settled(batch: Batch, row: StoredEvent) -> None:
 
 
 def collected(batch: Batch, row: StoredEvent) -> None:
-    """Add the shares that a split had left in the escrow, and report them."""
+    """Add the shares that a split left in the escrow, and report them."""
     data = row.data
     escrow = _known(batch, row)
     paid = {"released": data["released"], "refunded": data["refunded"]}
     _pay(batch, row, escrow, **paid)
     if escrow is not None:
         remains = bool(data["remains"])
-        # Of two shares one was paid: what remains is the other.
+        # One of two shares was paid, so the other remains.
         receiver, vault = remains and not data["released"], remains and not data["refunded"]
         batch.escrows.change(data["escrow"], _owed(row, escrow, receiver=receiver, vault=vault))
         _report_payment(batch, row, reason="dispute", **paid)
 
 
 def _owed(row: StoredEvent, escrow: Values, *, receiver: bool, vault: bool) -> Values:
-    """Return what is left to collect, unless a later event has said it."""
+    """Return the columns of the shares still owed, unless a later event has set them."""
     if row.data["sequence"] < (escrow["settlement_sequence"] or 0):
         return {}
     due_at = row.data["timestamp"] if receiver or vault else None
@@ -162,7 +162,7 @@ def _owed(row: StoredEvent, escrow: Values, *, receiver: bool, vault: bool) -> V
 
 
 def _pay(batch: Batch, row: StoredEvent, escrow: Values | None, *, released: int, refunded: int) -> None:
-    """Add the rows and balances of the shares that were paid."""
+    """Add the rows and balances of the paid shares."""
     data = row.data
     moment = batch.moment(row) if escrow is None else _moment(batch, row, escrow)
     if released and data["receiver_is_vault"]:
@@ -182,7 +182,7 @@ def _pay(batch: Batch, row: StoredEvent, escrow: Values | None, *, released: int
 
 
 def _terms(row: StoredEvent) -> Values:
-    """Return the terms with which an escrow was created."""
+    """Return the terms of an escrow at its creation."""
     data = row.data
     names = ("vault", "receiver", "payer", "policy", "amount", "task_hash", "proof_kinds", "counter", "deadline")
     return {
@@ -198,7 +198,7 @@ def _terms(row: StoredEvent) -> Values:
 
 
 def _known(batch: Batch, row: StoredEvent) -> Values | None:
-    """Return the event's escrow, or `None` if its creation is still to come."""
+    """Return the event's escrow, or None if its creation has not been applied yet."""
     escrow = batch.escrows.get(row.data["escrow"])
     if escrow is None or escrow["status"] == PENDING:
         batch.note_orphan(row.data["escrow"])
@@ -213,7 +213,7 @@ def _status(data: dict[str, Any]) -> str:
 
 
 def _moment(batch: Batch, row: StoredEvent, escrow: Values) -> int:
-    """Return the time of an event, shown as later than the creation unless it is in the same transaction."""
+    """Return the time of an event, shown as later than the creation unless both are in one transaction."""
     after = escrow["created_at"] + (row.signature != escrow["signature"])
     return max(batch.moment(row), int(after))
 

@@ -1,4 +1,4 @@
-"""The function that applies each kind of row."""
+"""Maps each kind of row to the function that applies it."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from app.projection.batch import Batch
 from indexer import StoredEvent
 
 Handler = Callable[[Batch, StoredEvent], None]
-"""Applies a row. Rows may come in any order and more than once."""
+"""Function that applies a row. Rows may come in any order and more than once."""
 
 
 def deposited(batch: Batch, row: StoredEvent) -> None:
-    """Apply a deposit into the reserve, or into a vault, which only changes its balance."""
+    """Apply a deposit into the reserve or into a vault. The latter only changes the vault's balance."""
     apply = organisations.deposited if row.data["vault"] is None else transfers.observed
     apply(batch, row)
 
@@ -50,4 +50,4 @@ HANDLERS: dict[str, Handler] = {
     "Deposit": deposited,
     "BalanceObserved": transfers.observed,
 }
-"""By the name of the row; other rows, such as `AllowlistWritten`, change no read model."""
+"""Handlers by the name of the row. Other rows, such as `AllowlistWritten`, change no read model."""

@@ -59,7 +59,7 @@ def deposited(batch: Batch, row: StoredEvent) -> None:
 
 
 def recipient_registered(batch: Batch, row: StoredEvent) -> None:
-    """Set what the organisation registered about a recipient."""
+    """Set the domain and category that the organisation registered for a recipient."""
     data = row.data
     key = (recipients.c.org == row.org, recipients.c.address == data["address"])
     last = batch.connection.scalar(select(recipients.c.sequence).where(*key))
@@ -77,7 +77,7 @@ def recipient_registered(batch: Batch, row: StoredEvent) -> None:
 
 
 def set_reserve(batch: Batch, row: StoredEvent, balance: int) -> None:
-    """Set the reserve's balance as of the row's slot; within a slot, the row stored last wins."""
+    """Set the reserve's balance as of the row's slot. Within a slot, the row stored last wins."""
     reserve = batch.reserves.get(str(row.org))
     if reserve is None:
         batch.note_orphan(str(row.org))

@@ -38,7 +38,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
 
 
 def updated(batch: Batch, row: StoredEvent) -> None:
-    """Set the rules; record the difference in the audit log and, for a change, in the feed."""
+    """Set the rules. Record the difference in the policy's history and, for a change, in the feed."""
     data, connection = row.data, batch.connection
     identifier = batch.policy_id(data["policy"])
     if identifier is None:

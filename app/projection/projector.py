@@ -1,4 +1,4 @@
-"""Applies the rows that the indexer stored to the read models and the feed."""
+"""Applies the rows stored by the indexer to the read models and the feed."""
 
 import asyncio
 import sys
@@ -27,16 +27,16 @@ Changes = Callable[[int, int], Awaitable[Sequence[StoredEvent]]]
 """`changes(after, limit)` returns at most `limit` rows with an id above `after`, in order."""
 
 Watcher = Callable[[set[str]], Awaitable[None]]
-"""Receives the addresses of the changed vaults once all stored rows are applied; must not raise."""
+"""Function called with the addresses of changed vaults once all stored rows are applied. It must not raise."""
 
 _BATCH = 200
 _KEPT = 10_000
-"""The most rows about the vaults of a rolled back transaction that are kept in memory to make them anew."""
+"""Limit of the rows kept in memory to recompute the vaults of rolled back transactions."""
 _REMEMBERED = 20_000
-"""How many applied signatures are remembered."""
+"""Number of applied transactions that are remembered."""
 _RETRY_PAUSE = 0.5
 _ANY = sys.maxsize
-"""As the id of the newest row: it is not known."""
+"""Stands for an unknown id of the newest row."""
 T = TypeVar("T")
 
 
@@ -44,14 +44,14 @@ class ColocatedEvents(Protocol):
     """The indexer's rows in the database of the read models, read within a transaction."""
 
     def changes_in(self, connection: Connection, after: int, limit: int) -> Sequence[StoredEvent]:
-        """Return what `Changes` does."""
+        """Return rows as `Changes` does, within a transaction."""
 
     def last_rows(self, connection: Connection, message_hashes: Sequence[str]) -> Sequence[LastRow]:
-        """Return the last row of each organisation in the stored transactions with one of these messages."""
+        """Return each organisation's last row in the stored transactions with one of these messages."""
 
 
 class _Applied(NamedTuple):
-    """A transaction whose events are in the read models."""
+    """A transaction with its events in the read models."""
 
     signature: str
     slot: int
@@ -60,10 +60,10 @@ class _Applied(NamedTuple):
 class Projector(Background):
     """Applies rows in the order in which they were stored, each batch and its cursor in one database transaction.
 
-    Each organisation of this service has its own cursor, so that a new one also gets its past; rows of others are
-    skipped. A row may be applied twice, or after a later one of the same vault.
+    Each organisation of this service has its own cursor, so that a new organisation also gets its past rows. Rows of
+    other organisations are skipped. A row may be applied twice, or after a later row of the same vault.
 
-    Other processes may apply rows to the same database; waiters and watchers in this one are notified of those too.
+    Other processes may apply rows to the same database. Waiters and watchers in this process are also notified of them.
     """
 
     name = "projector"
@@ -71,7 +71,7 @@ class Projector(Background):
     def __init__(
         self, db: Database, changes: Changes, beside: ColocatedEvents | None = None, *, payer: str = ""
     ) -> None:
-        """Take rows from `changes`; `look` and `store` need those `beside`. `payer` is the service's fee payer."""
+        """Take rows from `changes`. `look` and `store` need the `beside` rows. `payer` is the service's fee payer."""
         self._db = db
         self._changes = changes
         self._beside = beside
@@ -80,25 +80,25 @@ class Projector(Background):
         self._newest = 0
         self._applying = asyncio.Lock()
         self._notified: int | None = None
-        # Where this process has moved the cursors; another one may have moved them since.
+        # The cursors as last moved by this process; another process may have moved them since.
         self._moved: dict[str, int] | None = None
         self._changed: set[str] = set()
-        # By the message hash.
+        # Keyed by message hash.
         self._applied: Recent[_Applied] = Recent(_REMEMBERED)
         self._waiting: Waiters[int] = Waiters()
         self._watchers: list[Watcher] = []
-        #: Whether what the chain confirms is soon applied here, or by a process that says so, without being asked for.
+        #: True if confirmed transactions are soon applied here, or by a process that announces it, without a request.
         self.prompt: Callable[[], bool] = lambda: False
-        #: Called when somebody begins to wait for rows that this process does not apply by itself.
+        #: Called when a request begins to wait for rows that this process does not apply itself.
         self.wanted: Callable[[str], None] = lambda _message: None
 
     @property
     def applies(self) -> bool:
-        """Whether this process applies rows by itself."""
+        """True if this process applies rows by itself."""
         return self._task is not None
 
     def subscribe(self, watcher: Watcher) -> None:
-        """Call `watcher` after every change, before the next one is applied; a rebuild is no change."""
+        """Call `watcher` after every change, before the next one is applied. A rebuild is not a change."""
         self._watchers.append(watcher)
 
     def unsubscribe(self, watcher: Watcher) -> None:
@@ -107,13 +107,13 @@ class Projector(Background):
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Apply all stored rows, and no further ones until the context ends."""
+        """Apply all stored rows, then no further ones until the context ends."""
         async with self._applying:
             await self._catch_up()
             yield
 
     def notify(self, newest: int = _ANY) -> None:
-        """Announce that rows were stored, up to the id `newest`; call this from the event loop."""
+        """Announce that rows were stored, up to the id `newest`. Call this from the event loop."""
         self._newest = max(self._newest, newest)
         self._stored.set()
 
@@ -123,22 +123,22 @@ class Projector(Background):
         await super().start()
 
     async def wait(self, message_hash: str, timeout: float) -> int | None:  # noqa: ASYNC109 - None is a result
-        """Wait until a transaction's events are in the read models, and return its slot; None if not in time."""
+        """Wait until a transaction's events are in the read models. Return its slot, or None after the timeout."""
         if not self.applies:
-            # Another node may have applied them already. What this one did may have been rolled back by another.
+            # Another node may have applied them already, or may have rolled back rows applied by this node.
             asyncio.get_running_loop().call_soon(self.wanted, message_hash)
         elif (applied := self._applied.get(message_hash)) is not None:
             return applied.slot
         return await self._waiting.wait(message_hash, timeout)
 
     def applied_remotely(self, message_hash: str, slot: int) -> bool:
-        """Notify those who wait for a transaction that another process applied; returns whether there are any."""
+        """Notify the waiters of a transaction that another process applied. Return True if there were any."""
         waited = message_hash in self._waiting
         self._waiting.notify(message_hash, slot)
         return waited
 
     async def look(self) -> set[str]:
-        """Notify waiters of what other processes have applied; returns the message hashes that are still waited for."""
+        """Notify waiters of rows that other processes have applied. Return the message hashes still awaited."""
         names = list(self._waiting)
         if names and self._beside is not None:
             rows, cursors = await self._db.look_up(partial(_applied_of, names=names, beside=self._beside))
@@ -150,10 +150,10 @@ class Projector(Background):
         return set(self._waiting)
 
     async def store(self, work: Callable[[Connection], T]) -> T:
-        """Run work that stores rows beside the read models, and apply them in the same transaction.
+        """Run work that stores rows next to the read models, and apply the rows in the same transaction.
 
-        That saves another one, and whoever waits for them. They are applied later if this process does not apply rows,
-        does so at this moment, or has to look first what came before them.
+        This saves a second transaction, and waiting requests get their rows sooner. The rows are applied later if this
+        process does not apply rows, is just applying others, or first has to read the rows before them.
         """
         beside, cursors, notified = self._beside, self._moved, self._notified
         if beside is None or cursors is None or notified is None or not self.applies or self._applying.locked():
@@ -167,7 +167,7 @@ class Projector(Background):
             return result, rows, self._apply(connection, rows, cursors) if rows else True
 
         async with self._applying:
-            # If this fails, the next work comes alone, and the rows in a transaction of their own.
+            # If this fails, the next work runs alone, and its rows are applied in a transaction of their own.
             self._moved = None
             result, rows, whole = await self._db.write(store_and_apply, repeatable=True)
             if whole:
@@ -179,14 +179,14 @@ class Projector(Background):
             return result
 
     async def catch_up(self) -> int:
-        """Apply all stored rows; returns the number of rows read."""
+        """Apply all stored rows. Return the number of rows read."""
         async with self._applying:
             return await self._catch_up()
 
     async def rebuild(self) -> None:
         """Rebuild the read models from the chain's rows and the service's own attempts.
 
-        Readers see the state before until it is complete. The feed keeps its entries and gains missing ones.
+        Readers see the previous state until the rebuild is complete. The feed keeps its entries and gains missing ones.
         """
         async with self._applying:
             async with self._db.transaction() as step:
@@ -204,7 +204,7 @@ class Projector(Background):
                     if self._moved is None or min(self._moved.values()) < newest:
                         await self._catch_up()
                     else:
-                        await self._tell_watchers()  # of what `store` has applied
+                        await self._tell_watchers()  # of the rows applied by `store`
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -224,7 +224,7 @@ class Projector(Background):
                 self._notified = first
             rows = await self._changes(min(first, self._notified), _BATCH)
             if remembered and (not rows or any(row.name == ROLLED_BACK for row in rows)):
-                # `apply`, which compares the cursors with these, would not be asked.
+                # Reads the cursors again, because `apply`, which would notice outdated ones, will not run.
                 continue
             read += len(rows)
             self._forget({row.signature for row in rows if row.name == ROLLED_BACK})
@@ -248,10 +248,10 @@ class Projector(Background):
                 await watcher(changed)
 
     async def _roll_back(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool:
-        """Undo transactions that rows report as rolled back; returns whether there was anything to undo.
+        """Undo transactions that rows report as rolled back. Return True if there was anything to undo.
 
-        That is one database transaction, so readers never see a part of it, and a crash leaves the state before. If the
-        transactions changed only some vaults, only these are made anew, otherwise their organisations.
+        This is one database transaction, so readers never see a part of it, and a crash leaves the previous state. If
+        the transactions changed only some vaults, only these are recomputed, otherwise their organisations.
         """
         reports = [row for row in rows if row.name == ROLLED_BACK]
         last = await self._db.read(last_rollback) if reports else 0
@@ -259,7 +259,7 @@ class Projector(Background):
         if not reports:
             return False
         vaults = changed_vaults(reports)
-        # Read before the writer is held, which payments wait for.
+        # Read before the writer is held, because payments wait for the writer.
         kept = None if vaults is None else await self._rows_of(vaults, cursors)
         async with self._db.transaction() as step:
             if vaults is None or kept is None or await step(cursors_of) != cursors:
@@ -267,14 +267,14 @@ class Projector(Background):
                 return True
             await step(partial(forget, reports=reports, vaults=vaults))
             parts = [kept[start : start + _BATCH] for start in range(0, len(kept), _BATCH)]
-            # A second time if events were stored before the one that created what they are about.
+            # A second time if events were stored before the event that created their object.
             for _ in range(2):
                 if not any([await step(partial(restore, rows=part, vaults=vaults)) for part in parts]):
                     break
         return True
 
     async def _rows_of(self, vaults: Collection[str], cursors: Mapping[str, int]) -> list[StoredEvent] | None:
-        """Return the applied rows about vaults; None if they are too many to keep in memory."""
+        """Return the applied rows about vaults, or None if there are too many to keep in memory."""
         found: list[StoredEvent] = []
         if not vaults:
             return found
@@ -289,7 +289,7 @@ class Projector(Background):
         return found
 
     async def _apply_again(self, step: Step) -> None:
-        """Apply all rows within a transaction; waiters and watchers are notified after it."""
+        """Apply all rows within a transaction. Waiters and watchers are notified afterwards."""
         while cursors := await step(cursors_of):
             first = min(cursors.values())
             rows = await self._changes(first, _BATCH)
@@ -302,8 +302,8 @@ class Projector(Background):
                 return
 
     async def _take_in(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
-        """Apply rows and notify waiters; returns what `apply` does."""
-        # Otherwise another process has applied them all.
+        """Apply rows and notify waiters. Return the result of `apply`."""
+        # If this is not so, another process has applied them all.
         whole: bool | None = True
         if unapplied(rows, cursors) or rows[-1].id > min(cursors.values()):
             whole = await self._db.write(partial(self._apply, rows=rows, cursors=cursors), repeatable=True)
@@ -314,7 +314,7 @@ class Projector(Background):
         return whole
 
     def _apply(self, connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
-        """Do as `apply` with those rows that are not applied yet, and name them to the other nodes."""
+        """Call `apply` with the rows that are not applied yet, and announce these to the other nodes."""
         mine = unapplied(rows, cursors)
         whole = apply(connection, mine, cursors, rows[-1].id, fee_payer=self._payer)
         if whole is not None:
@@ -322,7 +322,7 @@ class Projector(Background):
         return whole
 
     def _applied_here(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> None:
-        """Notify waiters of rows that were applied, and note what changed for the watchers."""
+        """Notify waiters of rows that were applied, and collect the changed vaults for the watchers."""
         assert self._notified is not None
         self._notify_waiters(rows)
         before, self._notified = self._notified, max(self._notified, rows[-1].id)
@@ -346,5 +346,5 @@ class Projector(Background):
 def _applied_of(
     connection: Connection, names: Sequence[str], beside: ColocatedEvents
 ) -> tuple[Sequence[LastRow], dict[str, int]]:
-    # Rows first: the cursor that is read after a row has passed it.
+    # Rows first, so that the cursors are not older than the rows.
     return beside.last_rows(connection, names), cursors_of(connection)

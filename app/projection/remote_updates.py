@@ -1,4 +1,4 @@
-"""Notifies those who wait for rows here of what another node has applied."""
+"""Notifies waiting requests of this node about rows applied by another node."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,26 +10,26 @@ from app.core.recent import Recent
 from app.projection.projector import Projector
 
 _INTERVAL = 0.15
-"""Seconds between two looks while somebody waits."""
+"""Seconds between two checks while a request waits."""
 _REMEMBERED = 10_000
-"""Transactions that nodes have named for which nobody may wait yet."""
+"""Number of announced transactions that are remembered although no request waits for them yet."""
 _ALONE_AFTER = 1.0
-"""Seconds after which the waiting node brings the events into the read models itself: perhaps no other does."""
+"""Seconds after which the waiting node itself updates the read models, because perhaps no other node does."""
 _SILENCE = 0.3
-"""The same if no node has said meanwhile that it applied rows, as after the death of the one that does."""
+"""The same if no node has announced applied rows since, for example after the death of the applying node."""
 
 
 class RemoteUpdates(Periodic):
-    """Notifies requests of this process of the rows that another node says it applied, and looks for them regularly.
+    """Notifies this process's requests about rows that another node announces as applied, and checks regularly.
 
-    What a node says may be lost, or the node that applies rows may be dead.
+    An announcement may be lost, or the node that applies rows may be dead.
     """
 
     name = "arrivals"
     outages: ClassVar[tuple[type[Exception], ...]] = (ChainUnavailable, RpcError)
 
     def __init__(self, projector: Projector, catch_up: Callable[[], Awaitable[object]]) -> None:
-        """`catch_up` brings everything on the chain into the read models."""
+        """`catch_up` applies everything on the chain to the read models."""
         super().__init__(_INTERVAL)
         self._projector = projector
         self._catch_up = catch_up
@@ -37,13 +37,13 @@ class RemoteUpdates(Periodic):
         self._heard = 0.0
         self._named: Recent[None] = Recent(_REMEMBERED)
         self.hears: Callable[[], bool] = lambda: False
-        """Whether this process hears what other nodes say."""
+        """Returns True if this process receives the announcements of other nodes."""
         projector.wanted = self._look_at_once
 
     def hear(self, applied: Sequence[str] = ()) -> None:
-        """Notify those who wait for transactions that a node says it applied, each given as HASH:SLOT.
+        """Notify the waiters of transactions that a node announces as applied, each given as HASH:SLOT.
 
-        Without any, look for what is waited for. Call it from the event loop.
+        Without any transaction, check for all awaited rows. Call this from the event loop.
         """
         if self._projector.applies:
             return
@@ -56,17 +56,17 @@ class RemoteUpdates(Periodic):
             self.wake()
 
     def _look_at_once(self, message: str) -> None:
-        """Look for what somebody has begun to wait for, unless a node will name it.
+        """Check for the rows that a request begins to wait for, unless a node will announce them.
 
-        What was named before is looked for: it may have been rolled back since.
+        Rows announced earlier are checked, too, because they may have been rolled back since.
         """
         if message in self._named or not self.hears():
             self.wake()
 
     async def tick(self) -> None:
-        """Look once for what is waited for."""
+        """Check once for the awaited rows."""
         if self._projector.applies:
-            return  # It notifies by itself.
+            return  # The projector notifies by itself.
         waiting = await self._projector.look()
         now = time.monotonic()
         self._since = {name: self._since.get(name, now) for name in waiting}

@@ -1,4 +1,4 @@
-"""Takes back from the read models what a transaction did that the chain rolled back."""
+"""Removes the effects of transactions that the chain rolled back from the read models."""
 
 from collections.abc import Collection, Sequence
 
@@ -29,10 +29,10 @@ from app.store.state_tables import attempts
 from indexer import StoredEvent
 
 ROLLED_BACK = "TransactionReverted"
-"""Name of the rows that report a rolled back transaction; `events` in their data are those that it had."""
+"""Name of the rows that report a rolled back transaction. `events` in their data are the transaction's events."""
 CURSOR = "org:"
 _ROLLBACKS = "reverts"
-"""Name of the position of the last row that reported a rolled back transaction and was applied."""
+"""Name of the position of the last applied row that reported a rolled back transaction."""
 _READ_MODELS = (approvals, budgets, policies, recipients, reserves, transactions, wallets)
 _OF_VAULTS = frozenset(
     {
@@ -41,16 +41,16 @@ _OF_VAULTS = frozenset(
         *("WalletFrozen", "WalletUnfrozen", "WalletUpdated", "WalletClosed", "WalletBudgetSet"),
     }
 )
-"""Events that change nothing but their vaults, with their transactions, approvals, escrows and allowances."""
+"""Events that change only their vaults, with the vaults' transactions, approvals, escrows and allowances."""
 
 
 def changed_orgs(reports: Sequence[StoredEvent]) -> set[str]:
-    """Return the organisations that rolled back transactions changed."""
+    """Return the organisations that rolled back transactions had changed."""
     return {event["org"] for report in reports for event in report.data["events"]}
 
 
 def changed_vaults(reports: Sequence[StoredEvent]) -> set[str] | None:
-    """Return the vaults that rolled back transactions changed; None if they changed more than vaults."""
+    """Return the vaults that rolled back transactions had changed, or None if they changed more than vaults."""
     events = [event for report in reports for event in report.data["events"]]
     if not all(event["name"] in _OF_VAULTS for event in events):
         return None
@@ -58,12 +58,12 @@ def changed_vaults(reports: Sequence[StoredEvent]) -> set[str] | None:
 
 
 def last_rollback(connection: Connection) -> int:
-    """Return the id of the last row applied that reported a rolled back transaction; 0 if none was."""
+    """Return the id of the last applied row that reported a rolled back transaction, or 0 if there is none."""
     return connection.scalar(select(projection.c.position).where(projection.c.name == _ROLLBACKS)) or 0
 
 
 def undo(connection: Connection, row: StoredEvent) -> bool:
-    """Undo what a rolled back transaction led to; its attempt is pending again. False if this is already done."""
+    """Remove a rolled back transaction's events; its attempt is pending again. Return False if this is already done."""
     if row.id <= last_rollback(connection):
         return False
     upsert(connection, projection, {"name": _ROLLBACKS, "position": row.id}, keys=["name"])
@@ -75,9 +75,9 @@ def undo(connection: Connection, row: StoredEvent) -> bool:
 
 
 def reset(connection: Connection, org: str | None = None) -> None:
-    """Reduce the read models to what the service's own attempts give, and go back to the first row.
+    """Reduce the read models to the data of the service's own attempts, and go back to the first row.
 
-    With `org` only those of this organisation: no event of one changes the read models of another.
+    With `org`, only this organisation's are reduced, because no event of one changes the read models of another.
     """
     mine = true() if org is None else policies.c.org == org
     versions = policy_versions.c.address.in_(select(policies.c.address).where(mine))
@@ -92,7 +92,7 @@ def reset(connection: Connection, org: str | None = None) -> None:
 
 
 def forget(connection: Connection, reports: Sequence[StoredEvent], vaults: Collection[str]) -> None:
-    """Undo the reported transactions, and reduce these vaults to what the service's own attempts give."""
+    """Undo the reported transactions, and reduce these vaults to the data of the service's own attempts."""
     for report in reports:
         undo(connection, report)
     for table in (approvals, wallets):

@@ -1,4 +1,4 @@
-"""Events that move money; they become rows of the transaction list."""
+"""Events that move money. They become rows of the transaction list."""
 
 from app.core.identifiers import wallet_id
 from app.core.money import format_usdc
@@ -53,7 +53,7 @@ def observed(batch: Batch, row: StoredEvent) -> None:
 
 
 def spent(row: StoredEvent, recipient: str) -> Values:
-    """Return the event's columns in the row of a payment, or of anything that policies judge like one."""
+    """Return an event's columns in the row of a payment, escrow or allowance, which policies judge the same way."""
     data = row.data
     return {
         "recipient_address": recipient,
@@ -70,7 +70,7 @@ def use_approval(batch: Batch, row: StoredEvent) -> None:
 
 
 def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Values:
-    """Add a confirmed row to the list, joined with what only the service knows, and mark the attempt as confirmed."""
+    """Add a confirmed row to the list, with data that only the service has, and mark the attempt as confirmed."""
     data = row.data
     values = {
         "tx_id": transaction_of(row, row_type),
@@ -97,10 +97,10 @@ def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Val
     if attempt is not None:
         values |= _remembered(attempt)
         if ROW_OF[attempt.type] == row_type:
-            # Keep the id that was given out, even if it was derived from another place of the event.
+            # Keep the id that was given out, even if it was derived from another position of the event.
             values |= {name: getattr(attempt, name) for name in ("tx_id", "instruction_index", "inner_index")}
             batch.confirm_attempt(attempt.tx_id, row)
-    # Only rows that a policy judged show one. A funding's event does not tell the vault's policy at that time.
+    # Only rows that a policy judged show a policy. A funding's event does not contain the vault's policy at that time.
     if values["policy_id"] is None and "policy" in data:
         values["policy_id"] = batch.policy_id(data["policy"])
         if values["policy_id"] is None:
@@ -121,7 +121,7 @@ def _remembered(attempt: Attempt) -> Values:
 
 
 def set_balance(batch: Batch, row: StoredEvent, balance: int, moment: int) -> None:
-    """Set the vault's balance, unless a later event has, and the time of its last transaction."""
+    """Set the vault's balance, unless a later event has set it, and the time of its last transaction."""
     wallet = change(batch, row, None, {})
     if wallet is None:
         return
@@ -135,7 +135,7 @@ def set_balance(batch: Batch, row: StoredEvent, balance: int, moment: int) -> No
 
 
 def receive(batch: Batch, row: StoredEvent, vault: str, balance: int, moment: int) -> None:
-    """Set the balance of a vault that another vault's event paid."""
+    """Set the balance of a vault that received money in another vault's event."""
     wallet = batch.wallets.get(vault)
     if wallet is None:
         batch.note_orphan(vault)
@@ -149,10 +149,11 @@ def receive(batch: Batch, row: StoredEvent, vault: str, balance: int, moment: in
 
 
 def _unnumbered(wallet: Values, row: StoredEvent, balance: int) -> Values:
-    """Return the columns of a balance that has no number among the vault's events.
+    """Return the columns of a balance without a number among the vault's events.
 
-    Within a slot the row stored last wins, by its id: when rows are applied again, an earlier balance would otherwise
-    replace that of a later payment in the slot, whose number then keeps it from being applied a second time.
+    Within a slot, the row stored last wins, by its id. Otherwise, when rows are applied again, an earlier balance would
+    replace the balance after a later payment in the same slot. That payment's number would then keep it from being
+    applied a second time.
     """
     if (wallet["balance_slot"], wallet["balance_row"]) >= (row.slot, row.id):
         return {}

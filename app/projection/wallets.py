@@ -68,7 +68,7 @@ def updated(batch: Batch, row: StoredEvent) -> None:
 
 
 def budget_set(batch: Batch, row: StoredEvent) -> None:
-    """Set the budget that the wallet shares, and report it."""
+    """Set the wallet's shared budget, and report it."""
     budget, previous = (address_or_none(row.data[name]) for name in ("budget", "previous"))
     wallet = change(batch, row, "budget_sequence", {"budget": budget})
     ids = {address: batch.budget_id(address) for address in (budget, previous) if address is not None}
@@ -106,12 +106,12 @@ def unfrozen(batch: Batch, row: StoredEvent) -> None:
 
 
 def closed(batch: Batch, row: StoredEvent) -> None:
-    """Mark the wallet as archived, which is final; it has left its budget."""
+    """Mark the wallet as archived, which is final. It has then left its budget."""
     change(batch, row, None, {"archived": True, "budget": None, "budget_sequence": row.data["sequence"]})
 
 
 def approved(batch: Batch, row: StoredEvent) -> None:
-    """Add an approval; if it is already used or closed, it stays so."""
+    """Add an approval. If it is already used or closed, its state remains."""
     data = row.data
     values = {name: data[name] for name in ("vault", "recipient", "amount", "policy_version", "expires_at", "payer")}
     values |= {"address": data["approval"], "org": row.org, "state": "open"}
@@ -136,7 +136,7 @@ def spend_approval(batch: Batch, row: StoredEvent, address: str, state: str) -> 
 
 
 def change(batch: Batch, row: StoredEvent, counter: str | None, values: Values) -> Values | None:
-    """Change the event's wallet and return it, or `None` if it does not exist yet.
+    """Change the event's wallet and return it, or return None if it does not exist yet.
 
     With `counter`, the values are set only if no later event has set them.
     """
