@@ -1,4 +1,4 @@
-"""The events of the reconciliation."""
+"""The events of reconciliation."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is compared: facts about a reserve, a wallet or an escrow, as the chain and as the read models have them."""
+"""Facts about a reserve, a wallet or an escrow, according to the chain and according to the read models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ Facts = Mapping[str, Fact]
 Model = ReserveModel | WalletModel | EscrowModel
 
 BALANCE = "usdc_balance"
-"""The fact that follows from every transfer of tokens; the others follow from the program's events alone."""
+"""The fact that follows from every transfer of tokens. All others follow from the program's events alone."""
 COVERED = "covered"
-"""Whether an escrow's token account holds at least its amount; outsiders may have sent it more."""
+"""The fact that an escrow's token account holds at least its amount. Outsiders may have sent it more."""
 _Facts = dict[str, Fact]
 _COUNTS = ("open_escrows", "open_allowances")
 _ROLES = ("authority", "operator", "arbiter", "verifier")
@@ -26,9 +26,9 @@ _ROLES = ("authority", "operator", "arbiter", "verifier")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is compared: the account at `address` and its token account.
+    """A compared account at `address`, with its token account.
 
-    `stream` is the account that counts the events about it: the Org or the vault.
+    `stream` is the account that counts the events about the subject: the Org or the vault.
     """
 
     kind: Literal["reserve", "wallet", "escrow"]
@@ -40,13 +40,13 @@ class Subject:
 
     @property
     def accounts(self) -> tuple[str, ...]:
-        """The accounts to read, which must be from the same slot."""
+        """The accounts to read, all from the same slot."""
         return self.address, self.tokens, self.stream
 
 
 @dataclass(frozen=True, slots=True)
 class OnChainState:
-    """A subject on the chain: its facts, its balance, and the number of its stream's last event if it has one."""
+    """A subject on the chain: its facts, its balance, and the number of its stream's last event, if any."""
 
     facts: Facts
     balance: int
@@ -54,7 +54,7 @@ class OnChainState:
 
 
 def on_chain_state(subject: Subject, found: Mapping[str, RawAccount | None], codec: Codec) -> OnChainState:
-    """Return what accounts say about a subject. Raises `ChainUnavailable` if they are not what they should be."""
+    """Return a subject's state according to its accounts. Raises `ChainUnavailable` if one is not as expected."""
     tokens = found[subject.tokens]
     balance = (tokens.token_amount if tokens else None) or 0
     account, stream = (_decode(found[address], codec) for address in (subject.address, subject.stream))
@@ -78,7 +78,7 @@ def on_chain_state(subject: Subject, found: Mapping[str, RawAccount | None], cod
                 data = account.data
                 amount, released = int(data["amount"]), int(data["released"])
                 decided = bool(data["outcome"])
-                # Of a split one, only the share of a side that could not be paid is left.
+                # Of a split escrow, only the share of a party that could not be paid is left.
                 shares = (released if data["receiver_owed"] else 0) + (amount - released if data["vault_owed"] else 0)
                 facts |= {"amount": format_usdc(amount), "disputed": data["disputed_at"] != 0 and not decided}
                 facts |= {COVERED: balance >= (shares if decided else amount)}
@@ -87,7 +87,7 @@ def on_chain_state(subject: Subject, found: Mapping[str, RawAccount | None], cod
 
 
 def read_model_state(model: Model | None) -> Facts:
-    """Return what the read models say about a subject; nothing if they do not know it."""
+    """Return a subject's facts according to the read models; empty if they do not know it."""
     match model:
         case ReserveModel():
             roles = {role: getattr(model, role) for role in _ROLES}
@@ -117,5 +117,5 @@ def differing(chain: Facts, models: Facts) -> dict[str, dict[str, Fact]]:
 
 
 def _decode(account: RawAccount | None, codec: Codec) -> Account | None:
-    """Return the program's account, `None` if there is none; anybody may send lamports to its address."""
+    """Return the program's account, or None if there is none. Anyone may send lamports to its address."""
     return account.decode(codec) if account is not None and account.data else None

@@ -13,21 +13,21 @@ from app.store.reconciliation import owners
 from app.submission.context import Service
 
 _PAUSE_MS = 3_600_000
-"""Between two reports to an organisation."""
+"""Milliseconds between two reports to an organisation."""
 
 
 _MOMENT = 5
-"""Seconds until a hole is reported: one false answer is not worth it."""
+"""Seconds until a hole is reported, so that a single false answer of a node is not."""
 
 
 async def lasting_gaps(service: Service) -> Mapping[str, str]:
-    """Return the gaps in this service's vaults and organisations: the organisation by the address of the object."""
+    """Return the gaps in this service's vaults and organisations, as the organisation by the object's address."""
     found = await service.indexer.gaps()
     return await service.db.read(lambda conn: owners(conn, found)) if found else {}
 
 
 class IndexWatch(Periodic):
-    """Reports to each organisation at most once an hour: each hole once, its own gaps until they are filled."""
+    """Reports to each organisation at most once an hour: each hole once, and its own gaps until they are filled."""
 
     name = "index_watch"
 

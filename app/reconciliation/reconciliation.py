@@ -1,9 +1,9 @@
-"""Compares the read models with the chain, and doubts itself twice before it raises the alarm.
+"""Compares the read models with the chain, and checks each difference in two ways before it raises the alarm.
 
-What differs may be about to be indexed, so a fact counts only if the indexer agrees with the chain about it: on a
-balance by the transfers that it has stored, deposits by outsiders among them, on everything else by the number of the
-account's last event. What then still differs, unchanged, at a second look after everything stored was applied, is a
-difference. No lock is held, and nothing waits for the chain meanwhile.
+A deviation may be about to be indexed, so a fact counts only if the indexer agrees with the chain about it. For a
+balance, the indexer's stored transfers must match, including deposits by outsiders. For every other fact, the number of
+the account's last event must match. A difference is reported if it then still exists, unchanged, at a second look after
+everything stored was applied. No lock is held, and nothing waits for the chain during the comparison.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ _Differences = dict[str, Any]
 _PACE = 0.05
 """Seconds between two calls to the node."""
 _SECOND_LOOK = 2.0
-"""Seconds until what differs is looked at again."""
+"""Seconds until differences are looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the service knows of a subject: its read model, and how far the indexer is."""
+    """The service's knowledge of a subject: its read model, and the position of the indexer."""
 
     model: Model | None
     position: Position
@@ -56,7 +56,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
-    """A subject as it was seen at `slot`; `differences` are empty if the chain and the read models agree."""
+    """A subject as seen at `slot`; `differences` is empty if the chain and the read models agree."""
 
     subject: Subject
     slot: int
@@ -64,12 +64,12 @@ class _Observation:
     model: Model | None
     differences: _Differences
     certain: _Differences
-    """Those differences about which the indexer agrees with the chain."""
+    """The differences about which the indexer agrees with the chain."""
 
     def confirmed(self, earlier: "_Observation") -> _Differences:
         """Return the differences that were the same at an earlier look, with nothing applied in between.
 
-        A busy wallet's balance always moves. The rest of it counts if the read model has just the chain's events.
+        A busy wallet's balance always moves. Its other facts count if the read model has exactly the chain's events.
         """
         same = {name: values for name, values in self.certain.items() if earlier.certain.get(name) == values}
         if self.model == earlier.model:
@@ -139,7 +139,7 @@ class Reconciliation(Periodic):
         wanted: set[str],
         slot: int,
     ) -> None:
-        """Store and report what is new; clears what agrees now, or is no longer compared because it ended."""
+        """Store and report new differences. Clear differences that are gone or are no longer compared."""
         reported = await self._service.db.read(store.differences)
         agrees = {one.subject.address: one.slot for one in clean}
         over = [one for one in reported.values() if one.address in agrees or one.address not in wanted]
@@ -149,7 +149,7 @@ class Reconciliation(Periodic):
             new = []
             for look, confirmed in found:
                 before = reported.get(look.subject.address)
-                # What was reported and still differs stays, even if a movement leaves some doubt about it now.
+                # A reported difference that still exists is kept, even if a movement makes it uncertain now.
                 kept = {name: one for name, one in (before.found if before else {}).items() if name in look.differences}
                 difference = _difference(look.subject, kept | confirmed, now)
                 if store.put_difference(conn, difference):
@@ -180,7 +180,7 @@ class Reconciliation(Periodic):
         return looks
 
     async def _look(self, batch: Sequence[Subject], seen: int) -> list[_Observation]:
-        """Read a batch from the chain, all at one slot, and what is known of it before and after that."""
+        """Read a batch from the chain, all at one slot, and the service's knowledge of it before and after that."""
         keys = sorted({address for one in batch for address in one.accounts})
         before = await self._known(batch)
         slot, accounts = await self._service.chain.accounts_at(keys, seen=seen)
@@ -196,7 +196,7 @@ class Reconciliation(Periodic):
         return looks
 
     async def _known(self, batch: Sequence[Subject]) -> list[_Known]:
-        """Return what the service knows of each subject at one moment."""
+        """Return the service's knowledge of each subject at one moment."""
         by_kind = {kind: [one.address for one in batch if one.kind == kind] for kind in ("reserve", "wallet", "escrow")}
 
         def read(conn: Connection) -> dict[str, Model]:
@@ -218,13 +218,13 @@ def _look_of(subject: Subject, slot: int, chain: OnChainState, known: _Known) ->
 
 
 def _is_certain(name: str, chain: OnChainState, position: Position) -> bool:
-    """Return whether the indexer has stored all that the chain shows about a fact."""
+    """Return whether the indexer has stored all on-chain data about a fact."""
     if name == COVERED:
-        # Otherwise the chain has no such escrow any more, as the other facts say.
+        # Otherwise the escrow no longer exists on the chain, as the other facts show.
         return chain.facts.get(COVERED) is False
     if name == BALANCE:
         return position.balance == chain.balance
-    # What is left of an archived vault has no number, so there is always doubt about the rest of it.
+    # An archived vault has no number on the chain, so its other facts are always uncertain.
     return chain.sequence is not None and chain.sequence == position.sequence
 
 
@@ -241,7 +241,7 @@ def _difference(subject: Subject, found: _Differences, now: int) -> Difference:
 
 
 def _batches(wanted: Sequence[Subject]) -> Iterator[list[Subject]]:
-    """Divide subjects so that the accounts of each part fit into one call."""
+    """Divide subjects into batches with accounts that fit into one call."""
     batch: list[Subject] = []
     keys: set[str] = set()
     for one in wanted:

@@ -1,4 +1,4 @@
-"""Lists what is compared: every reserve, every wallet and every open escrow of this service's organisations."""
+"""Lists the subjects to compare: every reserve, wallet and open escrow of this service's organisations."""
 
 import asyncio
 
@@ -12,11 +12,11 @@ from app.store.reconciliation import EscrowModel, Vault
 from app.submission.context import Service
 
 _PAGE = 500
-"""Accounts that are read from the indexer at once."""
+"""Number of accounts read from the indexer at once."""
 
 
 async def subjects(service: Service) -> list[Subject]:
-    """Return what is to be compared, also wallets that only the indexer or only the read models know."""
+    """Return the subjects to compare, including wallets that only the indexer or only the read models know."""
 
     def read(conn: Connection) -> tuple[list[Organisation], list[Vault], list[EscrowModel]]:
         vaults = [one for one in store.vaults(conn) if _is_address(one.vault) and _is_address(one.tokens)]
@@ -48,9 +48,9 @@ async def _followed(service: Service) -> list[Vault]:
 
 
 def _is_address(text: str) -> bool:
-    """Return whether a node understands it; a spoilt one must not keep the rest from being compared.
+    """Return whether a node understands an address. A corrupted one must not keep the rest from being compared.
 
-    The vault that it hides is still found through the indexer, the escrow by the vault's count.
+    A vault hidden by it is still found through the indexer, and an escrow through its vault's count.
     """
     try:
         Pubkey.from_string(text)
