@@ -1,4 +1,4 @@
-"""The audit log as queried and shown."""
+"""The audit log in queries and responses."""
 
 from typing import Annotated, Any
 
@@ -35,7 +35,7 @@ class ListAuditLog(Page):
 
 
 class AuditLogEntry(ResponseBody):
-    """One entry. `hash` is the SHA-256 of the hash before it and of all other members as canonical JSON (RFC 8785)."""
+    """One entry. `hash` is the SHA-256 of the previous hash and all other members as canonical JSON (RFC 8785)."""
 
     number: int
     log: str
@@ -50,13 +50,13 @@ class AuditLogEntry(ResponseBody):
 
 
 class UnreadableAuditEntry(ResponseBody):
-    """An entry that somebody altered in the database so that it cannot be shown any more."""
+    """An entry that can no longer be shown, because it was altered in the database."""
 
     number: int
     reason: str
 
 
 class AuditLogPage(ListResponse[AuditLogEntry]):
-    """One page of the audit log, the highest number first. `unreadable` names the entries that cannot be shown."""
+    """One page of the audit log, highest number first. `unreadable` lists the entries that cannot be shown."""
 
     unreadable: list[UnreadableAuditEntry]

@@ -1,4 +1,4 @@
-"""Sends the head of every audit log once a day, and deletes entries whose time is over."""
+"""Sends the head of every audit log once a day, and deletes entries past their retention time."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from app.store.feed import append_event
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds between two looks at what is due.
+#: Seconds between two checks for due heads.
 _INTERVAL = 60.0
 _DAY_MS = 86_400_000
 #: Entries deleted in one transaction, so that payments do not wait for a large one.
@@ -25,9 +25,9 @@ _BATCH = 500
 class HeadPublisher(Periodic):
     """Sends a log's head as an event and as a log line, a day after its first entry and then daily.
 
-    Whoever keeps a head can tell later whether the entries up to it are still what they were. The service's own log
-    belongs to no organisation, so its head is a log line only. Entries are kept for ``days``, for ever with 0.
-    ``clock`` returns the Unix time.
+    Anyone who keeps a head can check later that the entries up to it are unchanged. The service's own log belongs to no
+    organisation, so its head is only a log line. Entries are kept for ``days``, or forever if that is 0. ``clock``
+    returns the Unix time.
     """
 
     name = "audit_heads"
@@ -39,7 +39,7 @@ class HeadPublisher(Periodic):
         self._clock = clock
 
     async def tick(self) -> int:
-        """Do what is due; returns how many heads were sent."""
+        """Delete old entries and send the heads that are due. Return the number of heads sent."""
         now = int(self._clock() * 1000)
         sent = 0
         for due in await self._db.read(lambda conn: due_heads(conn, now - _DAY_MS)):
@@ -57,7 +57,7 @@ class HeadPublisher(Periodic):
 
 
 def _publish(conn: Connection, due: LogHead, now: int) -> LogHead | None:
-    """Add the event of a log's present head; None if another process did so."""
+    """Add the event of a log's current head and return the head, or None if another process was faster."""
     head = log_head(conn, due.log)
     if head is None or not mark_published(conn, due, now):
         return None

@@ -12,9 +12,10 @@ from app.audit.models import AuditLogPage, ListAuditLog
 async def list_audit_log(call: Call, query: ListAuditLog) -> AuditLogPage:
     """List the audit log.
 
-    Who asked for what, the highest number first: changes of keys, sessions, policies, wallets and of what else is not a
-    payment, and refusals for lack of a role. An entry is made with the request; if its transaction fails for good,
-    another says so. All filters must match. The guide "Audit log" says how to check that nothing is missing.
+    It shows requests with their actors, highest number first: changes of keys, sessions, policies, wallets and other
+    objects, but not payments, and refusals for lack of a role. An entry is made with the request. If the request's
+    transaction fails permanently, another entry records that. All filters must match. The guide "Audit log" explains
+    how to check that nothing is missing.
     """
     return await audit.page(call.service, call.principal, query)
 

@@ -9,7 +9,7 @@ from app.submission.context import Service
 
 
 async def page(service: Service, principal: Principal, query: ListAuditLog) -> AuditLogPage:
-    """Return one page of the organisation's log, the highest number first."""
+    """Return one page of the organisation's log, highest number first."""
     wanted = LogFilter(query.actor, query.action, query.object, query.from_, query.to)
     found = await service.db.read(
         lambda conn: log_entries(conn, principal.org, wanted, limit=query.limit, cursor=query.cursor)
