@@ -1,4 +1,4 @@
-"""Transactions as requests and answers."""
+"""Transactions in requests and responses."""
 
 from typing import Annotated
 
@@ -42,7 +42,7 @@ class ListTransactions(ListWalletTransactions):
 
 
 class Payment(ResponseBody):
-    """A payment as the request for it is answered."""
+    """A payment in the response to its request."""
 
     tx_id: TransactionId
     id: Annotated[TransactionId, ReadFrom("tx_id")]
@@ -59,7 +59,7 @@ class Payment(ResponseBody):
 
 
 class PaidFor(ResponseBody):
-    """The resource that a payment by x402 is for. `resource_status` is what it answered; null if nothing is known."""
+    """The resource that an x402 payment is for. `resource_status` is the status of its response, null if unknown."""
 
     url: str
     scheme: str

@@ -27,11 +27,11 @@ from app.wallets import service as wallets
 from app.wallets.funding import FUND_BATCH, row_ids
 
 Handed = tuple[IssuedPayment | None, AllowanceRecord | None]
-"""What was handed out to pay for a resource, and the allowance out of which it pays, if it does."""
+"""The issued payment for a resource, and the allowance that it pays from, if any."""
 
 
 async def get(service: Service, principal: Principal, tx_id: str) -> Transaction:
-    """Return a transaction. Raises ``transaction_not_found``, for an agent also if it belongs to another wallet."""
+    """Return a transaction. Raises ``transaction_not_found``, for an agent even if another wallet has it."""
 
     def read(conn: Connection) -> tuple[TransactionRecord | None, dict[str, Handed]]:
         return transaction(conn, principal.org, tx_id), _issued_payments(conn, [tx_id])
@@ -39,7 +39,7 @@ async def get(service: Service, principal: Principal, tx_id: str) -> Transaction
     found, handed = await service.db.read(read)
     if found is None:
         missing = NotFoundError("transaction_not_found")
-        # Each wallet of a batch gets its row with the event, but its id was in the answer.
+        # Each wallet of a batch gets its row with the event, but the response already contained the row's id.
         raise await pending_or_missing(
             service, principal.org, FUND_BATCH.name, lambda one: tx_id in row_ids(one), missing
         )
@@ -51,7 +51,7 @@ async def get(service: Service, principal: Principal, tx_id: str) -> Transaction
 async def page(
     service: Service, principal: Principal, query: ListWalletTransactions, wallet_id: str | None, recipient: str | None
 ) -> TransactionPage:
-    """Return one page of transactions, newest first; an agent sees its own wallet's. Raises ``wallet_not_found``."""
+    """Return one page of transactions, newest first; agents see only their own wallet. Raises ``wallet_not_found``."""
     if wallet_id is not None:
         await wallets.require(service, principal.org, wallet_id)
     chosen = TransactionFilter(
@@ -73,7 +73,7 @@ async def page(
 
 
 def _issued_payments(conn: Connection, tx_ids: Collection[str]) -> dict[str, Handed]:
-    """Return what was handed out to pay for resources, by transaction."""
+    """Return the issued payments among transactions with their allowances, by transaction."""
     payloads = issued_payments_of(conn, tx_ids)
     delegated = [one.tx_id for one in payloads if one.lane == ALLOWANCE]
     allowances = {one.tx_id: one for one in allowances_of_transactions(conn, delegated)}
@@ -88,9 +88,9 @@ def _shown(service: Service, row: TransactionRecord, handed: Mapping[str, Handed
 
 
 def _as_paid(row: TransactionRecord, issued: IssuedPayment, allowance: AllowanceRecord | None) -> TransactionRecord:
-    """Return the row of a grant as that of the transfer for which the money was set aside.
+    """Return the row of a grant as the row of the transfer that its money was set aside for.
 
-    The grant lands before anybody is paid: the resource is, once the delegate's transfer has landed.
+    The grant lands before anyone is paid. The resource is paid once the delegate's transfer has landed.
     """
     status, signature, slot = row.status, issued.signature, issued.slot
     if status == "confirmed" and signature is None:
@@ -116,7 +116,7 @@ async def _stored(service: Service, org: str, recipient: str) -> str:
 def shown(
     settings: Settings, cluster: Cluster, row: TransactionRecord, issued: IssuedPayment | None = None
 ) -> Transaction:
-    """Return a transaction as the API shows it; ``issued`` is what was handed out to pay for a resource."""
+    """Return a transaction as the API shows it; ``issued`` is the issued payment for a resource, if any."""
     link = partial(_explorer, settings, cluster, row.signature)
     return Transaction.of(
         row,
@@ -130,7 +130,7 @@ def shown(
 def _explorer(settings: Settings, cluster: Cluster, signature: str | None, template: str) -> str | None:
     if signature is None:
         return None
-    # A node's address may contain a password, so readers of transactions see only that of the embedded chain.
+    # A node's address may contain a password, so readers of transactions see only the embedded chain's address.
     port = None if settings.rpc_url else settings.localnet_port
     return template.format(signature=signature, cluster=_cluster_query(cluster, port))
 
