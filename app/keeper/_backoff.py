@@ -1,13 +1,13 @@
-"""Pauses between attempts at something that fails."""
+"""Growing pauses between attempts that fail."""
 
 from collections.abc import Callable, Collection, Hashable
 
-#: Seconds until the second attempt, and the longest pause; each pause is twice the one before.
+#: Seconds until the second attempt, and the longest pause. Each pause is twice the previous one.
 _FIRST, _LONGEST = 5.0, 300.0
 
 
 class Backoff:
-    """Records attempts, in memory only: after a restart everything may be tried at once."""
+    """Records attempts, in memory only: after a restart everything may be tried immediately."""
 
     def __init__(self, timer: Callable[[], float]) -> None:
         """`timer` returns seconds and never runs backwards."""
@@ -20,15 +20,15 @@ class Backoff:
         return due <= self._timer()
 
     def record(self, key: Hashable) -> int:
-        """Record an attempt and return how many there were."""
+        """Record an attempt and return the number of attempts so far."""
         count = self._attempts.get(key, (0, 0.0))[0] + 1
-        # The exponent is bounded because a float is.
+        # The exponent is bounded, because a float overflows.
         pause = min(_LONGEST, _FIRST * 2.0 ** min(count - 1, 10))
         self._attempts[key] = (count, self._timer() + pause)
         return count
 
     def take_back(self, key: Hashable) -> None:
-        """Do not count the last attempt, whose outcome says nothing about `key`; it is due again soon."""
+        """Do not count the last attempt, because its outcome says nothing about `key`. It is due again soon."""
         count = self._attempts[key][0] - 1
         self._attempts[key] = (count, self._timer() + _FIRST)
 

@@ -1,4 +1,4 @@
-"""Goes on with freezes and pauses whose requests ended before the chain had confirmed them."""
+"""Continues freezes and pauses after their requests ended before the chain's confirmation."""
 
 from typing import ClassVar
 
@@ -13,9 +13,9 @@ from app.wallets import freezing
 
 
 class BrakeEnforcer(Periodic):
-    """Looks at the brakes that are engaged without a request, at the start and every `interval` seconds.
+    """Enforces brakes that are engaged without a request, at the start and every `interval` seconds.
 
-    Those of a dead node go to the first that finds them.
+    The brakes of a dead node are taken over by the first node that finds them.
     """
 
     name = "enforcer"
@@ -26,7 +26,7 @@ class BrakeEnforcer(Periodic):
         self._service = service
 
     async def tick(self) -> int:
-        """Look once at each and return how many there were; raises the first error after all were looked at."""
+        """Handle each of these brakes once and return their number. Raise the first error after all were handled."""
         if self._service.db.node:
             await self._service.brake.take_over_orphans()
         holds = self._service.brake.without_request()

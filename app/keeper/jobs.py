@@ -1,6 +1,6 @@
 """Transactions that are due without a request: freezes, top-ups, refunds of escrows, settlements of allowances.
 
-Sending one twice does no harm: the program refuses what is already done.
+Sending one twice does no harm, because the program refuses a repetition.
 """
 
 import base64
@@ -23,16 +23,16 @@ from app.store.topups import LowWallet
 from app.submission.chain_state import with_budget
 from app.submission.context import Service
 
-#: Where a token account holds its amount, in the SPL token program and in Token-2022.
+#: Position of the amount in a token account, in the SPL token program and in Token-2022.
 _BALANCE = slice(64, 72)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One thing that is due.
+    """One due transaction.
 
-    ``key`` distinguishes it from all others, and from itself at another state of the chain. ``build`` returns the
-    instruction, or None when nothing is due after all. ``signers`` sign next to the fee payer.
+    ``key`` distinguishes the job from all others, and from the same job at another state of the chain. ``build``
+    returns the instruction, or None if nothing is due after all. ``signers`` sign in addition to the fee payer.
     """
 
     key: Hashable
@@ -41,7 +41,7 @@ class Job:
 
 
 def freeze(service: Service, wallet: ExpiredWallet) -> Job:
-    """Freeze a vault whose policy has expired. The fee payer signs: anyone may do it."""
+    """Freeze a vault with an expired policy. The fee payer signs, because anyone may do it."""
 
     async def build() -> Instruction:
         return service.instructions(wallet.org).freeze_wallet(
@@ -55,11 +55,11 @@ def freeze(service: Service, wallet: ExpiredWallet) -> Job:
 
 
 def topup(service: Service, wallet: LowWallet) -> Job:
-    """Fill a wallet from the reserve by its rule. The operator signs.
+    """Refill a wallet from the reserve by its rule. The operator signs.
 
     The instruction is valid only while the vault holds too little. The read models may lack an earlier funding, so the
-    chain is asked first; the program has the last word. Every change of the vault makes a new job, so a rule that
-    needs several top-ups is not delayed.
+    job reads the chain first; the program has the last word. Every change of the vault makes a new job, so that a rule
+    that needs several top-ups is not delayed.
     """
 
     async def build() -> Instruction | None:
@@ -83,7 +83,7 @@ def topup(service: Service, wallet: LowWallet) -> Job:
 
 
 def settle(service: Service, allowance: AllowanceRecord) -> Job:
-    """Settle an allowance that has ended, or whose vault was stopped. The operator signs, who may at any time."""
+    """Settle an allowance that has ended or belongs to a stopped vault. The operator signs, as it may at any time."""
 
     async def build() -> Instruction:
         accounts = await with_budget(service, accounts_of(allowance))
@@ -93,9 +93,10 @@ def settle(service: Service, allowance: AllowanceRecord) -> Job:
 
 
 def refund(service: Service, escrow: DueEscrow) -> Job:
-    """Refund an escrow whose deadline has passed, or whose dispute nobody decided. The fee payer signs.
+    """Refund an escrow that is past its deadline or has an undecided dispute. The fee payer signs.
 
-    Of a settled escrow, collect the share of the side that could not be paid; until it can be, the program refuses.
+    If the escrow is settled, collect the share of the party that could not be paid. The program refuses this until the
+    share can be paid.
     """
 
     async def build() -> Instruction:
@@ -120,7 +121,7 @@ async def _send(service: Service, instruction: Instruction, signers: Sequence[Si
     blockhash = await service.chain.blockhash(fresh=fresh)
     payer = service.signers.fee_payer
     signed = await sign_with_any([instruction], payer=payer, signers=signers, blockhash=blockhash.hash)
-    # The newest state shows what another keeper has just done.
+    # The newest state includes the latest work of another keeper.
     options = {"encoding": "base64", "preflightCommitment": "processed"}
     await service.chain.call("sendTransaction", [base64.b64encode(signed.raw).decode(), options])
     return signed.signature

@@ -1,8 +1,8 @@
-"""Carries out what is due without a request: see ``app.keeper.jobs``.
+"""Carries out work that is due without a request: see ``app.keeper.jobs``.
 
-Each look reads what is due from the read models: a restart loses nothing, and what landed is no longer due once the
-indexer has seen it. The program decides in the preflight, without a fee, whether it really is due. So neither several
-keepers nor a clock ahead of the node's do harm.
+Each look reads the due jobs from the read models. A restart therefore loses nothing, and a landed job is no longer due
+once the indexer has seen it. The program decides in the preflight, without a fee, whether a job really is due. Several
+keepers, or a clock ahead of the node's, therefore do no harm.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ _AT_ONCE = 8
 class Keeper(Periodic):
     """Looks for due jobs at the start and every `interval` seconds.
 
-    A job that fails is retried after a pause and stops no other. A lost transaction is not sent again but replaced by
-    a new one: the program accepts only one of them.
+    A job that fails is retried after a pause and stops no other. A lost transaction is not resent but replaced by a new
+    one, because the program accepts only one of them.
     """
 
     name = "keeper"
@@ -51,7 +51,7 @@ class Keeper(Periodic):
         clock: Callable[[], float] | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` replaces the chain's, by which jobs become due; `timer` returns the seconds between attempts."""
+        """`clock` replaces the chain's clock, which makes jobs due; `timer` returns the seconds between attempts."""
         super().__init__(interval)
         self._service = service
         self._metrics = service.part(Metrics)
@@ -61,10 +61,10 @@ class Keeper(Periodic):
         self._overdue: frozenset[str] = frozenset()
 
     async def tick(self) -> int:
-        """Do the due jobs once and return how many transactions the chain accepted.
+        """Do the due jobs once and return the number of transactions that the chain accepted.
 
-        Takes one query for each kind of job, and one call to the chain for each due job, two for one that reads first.
-        When the chain does not answer, raises ChainUnavailable and leaves the rest for the next look.
+        This takes one query per kind of job, and one call to the chain per due job, or two if the job reads the chain
+        first. If the chain does not answer, raise ChainUnavailable and leave the remaining jobs for the next look.
         """
         due = await self._due()
         self._backoff.keep_only({job.key for job in due})
@@ -89,7 +89,8 @@ class Keeper(Periodic):
         low, ended, others = await self._service.db.read(find, in_thread=True)
         await self._report([one for one in ended if one.expires_at + OVERDUE_AFTER < now])
         settlements = [settle(self._service, one) for one in ended]
-        # Settlements first: until then somebody else can pay. Then top-ups: a payment may be waiting for one.
+        # Settlements first, because a delegate can pay until then. Then top-ups, because a payment may be waiting for
+        # one.
         return [*settlements, *(topup(self._service, wallet) for wallet in self._payable(low)), *others]
 
     async def _report(self, overdue: Sequence[AllowanceRecord]) -> None:
@@ -99,7 +100,7 @@ class Keeper(Periodic):
             await report_overdue(self._service, new)
 
     def _payable(self, low: Sequence[LowWallet]) -> list[LowWallet]:
-        """Return the wallets that the reserve can fill; logs the others once each."""
+        """Return the wallets that the reserve can refill, and log the others once each."""
         short = frozenset(wallet.wallet_id for wallet in low if wallet.topup_amount > wallet.reserve)
         for wallet_id in sorted(short - self._short):
             _log.warning("reserve_too_low_for_topup", wallet_id=wallet_id)
@@ -107,7 +108,7 @@ class Keeper(Periodic):
         return [wallet for wallet in low if wallet.wallet_id not in short]
 
     async def _work(self, queue: deque[Job]) -> int:
-        """Do jobs until none is left and return how many were sent."""
+        """Do jobs until none is left and return the number of jobs sent."""
         sent = 0
         while queue:
             job = queue.popleft()
@@ -123,7 +124,7 @@ class Keeper(Periodic):
 
     async def _do(self, job: Job) -> bool:
         attempts = self._backoff.record(job.key)
-        # Another keeper may be faster or the clock a second ahead, but not repeatedly.
+        # Another keeper may be faster, or the clock a second ahead, but not repeatedly.
         log = _log.info if attempts == 1 else _log.warning
         try:
             instruction = await job.build()
@@ -136,12 +137,12 @@ class Keeper(Periodic):
             log("job_refused", job=job.key, attempts=attempts, error=self._reason(error))
             return False
         except UnavailableError as error:
-            # A token that cannot sign holds up only the jobs of its key.
+            # A token that cannot sign delays only the jobs of its key.
             log("job_unsigned", job=job.key, attempts=attempts, error=str(error))
             return False
         except ChainUnavailable:
             raise
-        except Exception:  # noqa: BLE001 - whatever is wrong with this job must not stop the others
+        except Exception:  # noqa: BLE001 - an error in one job must not stop the others
             self._metrics.keeper_failed("failed")
             _log.exception("job_failed", job=job.key, attempts=attempts)
             return False
@@ -149,6 +150,6 @@ class Keeper(Periodic):
         return True
 
     def _reason(self, error: RpcError) -> str:
-        """Return the program's name for the error, else the node's message."""
+        """Return the program's name for the error, or else the node's message."""
         code = custom_error(error.data.get("err")) if isinstance(error.data, dict) else None
         return (None if code is None else self._service.codec.error_name(code)) or error.message

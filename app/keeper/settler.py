@@ -1,7 +1,7 @@
-"""Settles a vault's outstanding allowances the moment a transaction that ends their ground was sent.
+"""Settles a vault's outstanding allowances as soon as a transaction that invalidates them was sent.
 
-A delegate can pay until its allowance is settled, so nothing is waited for: neither the confirmation of that
-transaction nor the read models. The keeper settles later what is not settled here.
+A delegate can pay until its allowance is settled. Settlement therefore waits neither for the confirmation of that
+transaction nor for the read models. The keeper later settles any allowance that is not settled here.
 """
 
 import asyncio
@@ -17,23 +17,23 @@ from app.submission.context import Service
 
 _log = structlog.get_logger(__name__)
 
-#: What a settlement fails by and the keeper tries again.
+#: Errors of a settlement that the keeper retries.
 _FAULTS = (ChainUnavailable, RpcError, UnavailableError)
 
 
 class AllowanceSettler:
-    """Listens for freezes, pauses and new session keys, and settles in tasks of its own: no request waits for them."""
+    """Listens for freezes, pauses and new session keys, and settles in tasks of its own that no request waits for."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._running: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         self._service.submitter.subscribe(self._sent)
 
     async def stop(self) -> None:
-        """Give up what is under way, which the keeper of this or another process does."""
+        """Cancel the settlements under way. The keeper of this or another process completes them."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -50,7 +50,7 @@ class AllowanceSettler:
         except UnavailableError as error:
             _log.warning("allowances_not_settled", org=org, wallet_id=wallet_id, error=str(error))
             return
-        # At once, and each by itself: one that cannot be settled holds up no other.
+        # All at once and independently, so that one failing settlement delays no other.
         await asyncio.gather(*(self._settle(one) for one in found))
 
     async def _settle(self, allowance: AllowanceRecord) -> None:
