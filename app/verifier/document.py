@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from app.exports.layout import COLUMNS, JSON_FIELDS, SCOPE_COLUMN, VIOLATION_FIELDS, Scope, cells, is_formula, restore
 
 Row = dict[str, str | None]
-"""A row as texts by CSV column; `None` for an empty cell."""
+"""A row as texts by CSV column; None for an empty cell."""
 
 _CHUNK = 1 << 20
 _SPACE = " \t\r\n"
@@ -23,7 +23,7 @@ _MEMBERS: Mapping[str, type] = {
     "policy_triggered": bool,
     "violation": dict,
 }
-"""Types of a JSON row's members, each of which may also be null."""
+"""The types of a JSON row's members. Each member may also be null."""
 
 
 class UnreadableError(ValueError):
@@ -40,7 +40,7 @@ class Document:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Document]:
-    """Open an export; its first character tells JSON from CSV. Raises `UnreadableError`, also while rows are read."""
+    """Open an export as JSON or CSV, by its first character. Raises `UnreadableError`, even while rows are read."""
     try:
         with path.open(encoding="utf-8", newline="") as handle:
             first = handle.read(1)
@@ -60,7 +60,7 @@ def _scope(found: Any) -> Scope:
 
 
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its members; of two with the same name, other readers might take either."""
+    """Build an object from its members. A duplicate name is refused, because other readers might take either value."""
     found = dict(members)
     if len(found) != len(members):
         raise UnreadableError("an object in the file has a member twice")
@@ -85,7 +85,7 @@ def _csv(handle: TextIO) -> Document:
 def _csv_rows(lines: Iterator[list[str]]) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         if len(line) != len(COLUMNS) + 1 or line[-1]:
-            raise UnreadableError(f"row {number} does not have the cells of an export's row")
+            raise UnreadableError(f"row {number} does not have the cells of an export row")
         if any(map(is_formula, line)):
             raise UnreadableError(f"row {number} has a cell that a spreadsheet would treat as a formula")
         yield {name: restore(cell) or None for name, cell in zip(COLUMNS, line[:-1], strict=True)}
@@ -122,14 +122,14 @@ def _json_rows(text: "_JsonText") -> Iterator[Row]:
 def _check(what: str, found: Any, members: Mapping[str, type]) -> None:
     """Raise `UnreadableError` unless an object has exactly these members, each of its type or null."""
     if not isinstance(found, dict) or set(found) != set(members):
-        raise UnreadableError(f"{what} does not have the members of an export's")
+        raise UnreadableError(f"{what} does not have the members of an export")
     for name, value in found.items():
         if value is not None and type(value) is not members[name]:
             raise UnreadableError(f"the member {name} of {what} has the wrong type")
 
 
 class _JsonText:
-    """JSON text of which at most one value is held at a time."""
+    """A reader of JSON text that holds at most one value at a time."""
 
     def __init__(self, handle: TextIO) -> None:
         self._handle = handle

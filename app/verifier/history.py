@@ -16,10 +16,10 @@ _COMMITMENT = "confirmed"
 _PAGE = 1000
 _AT_ONCE = 16
 _PAUSES = (0.25, 0.5, 1, 2, 4)
-"""Seconds before each further attempt to reach a node that does not answer."""
+"""Seconds before each retry of a call that a node does not answer."""
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, BinasciiError)
 _CREATIONS = {"OrgInitialized": "org", "WalletCreated": "vault"}
-"""Events that create an address, and their fields that name it."""
+"""Events that create an address, each with the field that names it."""
 
 
 class IncompleteError(Exception):
@@ -59,8 +59,8 @@ class History:
     async def walk(self, address: str, start: float, end: float, *, seen: int) -> AsyncIterator[Landed]:
         """Yield the transactions between two Unix seconds that name an organisation or a vault, newest first.
 
-        Raises `IncompleteError` when the node's list reaches back neither to `start` nor to the address's creation, and
-        RpcError when the node has not seen the slot `seen`.
+        Raises `IncompleteError` if the node's list reaches back neither to `start` nor to the address's creation.
+        Raises RpcError if the node has not seen the slot `seen`.
         """
         complete = False
         newer: list[str] = []
@@ -80,7 +80,7 @@ class History:
         # The address may have been created after `end`.
         while not complete:
             if not newer:
-                raise IncompleteError(f"the node's history of {address} does not reach back far enough: ask another")
+                raise IncompleteError(f"the node's history of {address} does not reach back far enough; ask another")
             complete = _creates(await self._transaction(newer.pop()), address)
 
     async def _page(self, address: str, before: str | None, seen: int) -> list[tuple[str, int | None, bool]]:
@@ -97,12 +97,12 @@ class History:
     async def _transaction(self, signature: str) -> Landed:
         raw = await self._call("getTransaction", [signature, OPTIONS])
         if raw is None:
-            raise IncompleteError(f"the node lists the transaction {signature} but does not have it: ask another")
+            raise IncompleteError(f"the node lists the transaction {signature} but does not have it; ask another")
         try:
             landed = _decode(raw, self._codec)
         except _MALFORMED as error:
             raise IncompleteError(
-                f"the node's answer about the transaction {signature} is not usable: {error}"
+                f"the node's answer about the transaction {signature} is unusable: {error}"
             ) from error
         if landed.signature != signature:
             raise IncompleteError(f"the node returned another transaction than {signature}")

@@ -1,4 +1,4 @@
-"""Derives the rows that an export must have from the program's events, and compares them with its rows."""
+"""Derives the rows that an export must have from the program's events, and compares the export's rows with them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from app.verifier.history import Landed
 from idl.transactions import ChainEvent
 
 TOLERANCE = 300
-"""Most seconds between a row's `timestamp`, the time of its request, and the time of its block."""
+"""Limit of the seconds between a row's `timestamp`, the time of its request, and the time of its block."""
 _EXPECTED_INNER = {
     ("PaymentExecuted", "payment"): EVENT_INNER_INDEX,
     ("WalletFunded", "funding"): EVENT_INNER_INDEX,
@@ -29,18 +29,19 @@ _EXPECTED_INNER = {
     ("EscrowCreated", "escrow_lock"): ESCROW_EVENT_INNER_INDEX,
     ("AllowanceGranted", "payment"): ALLOWANCE_EVENT_INNER_INDEX,
 }
-"""Inner index from which the service derives an id before it sends; the event may end up in another place."""
+"""Inner index that the service derives an id from before it sends. The event may end up at another index."""
 _UNJUDGED = ("funding", "withdrawal")
-"""Types that no policy judges: only the service vouches for the policy that such a row shows."""
+"""Types that no policy judges. Only the service vouches for the policy shown in such a row."""
 _REQUESTED = ("wallet_id", "type", "amount", "currency")
-"""Columns that a row has from the beginning, whatever its outcome; judged types have `recipient_address` as well."""
+"""Columns that a row has from the beginning, whatever its outcome. Judged types also have `recipient_address`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRow:
-    """A movement of money as the chain has it.
+    """A movement of money according to the chain.
 
-    `ids` are the ids that its row may have, with the inner index of each; `names` are the recipients that it may show.
+    `ids` are the possible ids of its row, with the inner index of each. `names` are the recipients that the row may
+    show.
     """
 
     ids: dict[str, int]
@@ -65,7 +66,7 @@ class ExpectedRow:
 
 
 def rows_of(landed: Landed) -> Iterator[ExpectedRow]:
-    """Yield the rows of a transaction."""
+    """Yield the rows that a transaction leads to."""
     for place in landed.events:
         data = place.event.data
         match place.event.name:
@@ -81,7 +82,7 @@ def rows_of(landed: Landed) -> Iterator[ExpectedRow]:
                 for type_ in ("escrow_lock", "a2a_send"):
                     yield _row(landed, place, type_, data["vault"], data["receiver"], data["amount"])
             case "EscrowSettled" | "EscrowCollected":
-                # A side that could not be paid has its row when its share is collected.
+                # A party that could not be paid gets its row when its share is collected.
                 released = 0 if data.get("receiver_owed") else data["released"]
                 refunded = 0 if data.get("vault_owed") else data["refunded"]
                 if released and data["receiver_is_vault"]:
@@ -119,7 +120,7 @@ def _row(  # noqa: PLR0917
 
 
 def differences(row: Row, chain: ExpectedRow, program_id: Pubkey) -> Iterator[str]:
-    """Yield each difference between an exported row and the chain's."""
+    """Yield each difference between an exported row and the chain's row."""
     yield from _unlike(row, _expected(row, chain))
     if not is_name(row["recipient"]) and row["recipient"] not in chain.names:
         yield f"recipient is {row['recipient'] or 'empty'} in the export, {chain.recipient} on the chain"
@@ -130,7 +131,7 @@ def differences(row: Row, chain: ExpectedRow, program_id: Pubkey) -> Iterator[st
 
 
 def differences_before(row: Row, chain: ExpectedRow) -> Iterator[str]:
-    """Yield each difference between the chain's row and one that was exported before it landed."""
+    """Yield each difference between the chain's row and a row that was exported before it landed."""
     expected = _expected(row, chain)
     names = _REQUESTED if chain.type in _UNJUDGED else (*_REQUESTED, "recipient_address")
     yield from _unlike(row, {name: expected[name] for name in names})
@@ -162,17 +163,17 @@ def _unlike(row: Row, expected: Row) -> Iterator[str]:
 
 
 def is_name(recipient: str | None) -> bool:
-    """Whether a recipient is a domain, of which the chain has only a hash."""
+    """Return whether a recipient is a domain. The chain has only a domain's hash."""
     return recipient is not None and "." in recipient
 
 
 def shows_off_chain_policy(row: Row) -> bool:
-    """Whether a row shows a policy that its event does not name."""
+    """Return whether a row shows a policy that its event does not name."""
     return row["type"] in _UNJUDGED and row["policy_id"] is not None
 
 
 def _is_policy(shown: str | None, chain: ExpectedRow, program_id: Pubkey) -> bool:
-    """Whether the address derived from a policy's id is that of the account that the event names."""
+    """Return whether a policy's id leads to the address of the policy account that the event names."""
     if shown is None or chain.policy is None:
         return shown is None and chain.policy is None
     try:

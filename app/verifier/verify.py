@@ -30,7 +30,7 @@ from idl.codec import load
 _OFF_CHAIN = frozenset({"blocked", "failed", "pending"})
 """Statuses of rows that are not on the chain."""
 _TEMPORARY = ""
-"""Name with which SQLite makes a file of its own, uses it only when memory is full, and removes it."""
+"""Name that makes SQLite create a temporary file, use it only when memory is full, and remove it."""
 
 
 @dataclass(slots=True)
@@ -38,9 +38,10 @@ class VerificationReport:
     """The result of a verification.
 
     `problems` are the differences between export and chain, including missing and added rows. `off_chain` are rows that
-    the chain does not have, `landed` those that landed after the export and are not confirmed in it. `unsure` are rows
-    of the chain so near an end of the range, or in the last slot, that the export may lack them; `later` counts those
-    after the last slot. `unverified` counts, in verified rows, what only the service vouches for.
+    the chain does not have. `landed` are rows that landed after the export and are not confirmed in it. `unsure` are
+    rows of the chain so near an end of the range, or in the last slot, that the export may lack them. `later` counts
+    rows of the chain after the last slot. `unverified` counts the data in verified rows that only the service vouches
+    for.
     """
 
     scope: Scope
@@ -63,7 +64,7 @@ class VerificationReport:
         yield f"  from          {scope.from_ or 'the beginning'}"
         yield f"  to            {scope.to or 'the end'}, up to slot {scope.slot}"
         yield from (f"OFF-CHAIN {row}" for row in self.off_chain)
-        yield f"{_count(len(self.off_chain), 'row')} off-chain, of which nothing is verified."
+        yield f"{_count(len(self.off_chain), 'row')} off-chain. Nothing in them is verified."
         unverified = ", ".join(f"{name} ({count})" for name, count in self.unverified.items())
         yield f"In the verified rows, not on the chain: {unverified}; explorer links; the order of"
         yield f"  rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks; that the"
@@ -79,15 +80,15 @@ class VerificationReport:
             yield f"{_count(self.later, 'further row')} of the chain landed after slot {scope.slot}, the export's last."
         if self.unsure:
             unsure = _count(len(self.unsure), "row")
-            yield f"{unsure} of the chain may be missing, so near an end of the export."
+            yield f"{unsure} of the chain may be missing this near to an end of the export."
         yield f"{_count(self.verified, 'row')} verified against the chain, {_count(len(self.problems), 'difference')}."
 
 
 async def verify(path: Path, transport: Transport, program_id: Pubkey | None = None) -> VerificationReport:
     """Check an export against the chain behind `transport`.
 
-    `program_id` is the trusted program, by default the one of the IDL; the file's own is not trusted. Raises
-    `UnreadableError`, `IncompleteError`, ChainUnavailable and RpcError.
+    `program_id` is the trusted program, by default the program of the IDL. The program named in the file is not
+    trusted. Raises `UnreadableError`, `IncompleteError`, ChainUnavailable and RpcError.
     """
     codec = load(program_id)
     with opened(path) as document, closing(sqlite3.connect(_TEMPORARY)) as db:
@@ -96,7 +97,7 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
         history = History(transport, codec)
         if (newest := await history.slot()) < document.scope.slot:
             raise IncompleteError(
-                f"the node is at slot {newest}, the export ends with {document.scope.slot}: ask another"
+                f"the node is at slot {newest}, the export ends with {document.scope.slot}; ask another"
             )
         async for landed in history.walk(checker.address(), *checker.seconds(), seen=document.scope.slot):
             for row in rows_of(landed):
@@ -106,19 +107,19 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
 
 
 class _ExportedRows:
-    """The export's rows in a temporary database: there may be more than memory holds."""
+    """The export's rows in a temporary database, because they may not fit into memory."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         db.execute("CREATE TABLE rows (tx_id TEXT PRIMARY KEY, content TEXT NOT NULL, matched INTEGER NOT NULL)")
 
     def add(self, row: Row) -> bool:
-        """Store a row; returns false when there is one with its id."""
+        """Store a row. Return False if there already is one with its id."""
         values = (row["tx_id"], json.dumps(row))
         return self._db.execute("INSERT OR IGNORE INTO rows VALUES (?, ?, 0)", values).rowcount == 1
 
     def find(self, ids: Iterable[str]) -> Row | None:
-        """Return the first row with one of the ids that was not matched before, and mark it as matched."""
+        """Return the first unmatched row with one of the ids, and mark it as matched."""
         for tx_id in ids:
             row = self._db.execute("SELECT content FROM rows WHERE tx_id = ? AND matched = 0", (tx_id,)).fetchone()
             if row is not None:
@@ -128,7 +129,7 @@ class _ExportedRows:
         return None
 
     def rest(self) -> Iterator[Row]:
-        """Yield the rows that were not matched."""
+        """Yield the unmatched rows."""
         for (content,) in self._db.execute("SELECT content FROM rows WHERE matched = 0"):
             yield json.loads(content)
 
@@ -152,15 +153,15 @@ class _Checker:
         """Return the address that every transaction of the export names."""
         vault = self._scope.vault
         if (None if vault is None else _wallet_of(vault)) != self._scope.wallet_id:
-            raise UnreadableError("the export's wallet is not the one at the address that it names")
+            raise UnreadableError("the export's wallet does not belong to the address that it names")
         return vault or self._scope.org
 
     def seconds(self) -> tuple[float, float]:
-        """Return the Unix seconds between which the blocks of the export's rows lie."""
+        """Return the earliest and the latest Unix second of the blocks of the export's rows."""
         return self._start / 1000 - TOLERANCE, self._end / 1000 + TOLERANCE
 
     def read(self, rows: Iterator[Row]) -> None:
-        """Store the export's rows and check what needs no chain."""
+        """Store the export's rows, and check them as far as possible without the chain."""
         count = 0
         for count, row in enumerate(rows, 1):
             if row["tx_id"] is None:
@@ -187,7 +188,7 @@ class _Checker:
             found = list(differences(row, chain, self._program_id))
             if chain.slot > self._scope.slot:
                 found.append(f"landed in slot {chain.slot}, after the export's last, {self._scope.slot}")
-            # The chain is read backwards: no row may be missing before one that the export has.
+            # The chain is read backwards, so the export must also have every row before a matching one.
             self._last = max(self._last, chain.slot)
         self.report.problems += [f"{row['tx_id']}: {one}" for one in found]
         if not found and row["status"] == "confirmed":
@@ -208,14 +209,14 @@ class _Checker:
             self.report.off_chain.append(f"{row['tx_id']}: {row['status']} {said} USDC")
 
     def _is_due(self, chain: ExpectedRow) -> bool:
-        """Whether an export made at that time, with those rows, must have this one as well."""
+        """Return whether an export made at that time, with those rows, must have this row as well."""
         landed_before = chain.block_time is not None and (chain.block_time + TOLERANCE) * 1000 < self._made
         return chain.slot < self._last or landed_before
 
     def _miss(self, chain: ExpectedRow) -> None:
         near = False
         if chain.block_time is not None:
-            # The time of the request decides whether the row is in the range, and is not on the chain.
+            # The time of the request decides whether the row is in the range, but the chain does not have that time.
             early, late = (chain.block_time - TOLERANCE) * 1000, (chain.block_time + TOLERANCE) * 1000
             if late < self._start or early >= self._end:
                 return
@@ -223,7 +224,7 @@ class _Checker:
         if self._is_due(chain) and not near:
             self._note(f"missing: {chain}")
         elif self._is_due(chain) or chain.slot == self._scope.slot:
-            # More may have landed in the last slot after the service looked.
+            # More rows may have landed in the last slot after the service looked.
             self.report.unsure.append(str(chain))
         else:
             self.report.later += 1
@@ -253,4 +254,4 @@ def _moment(text: str) -> int:
     try:
         return parse_iso_ms(text)
     except ValueError:
-        raise UnreadableError("a time that the export names is malformed") from None
+        raise UnreadableError("a time in the export is malformed") from None

@@ -152,7 +152,7 @@ async def test_refused_payments_memos_and_names_are_off_chain(story: Story) -> N
     blocked = story.row("payment", "blocked")
     assert report.off_chain == [f"{blocked['tx_id']}: blocked payment of 51.00 USDC"]
     assert (report.unverified["memos"], report.unverified["names of recipients"]) == (1, 1)
-    assert "1 row off-chain, of which nothing is verified." in report.lines()
+    assert "1 row off-chain. Nothing in them is verified." in report.lines()
 
 
 @pytest.mark.parametrize(
