@@ -1,6 +1,6 @@
-"""Claims: what several nodes do at the same time, such as sending to webhooks, each node does with what it claims.
+"""Claims divide shared work, such as webhook deliveries, among nodes: each node processes only the rows it has claimed.
 
-A claim holds for as long as its node lives. Where one process serves, nothing has to be claimed.
+A claim is valid while its node is alive. If only one process serves, no claims are needed.
 """
 
 from typing import Any
@@ -27,8 +27,8 @@ from app.database.leases import node_is_alive
 table = Table(
     "claims",
     metadata,
-    Column("kind", String, primary_key=True, comment="the table that has the row"),
-    Column("id", String, primary_key=True, comment="of the row there"),
+    Column("kind", String, primary_key=True, comment="the name of the claimed row's table"),
+    Column("id", String, primary_key=True, comment="the key of the claimed row"),
     Column("node", String, nullable=False),
 )
 
@@ -38,9 +38,9 @@ _RELEASE = delete(table).where(*_MINE)
 
 
 def claim(connection: Connection, key: Column[str], due: Select[Any], node: str) -> list[str]:
-    """Claim the rows of `due`, a query of keys, that no other living node has; returns their keys.
+    """Claim the rows of `due`, a query of keys, that no other living node has claimed. Return their keys.
 
-    Rows that another node is claiming at this moment are passed over. Those that the node has already are among them.
+    Rows that another node is claiming at this moment are skipped. Rows that this node claimed earlier are included.
     """
     kind = key.table.name
     other = and_(table.c.kind == kind, table.c.id == key, table.c.node != node, node_is_alive(table.c.node))
@@ -49,15 +49,16 @@ def claim(connection: Connection, key: Column[str], due: Select[Any], node: str)
     taken = rows.on_conflict_do_update(
         index_elements=["kind", "id"],
         set_={"node": rows.excluded.node},
-        # Asked again of the newest row: another may have claimed it after this statement began.
-        # As a text, because SQLAlchemy would look through all claims: it relates no subquery to the table of an INSERT.
+        # Checked again on the newest row version: another node may have claimed it after this statement began.
+        # The column is a text, because SQLAlchemy does not correlate a subquery with the table of an INSERT, and would
+        # search all claims instead.
         where=(table.c.node == node) | ~node_is_alive(literal_column("claims.node", String)),
     )
     return list(connection.scalars(taken.returning(table.c.id)))
 
 
 def holds(connection: Connection, kind: str, key: str, node: str) -> bool:
-    """Return whether a node has a claim."""
+    """Return True if the node holds the claim."""
     return bool(connection.scalar(_HELD, {"in_table": kind, "of": key, "by": node}))
 
 

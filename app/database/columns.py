@@ -1,4 +1,4 @@
-"""What the tables share: the metadata, a column type, and `upsert`."""
+"""Shared by all tables: the metadata, column types, and `upsert`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ _RANGE = 2**64
 
 
 SERIAL = BigInteger().with_variant(Integer, "sqlite")
-"""Type of an id that the database counts up. SQLite counts only `INTEGER` up, which has 64 bits there."""
+"""Type of an auto-incremented id. SQLite increments only `INTEGER` columns, which have 64 bits there."""
 
 
 @compiles(CreateColumn, "postgresql")
 def _in_the_order_of_bytes(element: CreateColumn, compiler: Any, **options: Any) -> str:
-    """Return the column's DDL; texts are ordered by their bytes, as in SQLite, whatever language the server speaks.
+    """Return the column's DDL. Texts are ordered by their bytes, as in SQLite, regardless of the server's locale.
 
-    Cursors name ids, and an index in another order would serve no list.
+    Cursors contain ids, and an index in another order could not serve a list.
     """
     text: str = compiler.visit_create_column(element, **options)
     kind = element.element.type.dialect_impl(compiler.dialect)
@@ -40,8 +40,9 @@ def _in_the_order_of_bytes(element: CreateColumn, compiler: Any, **options: Any)
 class U64(TypeDecorator[int]):
     """An unsigned 64-bit integer in a signed column.
 
-    Databases have no unsigned type. Values below 2^63 are stored unchanged, so that they sort and add up; every amount
-    of USDC that can exist is below. Only limits and refused amounts can be larger; they wrap to negative numbers.
+    The databases have no unsigned type. Values below 2^63 are stored unchanged, so they can be sorted and added up.
+    Every amount of USDC that can exist is below 2^63. Only limits and refused amounts can be larger; they wrap to
+    negative numbers.
     """
 
     impl = BigInteger
@@ -78,9 +79,9 @@ class ActorText(TypeDecorator[Actor]):
 def upsert(
     connection: Connection, table: Table, values: Mapping[str, Any], *, keys: Sequence[str], replace: bool = True
 ) -> bool:
-    """Insert a row, or update the one with the same `keys`; with `replace=False`, leave that one unchanged.
+    """Insert a row, or update the row with the same `keys`. With `replace=False`, leave an existing row unchanged.
 
-    Returns whether anything was written. SQLAlchemy has no portable upsert; SQLite and PostgreSQL share the syntax.
+    Returns True if anything was written. SQLAlchemy has no portable upsert; SQLite and PostgreSQL share the syntax.
     """
     return upsert_all(connection, table, [values], keys=keys, replace=replace) == 1
 
@@ -93,9 +94,9 @@ def upsert_all(
     keys: Sequence[str],
     replace: bool = True,
 ) -> int:
-    """Upsert many rows with the same columns, of which the last with the same keys counts; returns how many.
+    """Upsert many rows with the same columns, and return the number of rows written.
 
-    What is not written because of ``replace=False`` does not count.
+    Of several rows with the same keys, the last one wins. Rows left unchanged by ``replace=False`` are not counted.
     """
     if not rows:
         return 0
@@ -111,7 +112,7 @@ def upsert_later(
     keys: Sequence[str],
     replace: bool = True,
 ) -> None:
-    """Do as ``upsert_all``, with other statements in one if that is possible."""
+    """Like ``upsert_all``, but combined with other statements into one if possible."""
     if rows:
         statement = _upsert(connection.dialect, table, tuple(rows[0]), tuple(keys), replace)
         defer(connection, statement, _different(rows, keys))

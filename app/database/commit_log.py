@@ -1,9 +1,9 @@
-"""The attempts that this node has committed lately, in its data folder: by them it notices commits that a server lost.
+"""Recently committed attempts of this node, kept in its data folder to detect commits that a server has lost.
 
-With asynchronous replication, a promoted standby lacks the last commits, and nothing on it says so. The id of an
-attempt serves because its row is never deleted: idempotency keys are released and purged, transaction numbers are
-assigned a second time. It is written before the transaction is sent, without waiting for the disk: that survives the
-end of the process. A crash of the node's machine during a failover is a second fault.
+With asynchronous replication, a promoted standby lacks the last commits without reporting it. The ids of attempts are
+kept because rows of attempts are never deleted, whereas idempotency keys are released and purged, and transaction
+numbers are assigned a second time. An id is written before its transaction is sent, without waiting for the disk, so it
+survives the end of the process. A crash of the node's machine during a failover is a second fault and not covered.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ from sqlalchemy import Connection, text
 from app.core.timestamps import now_ms
 
 KEPT = 10_000
-"""Attempts that are remembered: far more than a node commits while a standby of any use lags behind."""
+"""Maximum number of remembered attempts: far more than a node commits within the lag of any useful standby."""
 _KNOWN = text("SELECT tx_id FROM attempts WHERE tx_id = ANY(CAST(:ids AS text[]))")
 
 _log = structlog.get_logger(__name__)
 
 
 class CommitLog:
-    """Remembers committed attempts, the newest ``KEPT`` of them.
+    """Remembers the newest ``KEPT`` committed attempts.
 
-    Processes that share a folder have a file each. A new process takes over the content of all.
+    Processes that share a folder have one file each. A new process takes over the content of all files.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -34,14 +34,14 @@ class CommitLog:
             for line in path.read_text(encoding="ascii", errors="replace").splitlines():
                 tx_id, _, rest = line.partition(" ")
                 org, _, moment = rest.partition(" ")
-                # A crash may have cut the last line.
+                # A crash may have truncated the last line.
                 if moment.isdecimal():
                     self._entries[tx_id] = org, int(moment)
         self._entries = dict(sorted(self._entries.items(), key=lambda one: one[1][1])[-KEPT:])
         self._rewrite()
 
     def add(self, tx_id: str, org: str) -> None:
-        """Remember an attempt that was committed; call it before its transaction is sent."""
+        """Remember a committed attempt. Call this before its transaction is sent."""
         if tx_id in self._entries:
             return
         self._entries[tx_id] = entry = org, now_ms()
@@ -58,13 +58,13 @@ class CommitLog:
             _log.warning("ledger_not_written", error=str(error))  # memory still has it
 
     def missing(self, connection: Connection, since: int) -> Mapping[str, int]:
-        """Return the Unix millisecond of the newest missing attempt by organisation, of those after ``since``."""
+        """Return, by organisation, the Unix millisecond of the newest missing attempt committed after ``since``."""
         recent = {tx_id: entry for tx_id, entry in list(self._entries.items()) if entry[1] > since}
         known = set(connection.scalars(_KNOWN, {"ids": list(recent)}))
         return dict(sorted(entry for tx_id, entry in recent.items() if tx_id not in known))
 
     def _rewrite(self) -> None:
-        """Write the remembered attempts to a new file in place of the old one."""
+        """Write the remembered attempts to a new file, which replaces the old one."""
         new = self._path.with_name(f"new-{self._path.name}")
         new.write_bytes(b"".join(_line(*one) for one in self._entries.items()))
         new.replace(self._path)

@@ -1,4 +1,4 @@
-"""Access to the database, the same for SQLite and PostgreSQL."""
+"""The interface of the database, the same for SQLite and PostgreSQL."""
 
 import sqlite3
 from abc import ABC, abstractmethod
@@ -16,10 +16,10 @@ T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 WRITE_ERRORS = (StorageUnavailableError, SQLAlchemyError, sqlite3.Error, OSError)
-"""What a write raises when the database cannot be written, such as on a full disk."""
+"""Errors that a write raises if the database cannot be written, for example because the disk is full."""
 
 DUPLICATE_ERRORS = (IntegrityError,)
-"""What a write raises whose row is stored already."""
+"""Errors that a write raises if its row is stored already."""
 
 Step = Callable[[Work[Any]], Awaitable[Any]]
 """Runs one piece of work within a long transaction and returns its result."""
@@ -28,22 +28,22 @@ Step = Callable[[Work[Any]], Awaitable[Any]]
 class Database(ABC):
     """The service's database.
 
-    Writes follow one another, also those of other processes: what work reads before it writes is still so when it is
-    committed, and ids that the database gives are committed in their order. Work may run in another thread than its
-    caller's, so it touches nothing but its connection and what its caller waits with.
+    Writes are serialized, even across processes: data that work reads before it writes is unchanged at its commit, and
+    ids that the database assigns are committed in order. Work may run in a different thread than its caller, so it may
+    use only its connection and objects that the caller does not touch while it waits.
     """
 
     name: str
-    """What people know it by; without a password."""
+    """The name to show to people, without a password."""
     node: str = ""
-    """The id of this process among those that serve on it at the same time; empty if only one can."""
+    """The id of this process among the processes that serve on the database concurrently; empty if only one can."""
     server: str = ""
-    """The start time of the server that this process wrote to last; empty for a file."""
+    """The start time of the server that this process last wrote to; empty for a file."""
     ledger: CommitLog | None = None
-    """Remembers committed attempts outside of the database, where that can lose commits."""
+    """The commit log, which remembers committed attempts outside of a database that can lose commits."""
 
     def remember(self, tx_id: str, org: str) -> None:
-        """Write a committed attempt to the ledger, if there is one."""
+        """Write a committed attempt to the commit log, if there is one."""
         if self.ledger is not None:
             self.ledger.add(tx_id, org)
 
@@ -51,18 +51,18 @@ class Database(ABC):
     async def write(self, work: Work[T], *, repeatable: bool = False) -> T:
         """Run `work` in a transaction and return its result once committed to disk.
 
-        An exception in `work` undoes only its own changes and is raised here. Keep it short: others wait for it. Raises
-        ``storage_unavailable`` if the database cannot be written now, such as on a full disk or without a connection;
-        that is a `StorageDoubtError` if the work may have been committed all the same.
+        An exception in `work` undoes only its own changes and is raised here. Keep `work` short, because other writes
+        wait for it. Raises ``storage_unavailable`` if the database cannot be written now, for example because of a full
+        disk or a lost connection. The error is a `StorageDoubtError` if the work may have been committed nevertheless.
 
-        Work is `repeatable` if it may be run a second time after all that it wrote was undone: it changes nothing but
-        the database. That spares statements, so what every payment writes should be.
+        Work is `repeatable` if it may run a second time after its writes were undone, because it changes only the
+        database. Repeatable work needs fewer statements, so the writes of every payment should be repeatable.
         """
 
     async def write_unordered(self, work: Work[T]) -> T:
-        """Run a single statement that needs no order with other writes, and so waits for none where that is possible.
+        """Run a single statement that needs no order among the writes, so that it waits for no other if possible.
 
-        It may be run twice if its connection is lost.
+        The statement may run twice if its connection is lost.
         """
         return await self.write(work)
 
@@ -72,15 +72,15 @@ class Database(ABC):
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[Step]:
-        """Hold the writer for work of many steps: all of it is committed together at the end, or none of it is.
+        """Hold the writer for work of many steps. All steps are committed together at the end, or none is.
 
-        Each step runs in a thread, and may take long. Reads see the state before; other writes wait for the end. Raises
-        ``storage_unavailable`` as ``write`` does.
+        Each step runs in a thread and may take long. Reads see the state before the transaction, and other writes wait
+        for its end. Raises ``storage_unavailable`` like ``write``.
         """
 
     @abstractmethod
     async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
-        """Run `work` on a snapshot of the database; `in_thread` is for what may take milliseconds.
+        """Run `work` on a snapshot of the database. Use `in_thread` for work that may take milliseconds.
 
         Raises ``storage_unavailable`` if the database cannot be read now.
         """
@@ -88,8 +88,8 @@ class Database(ABC):
     async def look_up(self, work: Work[T]) -> T:
         """Run a reading statement, or a few that need not see the same state.
 
-        Raises ``storage_unavailable`` as ``read`` does. On a server that spares two round trips, and those of many
-        callers share a thread: what every payment reads should be such a statement.
+        Raises ``storage_unavailable`` like ``read``. On a server, this saves two round trips, and many callers share a
+        thread. The reads of every payment should therefore use it.
         """
         return await self.read(work)
 

@@ -1,4 +1,4 @@
-"""Leases: who does what only one node may do, for how long, and under which number its writes are accepted.
+"""Leases: one node's right to run a job, its expiry, and the fencing number that its writes need.
 
 Times are Unix milliseconds of the database's clock, so that the clocks of the nodes need not agree.
 """
@@ -34,19 +34,19 @@ from app.database.columns import metadata
 from app.database.statements import rows
 
 LIFETIME = 6_000
-"""Milliseconds for which a lease is held after it was taken or renewed."""
+"""Milliseconds that a lease lasts after it was taken or renewed."""
 NODE = "node/"
-"""What the name of a lease begins with that a node holds on itself for as long as it lives."""
+"""Prefix of the name of the lease that a node holds on itself while it is alive."""
 
 API = "api/"
-"""Likewise, of a node that answers requests."""
+"""Prefix of the name of the lease that a node holds while it answers requests."""
 
 table = Table(
     "leases",
     metadata,
-    Column("name", String, primary_key=True, comment="a work that one node does, or a living node"),
+    Column("name", String, primary_key=True, comment="a job that one node runs, or a living node"),
     Column("holder", String, nullable=False, comment="the node's id"),
-    Column("fencing", BigInteger, nullable=False, comment="a higher one for each holder"),
+    Column("fencing", BigInteger, nullable=False, comment="increases with each holder"),
     Column("expires_at", BigInteger, nullable=False, comment="by the database's clock"),
 )
 
@@ -63,12 +63,12 @@ class Lease:
 
     @property
     def term(self) -> str:
-        """Its name and number, which nobody else has and which it has only this once."""
+        """The name and fencing number. No other lease and no later holder of this one has the same term."""
         return f"{self.name} {self.fencing}"
 
 
 class LeaseLostError(StorageUnavailableError):
-    """Another node has taken the lease under which something was to be written; nothing was."""
+    """Another node has taken the lease that a write needs. Nothing was written."""
 
 
 _held: ContextVar[Lease | None] = ContextVar("lease", default=None)
@@ -76,7 +76,7 @@ _held: ContextVar[Lease | None] = ContextVar("lease", default=None)
 
 @contextmanager
 def fenced_by(lease: Lease) -> Iterator[None]:
-    """Have every write in this context, and in the tasks that it starts, refused once the lease is another's."""
+    """Refuse every write in this context, and in the tasks that it starts, once another node has taken the lease."""
     token = _held.set(lease)
     try:
         yield
@@ -85,16 +85,16 @@ def fenced_by(lease: Lease) -> Iterator[None]:
 
 
 def required() -> Lease | None:
-    """Return the lease under which this context writes, if it needs one.
+    """Return the lease that writes of this context need, or None.
 
-    A lease changes hands only in a transaction like those that write, which follow one another: what a transaction
-    finds held when it has begun is still so at its commit.
+    A lease changes hands only in a writing transaction, and writing transactions are serialized. A lease that a
+    transaction finds held at its start is therefore still held at its commit.
     """
     return _held.get()
 
 
 def among(leases: Iterable[Lease]) -> Select[tuple[str]]:
-    """Return the query for the terms of those leases that are still held as they are given here."""
+    """Return the query for the terms of the given leases that the same holder still holds under the same number."""
     same = [
         (table.c.name == one.name) & (table.c.holder == one.holder) & (table.c.fencing == one.fencing) for one in leases
     ]
@@ -102,7 +102,7 @@ def among(leases: Iterable[Lease]) -> Select[tuple[str]]:
 
 
 def take(connection: Connection, name: str, holder: str, *, lifetime: int = LIFETIME) -> Lease | None:
-    """Take a lease that is free; None if it is held. Call it in a transaction that follows all other writes."""
+    """Take a free lease; None if it is held. Call this in a transaction that is serialized with all other writes."""
     number = connection.scalar(_TAKE, {"of": name, "by": holder, "for": lifetime})
     return None if number is None else Lease(name, holder, number)
 
@@ -113,28 +113,28 @@ def renew(connection: Connection, holder: str, *, lifetime: int = LIFETIME) -> s
 
 
 def alive(connection: Connection) -> set[str]:
-    """Return the names of the leases that a node holds."""
+    """Return the names of the leases that any node holds now."""
     return {name for (name,) in rows(connection, _ALIVE, {})[1]}
 
 
 def release(connection: Connection, holder: str) -> None:
-    """Free all leases of a node; the numbers go on from where they are."""
+    """Free all leases of a node. The fencing numbers of its jobs continue from their present values."""
     connection.execute(delete(table).where(table.c.name.in_((NODE + holder, API + holder))))
     connection.execute(update(table).where(table.c.holder == holder).values(expires_at=0))
 
 
 def count_live_nodes(connection: Connection) -> int:
-    """Return how many nodes live."""
+    """Return the number of living nodes."""
     return sum(name.startswith(NODE) for name in alive(connection))
 
 
 def node_is_alive(node: ColumnElement[str]) -> ColumnElement[bool]:
-    """Return the condition that the node with this id lives."""
+    """Return the condition that the node with this id is alive."""
     return exists().where(table.c.name == NODE + node, table.c.expires_at > _NOW)
 
 
 def delete_dead_nodes(connection: Connection, *, after: int) -> int:
-    """Delete the leases of nodes that have been dead for so many milliseconds; returns their number."""
+    """Delete the leases of nodes that have been dead for `after` milliseconds, and return the number of leases."""
     dead = (table.c.name.startswith(NODE) | table.c.name.startswith(API)) & (table.c.expires_at < _NOW - after)
     return connection.execute(delete(table).where(dead)).rowcount
 
@@ -152,7 +152,7 @@ _TAKE = _NEW.on_conflict_do_update(
     },
     where=table.c.expires_at <= _NOW,
 ).returning(table.c.fencing)
-# Also one that has run out and that nobody has taken.
+# This includes expired leases that no other node has taken.
 _RENEW = (
     update(table)
     .where(table.c.holder == bindparam("by"), table.c.expires_at > 0)

@@ -1,4 +1,4 @@
-"""Pages of lists: newest first; a cursor names the last row of the previous page."""
+"""Pages of lists, newest first. A cursor names the last row of the previous page."""
 
 import base64
 import hashlib
@@ -43,7 +43,7 @@ class InvalidCursorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The statements of a list for one combination of filters, whose values are parameters.
+    """The statements of a list for one combination of filters. The values of the filters are parameters.
 
     Build each listing once: building a statement takes longer than executing it.
     """
@@ -62,12 +62,12 @@ def listing(
 ) -> Listing:
     """Return the statements of a list ordered by `time`, then `key`, both descending. Both may be the same column.
 
-    A row is listed if one of the conditions `either` holds; no two may hold for the same row. Each needs an index in
-    the order of the list, so that the database merges their rows and reads hardly more than one page of them. No
+    A row is listed if one of the conditions in `either` holds; no two may hold for the same row. Each condition needs
+    an index in the order of the list, so that the database merges their rows and reads little more than one page. No
     parameter of `query` may begin with `page_`.
     """
     moment, last = bindparam("page_moment", type_=time.type), bindparam("page_last", type_=key.type)
-    # The second condition is implied by the first, but an index can start from it.
+    # The first condition implies the second, but only the second gives an index scan its starting point.
     after = query.where(or_(time < moment, and_(time == moment, key < last)), time <= moment)
     first, following = (
         {dialect: _page(one, time, key, either, dialect) for dialect in ("sqlite", "postgresql")}
@@ -85,10 +85,10 @@ def fetch_page(
     limit: int,
     cursor: str | None,
 ) -> RecordPage[T]:
-    """Return one page of a list, its rows as records. A page costs the same wherever it starts.
+    """Return one page of a list, with its rows as records. A page costs the same at every position.
 
-    A cursor is good only for a list with the same parameters, except `now`: organisation and filter are among them.
-    Raises `InvalidCursorError`.
+    A cursor is valid only for a list with the same parameters, except `now`. The organisation and the filters are among
+    these parameters. Raises `InvalidCursorError`.
     """
     values = {**parameters, "page_limit": limit + 1}
     if cursor is not None:
@@ -104,7 +104,7 @@ def fetch_page(
 def unindexed(column: Column[Any]) -> ColumnElement[Any]:
     """Return a column in a form that no index can serve, for a condition that another index serves better.
 
-    SQLite, without statistics, considers all indexes equally good: to find one wallet's payments, it would scan all
+    Without statistics, SQLite considers all indexes equally good. To find one wallet's payments, it would scan all
     confirmed payments of the organisation.
     """
     return func.coalesce(column, column)
@@ -114,24 +114,24 @@ def _page(
     query: Select[Any], time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]], dialect: str
 ) -> Select[Any] | CompoundSelect[Any]:
     most = bindparam("page_limit", type_=Integer)
-    # No index that goes on after the key serves an order that names it twice.
+    # If the order named the key twice, no index with more columns after the key could serve it.
     order_columns = (key,) if time is key else (time, key)
     if len(either) <= 1:
         return query.where(*either).order_by(*(column.desc() for column in order_columns)).limit(most)
-    # By position: in a union, SQLite cannot tell apart columns of two tables with the same name.
+    # Ordered by position, because SQLite cannot distinguish columns of the same name from two tables in a union.
     names = [column.name for column in query.selected_columns]
     order: list[ColumnElement[Any]] = [
         desc(literal_column(str(names.index(column.name) + 1))) for column in order_columns
     ]
     parts = [query.where(one) for one in either]
     if dialect == "postgresql":
-        # SQLite merges the parts. PostgreSQL would sort all their rows.
+        # SQLite merges the parts. PostgreSQL would sort all of their rows, so limit each part.
         parts = [one.order_by(*(column.desc() for column in order_columns)).limit(most) for one in parts]
     return union_all(*parts).order_by(*order).limit(most)
 
 
 def _scope(found_by: Listing, parameters: Mapping[str, Any]) -> str:
-    """Return a short hash of the list and its parameters, which makes its cursors invalid in other lists."""
+    """Return a short hash of the list and its parameters. It makes the list's cursors invalid in other lists."""
     given = sorted((name, value) for name, value in parameters.items() if name != _NOW)
     return hashlib.sha256(json.dumps([found_by.name, given]).encode()).hexdigest()[:_SCOPE_LENGTH]
 
@@ -157,5 +157,5 @@ def _decode(cursor: str, found_by: Listing, scope: str) -> tuple[int, Any]:
 
 
 def _fits(key: Any) -> bool:
-    # All keys are ASCII; a database may reject other text.
+    # All keys are ASCII. A database may reject other text.
     return 0 <= key < _LIMIT if isinstance(key, int) else key.isascii()

@@ -1,4 +1,4 @@
-"""Rows as records: a record's fields are the columns of the query that finds it."""
+"""Rows as records. A record's fields are the columns of its query."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ def fetch_one(
 ) -> T | None:
     """Return the only row of a query as a record, or `None` if there is no row.
 
-    With `parameters`, also without any in them, the query must be built once and kept: its compiled form is cached.
+    With `parameters`, even empty ones, build the query once and keep it, because its compiled form is cached.
     """
     found = fetch_all(connection, record, query, parameters)
     if len(found) > 1:
@@ -35,11 +35,11 @@ def fetch_all(
 
 
 def records(record: Callable[..., T], names: Iterable[str], rows: Iterable[Sequence[Any]]) -> list[T]:
-    """Return rows with columns of these names as records; twice as fast as by the rows' own mappings."""
+    """Return rows with these column names as records. This is twice as fast as using the rows' own mappings."""
     fields = tuple(names)
     return [record(**dict(zip(fields, row, strict=True))) for row in rows]
 
 
 def columns_of(record: Any) -> dict[str, Any]:
-    """Return a record's fields by name; ten times as fast as `dataclasses.asdict`, which copies every value."""
+    """Return a record's fields by name. Ten times as fast as `dataclasses.asdict`, which copies every value."""
     return {name: getattr(record, name) for name in record.__dataclass_fields__}

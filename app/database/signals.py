@@ -1,4 +1,4 @@
-"""Signals between the nodes on one database: something is new. They may be lost, so everybody looks anyway."""
+"""Signals notify the other nodes on a database of changes. A signal may be lost, so every node also polls."""
 
 from collections.abc import Sequence
 
@@ -7,27 +7,27 @@ from sqlalchemy import Connection
 from app.database.statements import at_commit
 
 CHANNEL = "agent_vault_channel"
-"""The execution option with the name of the channel. Whoever may connect to a database may send on each channel of it,
-so the name is derived from the service's secret: only its nodes know it, and they believe what they hear there. Others
-cannot see it either, except for who reads the tables anyway: the account of the nodes and superusers."""
+"""The execution option with the name of the channel. Any account that can connect to a database can send on all of its
+channels. The name is therefore derived from the service's secret: only its nodes know it, and they trust the signals on
+it. Other accounts cannot see the name, except the nodes' own account and superusers, who can read the tables anyway."""
 _LONGEST = 8_000
-"""Bytes of a notification, at which PostgreSQL refuses it."""
+"""Length in bytes that PostgreSQL refuses for a notification."""
 ROWS = "rows"
-"""Events of the chain were applied to the read models: those of the transactions that it names as HASH:SLOT."""
+"""On-chain events were applied to the read models. The signal names their transactions as HASH:SLOT."""
 RULES = "rules"
-"""Rules of alerts changed."""
+"""Alert rules changed."""
 KEYS = "keys"
 """An API key was revoked or rotated."""
 EXPORTS = "exports"
 """An export was requested."""
 GUARD = "guard"
-"""The guard against forgotten payments was raised."""
+"""The database guard against forgotten payments was raised."""
 
 
 def signal(connection: Connection, what: str, about: Sequence[str] = ()) -> None:
-    """Tell the other nodes at the commit; without a channel there are none. A signal twice in a transaction is one.
+    """Signal the other nodes at the commit. Without a channel, there are none. Repeats in a transaction are sent once.
 
-    ``about`` names what is new, and is left out if it is too long.
+    ``about`` names the changed objects, and is omitted if it is too long.
     """
     channel = connection.get_execution_options().get(CHANNEL)
     if channel is not None:

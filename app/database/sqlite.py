@@ -24,7 +24,7 @@ from app.database.migrations import migrate
 _BUSY_TIMEOUT = 10.0
 """Seconds to wait while another process (the command line) writes."""
 _WAL_LIMIT = 64 * 1024 * 1024
-"""Bytes to which the write-ahead log is cut again after a long transaction made it grow."""
+"""Size in bytes that the write-ahead log is truncated to after a long transaction made it grow."""
 
 
 @dataclass(slots=True)
@@ -37,13 +37,13 @@ class SqliteDatabase(Database):
     """The service's database in a file.
 
     A commit waits for the disk, so callers share it: all work passed to `write` during one commit goes into the next,
-    each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds. Only what
-    waits runs in another thread, which does nothing else, so no commit queues behind reads: the commit, which waits for
-    the disk, and the begin, if another process writes.
+    each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds. Two calls
+    can wait and therefore run in a thread of their own, so that they do not queue behind reads: the commit, which waits
+    for the disk, and the begin while another process writes.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Open or create the file and bring it to the newest schema.
+        """Open or create the file and migrate it to the newest schema.
 
         Raises `ConfigurationError` if the file has a schema that this version does not know.
         """
@@ -63,8 +63,8 @@ class SqliteDatabase(Database):
         self._flusher: asyncio.Task[None] | None = None
         self.write_now(migrate)
 
-    async def write(self, work: Work[T], *, repeatable: bool = False) -> T:  # noqa: ARG002 - savepoints cost nothing
-        """Run `work` in the event loop, and commit it with that of others."""
+    async def write(self, work: Work[T], *, repeatable: bool = False) -> T:  # noqa: ARG002 - savepoints are cheap
+        """Run `work` in the event loop, and commit it together with the work of other callers."""
         job = _Job(work, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         if self._flusher is None or self._flusher.done():
@@ -99,12 +99,12 @@ class SqliteDatabase(Database):
         def end() -> None:
             if held.is_set():
                 try:
-                    self._connection.rollback()  # changes nothing after a commit
+                    self._connection.rollback()  # has no effect after a commit
                 finally:
                     self._lock.release()
 
         try:
-            # One thread runs all of it in order, so the end comes after a step whose caller was cancelled.
+            # One thread runs all steps in order, so `end` follows a running step even if its caller was cancelled.
             await loop.run_in_executor(self._long, begin)
             yield lambda work: loop.run_in_executor(self._long, work, self._connection)
             await loop.run_in_executor(self._long, self._connection.commit)
@@ -116,7 +116,7 @@ class SqliteDatabase(Database):
             await asyncio.shield(loop.run_in_executor(self._long, end))
 
     async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
-        """Run `work` in the event loop, as what takes microseconds should; with `in_thread` in a thread."""
+        """Run `work` in the event loop, because it takes microseconds. With `in_thread`, run it in a thread."""
         if not in_thread:
             return self.read_now(work)
         context = contextvars.copy_context()
@@ -138,7 +138,7 @@ class SqliteDatabase(Database):
     def close(self) -> None:
         """Close all connections; uncommitted work is lost.
 
-        Waits for running reads, even if their callers gave up: their connections must not be closed under them.
+        Waits for running reads, even if their callers gave up, because their connections are still in use.
         """
         self._reading.shutdown(cancel_futures=True)
         with self._lock:
@@ -188,11 +188,11 @@ class SqliteDatabase(Database):
                 except sqlite3.OperationalError as error:
                     if not _is_busy(error):
                         raise
-                    # Another process writes. Wait elsewhere: this thread serves all other requests.
+                    # Another process writes. Wait in another thread, because this one serves all other requests.
                     await in_thread(self._begin)
                 batch, self._jobs = self._jobs, []
                 finished = self._run(batch)
-            except Exception as error:  # noqa: BLE001 - a missing disk or lock fails all who share the transaction
+            except Exception as error:  # noqa: BLE001 - fails all jobs that share the transaction
                 self._connection.rollback()
                 self._lock.release()
                 if not batch:
@@ -202,7 +202,7 @@ class SqliteDatabase(Database):
             await in_thread(self._commit, finished)
 
     def _run(self, batch: list[_Job]) -> list[tuple[_Job, Any]]:
-        """Run every job in its own savepoint; return those that succeeded with their results."""
+        """Run every job in its own savepoint. Return the successful jobs with their results."""
         finished = []
         execute = _driver(self._connection).execute
         for job in batch:
@@ -212,11 +212,11 @@ class SqliteDatabase(Database):
             execute("SAVEPOINT job")
             try:
                 result = job.work(self._connection)
-            except Exception as error:  # noqa: BLE001 - the caller's, whatever it is
+            except Exception as error:  # noqa: BLE001 - any error is the caller's
                 try:
                     execute("ROLLBACK TO job")
                 except sqlite3.Error:
-                    # A full disk may have undone the whole transaction, with its savepoints.
+                    # A full disk may have undone the whole transaction, including its savepoints.
                     raise error from None
                 _answer([(job, None)], error)
             else:
@@ -229,7 +229,7 @@ class SqliteDatabase(Database):
         failure: Exception | None = None
         try:
             self._connection.commit()
-        except Exception as error:  # noqa: BLE001 - a full disk fails all who share the commit
+        except Exception as error:  # noqa: BLE001 - a full disk fails all jobs of the commit
             self._connection.rollback()
             failure = error
         finally:
@@ -266,13 +266,13 @@ def _engine(path: str | Path, begin: str, *, timeout: float) -> Engine:
         json_serializer=lambda value: to_json(value).decode(),
         json_deserializer=from_json,
         poolclass=NullPool,
-        # Bound values are memos, answers and signed transactions: they do not belong in messages and logs.
+        # Bound values include memos, responses and signed transactions, which must not appear in messages or logs.
         hide_parameters=True,
     )
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
-        # Otherwise Python's driver would begin and commit on its own, which breaks savepoints.
+        # Otherwise Python's driver would begin and commit transactions on its own, which breaks savepoints.
         connection.isolation_level = None
         pragmas = ("synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", f"journal_size_limit={_WAL_LIMIT}")
         for pragma in ("journal_mode=WAL", *pragmas):

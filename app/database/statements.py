@@ -1,8 +1,8 @@
-"""Statements that bypass SQLAlchemy's execution, for what every payment reads and writes.
+"""Statements that bypass SQLAlchemy's execution, for the reads and writes of every payment.
 
-SQLAlchemy takes ten times as long as SQLite to execute a short statement. It still compiles these statements and
-converts their values; the driver executes them. On PostgreSQL, where each statement is a round trip, those whose result
-nobody needs can be deferred and sent as one.
+SQLAlchemy needs ten times SQLite's own time to execute a short statement. It still compiles these statements and
+converts their values, but the driver executes them. On PostgreSQL, where each statement is a round trip, statements
+without a needed result can be deferred and sent as one.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _BARE = re.compile(r"%\((\w+)\)s(?!::)")
 _EXPANDING = re.compile(r"(NOT )?IN \(__\[POSTCOMPILE_(\w+)\]\)")
 _PLACES = re.compile(r"VALUES \(([^()]*)\)")
 SENDER = "agent_vault_sender"
-"""Under what a connection to PostgreSQL keeps its `Sender`."""
+"""The key under which a PostgreSQL connection keeps its `Sender`."""
 
 
 class _Compiled:
@@ -56,7 +56,7 @@ class _Compiled:
 
 
 class CompiledQuery(_Compiled):
-    """A reading statement; the names of its columns are known once it was run."""
+    """A reading statement. The names of its columns are known after its first run."""
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
         super().__init__(statement, dialect)
@@ -85,7 +85,7 @@ class CompiledQuery(_Compiled):
         return self._names, rows
 
     def _with_cast(self, found: re.Match[str]) -> str:
-        # Where SQLAlchemy knows no type, the server finds one by what stands beside the value.
+        # If SQLAlchemy knows no type, the server infers one from the expression around the value.
         with contextlib.suppress(CompileError):
             return f"{found[0]}::{self._kind_of(found[1])}"
         return found[0]
@@ -107,9 +107,9 @@ class Prepared(_Compiled):
         self._of_many = _about_many(self._sql, types) if dialect.name == "postgresql" else None
 
     def execute(self, connection: Connection, rows: Sequence[Row]) -> int:
-        """Run the statement for each row in the connection's transaction; returns the number of rows written.
+        """Run the statement for each row in the connection's transaction. Return the number of rows written.
 
-        On PostgreSQL it is one statement for all rows, which must have different keys then. Raises SQLAlchemy's errors.
+        On PostgreSQL, one statement covers all rows, so their keys must differ. Raises SQLAlchemy's errors.
         """
         if self._by_position:
             with _cursor(connection, self._sql) as cursor:
@@ -125,7 +125,7 @@ class Prepared(_Compiled):
         return counted
 
     def bound(self, rows: Sequence[Row]) -> tuple[str, Any]:
-        """Return the one statement for these rows, with its values."""
+        """Return the single statement for these rows, and its values."""
         if len(rows) == 1:
             return self._sql, self._values(rows[0])
         assert self._of_many is not None
@@ -134,7 +134,7 @@ class Prepared(_Compiled):
 
 
 class _Together(Prepared):
-    """Several statements of PostgreSQL's as one, whose row has all their values: all see the state before."""
+    """Several PostgreSQL statements in one. Its row has the values of all, and each sees the state before."""
 
     def __init__(self, statements: Sequence[str]) -> None:
         *first, last = [_NAME.sub(rf"%(p{number}_\1)s", sql) for number, sql in enumerate(statements)]
@@ -149,9 +149,9 @@ _deferred: dict[Connection, list[tuple[Prepared, Sequence[Row]]]] = {}
 
 @contextmanager
 def deferring(connection: Connection) -> Iterator[None]:
-    """Let statements in this context be deferred: they are sent before any other statement, at the latest at its end.
+    """Defer statements in this context. They are sent before any other statement, or at the end of the context.
 
-    If it ends by an exception, what is deferred, also until the commit, is dropped: the work is to be undone.
+    If it ends with an exception, statements deferred here or until the commit are dropped: the work will be undone.
     """
     _deferred[connection] = []
     until_commit = _sender(connection).at_commit
@@ -168,19 +168,19 @@ def deferring(connection: Connection) -> Iterator[None]:
 
 
 def defer(connection: Connection, prepared: Prepared, rows: Sequence[Row]) -> None:
-    """Run a statement whose result nobody needs: with others in one if that is possible, otherwise at once."""
+    """Run a statement without a needed result: combined with others if possible, otherwise at once."""
     waiting = _deferred.get(connection)
     if waiting is None:
         prepared.execute(connection, rows)
         return
-    # Two parts of one statement that write the same row would not see each other.
+    # Two parts of one statement that write the same row would not see each other's changes.
     if any(one.table is prepared.table for one, _ in waiting):
         send_deferred(connection)
     _deferred[connection].append((prepared, rows))
 
 
 def send_deferred(connection: Connection) -> None:
-    """Send what is deferred as one statement."""
+    """Send the deferred statements as one statement."""
     waiting = _deferred.get(connection)
     if not waiting:
         return
@@ -195,10 +195,10 @@ def send_deferred(connection: Connection) -> None:
 
 
 def _about_many(sql: str, types: Mapping[str, str]) -> str:
-    """Return the INSERT or UPDATE as one of PostgreSQL's that takes an array for each parameter.
+    """Return the INSERT or UPDATE as a PostgreSQL statement that takes an array for each parameter.
 
-    The driver would send a statement with many rows once for each of them; with as many values in its text as there are
-    rows, each number of rows would be another statement to the server.
+    The driver would send a statement with many rows once per row. If its text contained the values of all rows, each
+    number of rows would be a different statement to the server.
     """
     arrays = ", ".join(f"%({name})s::{kind}[]" for name, kind in types.items())
     names = ", ".join(f'"{name}"' for name in types)
@@ -211,7 +211,7 @@ def _about_many(sql: str, types: Mapping[str, str]) -> str:
 
 @contextmanager
 def _cursor(connection: Connection, sql: str) -> Iterator[Any]:
-    """Yield a cursor of the driver's in the connection's transaction. Raises SQLAlchemy's errors."""
+    """Yield a cursor of the driver in the connection's transaction. Raises SQLAlchemy's errors."""
     if not connection.in_transaction():
         connection.begin()
     cursor = connection.connection.cursor()
@@ -224,7 +224,7 @@ def _cursor(connection: Connection, sql: str) -> Iterator[Any]:
 
 
 def run_numbered(connection: Connection, sql: str, values: Sequence[Any]) -> Any:
-    """Run a statement of PostgreSQL's, with `$1` for its first value, in the connection's transaction.
+    """Run a PostgreSQL statement, with `$1` for its first value, in the connection's transaction.
 
     Returns a `StatementResult`. Raises SQLAlchemy's errors.
     """
@@ -239,7 +239,7 @@ def run_numbered(connection: Connection, sql: str, values: Sequence[Any]) -> Any
 
 
 def run_script(connection: Connection, script: str) -> Any:
-    """Run statements of PostgreSQL's without values as they are given, which may begin or end a transaction.
+    """Run PostgreSQL statements without values, unchanged. They may begin or end a transaction.
 
     Returns the `StatementResult` of the last one. Raises SQLAlchemy's errors.
     """
@@ -253,27 +253,27 @@ def run_script(connection: Connection, script: str) -> Any:
 
 def _sender(connection: Connection) -> Any:
     if connection.invalidated:
-        # Work went on although its connection was lost.
+        # The work continued although its connection was lost.
         raise StorageUnavailableError
     return connection.info[SENDER]
 
 
 def at_commit(connection: Connection, statement: str) -> None:
-    """Have a statement without values sent with the commit of a transaction that a script began."""
+    """Send a statement without values together with the commit of a transaction that a script began."""
     _sender(connection).at_commit[statement] = None
 
 
 def is_idle(connection: Connection) -> bool:
-    """Return whether a connection to PostgreSQL is whole and in no transaction."""
+    """Return True if a PostgreSQL connection is intact and in no transaction."""
     return not connection.invalidated and bool(connection.info[SENDER].idle)
 
 
 def _failure(connection: Connection, sql: str, error: Any) -> DBAPIError:
-    """Return an error of the driver as SQLAlchemy's."""
+    """Return an error of the driver as an error of SQLAlchemy."""
     driver_error = connection.dialect.loaded_dbapi.Error
     lost = connection.dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
     if lost:
-        # It fails as well, by which SQLAlchemy notices: no other connection is used again without a look at it.
+        # This fails too, which tells SQLAlchemy of the loss: it then checks its other connections before reusing them.
         with contextlib.suppress(SQLAlchemyError):
             connection.exec_driver_sql("SELECT 1")
     failure = DBAPIError.instance(sql, None, error, driver_error, hide_parameters=True, connection_invalidated=lost)
@@ -283,7 +283,7 @@ def _failure(connection: Connection, sql: str, error: Any) -> DBAPIError:
 
 @lru_cache(maxsize=512)
 def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
-    """Return the statement with numbers for the names of its values, and the names in their order."""
+    """Return the statement with numbers instead of the names of its values, and the names in that order."""
     names = tuple(dict.fromkeys(_NAME.findall(sql)))
     numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
     return _NAME.sub(lambda found: numbers[found[1]], sql).replace("%%", "%"), names
@@ -317,9 +317,9 @@ def _query(dialect: Dialect, statement: Executable) -> CompiledQuery:
 
 
 def rows(connection: Connection, statement: Executable, values: Row) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
-    """Return the names of a query's columns, and its rows. The query is built once and kept, as its compiled form is.
+    """Return the names of a query's columns, and its rows. Build the query once and keep it, as its form is cached.
 
-    On SQLite, SQLAlchemy runs queries with lists: their text depends on the length of the list.
+    On SQLite, SQLAlchemy runs queries with lists, because their text depends on the length of the list.
     """
     query = _query(connection.dialect, statement)
     if query.expands:
@@ -335,9 +335,9 @@ def scalar(connection: Connection, statement: Executable, values: Row) -> Any:
 
 
 def execute(connection: Connection, statement: UpdateBase, columns: Row, **others: Any) -> int:
-    """Run a statement that sets `columns` and has the further parameters `others`; returns the number of rows written.
+    """Run a statement that sets `columns` and has further parameters `others`. Return the number of rows written.
 
-    The statement must be built once and kept: the compiled form is cached with it.
+    Build the statement once and keep it, because its compiled form is cached with it.
     """
     return _prepared(connection.dialect, statement, tuple(columns)).execute(connection, [{**columns, **others}])
 
@@ -345,6 +345,6 @@ def execute(connection: Connection, statement: UpdateBase, columns: Row, **other
 def execute_later(
     connection: Connection, statement: UpdateBase, rows: Sequence[Row], columns: Sequence[str] = ()
 ) -> None:
-    """Run a statement, built once and kept, that sets `columns` with the parameters of each row; see `defer`."""
+    """Run a statement, built once and kept, that sets `columns` with the parameters of each row. See `defer`."""
     if rows:
         defer(connection, _prepared(connection.dialect, statement, tuple(columns)), rows)

@@ -503,12 +503,12 @@ def test_work_that_a_closed_loop_left_keeps_no_other_from_running(postgres_url: 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("nonsense", "AGENT_VAULT_DATABASE_URL is no address"),
+        ("nonsense", "AGENT_VAULT_DATABASE_URL is not an address"),
         ("mysql://somebody:s3cret@host/database", "AGENT_VAULT_DATABASE_URL must begin with postgresql://"),
         ("postgresql://somebody:s3cret@127.0.0.1:1/vault", "cannot connect to the database vault on 127.0.0.1"),
-        ("postgresql://somebody:s3cret@127.0.0.1:many/vault", "AGENT_VAULT_DATABASE_URL is no address"),
-        ("postgresql://somebody:s3cret@127.0.0.1/va%00ult", "AGENT_VAULT_DATABASE_URL has a NUL in it"),
-        ("postgresql://somebody:s3cret@127.0.0.1 /vault", "AGENT_VAULT_DATABASE_URL has a blank in its host"),
+        ("postgresql://somebody:s3cret@127.0.0.1:many/vault", "AGENT_VAULT_DATABASE_URL is not an address"),
+        ("postgresql://somebody:s3cret@127.0.0.1/va%00ult", "AGENT_VAULT_DATABASE_URL contains a NUL character"),
+        ("postgresql://somebody:s3cret@127.0.0.1 /vault", "AGENT_VAULT_DATABASE_URL has a space in its host"),
         ("postgresql://somebody:not@s3cret@127.0.0.1/vault", "AGENT_VAULT_DATABASE_URL has more than one @"),
         ("postgresql://somebody:s3cret@one:1,two:2/vault", "AGENT_VAULT_DATABASE_URL names several hosts"),
         ("postgresql://somebody:s3cret@127.0.0.1:1/vault\n", "cannot connect to the database vault on 127.0.0.1"),

@@ -1,7 +1,7 @@
 """The history of the schema: Alembic's environment and, in `versions`, its revisions.
 
-Changing a table takes a new revision in `versions`, its id in `REVISIONS`, and the change of the table itself; a test
-compares the two schemas. A revision's `oldest_code` is the oldest one whose code still works on it, so that the old
+To change a table, add a revision to `versions`, add its id to `REVISIONS`, and change the table itself. A test compares
+the two schemas. A revision's `oldest_code` names the oldest revision with code that still works on it, so that the old
 version can serve while the new one starts.
 """
 
@@ -15,12 +15,12 @@ from app.core.paths import ConfigurationError
 REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """All revisions, oldest first. Listed here because importing Alembic takes longer than opening a database."""
 OLDEST_SERVER = 150_000
-"""The oldest PostgreSQL that is supported, as its `server_version_num`."""
+"""The oldest supported PostgreSQL version, as a `server_version_num`."""
 
 _UPGRADE_LOCK = 0x4156_0003
 _LOCK_NOT_AVAILABLE = "55P03"
 _TABLE_PATIENCE = "3s"
-"""How long an upgrade waits for a table that a service reads or writes: whoever comes later waits behind it."""
+"""Time that an upgrade waits for a table in use by a service. Later users of the table wait behind the upgrade."""
 
 
 def migrate(connection: Connection) -> None:
@@ -40,7 +40,7 @@ def migrate(connection: Connection) -> None:
 
 
 def upgrade(engine: Engine, name: str) -> tuple[str | None, str]:
-    """Bring a PostgreSQL database to the newest revision; returns the one before, if there was one, and the new one.
+    """Bring a PostgreSQL database to the newest revision. Return the previous revision, if any, and the new one.
 
     Raises `ConfigurationError`.
     """
@@ -58,7 +58,7 @@ def upgrade(engine: Engine, name: str) -> tuple[str | None, str]:
         except DBAPIError as error:
             reason = _line(error)
             if getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
-                reason = "a table is in use, for instance by an export. Nothing was changed: run it again"
+                reason = "a table is in use, for example by an export. Nothing was changed. Run the upgrade again"
             raise ConfigurationError(f"{name} cannot be upgraded: {reason}") from None
     return found, REVISIONS[-1]
 
@@ -102,11 +102,11 @@ def _require_server(connection: Connection, name: str) -> None:
     if encoding != "UTF8":
         raise ConfigurationError(f"{name} has the encoding {encoding}: create it with ENCODING 'UTF8'")
     if standby:
-        raise ConfigurationError(f"{name} is on a standby, which cannot be written: name the primary")
+        raise ConfigurationError(f"{name} is on a standby, which cannot be written: use the primary")
 
 
 def _require_rights(connection: Connection, name: str) -> None:
-    """Raise `ConfigurationError` if the account may not read and write all tables."""
+    """Raise `ConfigurationError` unless the account may read and write all tables."""
     missing = connection.execute(
         text(
             "SELECT c.relname, wanted, current_user FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE',"
@@ -131,7 +131,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _serves(connection: Connection, found: str) -> bool:
-    """Whether a newer schema works with the code of this version."""
+    """Return True if a newer schema works with the code of this version."""
     if not inspect(connection).has_table("schema_versions"):
         return False
     of_it = text("SELECT oldest_code FROM schema_versions WHERE revision = :found")
@@ -156,6 +156,6 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _line(error: DBAPIError) -> str:
-    """Return what the server or the driver says, in one line and without the statement."""
+    """Return the message of the server or the driver, in one line and without the statement."""
     lines = [line.strip() for line in str(error.orig).splitlines() if line.strip()]
     return lines[0] if lines else type(error.orig).__name__

@@ -1,4 +1,4 @@
-"""Pieces of work in one transaction of PostgreSQL's: all of them together, or each undone by itself."""
+"""Runs several pieces of work in one PostgreSQL transaction: all or none, or each with its own savepoint."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,15 +10,15 @@ from app.database.leases import LeaseLostError
 from app.database.postgres._calls import BatchedCall, FailedCall, is_connection_lost, translated_error
 
 _SAVE, _UNDO = "SAVEPOINT piece", "ROLLBACK TO SAVEPOINT piece"
-"""A later savepoint hides earlier ones of its name, so what is undone is always the newest."""
+"""A later savepoint hides earlier ones of its name, so a rollback always undoes the newest piece."""
 
 
-class RetryBatch(Exception):  # noqa: N818 - no error
-    """One of several pieces failed, and all are undone."""
+class RetryBatch(Exception):  # noqa: N818 - not an error
+    """One of several pieces failed, and all of them are undone."""
 
 
 def run_together(connection: Connection, pieces: Sequence[BatchedCall]) -> list[Any]:
-    """Run pieces; raises `RetryBatch` if one of them fails, or what leaves no connection to go on with."""
+    """Run pieces without savepoints. Raises `RetryBatch` if one fails, or its error if the connection is lost."""
     try:
         return [one.run(connection) for one in pieces]
     except Exception as error:
@@ -28,12 +28,12 @@ def run_together(connection: Connection, pieces: Sequence[BatchedCall]) -> list[
 
 
 def run_with_savepoints(connection: Connection, pieces: Sequence[BatchedCall]) -> list[Any]:
-    """Run pieces, each of which is undone by itself if it fails; raises what leaves no connection to go on with."""
+    """Run pieces, and undo each failed piece by itself. Raises an error only if the connection is lost."""
     if len(pieces) == 1:
         return [result_or_failure(pieces[0].run, connection)]
     outcomes = []
     for one in pieces:
-        # Not released one by one, which would be another statement for each: the commit does that.
+        # Do not release it, because that would be another statement for each piece. The commit releases all.
         connection.exec_driver_sql(_SAVE)
         outcomes.append(result_or_failure(one.run, connection))
         if isinstance(outcomes[-1], FailedCall):
@@ -42,7 +42,7 @@ def run_with_savepoints(connection: Connection, pieces: Sequence[BatchedCall]) -
 
 
 def result_or_failure(work: Callable[[Connection], Any], connection: Connection) -> Any:
-    """Run work and return what it returned or how it failed; raises what leaves no connection to go on with."""
+    """Run work and return its result or its failure. Raises an error only if the connection is lost."""
     try:
         return work(connection)
     except Exception as error:
@@ -52,5 +52,5 @@ def result_or_failure(work: Callable[[Connection], Any], connection: Connection)
 
 
 def lease_lost(_connection: Connection) -> None:
-    """Stand in for work whose lease another process has."""
+    """Raise `LeaseLostError` in place of work that has lost its lease to another process."""
     raise LeaseLostError

@@ -1,4 +1,4 @@
-"""Calls of a PostgreSQL server: their end when it hangs, and what their errors mean."""
+"""Calls of a PostgreSQL server: batches of calls, the end of calls that hang, and the meaning of errors."""
 
 import asyncio
 import contextlib
@@ -26,34 +26,34 @@ _SOCKET = "agent_vault_socket"
 T = TypeVar("T")
 
 PATIENCE = 20.0
-"""Seconds after which a short piece of work is given up: its connection is closed under it."""
+"""Seconds before a short piece of work is abandoned by closing its connection."""
 _LOOK_EVERY = 1.0
-"""Seconds between two looks for work that is overdue."""
+"""Seconds between two checks for overdue work."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchedCall:
-    """Work for a transaction that others share; `repeatable` as in `Database.write`, `lease` if it needs one."""
+    """Work for a shared transaction. `repeatable` is as in `Database.write`; `lease` is the one it needs, if any."""
 
     work: Callable[[Connection], Any]
     repeatable: bool = False
     lease: Lease | None = None
 
     def run(self, connection: Connection) -> Any:
-        """Run the work, with fewer statements where it defers some."""
+        """Run the work, and combine the statements that it defers."""
         with deferring(connection):
             return self.work(connection)
 
 
 @dataclass(slots=True)
 class FailedCall:
-    """What work raised instead of a result."""
+    """The error that work raised instead of returning a result."""
 
     error: BaseException
 
 
 class TimedCall:
-    """Work on a connection that can be ended from outside by closing it, when the network or the server hangs."""
+    """Work on a connection. If the network or server hangs, the work can be ended from outside by closing it."""
 
     def __init__(self, *, limited: bool = True) -> None:
         self._limited = limited
@@ -63,7 +63,7 @@ class TimedCall:
 
     @contextmanager
     def using(self, connection: Connection) -> Iterator[None]:
-        """Let the connection be closed if this takes longer than the patience."""
+        """Allow the connection to be closed if this takes longer than `PATIENCE`."""
         if not self._limited:
             yield
             return
@@ -77,7 +77,7 @@ class TimedCall:
                 self._socket = None
 
     def end_if_overdue(self) -> None:
-        """Close the connection if its time is up; what waits for it fails as if the network had been cut."""
+        """Close the connection if its time is up. Work that waits for it fails as if the network had been cut."""
         with self._lock:
             if self._socket is not None and time.monotonic() > self._until:
                 with contextlib.suppress(OSError):
@@ -85,26 +85,26 @@ class TimedCall:
 
 
 class CallWatchdog:
-    """Runs calls in threads, and ends those that are overdue."""
+    """Runs calls in threads, and ends overdue calls."""
 
     def __init__(self) -> None:
         self._calls: set[TimedCall] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def submit(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> Future[T]:
-        """Run work in a thread of the executor. Raises RuntimeError if that is closed."""
+        """Run work in a thread of the executor. Raises RuntimeError if the executor is closed."""
         running = executor.submit(work)
         self._calls.add(call)
         running.add_done_callback(lambda _done: self._calls.discard(call))
         loop = asyncio.get_running_loop()
-        # One that is closed looks no more.
+        # A closed event loop no longer runs its timer.
         if self._loop is not loop:
             self._loop = loop
             loop.call_later(_LOOK_EVERY, self._look, loop)
         return running
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look again as long as calls are under way; only then the loop has something to do for it."""
+        """End overdue calls, and check again while calls are running. Otherwise, the event loop has no timer to run."""
         if not self._calls:
             self._loop = None
             return
@@ -114,10 +114,10 @@ class CallWatchdog:
 
 
 class CallBatcher:
-    """Runs the work of many callers together in a thread: what comes while some runs is the next batch.
+    """Runs the work of many callers together in a thread. Work that arrives while a batch runs forms the next batch.
 
-    It goes on when its callers no longer wait. A batch is one change of threads each way and no task, which would cost
-    as much as its statements.
+    A batch continues even if its callers no longer wait. It takes one switch of threads each way and no task, because a
+    task would cost as much as its statements.
     """
 
     def __init__(
@@ -126,29 +126,29 @@ class CallBatcher:
         executor: ThreadPoolExecutor,
         run: Callable[[TimedCall, Sequence[BatchedCall]], Sequence[Any]],
     ) -> None:
-        """``run`` returns for each piece of a batch what it returned, or a `FailedCall`."""
+        """``run`` returns, for each piece of a batch, its result or a `FailedCall`."""
         self._watch = watch
         self._executor = executor
         self._run = run
         self._waiting: list[_QueuedCall] = []
-        # Where a batch runs or is about to; a loop that is closed answers nobody, and the next one begins anew.
+        # The event loop of the running or scheduled batch. A closed loop answers no caller; the next starts over.
         self._busy: asyncio.AbstractEventLoop | None = None
 
     async def add(self, work: Callable[[Connection], T], *, repeatable: bool = False, lease: Lease | None = None) -> T:
-        """Have work run with the next batch, in the context of its caller, whose request the logs name."""
+        """Run work with the next batch, in the context of its caller, so that logs name the caller's request."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
         piece = BatchedCall(lambda connection: context.run(work, connection), repeatable, lease)
         self._waiting.append(_QueuedCall(piece, future))
         if self._busy is not loop:
-            # Not before what else is asked for at this moment has come.
+            # Start after the other callbacks that are due now, so that their work joins the batch.
             self._busy = loop
             loop.call_soon(self._start, loop)
         return await future
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run what waits."""
+        """Run the waiting work as one batch."""
         waiting, self._waiting = self._waiting, []
         batch = [one for one in waiting if not one.future.cancelled() and one.future.get_loop() is loop]
         if not batch:
@@ -157,8 +157,8 @@ class CallBatcher:
         call, pieces = TimedCall(), [one.piece for one in batch]
 
         def ended(running: Future[Sequence[Any]]) -> None:
-            # In the thread that ran it, or in that which closes the database.
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            # This runs in the thread of the batch, or in the thread that closes the database.
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and no caller waits
                 loop.call_soon_threadsafe(self._finish, loop, batch, running)
 
         try:
@@ -170,17 +170,17 @@ class CallBatcher:
     def _finish(
         self, loop: asyncio.AbstractEventLoop, batch: Sequence["_QueuedCall"], running: Future[Sequence[Any]]
     ) -> None:
-        """Hand out results, and go on with what has come meanwhile."""
+        """Deliver the results, and start the next batch."""
         try:
             outcomes = running.result()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+        except BaseException as error:  # noqa: BLE001 - no caller may wait forever
             outcomes = [FailedCall(error)] * len(batch)
         _answer(batch, outcomes)
         self._start(loop)
 
 
 class _QueuedCall(NamedTuple):
-    """Work, and where its caller waits for the outcome."""
+    """Work, and the future on which its caller waits."""
 
     piece: BatchedCall
     future: asyncio.Future[Any]
@@ -197,11 +197,11 @@ def _answer(batch: Sequence[_QueuedCall], outcomes: Sequence[Any]) -> None:
 
 
 def track_sockets(engine: Engine) -> None:
-    """Keep a handle of each connection's socket, by which a `TimedCall` ends it."""
+    """Keep a handle of each connection's socket, so that a `TimedCall` can end the connection."""
 
     @event.listens_for(engine, "connect")
     def keep(connection: Any, record: Any) -> None:
-        # The driver's own: what waits on it wakes up when this one is shut down.
+        # A duplicate of the driver's handle. Shutting it down wakes up the threads that wait on the driver's.
         record.info[_SOCKET] = socket.socket(fileno=os.dup(connection.fileno()))
 
     @event.listens_for(engine, "close")
@@ -211,7 +211,7 @@ def track_sockets(engine: Engine) -> None:
 
 
 def translated_error(error: BaseException) -> BaseException:
-    """Return what to raise for an error of the driver."""
+    """Return the error to raise for an error of the driver."""
     if isinstance(error, PoolTimeoutError) or is_storage_error(error):
         unavailable = StorageUnavailableError()
         unavailable.__cause__ = error
@@ -220,12 +220,12 @@ def translated_error(error: BaseException) -> BaseException:
 
 
 def is_transient(error: DBAPIError) -> bool:
-    """Whether the same reading may well succeed now: its connection was closed, or another transaction won."""
+    """Return True if a repeated read may succeed: its connection was closed, or another transaction won."""
     return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in {"40001", "40P01"}
 
 
 def is_connection_lost(connection: Connection, error: BaseException) -> bool:
-    """Whether an error left no connection to go on with."""
+    """Return True if an error left no usable connection."""
     return connection.invalidated or getattr(error, "connection_invalidated", False)
 
 
@@ -238,6 +238,6 @@ def return_to_pool(connection: Connection) -> None:
 
 
 def close_permanently(connection: Connection) -> None:
-    """Close a connection for good, and with it its locks."""
+    """Close a connection permanently, which also releases its locks."""
     connection.invalidate()
     connection.close()

@@ -1,7 +1,8 @@
-"""Statements sent by libpq itself, without psycopg's cursors.
+"""Statements sent directly by libpq, without psycopg's cursors.
 
-psycopg still connects, converts values and rows, and names the errors. Its cursors look at the text and at the types of
-all values for each execution, which takes three times as long as everything else; a payment is a dozen statements.
+psycopg still connects, converts values and rows, and names the errors. Its cursors inspect the text and the types of
+all values for each execution. That takes three times as long as everything else, and a payment needs a dozen
+statements.
 """
 
 import hashlib
@@ -17,31 +18,31 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 KEPT = 200
-"""Prepared statements of a connection, and as many texts whose use is counted."""
+"""Maximum number of a connection's prepared statements, and of the texts with counted uses."""
 _GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 READ_ONLY = "25006"
-"""The state of what is refused because the session writes nothing."""
+"""The SQLSTATE of a statement that is refused because the session is read-only."""
 _NOT_AS_PREPARED = frozenset({"26000", "42P05"})
-"""A prepared statement is missing, or is there already."""
+"""The SQLSTATEs for a prepared statement that is missing or already exists."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass
 class Preparation:
-    """When the connections of a process have statements prepared: from their use number `threshold` on; 0 for never."""
+    """Controls when a process prepares its statements: from use number `threshold` on, or never if it is 0."""
 
     threshold: int
 
     def end(self) -> None:
-        """Prepare nothing any more, because a pool lends the server's sessions to others between transactions."""
+        """Stop preparing statements, because a pooler lends the server's sessions to others between transactions."""
         if self.threshold:
             self.threshold = 0
             _log.warning("prepared_statements_given_up", remedy="set AGENT_VAULT_DATABASE_PREPARE_THRESHOLD=0")
 
 
 class StatementResult:
-    """What a statement answered, like a cursor of SQLite's."""
+    """The result of a statement, with methods like an SQLite cursor's."""
 
     def __init__(self, result: PGresult, values: abc.Transformer) -> None:
         self._result, self._values = result, values
@@ -52,12 +53,12 @@ class StatementResult:
 
     @property
     def tag(self) -> str:
-        """The server's word for what it did, such as `COMMIT`."""
+        """The server's tag for the executed command, such as `COMMIT`."""
         return (self._result.command_status or b"").decode()
 
     @property
     def rowcount(self) -> int:
-        """How many rows it wrote."""
+        """The number of rows that the statement wrote."""
         return self._result.command_tuples or 0
 
     def fetchall(self) -> list[Any]:
@@ -71,15 +72,15 @@ class StatementResult:
         return rows[0] if rows else None
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Go through all rows."""
+        """Iterate over all rows."""
         return iter(self.fetchall())
 
 
 class Sender:
-    """Sends statements over a connection of psycopg's, and lets the server prepare those that come again.
+    """Sends statements over a psycopg connection, and has the server prepare repeated statements.
 
-    The server infers the types of values from where they stand, not from what Python gives; where that says nothing,
-    the text needs a cast.
+    The server infers the types of values from their place in the statement, not from their Python types. If the place
+    does not determine the type, the text needs a cast.
     """
 
     def __init__(self, connection: Connection[Any], preparation: Preparation) -> None:
@@ -90,16 +91,16 @@ class Sender:
         self._used: dict[str, int] = {}
         self._prepared: dict[str, bytes] = {}
         self.at_commit: dict[str, None] = {}
-        """Statements to be sent with the commit of the running transaction."""
+        """Statements to send with the commit of the running transaction."""
 
     @property
     def idle(self) -> bool:
-        """Whether the connection is in no transaction."""
+        """True if the connection is in no transaction."""
         return self._libpq.transaction_status == TransactionStatus.IDLE
 
     @property
     def autocommit(self) -> bool:
-        """Whether each statement is a transaction."""
+        """True if each statement is a transaction of its own."""
         return self._connection.autocommit
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> StatementResult:
@@ -115,11 +116,11 @@ class Sender:
         return StatementResult(self._good(result), self._values)
 
     def run_all(self, script: str) -> StatementResult:
-        """Run statements without values in one round trip; returns the last one's result. Raises psycopg's errors."""
+        """Run statements without values in one round trip. Return the last result. Raises psycopg's errors."""
         return StatementResult(self._good(self._libpq.exec_(script.encode())), self._values)
 
     def _prepare(self, sql: str) -> bytes | None:
-        """Return the name of a statement that has come often enough; None for another."""
+        """Return the name of the prepared statement, or None if the text was not used often enough."""
         threshold = self._preparation.threshold
         if threshold == 0:
             return None
@@ -132,7 +133,7 @@ class Sender:
         if len(self._prepared) >= KEPT:
             oldest = next(iter(self._prepared))
             self.run_all(f"DEALLOCATE {self._prepared.pop(oldest).decode()}")
-        # By the text: where sessions are mixed up, another's statement of this name is still the same.
+        # Named by the text: if a pooler mixes up sessions, another client's statement of this name is still the same.
         name = b"agent_vault_" + hashlib.sha256(sql.encode()).hexdigest()[:32].encode()
         self._good(self._libpq.prepare(name, sql.encode()))
         self._prepared[sql] = name
@@ -145,11 +146,11 @@ class Sender:
         if error.sqlstate in _NOT_AS_PREPARED:
             self._preparation.end()
         elif error.sqlstate == READ_ONLY:
-            # A session keeps the default with which it began, also when the server takes writes again.
+            # A session stays read-only if it began so, even after the server accepts writes again.
             _log.warning("server_is_read_only", error=error.diag.message_primary)
         elif error.sqlstate is not None:
             raise error
-        # The connection is of no use any more, or without a state, in libpq's own words, lost. Unless it is closed, it
-        # counts as good and would be used again.
+        # The connection is unusable or, if the error is libpq's own and has no SQLSTATE, lost. Unless it is closed, it
+        # counts as good and would be reused.
         self._libpq.finish()
         raise error if error.sqlstate else OperationalError(str(error))

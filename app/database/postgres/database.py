@@ -1,4 +1,4 @@
-"""PostgreSQL: threads that wait for it, one writer that commits the work of many callers together."""
+"""PostgreSQL: threads that wait for the server, and one writer that commits the work of many callers together."""
 
 import asyncio
 import contextlib
@@ -50,28 +50,28 @@ from app.database.statements import run_numbered
 _LOCK_PATIENCE = 10.0
 """Seconds to wait while another process writes."""
 _IDLE = 4.0
-"""Seconds after which another process that holds the lock and asks for nothing is taken for stopped."""
+"""Seconds without a statement after which a process that holds the lock is considered stopped."""
 _IDLE_BETWEEN_STEPS = 30.0
-"""The same between two steps of a long piece of work, which may wait for other things meanwhile."""
+"""The same between two steps of a long piece of work, which may wait for other things between them."""
 _DOUBT = 5.0
-"""Seconds in which to find out whether a commit took place whose answer was lost."""
+"""Seconds to spend on finding out whether a commit with a lost response took place."""
 _PAUSE = 0.2
 _BROKEN_FOR = 1.0
-"""Seconds after a failed connection in which requests are answered with 503 instead of waiting for another try."""
+"""Seconds after a failed connection during which requests get 503 at once, instead of waiting for another try."""
 
 
 class PostgresDatabase(Database):
     """The service's database on a PostgreSQL server.
 
-    Nothing waits for it in the event loop. As with SQLite, all work passed to `write` during one commit goes into the
-    next, and a failed piece undoes only itself; an advisory lock lets the transactions of all processes follow one
-    another.
+    The event loop never waits for the server. As with SQLite, all work passed to `write` during one commit goes into
+    the next, and a failed piece undoes only itself. An advisory lock serializes the writing transactions of all
+    processes.
     """
 
     def __init__(self, url: str, *, prepare_threshold: int = 5, channel: str | None = None) -> None:
-        """Connect; ``channel`` is that of the nodes' signals.
+        """Connect to the server. ``channel`` is the channel of the nodes' signals.
 
-        Raises ConfigurationError if it is not a database that this version can serve on.
+        Raises ConfigurationError if this version cannot serve on the database.
         """
         self.channel = channel
         self.name = database_name(url)
@@ -83,7 +83,7 @@ class PostgresDatabase(Database):
         )
         # Held by the thread that writes.
         self._lock = threading.Lock()
-        # Those of many steps follow one another: a second one would block the thread that runs the steps of the first.
+        # Serializes transactions of many steps: a second one would block the thread that runs the first one's steps.
         self._stepping = asyncio.Lock()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="long-write")
@@ -96,7 +96,7 @@ class PostgresDatabase(Database):
         self._look_ups = CallBatcher(self._watch, self._looking_up, self._look_up_all)
         self._broken_until = 0.0
         self._closed = False
-        #: Runs in a transaction of its own before any other on a server that this process has not written to yet.
+        #: Runs in its own transaction before any other, on a server that this process has not written to yet.
         self.on_new_server: Work[object] | None = None
         try:
             require_current(self._engine, self.name)
@@ -105,7 +105,7 @@ class PostgresDatabase(Database):
             raise
 
     async def write(self, work: Work[T], *, repeatable: bool = False) -> T:
-        """Run `work` in the writer's thread, and commit it with that of others."""
+        """Run `work` in the writer's thread, and commit it together with the work of other callers."""
         return await self._writes.add(work, repeatable=repeatable, lease=required())
 
     def write_now(self, work: Work[T]) -> T:
@@ -138,7 +138,7 @@ class PostgresDatabase(Database):
                 return connection, begun
 
         try:
-            # One thread runs all of it in order, so the end comes after a step whose caller was cancelled.
+            # One thread runs all steps in order, so the end follows a running step even if its caller was cancelled.
             connection, begun = await loop.run_in_executor(self._long, self._checked, begin)
             yield lambda work: loop.run_in_executor(self._long, self._checked, partial(work, connection))
             await loop.run_in_executor(self._long, self._checked, partial(self._commit, connection, begun))
@@ -146,21 +146,21 @@ class PostgresDatabase(Database):
             await asyncio.shield(loop.run_in_executor(self._long, held.close))
 
     async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
-        """Run `work` in a thread; with `in_thread` in one of those that may be busy for long."""
+        """Run `work` in a thread. With `in_thread`, use one of the threads for long reads."""
         executor, call = (self._scanning, TimedCall(limited=False)) if in_thread else (self._reading, TimedCall())
         return await self._watched(executor, call, lambda: self._read(call, work))
 
     async def look_up(self, work: Work[T]) -> T:
-        """Run work without a transaction in a thread, with what others have asked for meanwhile."""
+        """Run work without a transaction in a thread, together with the look-ups of other callers."""
         return await self._look_ups.add(work)
 
     async def write_unordered(self, work: Work[T]) -> T:
-        """Run a single statement that waits for no other writer, and is repeated if its connection was lost."""
+        """Run a single statement that waits for no other writer. It is repeated if its connection was lost."""
         call = TimedCall()
         return await self._watched(self._beside, call, lambda: self._read(call, work, single=True))
 
     async def place(self) -> str:
-        """Return which database of which server this is, as `listening` compares it."""
+        """Return the identity of the database and its server, as `listening` compares it."""
         return await self.write_unordered(lambda conn: str(conn.exec_driver_sql(PLACE).scalar_one()))
 
     def read_now(self, work: Work[T]) -> T:
@@ -182,15 +182,15 @@ class PostgresDatabase(Database):
         self._engine.dispose()
 
     async def _watched(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> T:
-        """Run work in a thread, and end it if it takes too long; it goes on if its caller waits no longer."""
+        """Run work in a thread, and end it if it takes too long. It continues if its caller stops waiting."""
         running = self._watch.submit(executor, call, partial(contextvars.copy_context().run, work))
         future = asyncio.wrap_future(running)
-        # Nobody may be waiting any longer when it fails.
+        # Retrieve the exception, because the caller may no longer wait when the work fails.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(future)
 
     def _checked(self, work: Callable[[], T]) -> T:
-        """Run work; raises ``storage_unavailable`` for what an unreachable or overloaded server leads to."""
+        """Run work. Raises ``storage_unavailable`` for the errors of an unreachable or overloaded server."""
         if time.monotonic() < self._broken_until:
             raise StorageUnavailableError
         try:
@@ -227,7 +227,7 @@ class PostgresDatabase(Database):
             try:
                 return attempt()
             except DBAPIError as error:
-                # Reading changes nothing, so it may be repeated: after a restart of the server, the first user of each
+                # Reading changes nothing, so it may be repeated. After a restart of the server, the first user of each
                 # connection finds it closed.
                 if not is_transient(error) or time.monotonic() - begun > PATIENCE / 2:
                     raise
@@ -242,7 +242,7 @@ class PostgresDatabase(Database):
         try:
             return self._begin_once(stack, call, leases, limits)
         except DBAPIError as error:
-            # Closed since it was last used; nothing was done yet.
+            # The connection was closed since its last use. Nothing was done yet, so try again.
             if not error.connection_invalidated:
                 raise
         return self._begin_once(stack, call, leases, limits)
@@ -269,7 +269,7 @@ class PostgresDatabase(Database):
         return self._read(call, each, single=True)
 
     def _write(self, call: TimedCall, calls: Sequence[BatchedCall]) -> list[Any]:
-        """Run work in one transaction, of which each piece is undone by itself; returns results and failures."""
+        """Run work in one transaction, and undo each failed piece by itself. Return results and failures."""
         try:
             return self._checked(partial(self._write_all, call, calls))
         except StorageUnavailableError as error:
@@ -278,7 +278,7 @@ class PostgresDatabase(Database):
     def _write_all(self, call: TimedCall, calls: Sequence[BatchedCall]) -> list[Any]:
         with self._lock:
             if len(calls) > 1 and all(one.repeatable for one in calls):
-                # Most of the time none of them fails, and no savepoint is needed.
+                # Usually, none of them fails and no savepoint is needed.
                 with contextlib.suppress(RetryBatch):
                     return self._transaction(call, calls, run_together)
             return self._transaction(call, calls, run_with_savepoints)
@@ -311,13 +311,13 @@ class PostgresDatabase(Database):
                 raise
 
     def _was_committed(self, begun: OpenTransaction) -> bool:
-        """Find out whether a commit took place whose answer was lost. Raises StorageDoubtError if that is not known."""
+        """Return True if a commit with a lost response took place. Raises StorageDoubtError if that cannot be known."""
         until = time.monotonic() + _DOUBT
         while time.monotonic() < until and not self._closed:
             with contextlib.suppress(SQLAlchemyError, OSError), self._engine.connect() as connection:
                 found = connection.execute(STATUS, {"transaction": begun.transaction}).one()
                 if found.server != begun.server:
-                    # Perhaps another server, on which the number is another transaction's.
+                    # This may be another server, where the number belongs to another transaction.
                     break
                 if found.status in {"committed", "aborted"}:
                     return bool(found.status == "committed")

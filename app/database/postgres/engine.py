@@ -1,4 +1,4 @@
-"""How to reach a PostgreSQL server: its address, the pool of connections, and what it must be able to do."""
+"""The connection to a PostgreSQL server: its address, the pool of connections, and the conversion of values."""
 
 import asyncio
 import os
@@ -23,16 +23,16 @@ READERS = 7
 SCANNERS = 4
 """Connections for reads that may take long, such as exports."""
 _OTHERS = 5
-"""The writer's, that of long writes, that of single reading statements, that of statements that wait for no writer, and
-one for commands."""
+"""One connection each for the writer, long writes, single reading statements, statements that wait for no writer, and
+commands."""
 _SPARE = 4
 _POOL_PATIENCE = 5.0
 _CONNECTION = {
     "application_name": "agent-vault",
-    # Whatever the database, the account or the environment says: texts are in every language.
+    # Set regardless of the database, the account and the environment, because texts are in every language.
     "client_encoding": "utf8",
     "connect_timeout": 5,
-    # A network that loses everything is noticed after half a minute, in the middle of an answer, too.
+    # A network that loses all packets is noticed after half a minute, even in the middle of a response.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 4,
@@ -42,23 +42,23 @@ _CONNECTION = {
 
 def _parsed(url: str, setting: str = SETTING) -> URL:
     if "," in url.partition("//")[2].partition("/")[0].rpartition("@")[2]:
-        raise ConfigurationError(f"{setting} names several hosts: give one that leads to the primary")
+        raise ConfigurationError(f"{setting} names several hosts: give a single host that leads to the primary")
     try:
         parsed = make_url(url.strip())
     except (ArgumentError, ValueError):
-        raise ConfigurationError(f"{setting} is no address such as postgresql://user@host:5432/database") from None
+        raise ConfigurationError(f"{setting} is not an address such as postgresql://user@host:5432/database") from None
     if "\0" in parsed.render_as_string(hide_password=False).replace("%00", "\0"):
-        raise ConfigurationError(f"{setting} has a NUL in it")
+        raise ConfigurationError(f"{setting} contains a NUL character")
     if parsed.drivername not in {"postgresql", "postgres"}:
         raise ConfigurationError(f"{setting} must begin with postgresql://")
     host = unquote(parsed.host or "")
     if any(one.isspace() for one in host):
-        raise ConfigurationError(f"{setting} has a blank in its host")
+        raise ConfigurationError(f"{setting} has a space in its host")
     if "@" in host:
-        # What is before it may be the end of a password, so it is not shown.
-        raise ConfigurationError(f"{setting} has more than one @: write those of the user and the password as %40")
+        # The text before it may be the end of a password, so it is not shown.
+        raise ConfigurationError(f"{setting} has more than one @: write an @ in the user or password as %40")
     if host.startswith("/"):
-        # The folder of a Unix socket in the place of a host, as libpq takes it.
+        # The folder of a Unix socket in place of a host, as libpq accepts it.
         given = {"host": host} | ({"port": str(parsed.port)} if parsed.port else {})
         parsed = URL.create(
             parsed.drivername,
@@ -71,7 +71,7 @@ def _parsed(url: str, setting: str = SETTING) -> URL:
 
 
 def database_name(url: str) -> str:
-    """Return what to call the database in messages. Raises ConfigurationError if this is no address of one."""
+    """Return the name of the database for messages. Raises ConfigurationError if its address is invalid."""
     parsed = _parsed(url)
     hosts = parsed.host or parsed.query.get("host") or "this machine"
     host = hosts if isinstance(hosts, str) else ", ".join(hosts)
@@ -79,22 +79,22 @@ def database_name(url: str) -> str:
 
 
 def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
-    """Return the engine with its pool; it connects at the first use. Raises ConfigurationError."""
+    """Return the engine with its pool, which connects at the first use. Raises ConfigurationError."""
     try:
-        # SQLAlchemy's pool, because one lost connection makes it check all: after a restart of the server, none of them
-        # is good.
+        # Use SQLAlchemy's pool, because it checks all connections once one is lost: after a restart of the server, none
+        # of them is usable.
         engine = create_engine(
             _parsed(url),
             pool_size=READERS + SCANNERS + _OTHERS,
             max_overflow=_SPARE,
             pool_timeout=_POOL_PATIENCE,
             pool_use_lifo=True,
-            # psycopg would deallocate all prepared statements after a rollback, also those of a `Sender`.
+            # psycopg would deallocate all prepared statements after a rollback, even the `Sender`'s.
             connect_args={**_CONNECTION, "prepare_threshold": None},
             json_serializer=lambda value: to_json(value).decode(),
             json_deserializer=from_json,
             use_native_hstore=False,
-            # Bound values are memos, answers and signed transactions: they do not belong in messages and logs.
+            # Bound values include memos, responses and signed transactions, which must not appear in messages or logs.
             hide_parameters=True,
         )
     except (ImportError, NoSuchModuleError):
@@ -111,7 +111,7 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
     preparation = Preparation(prepare_threshold)
 
     class _WholeNumber(NumericLoader):
-        """PostgreSQL adds up integers to `numeric`; there are no fractions in the tables."""
+        """Loads sums as integers: PostgreSQL adds up integers to `numeric`, but the tables contain no fractions."""
 
         def load(self, data: Any) -> Any:
             found = super().load(data)
@@ -119,13 +119,13 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
             return int(found) if found == found.to_integral_value() else found
 
     class _Text(StrDumperUnknown):
-        """PostgreSQL stores no NUL. What is looked for under it is not there; what others sent is kept without it."""
+        """Replaces NUL, which PostgreSQL cannot store. A search for such text finds nothing; received text is kept."""
 
         def dump(self, obj: str) -> Any:
             return super().dump(obj.replace("\0", "\ufffd"))
 
     class _Hexadecimal(Dumper):
-        """The driver's own escapes backslashes as in a literal where `standard_conforming_strings` is off."""
+        """Dumps bytes as hexadecimal: psycopg's dumper escapes backslashes if `standard_conforming_strings` is off."""
 
         oid = types["bytea"].oid
 
@@ -144,7 +144,7 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
 
     @event.listens_for(engine, "handle_error")
     def lose(context: Any) -> None:
-        # As in a `Sender`.
+        # Give up the connection, as a `Sender` does.
         if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
             context.is_disconnect = True
 
@@ -156,12 +156,12 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
 
 
 def require_address(url: str, setting: str) -> None:
-    """Raise ConfigurationError if this is no address of a database; ``setting`` is what to call it."""
+    """Raise ConfigurationError unless this is the address of a database. ``setting`` is its name for messages."""
     _parsed(url, setting)
 
 
 PLACE = "SELECT current_database() || ' of the server begun at ' || extract(epoch FROM pg_postmaster_start_time())"
-"""Names the database that a connection has reached, whatever leads to it."""
+"""Names the database and server that a connection has reached, regardless of the address used."""
 
 
 @asynccontextmanager
@@ -170,8 +170,8 @@ async def listening(
 ) -> AsyncIterator[asyncio.Future[None]]:
     """Listen to a channel; ``heard`` is called in the event loop with each text.
 
-    Yields a future that ends with an error once nothing is heard any more. Raises OSError if it cannot be heard, also
-    for an error of that future, and if ``at`` is given and is not the database's place.
+    Yields a future that fails once the channel can no longer be heard. Raises OSError if the channel cannot be heard or
+    this future's error is raised in the context, and if ``at`` is given and is not the place of the reached database.
     """
     import psycopg  # noqa: PLC0415 - optional
 
@@ -181,23 +181,23 @@ async def listening(
         async with await psycopg.AsyncConnection.connect(address, autocommit=True, **options) as connection:
             [place] = await (await connection.execute(PLACE)).fetchone() or [None]
             if at is not None and place != at:
-                raise OSError(f"listens to another database ({place}) than the service's ({at})")
+                raise OSError(f"listens to a different database ({place}) than the service ({at})")
             await connection.execute(f"LISTEN {channel}")
             with _notifying(connection.pgconn, heard) as lost:
                 yield lost
     except psycopg.Error as error:
-        # Without the address, which may hold a password.
+        # Without the address, which may contain a password.
         raise OSError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
 
 
 @contextmanager
 def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.Future[None]]:
-    """Pass on the texts of notifications, and yield what ends with the error that ends them.
+    """Pass on the texts of notifications, and yield a future that fails with the error that ends them.
 
-    psycopg's own iterator waits for the socket anew for each, which costs as much as a statement.
+    psycopg's own iterator waits for the socket again for each notification, which costs as much as a statement.
     """
-    # A handle of its own: when the connection is lost, libpq closes its own at once, and another connection may get the
-    # same number before this one is taken out of the event loop.
+    # Use a duplicate handle: when the connection is lost, libpq closes its own handle at once, and another connection
+    # may get the same number before this one is removed from the event loop.
     loop, number = asyncio.get_running_loop(), os.dup(libpq.socket)
     lost: asyncio.Future[None] = loop.create_future()
 
@@ -206,7 +206,7 @@ def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.F
             libpq.consume_input()
             while (one := libpq.notifies()) is not None:
                 heard(one.extra.decode(errors="replace"))
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - raised by the future
             loop.remove_reader(number)
             if not lost.done():
                 lost.set_exception(error)
@@ -217,6 +217,6 @@ def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.F
     finally:
         loop.remove_reader(number)
         os.close(number)
-        # Nobody may have waited for it.
+        # Retrieve the exception, because no caller may have waited for the future.
         if not lost.cancel() and not lost.cancelled():
             lost.exception()

@@ -1,4 +1,4 @@
-"""Transactions of a PostgreSQL server, each begun and ended by one round trip, and the connections kept for them."""
+"""PostgreSQL transactions, each begun and ended in one round trip, and the connections kept for them."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
@@ -13,11 +13,11 @@ from app.database.postgres._calls import is_connection_lost, return_to_pool
 from app.database.statements import SENDER, is_idle, run_script
 
 WRITER_LOCK = 0x4156_0001
-"""The advisory lock that every writing transaction takes, in any process, so that they follow one another."""
+"""The advisory lock that every writing transaction takes, in any process, so that they are serialized."""
 STATUS = text(
     "SELECT CAST(pg_postmaster_start_time() AS text) AS server, pg_xact_status(CAST(:transaction AS xid8)) AS status"
 )
-"""Asks what became of a transaction, and since when the server runs."""
+"""Returns the status of a transaction, and the start time of the server."""
 _BEGIN = (
     "BEGIN ISOLATION LEVEL READ COMMITTED;"
     " SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
@@ -31,7 +31,7 @@ _BEGIN = (
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A writing transaction: by what to find out its outcome, and the terms of its leases that are still held."""
+    """A writing transaction: its number and server, which identify its outcome, and the terms of its held leases."""
 
     transaction: str
     server: str
@@ -40,10 +40,11 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionTimeouts:
-    """Seconds that a writing transaction has; 0 is no limit.
+    """Timeouts of a writing transaction in seconds; 0 means no limit.
 
-    ``lock`` is for the wait for the writers' lock, ``statement`` for each statement, ``idle`` for the time between two.
-    The last one frees the lock of a process that was stopped, or whose machine is gone: nothing else tells the server.
+    ``lock`` limits the wait for the writers' lock, ``statement`` each statement, and ``idle`` the time between two
+    statements. The last one frees the lock of a process that was stopped or has lost its machine, because nothing else
+    tells the server.
     """
 
     lock: float
@@ -52,7 +53,7 @@ class TransactionTimeouts:
 
 
 def begin_writing(connection: Connection, leases: Collection[Lease], limits: TransactionTimeouts) -> OpenTransaction:
-    """Begin a transaction that holds the writers' lock, and whose commit is durable."""
+    """Begin a transaction that holds the writers' lock and has a durable commit."""
     connection.info[SENDER].at_commit.clear()
     answer = run_script(connection, _beginning(connection.dialect, frozenset(leases), limits))
     *_, transaction, server, held = answer.fetchone()
@@ -62,7 +63,7 @@ def begin_writing(connection: Connection, leases: Collection[Lease], limits: Tra
 @lru_cache(maxsize=64)
 def _beginning(dialect: Dialect, leases: frozenset[Lease], limits: TransactionTimeouts) -> str:
     held = among(leases).compile(dialect=dialect, compile_kwargs={"literal_binds": True})
-    # Leases are asked for by a statement of its own, which sees what was committed while the lock was waited for.
+    # A separate statement reads the leases, because it sees the commits made while this one waited for the lock.
     then = "; SELECT " if leases else ", "
     return _BEGIN.format(
         patience=_in_ms(limits.lock),
@@ -83,7 +84,7 @@ def commit(connection: Connection) -> None:
     """Commit the transaction. Raises SQLAlchemy's errors, and RuntimeError if a failed statement was ignored."""
     script = "; ".join([*connection.info[SENDER].at_commit, "COMMIT"])
     if run_script(connection, script).tag != "COMMIT":
-        raise RuntimeError("The work went on after a statement failed, so nothing of it was stored.")
+        raise RuntimeError("The work continued after a statement failed, so none of it was stored.")
 
 
 def roll_back(connection: Connection) -> None:
@@ -92,9 +93,9 @@ def roll_back(connection: Connection) -> None:
 
 
 class ConnectionCache:
-    """Connections out of the pool that are used again and again: taking one and giving it back costs two statements.
+    """Connections from the pool that are kept and reused: taking one and returning it would cost two statements.
 
-    Once one is found lost, none is used again without a look at it by the pool.
+    Once a connection is found lost, the unused ones are returned, so that the pool checks each before its next use.
     """
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
@@ -104,7 +105,7 @@ class ConnectionCache:
 
     @contextmanager
     def one(self) -> Iterator[Connection]:
-        """Use a connection; it is kept unless that fails, or leaves a transaction."""
+        """Use a connection. It is kept unless it is lost or left in a transaction."""
         try:
             connection = self._free.pop()
         except IndexError:
@@ -124,7 +125,7 @@ class ConnectionCache:
                 return_to_pool(connection)
 
     def close(self) -> None:
-        """Close those that nobody uses, and keep none from now on."""
+        """Close the unused connections, and keep none from now on."""
         self._closed = True
         self._drop()
 

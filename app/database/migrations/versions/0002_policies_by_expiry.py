@@ -1,4 +1,4 @@
-"""Index the policies by their expiry, for which the keeper asks every second, and the streams that miss an event."""
+"""Index the policies by their expiry, which the keeper queries every second, and the streams with a missing event."""
 
 from alembic import op
 
@@ -8,7 +8,7 @@ oldest_code = "0001"
 
 
 def upgrade() -> None:
-    """Create the indexes; on SQLite the streams are in the indexer's own file."""
+    """Create the indexes. On SQLite, the streams are in the indexer's own file."""
     op.create_index("policies_by_expiry", "policies", ["expiry"])
     if op.get_bind().dialect.name == "postgresql":
         op.execute("CREATE INDEX chain_streams_with_gaps ON chain_streams (stream) WHERE last <> count")

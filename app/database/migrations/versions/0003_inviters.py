@@ -1,4 +1,4 @@
-"""Say with each invitation who made it, so that it ends when they are removed."""
+"""Store the inviter with each invitation, so that the invitation ends when its inviter is removed."""
 
 from alembic import op
 
@@ -8,7 +8,7 @@ oldest_code = "0001"
 
 
 def upgrade() -> None:
-    """Add the column, and fill it from the audit log, which has had it all along."""
+    """Add the column, and fill it from the audit log, which has always recorded the inviter."""
     collation = ' COLLATE "C"' if op.get_bind().dialect.name == "postgresql" else ""
     op.execute(f"ALTER TABLE invitations ADD COLUMN invited_by VARCHAR{collation}")
     op.execute(

@@ -1,4 +1,4 @@
-"""Add the scope of idempotency keys; keys without one remain the organisation's until they expire."""
+"""Add the scope of idempotency keys. Keys without a scope belong to the whole organisation until they expire."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Add the table of unreadable transactions; on SQLite they are in the indexer's own file."""
+"""Add the table of unreadable transactions. On SQLite, they are in the indexer's own file."""
 
 from alembic import op
 
