@@ -20,7 +20,7 @@ def append_overdue(connection: Connection, found: AllowanceRecord, now: int) -> 
         type=_OVERDUE,
         timestamp=now,
         wallet_id=found.wallet_id,
-        summary=f"Allowance {found.allowance_id} of {format_usdc(found.amount)} USDC is not settled after its end",
+        summary=f"Allowance {found.allowance_id} of {format_usdc(found.amount)} USDC is still unsettled after its end",
         payload={
             "allowance_id": found.allowance_id,
             "wallet_id": found.wallet_id,

@@ -41,7 +41,10 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 def granting(service: Service, wallet_id: str) -> Held:
-    """Return the lock of a wallet's grants. Only one runs at a time, because the wallet's counter fixes its address."""
+    """Return the lock for a wallet's grants.
+
+    Only one grant runs at a time, because an allowance's address is derived from the wallet's counter.
+    """
     most = service.settings.max_waiting_payments
     return service.locks.hold(LockScope.WALLET_ALLOWANCES, wallet_id, most_waiting=most)
 

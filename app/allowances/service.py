@@ -150,7 +150,7 @@ async def settle(  # noqa: PLR0917
             await service.catch_up()
             found = await find(service, principal, wallet_id, identifier)
         if found.status == PENDING:
-            message = "The allowance is not confirmed yet."
+            message = "The allowance is not confirmed yet. Retry."
             raise UnavailableError("chain_unavailable", message, headers={"Retry-After": "1"})
         if found.status == OUTSTANDING:
             await end(service, claim, found)

@@ -30,9 +30,9 @@ class UpdateBudget(CreateBudget):
 
 
 class BudgetConsumption(ResponseBody):
-    """The payments of a budget's wallets: sums of the last 24 hours and this UTC month, and the last hour's number.
+    """The payments of a budget's wallets: amounts of the last 24 hours and this UTC month, and number in the last hour.
 
-    The windows move in steps of 15 minutes (the day) and one minute (the hour), as in the program.
+    The windows move in steps of 15 minutes (24 hours) and one minute (hour), as in the program.
     """
 
     day: Usdc

@@ -143,7 +143,7 @@ async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee
         return Payee(address, to), await lacks_token_account(service, paying.wallet_id, address)
     payee = payee_of(found, "toWallet")
     if payee.wallet_id == paying.wallet_id:
-        raise invalid_recipient("toWallet", "A wallet cannot make an escrow for itself.")
+        raise invalid_recipient("toWallet", "A wallet cannot create an escrow for itself.")
     return payee, False
 
 

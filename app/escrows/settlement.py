@@ -92,7 +92,7 @@ class _Step:
             return
         if escrow.status == PENDING:
             raise UnavailableError(
-                "chain_unavailable", "The escrow is not confirmed yet.", headers={"Retry-After": "1"}
+                "chain_unavailable", "The escrow is not confirmed yet. Retry.", headers={"Retry-After": "1"}
             )
         reason = "it waits for its arbiter" if escrow.status == DISPUTED else "it is settled"
         raise BusinessError("escrow_already_settled", f"The escrow's status is {escrow.status}: {reason}.")

@@ -72,7 +72,7 @@ async def lost_roles(service: Service) -> list[LostRole]:
 async def change_roles(service: Service, org: str, authority: Authority, **changes: Pubkey) -> None:
     """Set the roles in ``changes``. `pending_authority` proposes the next authority.
 
-    Raises AwaitingSignatureError if the authority signs elsewhere, as do the other changes here.
+    Like the other changes here, raises AwaitingSignatureError if the authority signs elsewhere.
     """
     sequence = await _sequence(service, org)
     change = service.instructions(org).update_org(signer=authority.address, expected_sequence=sequence, **changes)
@@ -131,7 +131,7 @@ async def _sequence(service: Service, org: str) -> int:
 async def _account(service: Service, org: str) -> dict[str, Any]:
     account = await service.chain.account(org)
     if account is None:
-        raise UnavailableError("chain_unavailable", "The organisation is not on the chain yet.")
+        raise UnavailableError("chain_unavailable", "The organisation is not on the chain yet. Retry later.")
     return account.decode(service.codec).data
 
 

@@ -101,7 +101,10 @@ async def create(service: Service, org_id: str) -> Organisation:
 
 
 def _check_cluster(service: Service, account: RawAccount) -> None:
-    """Refuse an organisation that names another cluster. The program cannot check its creator's genesis hash."""
+    """Refuse an organisation that names another cluster.
+
+    The program cannot check the genesis hash that the organisation was created with.
+    """
     if account.decode(service.codec).data["genesis_hash"] != service.identity.genesis_bytes:
         raise ConfigurationError("the organisation was created for another cluster: its genesis hash is not the node's")
 
@@ -111,9 +114,7 @@ async def show(service: Service, principal: Principal) -> Organization:
     org, identity = principal.org, service.identity
     found, state = await service.db.read(lambda conn: (organisation(conn, org), reserve(conn, org)))
     if found is None or state is None:
-        raise UnavailableError(
-            "chain_unavailable", "The organisation is not on the chain yet. Check again a little later."
-        )
+        raise UnavailableError("chain_unavailable", "The organisation is not on the chain yet. Retry later.")
     return Organization.of(
         found,
         reserve_balance=state.balance,

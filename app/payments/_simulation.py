@@ -95,7 +95,7 @@ async def broken_rule(service: Service, expense: Expense, verdict: Verdict) -> d
     """Return the violation of the first broken rule in a verdict, or None. Ignores the rule about co-signing."""
     policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
     for rule in (rule_verdict(one, policy, expense.payee.owner) for one in verdict["rules"]):
-        # Only a simulation of the payment itself shows the operator's approval.
+        # Only a simulation of the payment itself shows if the operator has approved it.
         if not rule.passed and rule.rule != "require_co_sign" and rule.limit is not None and rule.attempted is not None:
             return {"rule": rule.rule, "limit": rule.limit, "attempted": rule.attempted}
     return None

@@ -58,7 +58,7 @@ class ExpenseRequest(Expense):
 
     @property
     def policy_triggered(self) -> bool:
-        """True if the policy made the operator's consent necessary."""
+        """True if the policy required the operator's consent: a co-signature or an approval."""
         return self.co_signed or self.approval is not None
 
     def arguments(self) -> dict[str, Any]:

@@ -169,7 +169,7 @@ async def _error(expense: ExpenseRequest, claim: Claim, refusal: _SimulationRefu
     if expense.purpose == "allowance" and refusal.name in _UNUSABLE_DESTINATIONS:
         raise invalid_recipient("destination", "The token account is frozen or is not a USDC account.")
     if expense.issued and fee_payer_lacks_funds(refusal.error):
-        return BusinessError("x402_resource_unavailable", "The resource's facilitator has no SOL to settle a payment.")
+        return BusinessError("x402_resource_unavailable", "The resource's facilitator lacks SOL to settle a payment.")
     if expense.issued and not is_known(refusal.name):
         await require_account(expense, claim, "payTo", NO_ACCOUNT)
     return business_error(service.codec, refusal.error, recipient=_RECIPIENT_FIELDS[expense.purpose])

@@ -32,7 +32,7 @@ _MAX_SHOWN = 100
 #: Previews that an organisation may have waiting at once.
 MAX_AT_ONCE = 4
 
-_admission = Admission("preview", MAX_AT_ONCE, "The organisation already has several previews waiting.")
+_admission = Admission("preview", MAX_AT_ONCE, "The organisation already has several previews waiting. Retry later.")
 
 
 @dataclass(frozen=True, slots=True)

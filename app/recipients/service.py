@@ -66,7 +66,7 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     except RequestError as error:
         raise invalid_recipient("to", error.message) from None
     if named is None:
-        raise invalid_recipient("to", "The domain publishes a text that is not a chain address.")
+        raise invalid_recipient("to", "The domain publishes an invalid chain address.")
     return Payee(named, domain)
 
 
@@ -142,7 +142,7 @@ async def _plan(
         return None
     changes = existing or moved
     if changes and principal.role != "admin":
-        raise AuthenticationError("insufficient_permissions", "Changing a registration needs an admin.")
+        raise AuthenticationError("insufficient_permissions", "Only an admin may change a registration.")
     authority = await authority_of(service, org, claim) if changes else None
     registrations = [(address, category, domain or (existing.domain if existing else None))]
     if moved is not None:
@@ -196,14 +196,14 @@ def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
     address = parse_address(name)
     if address is not None:
         if body.address not in (None, name):
-            raise invalid_recipient("address", "It must be absent or the address in the path.")
+            raise invalid_recipient("address", "It must equal the address in the path, or be omitted.")
         return None, address
     domain = normalise(name)
     if domain is None:
         raise invalid_recipient("recipient", "It must be a chain address or a domain.")
     named = parse_address(body.address) if body.address else None
     if named is None:
-        raise invalid_recipient("address", "A domain is registered with its chain address.")
+        raise invalid_recipient("address", "A domain needs its chain address.")
     return domain, named
 
 

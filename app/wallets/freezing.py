@@ -1,4 +1,4 @@
-"""Freezes wallets. A freeze overtakes payments: it takes no lock, and it reads only the chain for the needed change."""
+"""Freezes wallets. A freeze overtakes payments: it takes no lock and derives the needed change from the chain alone."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -108,7 +108,7 @@ class Fetcher:
 
 
 def _shown(headers: httpx.Headers) -> dict[str, str]:
-    """Return the headers to show to the caller: unchanged, without cookies, and limited in number and size."""
+    """Return the headers to show to the caller, without cookies and connection headers, limited in number and size."""
     found: dict[str, str] = {}
     size = 0
     for name, value in headers.items():

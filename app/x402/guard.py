@@ -48,7 +48,7 @@ class RequestGuard:
         host = host_of(url)
         if is_loopback(host):
             if (url.port or {"http": 80, "https": 443}[url.scheme]) in self._own_ports:
-                raise RequestError("invalid_request", "url: must not lead to this service or its chain.")
+                raise RequestError("invalid_request", "url: must not point to this service or its chain.")
         elif url.scheme != "https" or url.port not in (None, 443):
             raise RequestError("invalid_request", "url: must be https on port 443.")
         if ANY_HOST not in hosts and host not in hosts:

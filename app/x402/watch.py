@@ -98,7 +98,7 @@ class IssuedPaymentWatch(Periodic):
             type=PAID_WITHOUT_RESOURCE,
             timestamp=now,
             wallet_id=ended.wallet_id,
-            summary=f"{amount} USDC paid for {ended.url}, but it did not answer with success",
+            summary=f"{amount} USDC paid for {ended.url}, but the resource did not answer with success",
             payload={
                 "wallet_id": ended.wallet_id,
                 "tx_id": ended.tx_id,

@@ -69,8 +69,8 @@ async def test_remaining_delay_of_a_registration_is_shown(own_world: ServiceWorl
     [
         ({"recipient": "<b>nobody"}, "recipient", "It must be a chain address or a domain."),
         ({"recipient": ""}, "recipient", "It must be a chain address or a domain."),
-        ({"recipient": "bare.example.com"}, "address", "A domain is registered with its chain address."),
-        ({"recipient": "bare.example.com", "address": "zero0"}, "address", "A domain is registered with its"),
+        ({"recipient": "bare.example.com"}, "address", "A domain needs its chain address."),
+        ({"recipient": "bare.example.com", "address": "zero0"}, "address", "A domain needs its"),
         ({"recipient": "bare.example.com", "category": "fun"}, "category", "must be one of"),
     ],
 )
@@ -91,7 +91,7 @@ async def test_only_an_admin_changes_a_registration(world: ServiceWorld) -> None
     assert (await operator.post(_PATH, {"recipient": address, "category": "nft"})).status_code == 303
     refused = await operator.post(_PATH, {"recipient": address, "category": "weapons"})
     assert refused.status_code == 403
-    assert "needs an admin" in refused.text
+    assert "Only an admin may change" in refused.text
     assert (await world.ok("GET", f"/v1/recipients/{address}"))["category"] == "nft"
     assert (await admin.post(_PATH, {"recipient": address, "category": "weapons"})).status_code == 303
     assert (await world.ok("GET", f"/v1/recipients/{address}"))["category"] == "weapons"

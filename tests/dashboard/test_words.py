@@ -76,7 +76,7 @@ async def test_replacement_that_was_not_shown_is_asked_again(world: ServiceWorld
     asked = await admin.post("/dashboard/recipients", fields)
     assert (asked.status_code, "shown.example.com" in asked.text) == (200, True)
     refused = await operator.post("/dashboard/recipients", {**fields, "replaces": ""})
-    assert (refused.status_code, "Changing a registration needs an admin." in refused.text) == (403, True)
+    assert (refused.status_code, "Only an admin may change a registration." in refused.text) == (403, True)
     assert (await _registered(world, shop) or {})["domain"] == "shown.example.com"
 
 
