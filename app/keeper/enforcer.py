@@ -1,4 +1,4 @@
-"""Continues freezes and pauses after their requests ended before the chain's confirmation."""
+"""Continues freezes and pauses if their requests ended before the chain confirmed them."""
 
 from typing import ClassVar
 

@@ -61,7 +61,7 @@ class Keeper(Periodic):
         self._overdue: frozenset[str] = frozenset()
 
     async def tick(self) -> int:
-        """Do the due jobs once and return the number of transactions that the chain accepted.
+        """Run the due jobs once and return the number of transactions that the chain accepted.
 
         This takes one query per kind of job, and one call to the chain per due job, or two if the job reads the chain
         first. If the chain does not answer, raise ChainUnavailable and leave the remaining jobs for the next look.
@@ -89,8 +89,7 @@ class Keeper(Periodic):
         low, ended, others = await self._service.db.read(find, in_thread=True)
         await self._report([one for one in ended if one.expires_at + OVERDUE_AFTER < now])
         settlements = [settle(self._service, one) for one in ended]
-        # Settlements first, because a delegate can pay until then. Then top-ups, because a payment may be waiting for
-        # one.
+        # Settlements first, because a delegate can pay until then. Then top-ups, because payments may wait for them.
         return [*settlements, *(topup(self._service, wallet) for wallet in self._payable(low)), *others]
 
     async def _report(self, overdue: Sequence[AllowanceRecord]) -> None:
@@ -108,7 +107,7 @@ class Keeper(Periodic):
         return [wallet for wallet in low if wallet.wallet_id not in short]
 
     async def _work(self, queue: deque[Job]) -> int:
-        """Do jobs until none is left and return the number of jobs sent."""
+        """Run jobs until none is left and return the number of jobs sent."""
         sent = 0
         while queue:
             job = queue.popleft()

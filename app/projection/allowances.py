@@ -73,7 +73,7 @@ def read(batch: Batch, row: StoredEvent) -> None:
     fields = {name: format_usdc(data[name]) for name in ("spent", "seen", "arrived")}
     fields |= {"signed_by_delegate": data["signed_by_delegate"], "transfers": data["transfers"]}
     summary = (
-        f"Allowance {known['allowance_id']}: {fields['spent']} USDC spent, {fields['seen']} seen to leave, "
+        f"Allowance {known['allowance_id']}: {fields['spent']} USDC spent, {fields['seen']} seen leaving, "
         f"{fields['arrived']} arrived at the destination"
     )
     _report(batch, row, "allowance.discrepancy", summary, fields, _moment(batch, row, known))

@@ -30,7 +30,7 @@ def moved(cursors: Mapping[str, int], last: int) -> dict[str, int]:
 
 
 def unapplied(rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> list[StoredEvent]:
-    """Return the rows above their organisation's cursor."""
+    """Return the rows above their organisation's cursor, and the rows without an organisation."""
     return [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
 
 

@@ -209,7 +209,7 @@ class Batch:
             return
         org = str(row.org)
         self.forgotten[org] = max(moment, self.forgotten.get(org, 0))
-        summary = f"{amount} USDC moved in a transaction that the service has forgotten"
+        summary = f"{amount} USDC moved in a transaction missing from the database"
         payload = {name: shown[name] for name in ("wallet_id", "tx_id", "recipient") if name in shown}
         payload |= {"tx_signature": row.signature, "amount": amount, "on_chain_slot": row.slot}
         self.report(row, FORGOTTEN, summary, payload, wallet_id=wallet_id)
@@ -241,7 +241,7 @@ class Batch:
             self.again.add(str(row.org))
 
     def flush(self) -> None:
-        """Write what changed."""
+        """Write all changes."""
         for model in (self.wallets, self.reserves, self.escrows, self.allowances):
             model.flush()
         upsert_later(self.connection, transactions, list(self._transactions.values()), keys=["tx_id"])

@@ -87,7 +87,7 @@ class Projector(Background):
         self._applied: Recent[_Applied] = Recent(_REMEMBERED)
         self._waiting: Waiters[int] = Waiters()
         self._watchers: list[Watcher] = []
-        #: True if confirmed transactions are soon applied here, or by a process that announces it, without a request.
+        #: Returns True if confirmed transactions are soon applied unprompted, here or by a process that announces it.
         self.prompt: Callable[[], bool] = lambda: False
         #: Called when a request begins to wait for rows that this process does not apply itself.
         self.wanted: Callable[[str], None] = lambda _message: None
@@ -303,7 +303,7 @@ class Projector(Background):
 
     async def _take_in(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
         """Apply rows and notify waiters. Return the result of `apply`."""
-        # If this is not so, another process has applied them all.
+        # If neither holds, another process has applied all of them.
         whole: bool | None = True
         if unapplied(rows, cursors) or rows[-1].id > min(cursors.values()):
             whole = await self._db.write(partial(self._apply, rows=rows, cursors=cursors), repeatable=True)

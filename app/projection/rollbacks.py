@@ -1,4 +1,4 @@
-"""Removes the effects of transactions that the chain rolled back from the read models."""
+"""Removes from the read models the effects of transactions that the chain rolled back."""
 
 from collections.abc import Collection, Sequence
 
@@ -77,7 +77,7 @@ def undo(connection: Connection, row: StoredEvent) -> bool:
 def reset(connection: Connection, org: str | None = None) -> None:
     """Reduce the read models to the data of the service's own attempts, and go back to the first row.
 
-    With `org`, only this organisation's are reduced, because no event of one changes the read models of another.
+    With `org`, reduce only this organisation's read models: no event of one organisation changes another's.
     """
     mine = true() if org is None else policies.c.org == org
     versions = policy_versions.c.address.in_(select(policies.c.address).where(mine))

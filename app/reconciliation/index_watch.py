@@ -17,11 +17,11 @@ _PAUSE_MS = 3_600_000
 
 
 _MOMENT = 5
-"""Seconds until a hole is reported, so that a single false answer of a node is not."""
+"""Seconds until a hole is reported, so that one wrong answer of a node is not reported."""
 
 
 async def lasting_gaps(service: Service) -> Mapping[str, str]:
-    """Return the gaps in this service's vaults and organisations, as the organisation by the object's address."""
+    """Return the gaps of this service's vaults and organisations, as the organisation of each affected address."""
     found = await service.indexer.gaps()
     return await service.db.read(lambda conn: owners(conn, found)) if found else {}
 

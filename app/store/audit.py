@@ -51,7 +51,7 @@ table = Table(
     Column("actor", ActorText, nullable=False),
     Column("action", String, nullable=False),
     Column("object", String, comment="id of the action's object"),
-    Column("address", String, comment="of the client"),
+    Column("address", String, comment="the client's address"),
     Column("request_id", String),
     Column("details", JSON, nullable=False),
     Column("hash", String, nullable=False),
@@ -64,7 +64,7 @@ heads = Table(
     "audit_heads",
     metadata,
     Column("log", String, primary_key=True),
-    Column("number", BigInteger, nullable=False, comment="of the newest entry"),
+    Column("number", BigInteger, nullable=False, comment="number of the newest entry"),
     Column("hash", String, nullable=False),
     Column("published_at", BigInteger, nullable=False, comment="when the head was last sent; initially its creation"),
 )

@@ -204,7 +204,7 @@ def next_delivery(connection: Connection, webhook_id: str, now: int) -> Delivery
 
 
 def retry_at(failed: int, now: int) -> int:
-    """Return the time of the next attempt after this many failures, the last one now."""
+    """Return the time of the next attempt after this many failed attempts, the last of them now."""
     return now + DELAYS[min(failed, len(DELAYS)) - 1]
 
 

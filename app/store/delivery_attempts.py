@@ -43,7 +43,7 @@ table = Table(
     Column("duration", BigInteger, nullable=False, comment="milliseconds"),
     Column("status_code", Integer),
     Column("error", String),
-    Column("excerpt", Text, nullable=False, comment="of the response body"),
+    Column("excerpt", Text, nullable=False, comment="beginning of the response body"),
     Index("webhook_attempts_by_delivery", "delivery_id", "id"),
 )
 
@@ -67,7 +67,8 @@ def record_attempt(
     """Log an attempt and update its delivery. Return True if it was the last one before the webhook is degraded.
 
     The delivery then keeps its place in the queue. Nothing is stored for a delivery deleted while it was being sent. A
-    delivery that was queued again in the meantime stays queued. One with reset attempts is still done if acknowledged.
+    delivery that was queued again in the meantime stays queued. A delivery with reset attempts is still marked as
+    delivered if this attempt was acknowledged.
     """
     execute(connection, _LOG, columns_of(attempt))
     execute(connection, _FORGET, {}, of_delivery=delivery.delivery_id, same_delivery=delivery.delivery_id)

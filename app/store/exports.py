@@ -170,7 +170,7 @@ def claim_export(connection: Connection, node: str) -> str | None:
 
 
 def with_files(connection: Connection, export_ids: Collection[str]) -> set[str]:
-    """Return the ids among these of exports that have a file or will have one."""
+    """Return the given ids of exports that have a file or will have one."""
     live = exports.c.status.in_(("processing", "ready"))
     return set(connection.scalars(select(exports.c.export_id).where(exports.c.export_id.in_(export_ids), live)))
 

@@ -20,7 +20,7 @@ LIFETIME = 24 * 60 * 60 * 1000
 """Milliseconds for which a replay gets the stored response."""
 
 State = Literal["running", "done"]
-"""`running`: in progress, or with an unknown outcome; `done`: answered."""
+"""`running`: in progress, or with an unknown outcome; `done`: has a stored response."""
 
 # Built once: building a statement takes longer than executing it.
 _BY_KEY = select(table).where(table.c.org == bindparam("org"), table.c.key == bindparam("key"))
@@ -56,7 +56,7 @@ class IdempotencyRecord:
 
 
 def claim(connection: Connection, record: IdempotencyRecord) -> bool:
-    """Claim a key for a request. Return False if another record holds it, or if the caller has its other stored form.
+    """Claim a key for a request. Return False if it is held, or if the caller already holds its other stored form.
 
     An expired response frees the key; a running request does not.
     """

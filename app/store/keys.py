@@ -18,7 +18,7 @@ made_keys = Table(
     metadata,
     Column("org", String, primary_key=True),
     Column("idempotency_key", String, primary_key=True),
-    Column("key_id", String, nullable=False, comment="of the key created by the last request under it"),
+    Column("key_id", String, nullable=False, comment="key created by the last request under it"),
 )
 
 # Built once: every request executes it.

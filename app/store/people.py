@@ -92,7 +92,7 @@ def person(connection: Connection, person_id: str) -> Person | None:
 
 
 def still_here(connection: Connection, person_ids: Collection[str]) -> set[str]:
-    """Return the given ids without those of removed people."""
+    """Return the ids of these people, leaving out removed people."""
     query = select(table.c.person_id).where(table.c.person_id.in_(person_ids), table.c.removed_at.is_(None))
     return set(connection.scalars(query))
 
@@ -239,10 +239,9 @@ def open_invitations(connection: Connection, org: str, now: int) -> list[Invitat
 
 
 def end_invitation(connection: Connection, invitation_id: str) -> None:
-    """Let an invitation expire, which older code understands, too.
+    """Let an invitation expire, because older code understands that, too.
 
-    It counts as expired since its creation, so that a request that began earlier and a node with a slow clock reject
-    it.
+    Its expiry becomes its creation, so that it is also expired for an earlier request and on a node with a slow clock.
     """
     mine = update(invitations).where(invitations.c.invitation_id == invitation_id)
     connection.execute(mine.values(expires_at=invitations.c.created_at))

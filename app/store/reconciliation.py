@@ -31,7 +31,7 @@ from app.store.state_tables import organisations
 table = Table(
     "differences",
     metadata,
-    Column("address", String, primary_key=True, comment="of the Org, vault or escrow account"),
+    Column("address", String, primary_key=True, comment="the Org, vault or escrow account"),
     Column("org", String, nullable=False),
     Column("subject", String, nullable=False, comment="reserve, wallet or escrow"),
     Column("wallet_id", String),

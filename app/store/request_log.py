@@ -33,13 +33,13 @@ request_log = Table(
     Column("request_id", String, primary_key=True),
     Column("org", String, nullable=False),
     Column("key_id", String, nullable=False),
-    Column("timestamp", BigInteger, nullable=False, comment="of the response"),
+    Column("timestamp", BigInteger, nullable=False, comment="time of the response"),
     Column("method", String, nullable=False),
     Column("path", String, nullable=False, comment="without the query"),
-    Column("status", Integer, nullable=False, comment="of the response; 0 if there was none"),
-    Column("code", String, comment="of the error in the response"),
+    Column("status", Integer, nullable=False, comment="HTTP status of the response; 0 if there was none"),
+    Column("code", String, comment="code of the error in the response"),
     Column("duration_ms", Integer, nullable=False),
-    Column("wallet_id", String, comment="named by the request, or the only one of its key"),
+    Column("wallet_id", String, comment="wallet named by the request, or the only wallet of its key"),
     Index("request_log_by_time", "org", "timestamp", "request_id"),
     Index("request_log_by_key", "org", "key_id", "timestamp", "request_id"),
     Index("request_log_by_wallet", "org", "wallet_id", "timestamp", "request_id"),
@@ -48,7 +48,7 @@ request_log = Table(
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """An answered request; its time is in Unix milliseconds."""
+    """A request and its response; `timestamp` is in Unix milliseconds."""
 
     request_id: str
     org: str

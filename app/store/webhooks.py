@@ -39,7 +39,7 @@ table = Table(
     Column("secret", String, nullable=False, comment="encrypted"),
     Column("old_secret", String, comment="encrypted; the one before the last rotation"),
     Column("old_secret_until", BigInteger),
-    Column("position", BigInteger, nullable=False, comment="of the last event in the feed that was queued or skipped"),
+    Column("position", BigInteger, nullable=False, comment="feed position of the last queued or skipped event"),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     # Idempotency keys of the requests that created the secrets: a repeat after a crash gets the same secret.
@@ -114,7 +114,7 @@ def count_webhooks(connection: Connection, org: str) -> int:
 
 
 def listening(connection: Connection) -> list[WebhookRecord]:
-    """Return all organisations' webhooks with queues for events, including degraded ones."""
+    """Return all organisations' webhooks that events are queued for, including degraded ones."""
     return fetch_all(connection, WebhookRecord, select(table).where(_LIVING))
 
 

@@ -122,7 +122,7 @@ def _json_rows(text: "_JsonText") -> Iterator[Row]:
 def _check(what: str, found: Any, members: Mapping[str, type]) -> None:
     """Raise `UnreadableError` unless an object has exactly these members, each of its type or null."""
     if not isinstance(found, dict) or set(found) != set(members):
-        raise UnreadableError(f"{what} does not have the members of an export")
+        raise UnreadableError(f"{what} has missing or unexpected members")
     for name, value in found.items():
         if value is not None and type(value) is not members[name]:
             raise UnreadableError(f"the member {name} of {what} has the wrong type")

@@ -80,7 +80,7 @@ class VerificationReport:
             yield f"{_count(self.later, 'further row')} of the chain landed after slot {scope.slot}, the export's last."
         if self.unsure:
             unsure = _count(len(self.unsure), "row")
-            yield f"{unsure} of the chain may be missing this near to an end of the export."
+            yield f"{unsure} of the chain may be missing this close to an end of the export."
         yield f"{_count(self.verified, 'row')} verified against the chain, {_count(len(self.problems), 'difference')}."
 
 
@@ -174,7 +174,7 @@ class _Checker:
             self._note(f"the export has {count} rows and claims to have {self._scope.rows}")
 
     def compare(self, chain: ExpectedRow) -> None:
-        """Compare a row of the chain with the export's."""
+        """Compare a row of the chain with the export's row."""
         if chain.org != self._scope.org or self._scope.wallet_id not in {None, chain.wallet_id}:
             return
         row = self._exported.find(chain.ids)
