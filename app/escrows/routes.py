@@ -77,8 +77,8 @@ async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
 async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
     """Raise a dispute.
 
-    Either side may raise one dispute before the deadline. A side that withdraws its dispute cannot raise another. The
-    escrow then waits for the arbiter and is refunded after 30 days without a decision. `reason` is required, `evidence`
+    Either side may raise one dispute before the deadline. The escrow then waits for the arbiter and is refunded after
+    30 days without a decision. A side that withdraws its dispute cannot raise another. `reason` is required, `evidence`
     is optional. The chain stores the hashes of both.
     """
     return await settlement.dispute(

@@ -184,7 +184,7 @@ class FundedBatch(ResponseBody):
 class Withdrawn(WalletDetail):
     """Response to a withdrawal: the wallet and the amount moved.
 
-    While `transaction_status` is `pending`, the amount has not moved yet.
+    While `transaction_status` is `pending`, the movement is not confirmed yet.
     """
 
     transaction_status: str

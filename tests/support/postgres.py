@@ -24,7 +24,7 @@ SERVER_ACCOUNT = "postgres"
 """The unprivileged account from Debian's package. The server refuses to run as root."""
 SUPERUSER = "cluster"
 ON_SQLITE = pytest.mark.parametrize("db", ["sqlite"], indirect=True)
-"""For a test that uses the fixture `db` and reads the file."""
+"""Mark of tests that use the fixture `db` and read the file of the database."""
 _SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",  # the tests kill processes, not the machine
