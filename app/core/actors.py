@@ -1,4 +1,4 @@
-"""Who acts: one type wherever somebody is named."""
+"""The type that names an actor everywhere: in the audit log, approvals and events."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -9,24 +9,24 @@ ACTOR_TYPES: tuple[ActorType, ...] = get_args(ActorType)
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who did something.
+    """The author of an action.
 
     - `key`: an API key, by its id.
     - `person`: a person who is signed in, by their id.
     - `system`: the service itself; the id names its part, such as `command_line`.
-    - `chain`: who signed a transaction that was made without this service, by address; `on-chain` if that is unknown.
+    - `chain`: the signer of a transaction made without this service, by address; `on-chain` if the signer is unknown.
     """
 
     type: ActorType
     id: str
 
     def __str__(self) -> str:
-        """Return the text by which an actor is stored and searched, such as `key:key_…`."""
+        """Return the actor as text, such as `key:key_…`. Actors are stored and searched in this form."""
         return f"{self.type}:{self.id}"
 
     @classmethod
     def parse(cls, text: str) -> "Actor":
-        """Return the actor that a text names. Raises ValueError for any other text."""
+        """Return the actor in a text such as `key:key_…`. Raises ValueError for any other text."""
         kind, colon, identifier = text.partition(":")
         if kind not in ACTOR_TYPES or not colon or not identifier:
             raise ValueError("must be a type and an id, such as key:key_NaLTW5KRAT7GNcwLfd2Mhr")

@@ -14,17 +14,17 @@ _log = structlog.get_logger(__name__)
 
 
 class Startable(Protocol):
-    """What is started and stopped with the service, perhaps several times."""
+    """A part that starts and stops with the service, perhaps several times."""
 
     async def start(self) -> None:
         """Start."""
 
     async def stop(self) -> None:
-        """Stop, and wait for the end."""
+        """Stop, and wait until it has ended."""
 
 
 class Background(ABC):
-    """Runs in a task of its own, from `start` until `stop`."""
+    """Work that runs in its own task, from `start` until `stop`."""
 
     name: ClassVar[str]
     """Name of the task."""
@@ -32,11 +32,11 @@ class Background(ABC):
     _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the task, first with what an earlier process left unfinished."""
+        """Start the task. It begins with the work that an earlier process left unfinished."""
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
-        """Cancel the task and wait for its end."""
+        """Cancel the task and wait until it has ended."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -51,7 +51,7 @@ class Periodic(Background):
     """Does a round of work every `interval` seconds, and whenever it is woken."""
 
     outages: ClassVar[tuple[type[Exception], ...]] = ()
-    """Errors which mean that the chain is unreachable: the first in a row is logged as a warning."""
+    """Errors that mean that the chain is unreachable. Only the first of several in a row is logged, as a warning."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
@@ -78,9 +78,9 @@ class Periodic(Background):
                     what = "storage" if is_storage_error(error) else "the_chain"
                     _log.warning(f"{self.name}_waits_for_{what}", error=str(error))
                 waiting = True
-            except Exception:  # noqa: BLE001 - whatever it is, the next round may succeed
+            except Exception:  # noqa: BLE001 - the next round may succeed after any error
                 _log.exception(f"{self.name}_failed")
-            # Not `wait_for`, which in Python 3.11 can swallow a cancellation.
+            # Not `wait_for`: in Python 3.11, it can swallow a cancellation.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval):
                     await self._woken.wait()

@@ -1,4 +1,4 @@
-"""Every error that the service answers: one typed exception a family, one envelope. The codes are in the catalogue."""
+"""The errors of the API: one exception class per family, all in the same envelope. The codes are in the catalogue."""
 
 import errno
 import sqlite3
@@ -7,7 +7,7 @@ from typing import Any
 
 from app.core.error_catalogue import KINDS, ErrorKind
 
-#: Every code that an answer may carry.
+#: Every code that a response may contain.
 CATALOGUE: Mapping[str, ErrorKind] = {kind.code: kind for kind in KINDS}
 
 
@@ -22,13 +22,13 @@ _STORAGE_CODES = frozenset(
         sqlite3.SQLITE_NOMEM,
     }
 )
-#: Classes of PostgreSQL's errors: connection, rights to it, name of the database, resources, operator, system.
+#: PostgreSQL's error classes: connection, authorization, database name, resources, operator intervention, system.
 _STORAGE_CLASSES = ("08", "28", "3D", "53", "57", "58")
-#: Idle transaction ended, lock not available, serialization failure, deadlock, read-only server, missing right, and a
-#: prepared statement that is not as it was left.
+#: PostgreSQL's error codes: idle transaction ended, lock not available, serialization failure, deadlock, read-only
+#: server, missing privilege, and a prepared statement that is missing or exists already.
 _STORAGE_STATES = frozenset({"25P03", "55P03", "40001", "40P01", "25006", "42501", "26000", "42P05"})
 _STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-#: Seconds after which an unavailable part is worth another try.
+#: Seconds until an unavailable part is worth another try.
 RETRY_AFTER = "1"
 
 
@@ -61,7 +61,7 @@ class ApiError(Exception):
 
 
 class RequestError(ApiError):
-    """The request itself is wrong or exceeds a limit (400, 404 of a path, 405, 408, 413, 429)."""
+    """The request itself is wrong or exceeds a limit (400, 404 for a path, 405, 408, 413, 429)."""
 
 
 class AuthenticationError(ApiError):
@@ -83,7 +83,7 @@ class BusinessError(ApiError):
 class UnavailableError(ApiError):
     """A part that the request needs is unavailable (503).
 
-    The answer says when to try again, except for ``authority_offline``, which waiting does not change.
+    The response has ``Retry-After``, except for ``authority_offline``, because waiting does not help there.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class UnavailableError(ApiError):
 class StorageUnavailableError(UnavailableError):
     """The service's database cannot be written or read now (503 ``storage_unavailable``).
 
-    The answer does not say why; as a text, for logs, the error has the database's own words.
+    The response does not state the cause. ``str()`` of the error adds the database's own message, for logs.
     """
 
     def __init__(self) -> None:
@@ -114,14 +114,14 @@ class StorageUnavailableError(UnavailableError):
 
 
 class StorageDoubtError(StorageUnavailableError):
-    """The connection was lost during a commit, so nobody knows whether it took place.
+    """The connection was lost during a commit, so it is unknown if the commit took place.
 
-    The request's idempotency claim, which is in the same transaction, tells a repetition.
+    A replay learns this from the request's idempotency claim, which is part of the same transaction.
     """
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Return whether an error means that a database cannot be written or read now: a full disk, a lock, a lost file."""
+    """Return True if the database cannot be written or read now, because of a full disk, a lock or a lost file."""
     if isinstance(error, UnavailableError):
         return error.code == "storage_unavailable"
     if getattr(error, "connection_invalidated", False):
@@ -137,19 +137,19 @@ def is_storage_error(error: BaseException) -> bool:
 
 
 def _is_outage(error: BaseException) -> bool:
-    """Return whether an error of psycopg means that; it is not imported here, because not everybody has it."""
+    """Return True if a psycopg error is a storage error. psycopg is optional, so this module does not import it."""
     state: str | None = error.sqlstate  # type: ignore[attr-defined]
     if state is None:
-        # The server said nothing: the connection is lost, or was never made.
+        # No message from the server: the connection was lost or never established.
         return any(one.__name__ in {"OperationalError", "InterfaceError"} for one in type(error).__mro__)
     return state[:2] in _STORAGE_CLASSES or state in _STORAGE_STATES
 
 
 class PolicyViolationError(ApiError):
-    """The wallet's policy refuses the payment (402). Carries the violation, the wallet and the policy.
+    """The wallet's policy refuses the payment (402). The error has the violation, the wallet and the policy.
 
-    ``tx_id`` names the row of the refused payment, ``approval_id`` the approval with which it would pass. ``remedy``
-    ends the message.
+    ``tx_id`` is the row of the blocked payment. ``approval_id`` is the approval that would make the payment pass.
+    ``remedy`` is appended to the message.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class PolicyViolationError(ApiError):
         }
         if approval_id is not None:
             fields["approval_id"] = approval_id
-        # The rules of a budget, which wallets share, are named after it.
+        # Rules of a budget, which several wallets share, have names that begin with `budget_`.
         whose = "budget" if violation["rule"].startswith("budget_") else "policy"
         message = (
             f"The {whose}'s rule {violation['rule']} refuses this payment: "

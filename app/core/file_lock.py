@@ -1,4 +1,4 @@
-"""Locks between processes, held until the holder closes the file or ends."""
+"""Locks between processes. A lock lasts until its holder closes the file or ends."""
 
 import fcntl
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import IO
 
 
 def take(path: Path, *, shared: bool = False) -> IO[str] | None:
-    """Take the lock of a file, creating the file if needed; None if another process holds it.
+    """Take the lock of a file and return the open file, or None if another process holds the lock.
 
-    Several may hold a ``shared`` lock, but only while nobody holds it alone.
+    Creates the file if needed. Several processes may hold a ``shared`` lock, but not next to an exclusive one.
     """
     handle = path.open("w")
     try:

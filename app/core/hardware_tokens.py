@@ -1,7 +1,7 @@
-"""Keys that never leave a token: Ed25519 signatures by PKCS#11.
+"""Keys that never leave a token: Ed25519 signatures through PKCS#11.
 
-A module of PKCS#11 is foreign code that may hang, so every call to it runs in a thread of its own, one after the other,
-and callers wait for a limited time. The package `python-pkcs11` is needed only here.
+A PKCS#11 module is foreign code that may hang. So each module has its own thread, which makes one call after the other,
+and callers wait for a limited time. Only this module needs the package `python-pkcs11`.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: What comes before the 32 bytes of a public key: nothing, an OCTET STRING's header, or a BIT STRING's.
+#: Bytes before the 32 bytes of a public key: none, the header of an OCTET STRING, or the header of a BIT STRING.
 _POINT_PREFIXES = (b"", b"\x04\x20", b"\x03\x21\x00")
-#: Signed to see that the two keys of a pair belong together. No message of a transaction begins with 0xff.
+#: Message signed to check that the two keys of a pair belong together. No transaction's message begins with 0xff.
 _PROBE = b"\xffagent-vault: check of a key"
 
 
 class TokenSigner:
-    """Signs with a key in a token. A lost session is opened again."""
+    """Signs with a key in a token, and reopens a lost session."""
 
     def __init__(self, token: "_Token", uri: Pkcs11Uri, address: Pubkey, *, name: str, limit: float) -> None:
         self._token = token
@@ -83,20 +83,20 @@ class TokenSigner:
 
 
 async def signature_by(signer: Signer, message: bytes) -> Signature:
-    """Return a signature: a key in memory signs at once, a token in its thread. Raises ``signer_unavailable``."""
+    """Return a signature. A key in memory signs immediately, a token in its thread. Raises ``signer_unavailable``."""
     return await signer.sign(message) if isinstance(signer, TokenSigner) else signer.sign_message(message)
 
 
 class HardwareTokens:
-    """Opens keys in tokens; those in one token share its session, because a process logs in once."""
+    """Opens keys in tokens. Keys in the same token share a session, because a process logs in to a token only once."""
 
     def __init__(self, limit: float) -> None:
-        """``limit`` is how many seconds a call may take."""
+        """Allow each call at most ``limit`` seconds."""
         self._limit = limit
         self._tokens: dict[tuple[Path, tuple[tuple[str, str], ...]], _Token] = {}
 
     def open(self, text: str, *, name: str) -> TokenSigner:
-        """Return the key that a PKCS#11 URI names. Raises KeyFileError, whose message never shows the PIN."""
+        """Return the key that a PKCS#11 URI names. Raises KeyFileError; its message never shows the PIN."""
         try:
             uri = parse_pkcs11_uri(text)
             module = _module(uri.module)
@@ -105,7 +105,7 @@ class HardwareTokens:
         place = (uri.module, tuple(sorted(uri.token.items())))
         token = self._tokens.setdefault(place, _Token(module, dict(uri.token), uri.pin_source))
         if token.pin_source != uri.pin_source:
-            raise KeyFileError(f"{name}: another key in the same token has another pin-source")
+            raise KeyFileError(f"{name}: another key in the same token has a different pin-source")
         try:
             address = module.submit(lambda: _checked(token, uri), self._limit).result(self._limit)
         except (TimeoutError, UnavailableError):
@@ -124,12 +124,12 @@ class _Call:
 class _Module:
     """A loaded PKCS#11 library with the thread that calls it.
 
-    The thread is a daemon: a call that hangs can be left behind, but not ended.
+    The thread is a daemon, because a call that hangs can be abandoned but not ended.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: How often the library was initialised; sessions of an earlier generation are closed.
+        #: Number of times that the library was reinitialised. Sessions of an earlier generation are closed.
         self.generation = 0
         self._jobs: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._busy_since: float | None = None
@@ -137,7 +137,7 @@ class _Module:
         threading.Thread(target=self._run, name=f"pkcs11 {path.name}", daemon=True).start()
 
     def submit(self, work: Callable[[], T], limit: float) -> "Future[T]":
-        """Run ``work`` in the thread. Raises ``signer_unavailable`` if an earlier call hangs for ``limit`` seconds."""
+        """Run ``work`` in the thread. Raises ``signer_unavailable`` if an earlier call has run for over ``limit`` s."""
         since = self._busy_since
         if since is not None and time.monotonic() - since > limit:
             raise UnavailableError("signer_unavailable")
@@ -146,7 +146,7 @@ class _Module:
         return future
 
     def library(self, *, anew: bool = False) -> Any:
-        """Return the initialised library. ``anew`` looks for tokens again, which closes all sessions.
+        """Return the initialised library. With ``anew``, it searches for tokens again, which closes all sessions.
 
         Raises KeyFileError.
         """
@@ -159,14 +159,14 @@ class _Module:
         try:
             library = pkcs11.lib(str(self.path))
             if not self._kept:
-                # At the exit, Python would unload the library under a call that hangs, and crash.
+                # Without this reference, Python would unload the library at exit during a hanging call, and crash.
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
                 self._kept = True
             if anew:
                 self.generation += 1
                 library.reinitialize()
         except pkcs11.PKCS11Error as error:
-            raise KeyFileError(f"{self.path} cannot be used as a module of PKCS#11 ({_reason(error)})") from None
+            raise KeyFileError(f"{self.path} cannot be used as a PKCS#11 module ({_reason(error)})") from None
         return library
 
     def _run(self) -> None:
@@ -177,7 +177,7 @@ class _Module:
             self._busy_since = time.monotonic()
             try:
                 result = job.work()
-            except BaseException as error:  # noqa: BLE001 - the caller's, whatever it is
+            except BaseException as error:  # noqa: BLE001 - passed on to the caller
                 job.future.set_exception(error)
             else:
                 job.future.set_result(result)
@@ -189,30 +189,30 @@ _MODULES: dict[Path, _Module] = {}
 
 
 def _module(path: Path) -> _Module:
-    """Return the process's only instance of a module. Raises ValueError if there is no such file."""
+    """Return this process's only instance of a module. Raises ValueError if the file does not exist."""
     if not path.is_file():
         raise ValueError(f"module-path: there is no file {path}")
-    # A module is loaded once in a process, however many keys it has.
+    # A module is loaded once in a process and shared by all its keys.
     return _MODULES.setdefault(path, _MODULES.get(path) or _Module(path))
 
 
 @dataclass(slots=True, eq=False)
 class _Token:
-    """A token and the session with it. Used only in the thread of its module."""
+    """A token and its session. Used only in the thread of its module."""
 
     module: _Module
     attributes: dict[str, str]
     pin_source: Path
     _session: Any = None
-    #: That of the module when the session was last asked for; None before.
+    #: The module's generation when the session was last requested; None before the first request.
     _generation: int | None = None
-    #: When the file of a PIN that the token refused was written: trying that PIN again would lock the token.
+    #: Modification time of a PIN file that the token refused. Trying the same PIN again could lock the token.
     _refused: int | None = None
 
     def session(self, *, anew: bool = False) -> Any:
-        """Return the session, opened if needed; ``anew`` if the present one has failed. Raises KeyFileError."""
+        """Return the session, opened if needed. Pass ``anew`` if the current one has failed. Raises KeyFileError."""
         lost = anew or (self._session is None and self._generation is not None)
-        # If another token's loss has closed this session, the module has looked for tokens already.
+        # If the loss of another token closed this session, the module has already searched for tokens again.
         library = self.module.library(anew=lost and self._generation == self.module.generation)
         if self._session is None or self._generation != self.module.generation:
             self._session, self._generation = None, self.module.generation
@@ -225,18 +225,18 @@ class _Token:
         try:
             found: pkcs11.Token = library.get_token(**self.attributes)
         except pkcs11.NoSuchToken:
-            raise KeyFileError("there is no such token in the module") from None
+            raise KeyFileError("the module has no such token") from None
         except pkcs11.MultipleTokensReturned:
-            raise KeyFileError("several tokens match: name the serial, too") from None
+            raise KeyFileError("several tokens match: add the serial to the URI") from None
         except pkcs11.PKCS11Error as error:
             raise KeyFileError(f"the token cannot be reached ({_reason(error)})") from None
         try:
             pin = read_secret(self.pin_source).rstrip("\r\n")
         except UnicodeDecodeError:
-            raise KeyFileError(f"{self.pin_source}: not text") from None
+            raise KeyFileError(f"{self.pin_source}: is not text") from None
         written = self.pin_source.stat().st_mtime_ns
         if written == self._refused:
-            raise KeyFileError("the token has refused this PIN before: write its file anew")
+            raise KeyFileError("the token has refused this PIN before: correct the PIN file and write it again")
         try:
             return found.open(user_pin=pin)
         except pkcs11.UserAlreadyLoggedIn:
@@ -248,13 +248,13 @@ class _Token:
             self._refused = written
             raise KeyFileError(f"the token refuses the PIN in {self.pin_source} ({_reason(error)})") from None
         except pkcs11.PKCS11Error as error:
-            raise KeyFileError(f"the token opens no session ({_reason(error)})") from None
+            raise KeyFileError(f"the token does not open a session ({_reason(error)})") from None
 
 
 def _checked(token: _Token, uri: Pkcs11Uri) -> Pubkey:
-    """Return the address of a key that was seen to sign. Raises KeyFileError."""
+    """Return the address of a key after a test signature. Raises KeyFileError."""
     session = token.session()
-    from pkcs11.exceptions import PKCS11Error  # noqa: PLC0415 - there, as the session is
+    from pkcs11.exceptions import PKCS11Error  # noqa: PLC0415 - installed, because the session is open
 
     address = _address(session, uri)
     try:
@@ -262,7 +262,7 @@ def _checked(token: _Token, uri: Pkcs11Uri) -> Pubkey:
     except PKCS11Error as error:
         raise KeyFileError(f"the key does not sign with Ed25519 ({_reason(error)})") from None
     if not genuine:
-        raise KeyFileError("the token's public key does not belong to the private one")
+        raise KeyFileError("the token's public key does not belong to its private key")
     return address
 
 
@@ -276,7 +276,7 @@ def _address(session: Any, uri: Pkcs11Uri) -> Pubkey:
             raise KeyFileError(f"the key is not an Ed25519 key but {_type_name(private.key_type)}")
         point = bytes(_key(session, uri, private=False)[pkcs11.Attribute.EC_POINT])
     except pkcs11.MultipleObjectsReturned:
-        raise KeyFileError("several keys match: name the id, too") from None
+        raise KeyFileError("several keys match: add the id to the URI") from None
     except pkcs11.NoSuchKey:
         raise KeyFileError("the token has no such key, or its public key is missing") from None
     except pkcs11.PKCS11Error as error:
@@ -284,7 +284,7 @@ def _address(session: Any, uri: Pkcs11Uri) -> Pubkey:
     for prefix in _POINT_PREFIXES:
         if len(point) == len(prefix) + Pubkey.LENGTH and point.startswith(prefix):
             return Pubkey(point[len(prefix) :])
-    raise KeyFileError("the key is not an Ed25519 key but one of another Edwards curve")
+    raise KeyFileError("the key is not an Ed25519 key but a key on another Edwards curve")
 
 
 def _key(session: Any, uri: Pkcs11Uri, *, private: bool) -> Any:
@@ -297,7 +297,7 @@ def _key(session: Any, uri: Pkcs11Uri, *, private: bool) -> Any:
 def _signature(session: Any, uri: Pkcs11Uri, message: bytes) -> Signature:
     from pkcs11 import Mechanism  # noqa: PLC0415
 
-    # Found anew each time: after a token was taken out, its old handles mean nothing.
+    # The key is looked up each time, because its handle becomes invalid when the token is removed.
     return Signature(_key(session, uri, private=True).sign(message, mechanism=Mechanism.EDDSA))
 
 
@@ -306,5 +306,5 @@ def _type_name(kind: Any) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return a cause for people; the exceptions of the library mostly have no text but their names."""
+    """Return a readable cause. Most exceptions of the library have no text, so their class names are used."""
     return str(error) or type(error).__name__

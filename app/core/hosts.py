@@ -1,6 +1,6 @@
-"""Hosts as clients write them, and which of them a request may name as the service's own.
+"""Hosts as clients write them, and the check that a request names one of the service's own hosts.
 
-The latter is checked so that a web page reaches no local server by rebinding its own name to it.
+The check stops DNS rebinding: a web page could otherwise reach a local server by pointing its own name at it.
 """
 
 import ipaddress
@@ -10,31 +10,32 @@ from urllib.parse import urlsplit
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-#: Stands for any host where a host can be given.
+#: Matches any host where a host can be given.
 ANY_HOST = "*"
 _LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-#: What is written for a host: a name in lower case or an IPv4 address, or `*`.
+#: A host: a name in lower case, an IPv4 address, or `*`.
 HOST_PATTERN = rf"^(\*|{_LABEL}(\.{_LABEL})*)$"
 MAX_HOST = 253
 
 
 class AllowedHosts:
-    """Allows this machine's loopback names, and others by name. Ports do not count."""
+    """Allows this machine's loopback names and the given names. Ports are ignored."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = {name.lower() for name in names}
 
     def fault(self, headers: Headers) -> str | None:
-        """Return what is wrong with the headers Host and Origin; None if both are allowed.
+        """Return the fault of the headers Host and Origin, or None if both are allowed.
 
-        Browsers name the page's host in both, other clients send no Origin. Host is required, once.
+        Browsers name the service's host in Host and the page's host in Origin; other clients send no Origin. Exactly
+        one Host is required.
         """
         found: dict[bytes, list[str]] = {b"host": [], b"origin": []}
         for name, value in headers:
             if name in found:
                 found[name].append(value.decode("latin-1"))
         if len(found[b"host"]) != 1:
-            return "The request must have one Host header"
+            return "The request must have exactly one Host header"
         for host in found[b"host"]:
             if not self._allows(f"//{host}"):
                 return f"The Host {_quoted(host)} is not allowed"
@@ -52,7 +53,7 @@ class AllowedHosts:
 
 
 def fault_of_host(text: str) -> str | None:
-    """Return what is wrong with a host that a client wrote; None if a URL can have it, or if it is ``*``."""
+    """Return the fault of a host that a client wrote, or None if it is ``*`` or a URL can contain it."""
     try:
         address: str | None = str(ipaddress.ip_address(text))
     except ValueError:
@@ -62,12 +63,12 @@ def fault_of_host(text: str) -> str | None:
     if address is not None:
         return f"must be written as {address}"
     if re.fullmatch(r"[^:]+:[0-9]+", text):
-        return "must be a host without a port: paid requests go to the port of https alone"
+        return "must be a host without a port, because paid requests go only to the port of https"
     return "must be a host in lower case, such as api.example.com, or *"
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host can only mean the machine itself: `localhost` or a loopback address."""
+    """Return True if a host can only mean this machine: `localhost` or a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,5 +1,8 @@
-"""Names of the HTTP API that the service shares with its own clients, such as the tools for agents."""
+"""Names in the HTTP API that the service shares with its own clients, such as the tools for agents."""
 
 VERSION = "v1"
 PREFER_FIRST_CALL, FIRST_CALL = "first-called-at", "First-Called-At"
-"""A value of the header `Prefer`, and the header that then answers a replay with the time of the key's first use."""
+"""The value of the request header `Prefer`, and the response header of a replay with the time of the key's first use.
+
+A replay has the response header only if the request asked for it with `Prefer`.
+"""

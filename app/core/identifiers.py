@@ -1,7 +1,7 @@
-"""Public identifiers: a prefix and the base58 of 16 bytes.
+"""Public identifiers: a prefix and 16 bytes in base58.
 
-Ids of wallets, policies, escrows, transactions and chain events derive from the chain alone, so a rebuilt database
-gives every object its former id.
+Ids of wallets, policies, escrows, transactions and chain events derive from the chain alone, so every object keeps its
+id when the database is rebuilt.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from based58 import b58decode, b58encode
 from solders.pubkey import Pubkey
 
 SIZE = 16
-"""Bytes behind an identifier."""
+"""Number of bytes in an identifier."""
 WALLET_PREFIX = "wal_"
 POLICY_PREFIX = "pol_"
 BUDGET_PREFIX = "bud_"
@@ -22,25 +22,25 @@ ALLOWANCE_PREFIX = "alw_"
 APPROVAL_PREFIX = "apr_"
 
 PRESET_POLICY_IDS = ("pol_conservative", "pol_moderate", "pol_permissive", "pol_locked")
-"""Policies that every organisation starts with; their keys are these names, padded with zero bytes."""
+"""Preset policies of every organisation. Their keys are these names, padded with zero bytes."""
 
 EVENT_INNER_INDEX = 1
 """Index of the event among the inner instructions of a funding, withdrawal or payment: after the transfer."""
 ESCROW_EVENT_INNER_INDEX = 5
-"""The same for the creation of an escrow: after one account is created, another gets rent, space and its
-initialisation, and the money moves.
+"""Index of the event when an escrow is created.
 
-The index differs if somebody has sent lamports to one of the addresses.
+The inner instructions before it create one account, give the other its rent, space and initialisation, and move the
+money. The index differs if one of the addresses already holds lamports.
 """
 ALLOWANCE_EVENT_INNER_INDEX = 6
-"""The same for the grant of an allowance, of which the delegate is named as well."""
+"""Index of the event when an allowance is granted. There, one more inner instruction names the delegate."""
 
 _PRESET_KEYS = {name.encode().ljust(SIZE, b"\0"): name for name in PRESET_POLICY_IDS}
 _PRESET_IDS = {name: key for key, name in _PRESET_KEYS.items()}
 
 
 def wallet_id(vault: Pubkey | str) -> str:
-    """Return the id of the wallet whose vault has this address."""
+    """Return the id of the wallet with the vault at this address."""
     return _encode(WALLET_PREFIX, _bytes_of(vault)[:SIZE])
 
 
@@ -67,7 +67,7 @@ def budget_key(identifier: str) -> bytes:
 
 
 def approval_id(reference: bytes) -> str:
-    """Return the id of the approval with this 16-byte reference, whether it exists yet or not."""
+    """Return the id of the approval with this 16-byte reference. The approval does not need to exist yet."""
     return _encode(APPROVAL_PREFIX, reference)
 
 
@@ -87,10 +87,10 @@ def allowance_id(address: Pubkey | str) -> str:
 
 
 def transaction_id(message_hash: str, instruction: int, inner: int, row_type: str) -> str:
-    """Return the id of the transaction row that an event makes.
+    """Return the id of the transaction row that an event produces.
 
-    `instruction` and `inner` locate the event in the transaction; `row_type` distinguishes the rows of one event, such
-    as `a2a_send` and `escrow_lock`.
+    `instruction` and `inner` locate the event in the transaction. `row_type` distinguishes several rows of one event,
+    such as `a2a_send` and `escrow_lock`.
     """
     return _encode(TRANSACTION_PREFIX, _event_digest(message_hash, instruction, inner, row_type))
 
@@ -101,12 +101,12 @@ def event_id(message_hash: str, instruction: int, inner: int, name: str) -> str:
 
 
 def random_id(prefix: str) -> str:
-    """Return a random id with this prefix, for what is not on the chain."""
+    """Return a random id with this prefix, for objects that are not on the chain."""
     return _encode(prefix, secrets.token_bytes(SIZE))
 
 
 def derived_id(prefix: str, *parts: str) -> str:
-    """Return the id that these parts determine."""
+    """Return the id determined by these parts; the same parts always give the same id."""
     return _encode(prefix, hashlib.sha256("\0".join(parts).encode()).digest()[:SIZE])
 
 
@@ -116,12 +116,12 @@ def new_key() -> bytes:
 
 
 def new_reference() -> bytes:
-    """Return 16 random bytes, which a money instruction carries and its event repeats."""
+    """Return 16 random bytes for an instruction that moves money; its event repeats them."""
     return secrets.token_bytes(SIZE)
 
 
 def is_id(prefix: str, text: str) -> bool:
-    """Return whether `text` is a well-formed id with this prefix; the names of presets are."""
+    """Return True if `text` is a well-formed id with this prefix. Names of presets are well-formed policy ids."""
     if prefix == POLICY_PREFIX and text in _PRESET_IDS:
         return True
     try:
@@ -145,7 +145,7 @@ def _encode(prefix: str, raw: bytes) -> str:
 
 
 def _decode(prefix: str, text: str) -> bytes:
-    # Base58 of 16 bytes has at most 22 characters; longer input is refused before it is decoded.
+    # 16 bytes have at most 22 characters in base58. Longer input is refused before it is decoded.
     fits = text.startswith(prefix) and len(text) <= len(prefix) + 22 and text.isascii()
     raw = b58decode(text.removeprefix(prefix).encode()) if fits else b""
     if len(raw) != SIZE:

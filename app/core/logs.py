@@ -1,4 +1,4 @@
-"""Logs of the service and its libraries: one JSON object a line, without secrets."""
+"""Logs of the service and its libraries: one JSON object per line, without secrets."""
 
 import atexit
 import io
@@ -19,15 +19,15 @@ _SECRET = re.compile(r"(avk_(?:live|test)_|avs_|whsec_|Bearer )[\w+/=-]+")
 
 _TIMESTAMP = structlog.processors.TimeStamper(fmt="iso")
 _QUEUED = 2_000
-"""Lines that wait at most for a reader that does not read; further ones are dropped and counted."""
+"""Maximum number of lines that wait while the reader does not read. Further lines are dropped and counted."""
 _LAST_WRITE = 1.0
-"""Seconds that the end of the process waits at most for the lines still queued."""
+"""Maximum seconds that the process waits at its end for lines that are still queued."""
 
 
 def configure(level: str, file: TextIO | None) -> None:
-    """Write lines of this level and above to ``file``; lines caused by a request carry its ``request_id``.
+    """Write lines of this level and above to ``file``. Lines caused by a request have its ``request_id``.
 
-    Nobody waits for the file: a thread writes to it. Without one, as with `2>&-`, the lines are lost.
+    A thread writes to the file, so that no caller waits for it. Without a file, as with `2>&-`, the lines are lost.
     """
     lines = _lines_of(file)
     shared: list[Processor] = [
@@ -53,16 +53,16 @@ def configure(level: str, file: TextIO | None) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
         )
     )
-    # Below a warning, libraries log for their own developers.
+    # Below the level warning, libraries log for their own developers.
     logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler])
 
 
 class _Lines(Protocol):
     def write(self, text: str, /) -> object:
-        """Take whole lines."""
+        """Write whole lines."""
 
     def flush(self) -> object:
-        """Do what a file needs; a queue writes its lines as soon as it can."""
+        """Flush a file. A queue does nothing here, because it writes its lines as soon as possible."""
 
 
 def _lines_of(file: TextIO | None) -> _Lines:
@@ -71,14 +71,14 @@ def _lines_of(file: TextIO | None) -> _Lines:
     try:
         return _Queued(os.dup(file.fileno()))
     except io.UnsupportedOperation:
-        return file  # in memory, where nothing waits
+        return file  # in memory, so writing does not wait
 
 
 class _Queued:
-    """Lines for a file that may refuse or wait: a full disk, a reader that is gone or stopped holds up nobody's work.
+    """Lines for a file that may fail or block. A full disk, or a reader that is gone or stopped, delays no other work.
 
-    The thread writes to the descriptor itself: a lock of Python's own file, held while it waits, would stop the end of
-    the process.
+    The thread writes to the descriptor itself. Python's file object has a lock; held by a blocked write, it would keep
+    the process from ending.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -101,7 +101,7 @@ class _Queued:
         pass
 
     def close(self) -> None:
-        """Write what is queued, as far as the file takes it in time."""
+        """Write the queued lines that the file accepts in time."""
         with suppress(Full):
             self._queue.put(None, timeout=_LAST_WRITE)
             self._thread.join(_LAST_WRITE)
@@ -123,6 +123,6 @@ class _Queued:
 
 
 def _without_secrets(_logger: WrappedLogger, _method: str, line: EventDict | str) -> str:
-    """Shorten API keys, session tokens and signing secrets to their prefix, anywhere in the line."""
+    """Shorten API keys, session tokens and signing secrets anywhere in the line to their prefix."""
     assert isinstance(line, str)
     return _SECRET.sub(r"\1…", line)

@@ -1,11 +1,11 @@
-"""USDC amounts: integers of micro-USDC inside the service, decimal strings at its edge."""
+"""USDC amounts: integers of micro-USDC inside the service, decimal strings in requests and responses."""
 
 import re
 
 DECIMALS = 6
 MICRO_PER_USDC = 1_000_000
 MAX_MICRO = 2**64 - 1
-"""The largest amount that fits the program's `u64`."""
+"""The largest amount that fits into the program's `u64`."""
 
 # `[0-9]`, not `\d`, which also accepts the digits of other scripts.
 _AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]{1,6}))?", re.ASCII)
@@ -13,7 +13,7 @@ _MAX_LENGTH = 64
 
 
 class InvalidAmountError(ValueError):
-    """A string is not an amount of USDC."""
+    """The text is not an amount of USDC."""
 
 
 def parse_usdc(text: str, *, allow_zero: bool = False) -> int:
@@ -24,20 +24,20 @@ def parse_usdc(text: str, *, allow_zero: bool = False) -> int:
     """
     match = _AMOUNT.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None:
-        raise InvalidAmountError("an amount is a decimal string with at most 6 decimals, such as 12.50")
+        raise InvalidAmountError("must be a decimal string with at most 6 decimals, such as 12.50")
     whole, fraction = match.groups(default="")
     micro = int(whole) * MICRO_PER_USDC + int(fraction.ljust(DECIMALS, "0"))
     if micro > MAX_MICRO:
-        raise InvalidAmountError("the amount is too large")
+        raise InvalidAmountError("is too large")
     if micro == 0 and not allow_zero:
-        raise InvalidAmountError("the amount must be greater than zero")
+        raise InvalidAmountError("must be greater than zero")
     return micro
 
 
 def format_usdc(micro: int) -> str:
     """Return the decimal string of an amount, with two to six decimals: `0.00`, `12.50`, `1.234567`."""
     if micro < 0:
-        raise InvalidAmountError("an amount is not negative")
+        raise InvalidAmountError("must not be negative")
     whole, fraction = divmod(micro, MICRO_PER_USDC)
     digits = f"{fraction:0{DECIMALS}}".rstrip("0")
     return f"{whole}.{digits:0<2}"

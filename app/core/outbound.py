@@ -1,4 +1,4 @@
-"""Requests to hosts that users name, kept out of private networks."""
+"""Requests to hosts that users name. They cannot reach private networks."""
 
 import asyncio
 import contextlib
@@ -13,15 +13,15 @@ import httpx
 
 from app.core.errors import UnavailableError
 
-#: IPv6 networks whose last 32 bits are an IPv4 address: IPv4-compatible, translated and NAT64.
+#: IPv6 networks with an IPv4 address in their last 32 bits: IPv4-compatible, translated and NAT64.
 _EMBED_IPV4 = tuple(map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-#: Networks outside the public internet; some versions of Python consider parts of them global.
+#: Networks outside the public internet. Some versions of Python report parts of them as global.
 _NOT_PUBLIC = tuple(
     map(
         ipaddress.ip_network,
         (
-            "192.0.0.0/24",  # protocol assignments; 192.0.0.192 serves instance metadata at Oracle
+            "192.0.0.0/24",  # protocol assignments; 192.0.0.192 serves instance metadata at Oracle Cloud
             "192.88.99.0/24",  # former 6to4 relay anycast
             "168.63.129.16/32",  # serves configuration to virtual machines at Azure
             "2001::/23",  # protocol assignments, such as Teredo, which tunnels to IPv4 addresses
@@ -36,11 +36,11 @@ Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class ForbiddenAddressError(ValueError):
-    """A host has no address, or one that must not be connected to."""
+    """The host has no address, or one that the service must not connect to."""
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address is public; an IPv6 address with an IPv4 address in it is judged by that."""
+    """Return True if an IP address is public. For an IPv6 address that embeds an IPv4 address, the latter decides."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour
@@ -54,16 +54,16 @@ def is_public(address: str) -> bool:
 
 
 def is_public_or_loopback(address: str) -> bool:
-    """Return whether an IP address is public or this machine's own, which is allowed on a localnet."""
+    """Return True if an IP address is public or a loopback address, which a localnet allows."""
     return is_public(address) or ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 class HostResolver:
-    """Looks names up in a few threads of its own.
+    """Looks up host names in a few threads of its own.
 
     A lookup cannot be cancelled: its thread waits for a silent name server long after the caller gave up. In the event
-    loop's shared threads, a handful of these would block every commit. Concurrent requests for a name share one thread,
-    and one owner gets at most `share` threads, so that silent names leave threads to others.
+    loop's shared threads, a handful of these would block every commit. Concurrent requests for a name share one thread.
+    One owner gets at most `share` threads, so that one owner's silent names leave threads for others.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class HostResolver:
         """Owner and result of each running lookup, by name and port."""
 
     async def __call__(self, domain: str, port: int, owner: str = "") -> Sequence[str]:
-        """Return the addresses of a name; an `owner` is limited to its share of the threads.
+        """Return the addresses of a name. An `owner` may only use its share of the threads.
 
-        Raises OSError, and ``chain_unavailable`` while all threads, or the owner's share of them, are busy.
+        Raises OSError if the lookup fails, and ``chain_unavailable`` while all threads or the owner's share are busy.
         """
         name = (domain, port)
         if name not in self._running:
             taken = sum(owner == other for other, _ in self._running.values())
             if len(self._running) >= self._limit or (owner and taken >= self._share):
                 raise UnavailableError(
-                    "chain_unavailable", "Too many domains are being looked up.", headers={"Retry-After": "1"}
+                    "chain_unavailable", "Too many domains are being looked up. Retry.", headers={"Retry-After": "1"}
                 )
             found = asyncio.get_running_loop().run_in_executor(self._threads, self._resolve, domain, port)
             self._running[name] = (owner, found)
@@ -94,13 +94,13 @@ class HostResolver:
         return await asyncio.shield(self._running[name][1])
 
     def close(self) -> None:
-        """Start no more lookups, and do not wait for running ones."""
+        """Stop starting lookups, without waiting for running ones."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self, name: tuple[str, int], ended: asyncio.Future[Sequence[str]]) -> None:
         del self._running[name]
         if not ended.cancelled():
-            ended.exception()  # Nobody may be waiting for it any more.
+            ended.exception()  # Retrieved here, because every waiter may have given up.
 
 
 def _addresses(domain: str, port: int) -> Sequence[str]:
@@ -110,9 +110,9 @@ def _addresses(domain: str, port: int) -> Sequence[str]:
 class Outbound:
     """Sends requests to checked addresses only.
 
-    Each request looks its host up once, requires all its addresses to be allowed and connects to a checked one: a
-    second, different DNS answer changes nothing. The Host header and the TLS handshake name the host. Redirects,
-    proxies, cookies and kept connections are not used.
+    Each request looks up its host once, requires that all addresses are allowed, and connects to one of them. So a
+    second, different DNS answer has no effect. The Host header and the TLS handshake name the host. Redirects, proxies,
+    cookies and kept connections are not used.
     """
 
     def __init__(
@@ -124,23 +124,23 @@ class Outbound:
         lookups: int = 8,
         share: int = 2,
     ) -> None:
-        """Allow `lookups` lookups at a time, `share` of them for one owner; `lookup` replaces the system's resolver."""
+        """Allow `lookups` lookups at a time and `share` per owner. `lookup` replaces the system's resolver."""
         self._names = HostResolver(lookups, share=share)
         self._lookup = lookup
         self._allowed = allowed
-        # A kept connection belongs to an address, but its certificate was checked for one name only.
+        # A kept connection would be reused for its address, but its certificate was checked for one host name only.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._transport = httpx.AsyncHTTPTransport(verify=tls or _default_tls(), trust_env=False, limits=limits)
 
     def close(self) -> None:
-        """Start no more lookups."""
+        """Stop starting lookups."""
         self._names.close()
 
     @contextlib.asynccontextmanager
     async def request(
         self, method: str, url: httpx.URL, *, headers: Mapping[str, str], content: bytes = b"", owner: str = ""
     ) -> AsyncIterator[httpx.Response]:
-        """Send a request for the URL's owner and yield the response with its body unread; sets no timeout.
+        """Send a request on behalf of an owner, and yield the response with its body unread. Sets no timeout.
 
         Raises ForbiddenAddressError, httpx.HTTPError and the errors of `HostResolver`.
         """
@@ -171,5 +171,5 @@ class Outbound:
 
 @cache
 def _default_tls() -> ssl.SSLContext:
-    """Return a context that trusts the system's certificates; loading them takes long."""
+    """Return a context that trusts the system's certificates. It is cached, because loading them is slow."""
     return ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""Pages of records, as the store finds and the API shows them."""
+"""Pages of records, found by the store and shown by the API."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar

@@ -1,16 +1,16 @@
-"""Where things lie on the disk."""
+"""Paths of the service's files and folders."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 
 class ConfigurationError(Exception):
-    """The settings do not fit together, or a file that they name is not there."""
+    """The settings contradict each other, or a file that they name is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where things lie in the data folder. ``keys_dir`` is the folder of the keys if it is elsewhere."""
+    """Paths in the data folder. ``keys_dir`` is the folder of the keys if it is elsewhere."""
 
     root: Path
     keys_dir: Path | None = None
@@ -22,7 +22,7 @@ class Paths:
 
     @property
     def moved(self) -> Path:
-        """Names the database to which the service's state was moved; only there once it was."""
+        """The file with the name of the database that the service's state was moved to; absent before the move."""
         return self.root / "moved-to"
 
     @property
@@ -37,7 +37,7 @@ class Paths:
 
     @property
     def serving(self) -> Path:
-        """The lock of the process that serves."""
+        """The lock of the serving process."""
         return self.root / "serve.lock"
 
     @property
@@ -47,7 +47,7 @@ class Paths:
 
     @property
     def sidecars(self) -> Path:
-        """The lock that the processes next to the service share."""
+        """The lock shared by the processes that run next to the service."""
         return self.root / "sidecars.lock"
 
     @property
@@ -57,17 +57,17 @@ class Paths:
 
     @property
     def secret(self) -> Path:
-        """The secret under which API keys are recognised and webhook secrets encrypted."""
+        """The service's secret, used to recognise API keys and to encrypt webhook secrets."""
         return self.keys / "service-secret"
 
     @property
     def admin_key(self) -> Path:
-        """The admin's API key of the first start."""
+        """The admin's API key that the first start creates."""
         return self.root / "admin-api-key"
 
 
 def program_file() -> Path:
-    """Return the built program. Raises ConfigurationError when it is not there."""
+    """Return the path of the built program. Raises ConfigurationError if the file is missing."""
     path = Path(__file__).with_name("agent_vault.so")
     if not path.is_file():
         raise ConfigurationError(f"{path} is missing; build it with programs/toolchain/build")

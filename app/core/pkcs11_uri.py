@@ -1,4 +1,4 @@
-"""PKCS#11 URIs (RFC 7512), which name a private key in a token and where its PIN is."""
+"""PKCS#11 URIs (RFC 7512), which name a private key in a token and the file with the token's PIN."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 SCHEME = "pkcs11:"
 
-#: Attributes that select the token, by the names of `python-pkcs11`.
+#: Attributes that select the token, with their names in `python-pkcs11`.
 _TOKEN = {"token": "token_label", "serial": "serial", "manufacturer": "manufacturer_id", "model": "model"}
 _PATH = frozenset({*_TOKEN, "object", "id", "type"})
 _QUERY = frozenset({"module-path", "pin-source"})
@@ -17,8 +17,8 @@ _QUERY = frozenset({"module-path", "pin-source"})
 class Pkcs11Uri:
     """A private key in a token.
 
-    ``token`` has the attributes of the token, ``label`` and ``key_id`` those of the key. The PIN is in the file
-    ``pin_source``.
+    ``token`` has the attributes that select the token; ``label`` and ``key_id`` select the key. The file
+    ``pin_source`` contains the PIN.
     """
 
     module: Path
@@ -29,7 +29,7 @@ class Pkcs11Uri:
 
 
 def parse_pkcs11_uri(text: str) -> Pkcs11Uri:
-    """Return what a URI names. Raises ValueError, whose message shows no value of the URI."""
+    """Return the key that a URI names. Raises ValueError; its message shows no value of the URI."""
     path, _, query = text.removeprefix(SCHEME).partition("?")
     attributes = _attributes(path, ";", _PATH)
     options = _attributes(query, "&", _QUERY)
@@ -53,11 +53,11 @@ def _attributes(text: str, separator: str, known: frozenset[str]) -> dict[str, s
     for part in filter(None, text.split(separator)):
         name, equals, value = part.partition("=")
         if name == "pin-value":
-            raise ValueError("the URI must not hold the PIN (pin-value): name a file with pin-source=file:...")
+            raise ValueError("the URI must not contain the PIN (pin-value): name a file with pin-source=file:...")
         if name not in known:
-            # A misspelt attribute must not select another key.
+            # A misspelt attribute could otherwise select another key.
             shown = name if name.isascii() and name.replace("-", "").isalnum() and len(name) <= 32 else "one"
-            raise ValueError(f"the URI has an attribute that is not supported here: {shown}")
+            raise ValueError(f"the URI has an attribute that this service does not support: {shown}")
         if not equals or not value:
             raise ValueError(f"the URI's {name} has no value")
         if name in found:
@@ -67,7 +67,7 @@ def _attributes(text: str, separator: str, known: frozenset[str]) -> dict[str, s
 
 
 def _absolute(options: Mapping[str, str], name: str) -> Path:
-    """Return the absolute path in an option, which may be a `file:` URI."""
+    """Return the absolute path in an option. The option may be a `file:` URI."""
     if name not in options:
         raise ValueError(f"the URI has no {name}")
     given = unquote(options[name])

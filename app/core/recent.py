@@ -1,4 +1,4 @@
-"""A memory of what was seen last."""
+"""A bounded memory of recent values."""
 
 from collections import OrderedDict
 from typing import Generic, TypeVar
@@ -7,27 +7,27 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """Values under names, of which the oldest are forgotten."""
+    """The most recent values by name. Older ones are forgotten."""
 
     def __init__(self, most: int) -> None:
-        """`most` is the number of values that are kept."""
+        """Keep at most `most` values."""
         self._most = most
         self._values: OrderedDict[str, T] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many values there are."""
+        """Return the number of values."""
         return len(self._values)
 
     def __contains__(self, name: str) -> bool:
-        """Return whether there is a value under `name`."""
+        """Return True if there is a value under `name`."""
         return name in self._values
 
     def get(self, name: str) -> T | None:
-        """Return the value under `name`, None without one."""
+        """Return the value under `name`, or None if there is none."""
         return self._values.get(name)
 
     def put(self, name: str, value: T) -> None:
-        """Keep a value under `name` as the newest."""
+        """Store a value under `name` as the newest one."""
         self._values[name] = value
         self._values.move_to_end(name)
         if len(self._values) > self._most:
@@ -38,5 +38,5 @@ class Recent(Generic[T]):
         return list(self._values.items())
 
     def forget(self, name: str) -> None:
-        """Keep nothing under `name`."""
+        """Remove the value under `name`, if there is one."""
         self._values.pop(name, None)

@@ -1,4 +1,4 @@
-"""Loads the keys of the roles: from their files in the data folder, or from where the settings name them."""
+"""Loads the keys of the roles from the data folder, or from the files and tokens that the settings name."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +10,11 @@ from app.core.signers import KeyFileError, Signer, Signers, create_key, read_key
 
 
 def load_or_create(folder: Path, settings: Settings, *, create: bool) -> Signers:
-    """Return the signers in ``folder`` and those that the settings name.
+    """Return the signers in ``folder`` and the signers that the settings name.
 
-    With ``create``, for a new data folder, creates the missing files in it. Later, a missing authority or arbiter was
-    taken offline on purpose. Raises KeyFileError if the fee payer or the operator is missing, or a named key.
+    ``create`` creates the missing files of a new data folder. Without it, a missing authority or arbiter is accepted,
+    because its key was taken offline on purpose. Raises KeyFileError if the key of the fee payer or the operator is
+    missing, or a key named by a setting.
     """
     tokens = HardwareTokens(settings.pkcs11_timeout)
     named: Mapping[str, str | None] = {

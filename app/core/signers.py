@@ -1,4 +1,4 @@
-"""The keys that the service signs with, and their files: of mode 600, in the format of the Solana command line."""
+"""The service's signing keys and their files, which have mode 600 and the format of the Solana command line."""
 
 import itertools
 import json
@@ -17,12 +17,12 @@ from app.core.errors import UnavailableError
 
 _ELSEWHERE = (
     "The service runs without the authority's key. Repeat the request with `?sign=offline` to get its transaction, and "
-    "sign that where the key is."
+    "sign it on the machine that has the key."
 )
 
 
 class KeyFileError(Exception):
-    """A key file is missing, readable by others, or not a key; or a key in a token cannot be used."""
+    """A key file is missing, readable by others or not a key, or a key in a token cannot be used."""
 
 
 class Signer(Protocol):
@@ -33,16 +33,16 @@ class Signer(Protocol):
         ...
 
     def sign_message(self, message: bytes) -> Signature:
-        """Return the signature of a message. A token blocks; in the event loop, use ``signature_by``."""
+        """Return the signature of a message. A token blocks the thread; in the event loop, use ``signature_by``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Signers:
-    """The keys of the roles. Without the authority's, policies are changed and wallets unfrozen elsewhere.
+    """The keys of the roles. Without the authority's key, policy changes and unfreezes are signed elsewhere.
 
-    Without the arbiter's, disputes are decided elsewhere. The addresses that every payment needs are cached: deriving
-    one costs a curve multiplication.
+    Without the arbiter's key, disputes are decided elsewhere. The addresses that every payment needs are cached,
+    because deriving one costs a curve multiplication.
     """
 
     fee_payer: Signer
@@ -57,22 +57,23 @@ class Signers:
         object.__setattr__(self, "operator_address", self.operator.pubkey())
 
     def require_authority(self) -> Signer:
-        """Return the authority's key. Raises ``authority_offline`` when the service runs without it."""
+        """Return the authority's key. Raises ``authority_offline`` if the service runs without it."""
         if self.authority is None:
             raise UnavailableError("authority_offline", _ELSEWHERE)
         return self.authority
 
     def require_arbiter(self) -> Signer:
-        """Return the arbiter's key. Raises ``authority_offline`` when the service runs without it."""
+        """Return the arbiter's key. Raises ``authority_offline`` if the service runs without it."""
         if self.arbiter is None:
             raise UnavailableError(
-                "authority_offline", "The service runs without the arbiter's key: disputes are decided elsewhere."
+                "authority_offline",
+                "The service runs without the arbiter's key. Decide disputes with that key elsewhere.",
             )
         return self.arbiter
 
 
 def read_secret(path: Path) -> str:
-    """Return the content of a file that only this user may read. Raises KeyFileError."""
+    """Return the content of a file that only this user can read. Raises KeyFileError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
@@ -88,11 +89,11 @@ def read_secret(path: Path) -> str:
 
 
 def read_key(path: Path) -> Keypair:
-    """Return the key in a file. Raises KeyFileError, whose message never shows the file's content."""
+    """Return the key in a file. Raises KeyFileError; its message never shows the file's content."""
     try:
         return Keypair.from_bytes(bytes(json.loads(read_secret(path))))
     except (ValueError, TypeError):
-        raise KeyFileError(f"{path}: not a key file (a JSON array of 64 numbers)") from None
+        raise KeyFileError(f"{path}: is not a key file (a JSON array of 64 numbers)") from None
 
 
 def write_secret(path: Path, text: str) -> None:
@@ -108,16 +109,16 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def next_key(folder: Path, role: str) -> Keypair:
-    """Return the key that is to replace a role's; creates it."""
+    """Return the key that will replace a role's key. Creates it if needed."""
     path = folder / f"{role}.next.json"
     return read_key(path) if path.exists() else create_key(path)
 
 
 def install_next(folder: Path, role: str) -> None:
-    """Put the next key of a role in the place of the present one, which is kept as ``ROLE.old.json``.
+    """Replace the current key of a role by the next one. The current one is kept as ``ROLE.old.json``.
 
-    No key is overwritten: the next old one is ``ROLE.old-2.json``. If the process dies, the role's file is the one or
-    the other.
+    No key is overwritten: the next old key becomes ``ROLE.old-2.json``. If the process dies, the role's file holds
+    either the current key or the next one.
     """
     path = folder / f"{role}.json"
     if path.exists():
@@ -131,14 +132,14 @@ def _keep(path: Path, role: str) -> None:
         try:
             os.link(path, old)
         except FileExistsError:
-            # Kept already, by a process that died before it put the next one in place.
+            # A process kept it already, but died before it installed the next key.
             if not old.samefile(path):
                 continue
         return
 
 
 def file_of(folder: Path, role: str, address: Pubkey) -> Path | None:
-    """Return the file with the key of an address among the present, next and old ones of a role."""
+    """Return the file with the key of an address, among the current, next and old keys of a role, or None."""
     for path in sorted(folder.glob(f"{role}*.json")):
         with suppress(KeyFileError):
             if read_key(path).pubkey() == address:

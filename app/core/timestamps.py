@@ -4,13 +4,13 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 
-#: 9999-12-31T23:59:59Z, the last second that ISO 8601 writes with a four-digit year.
+#: 9999-12-31T23:59:59Z, the last second with a four-digit year in ISO 8601.
 MAX_SECONDS = 253_402_300_799
 _EPOCH = datetime.fromtimestamp(0, UTC)
-#: The extended form; Python also reads week dates, dates without hyphens and other separators.
+#: The extended form of ISO 8601. Python would also accept week dates, dates without hyphens and other separators.
 _DATE, _TIME, _OFFSET = r"\d{4}-\d\d-\d\d", r"[Tt ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?", r"\d\d(:?\d\d)?"
 _FORM = re.compile(f"{_DATE}({_TIME}([Zz]|[+-]{_OFFSET})?)?", re.ASCII)
-#: What arrives from a query in which the `+` before the offset was not encoded.
+#: A timestamp from a query with an unencoded `+` before the offset: the `+` arrives as a space.
 _SPACED = re.compile(f"{_DATE}{_TIME} {_OFFSET}", re.ASCII)
 
 
@@ -20,12 +20,13 @@ def now_ms() -> int:
 
 
 def parse_iso_ms(text: str) -> int:
-    """Return the Unix milliseconds of an ISO 8601 timestamp, or of the start of a date; UTC without an offset.
+    """Return the Unix milliseconds of an ISO 8601 timestamp, or of the start of a date. Without an offset, it is UTC.
 
-    Raises ValueError, whose message says what is expected, for anything else and outside the years 1970 to 9999.
+    Raises ValueError for any other text, and for times outside the years 1970 to 9999. The message states the expected
+    form.
     """
     if _SPACED.fullmatch(text):
-        raise ValueError("must have a + before its offset, which in a query is written as %2B")
+        raise ValueError("must have a + before its offset; encode the + as %2B in a query")
     try:
         moment = datetime.fromisoformat(text) if _FORM.fullmatch(text) else None
     except ValueError:
@@ -41,12 +42,12 @@ def parse_iso_ms(text: str) -> int:
 
 
 def iso(seconds: int) -> str:
-    """Return Unix seconds as ISO 8601; later than the year 9999 is shown as its end."""
+    """Return Unix seconds as ISO 8601. A time after the year 9999 is shown as the last second of that year."""
     return datetime.fromtimestamp(min(seconds, MAX_SECONDS), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def iso_ms(milliseconds: int) -> str:
     """Return Unix milliseconds as ISO 8601."""
     seconds, rest = divmod(milliseconds, 1000)
-    # Every answer holds such times, and `strftime` is five times slower.
+    # Every response contains such times, and `strftime` is five times slower.
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{rest:03}Z"

@@ -351,7 +351,7 @@ async def test_bad_query_is_refused(world: ServiceWorld, query: str) -> None:
         ("transactions?limit=ten", "limit: must be a whole number."),
         (
             "transactions?from=2026-05-01T00:00:00+02:00",
-            "from: must have a + before its offset, which in a query is written as %2B.",
+            "from: must have a + before its offset; encode the + as %2B in a query.",
         ),
         ("transactions?from=2026-05-02&to=2026-05-01", "to: must be after from."),
         ("events?from=2026-05-02&to=2026-05-01", "to: must be after from."),

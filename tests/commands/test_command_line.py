@@ -360,7 +360,7 @@ def _refusal(*arguments: str, exit_code: int = 1) -> str:
     ("options", "reason"),
     [
         (("--rpc-url", ""), "rpc_url: must begin with http:// or https:// and name a host"),
-        (("--roles", "api,boss"), "roles: boss is none of api, indexer, worker"),
+        (("--roles", "api,boss"), "roles: boss is not a role; the roles are api, indexer, worker"),
         (("AGENT_VAULT_KEYS_DIR", ""), "keys_dir: must name a folder"),
     ],
 )

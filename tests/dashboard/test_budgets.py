@@ -91,7 +91,7 @@ async def test_budget_is_made_and_bounds_the_vault_put_into_it(site: Served) -> 
         await page.get_by_label("Name").fill("Made here")
         await page.get_by_label("In 24 hours").fill("1,5")
         says = page.locator("#max_per_day-says")
-        await expect(says).to_have_text("an amount is a decimal string with at most 6 decimals, such as 12.50.")
+        await expect(says).to_have_text("must be a decimal string with at most 6 decimals, such as 12.50.")
         await page.get_by_label("In 24 hours").fill("10")
         await expect(says).to_have_text("Its vaults together may spend at most 10.00 USDC in any 24 hours.")
         await page.get_by_role("button", name="Create").click()
@@ -190,9 +190,9 @@ async def test_field_of_a_budget_is_refused_with_its_message(world: ServiceWorld
     admin = Crafted(world, sign_in(world, "admin"))
     for path, field, typed, message, more in (
         ("/dashboard/budgets", "name", " ", "is required.", {"max_per_day": "7"}),
-        ("/dashboard/budgets", "max_per_month", "-1", "an amount is a decimal string", {"name": "Kept"}),
+        ("/dashboard/budgets", "max_per_month", "-1", "must be a decimal string", {"name": "Kept"}),
         ("/dashboard/budgets", "velocity_cap", "often", "must be a whole number.", {"name": "Kept"}),
-        (f"{_path(budget)}/review", "max_per_day", "x", "an amount is a decimal string", {"name": "Kept"}),
+        (f"{_path(budget)}/review", "max_per_day", "x", "must be a decimal string", {"name": "Kept"}),
         (f"{_path(budget)}/vaults", "vault", "", "is required.", {}),
         (f"{_path(budget)}/vaults", "vault", "nobody", "No vault has this name or id.", {}),
         (f"{_path(budget)}/vaults", "vault", "Twin", "2 vaults match: type the id of one.", {}),

@@ -91,7 +91,7 @@ async def test_each_field_says_what_it_means_as_it_is_typed(site: Served) -> Non
         amount, says = page.get_by_label("Per payment"), page.locator("#max_per_tx-says")
         await expect(says).to_have_text("A payment of more than 100.00 USDC is refused.")
         for typed, said in (
-            ("1,5", "an amount is a decimal string with at most 6 decimals, such as 12.50."),
+            ("1,5", "must be a decimal string with at most 6 decimals, such as 12.50."),
             ("12.5", "A payment of more than 12.50 USDC is refused."),
             ("0", "Every payment is refused."),
             ("", "A single payment may have any size."),
@@ -289,7 +289,7 @@ async def test_field_is_refused_with_its_message_and_the_rest_is_kept(world: Ser
     kept = {"name": "Kept <name>", "max_per_day": "77", "source": ""}
     for field, typed, message in (
         ("name", " ", "is required."),
-        ("max_per_tx", "-5", "an amount is a decimal string"),
+        ("max_per_tx", "-5", "must be a decimal string"),
         ("velocity_cap", "soon", "must be a whole number."),
         ("expiry", "tomorrow", "must be an ISO 8601 timestamp"),
         ("max_open_escrows", "65", "must be at most 64."),

@@ -141,7 +141,8 @@ async def test_node_that_cannot_serve_says_why(first: ServiceWorld, tmp_path: Pa
     (keys / "operator.json").unlink()
     assert f"{keys}/operator.json" in await _refused(first, tmp_path / "other", *rpc, KEYS_DIR=str(keys))
 
-    assert "nothing is none of api, indexer, worker" in await _refused(first, tmp_path / "other", "--roles", "api,")
+    refused = await _refused(first, tmp_path / "other", "--roles", "api,")
+    assert "nothing is not a role; the roles are api, indexer, worker" in refused
     alone = await _refused(first, tmp_path / "alone", "--roles", "api", DATABASE_URL="")
     assert "--roles needs a database on PostgreSQL" in alone
 

@@ -71,7 +71,7 @@ def test_command_refuses_a_malformed_key_in_one_line(tmp_path: Path) -> None:
         str(tmp_path),
     ]
     key = f"pkcs11:token=t;object=o?module-path=/a.so&pin-value={PIN}"
-    assert "must not hold the PIN" in _line(_run(command, key, dict(os.environ)))
+    assert "must not contain the PIN" in _line(_run(command, key, dict(os.environ)))
 
 
 @pytest.mark.parametrize("plain", [True, False])
@@ -90,8 +90,8 @@ def test_usable_key_is_loaded(token: SoftHsm, tmp_path: Path, plain: bool) -> No
         ("pkcs11:token=t;object=o?module-path=/a.so", "has no pin-source"),
         ("pkcs11:token=t;object=o?module-path=a.so&pin-source=file:/a", "must be the absolute path"),
         ("pkcs11:token=t;object=o?module-path=/a.so&pin-source=http://h/a", "must be the absolute path"),
-        (f"pkcs11:token=t;object=o?module-path=/a.so&pin-value={PIN}", "must not hold the PIN"),
-        ("pkcs11:token=t;object=o;obj=p?module-path=/a.so&pin-source=/a", "not supported here: obj"),
+        (f"pkcs11:token=t;object=o?module-path=/a.so&pin-value={PIN}", "must not contain the PIN"),
+        ("pkcs11:token=t;object=o;obj=p?module-path=/a.so&pin-source=/a", "does not support: obj"),
         ("pkcs11:token=t;token=u;object=o?module-path=/a.so&pin-source=/a", "has token twice"),
         ("pkcs11:token=;object=o?module-path=/a.so&pin-source=/a", "token has no value"),
         ("pkcs11:token=t;object=o;type=cert?module-path=/a.so&pin-source=/a", "type must be private"),
@@ -152,7 +152,7 @@ def test_library_that_is_no_module_is_refused(token: SoftHsm, tmp_path: Path) ->
     library = tmp_path / "not-a-module.so"
     library.write_bytes(b"not a library")
     line = _refusal(tmp_path, token.uri("operator", module=library), token.env)
-    assert "cannot be used as a module of PKCS#11" in line
+    assert "cannot be used as a PKCS#11 module" in line
 
 
 def test_token_that_hangs_at_the_start_is_refused(token: SoftHsm, tmp_path: Path) -> None:
