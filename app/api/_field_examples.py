@@ -1,4 +1,4 @@
-"""Gives every field and parameter of the OpenAPI document an example."""
+"""Adds an example to every field and parameter of the OpenAPI document."""
 
 import re
 from typing import Any
@@ -13,13 +13,13 @@ _MISSING = object()
 
 
 class FieldExamples:
-    """Adds `examples` to schemas: their own, else one of their type, else the one for their name."""
+    """Adds `examples` to schemas: the example of the field, else one for its type, else the one for its name."""
 
     def __init__(self, schemas: Json) -> None:
         self._schemas = schemas
 
     def complete(self) -> None:
-        """Give every property of every schema an example. Those without any are left as they are."""
+        """Add an example to every property of every schema. A property without a known example stays unchanged."""
         found = {
             (name, field): self._of(schema, field, name)
             for name, one in self._schemas.items()
@@ -29,7 +29,7 @@ class FieldExamples:
             self._add(self._schemas[name]["properties"][field], value)
 
     def complete_parameter(self, parameter: Json) -> None:
-        """Give a parameter's schema an example."""
+        """Add an example to a parameter's schema."""
         self._add(parameter["schema"], self._of(parameter["schema"], parameter["name"], ""))
 
     def _add(self, schema: Json, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Parses JSON bodies and query strings. Messages of errors echo no values."""
+"""Parses JSON bodies and query strings. Error messages never repeat values of the request."""
 
 import asyncio
 import json
@@ -20,12 +20,12 @@ def _refuse_constant(_name: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise RequestError("invalid_request", "The body gives a name twice.")
+        raise RequestError("invalid_request", "The body contains a name twice. Send each name once.")
     return found
 
 
 def _number(text: str) -> float:
-    """Return a number. JSON has only one kind: `60.0` is the integer 60."""
+    """Return a number. JSON has only one kind of number, so `60.0` becomes the integer 60."""
     found = float(text)
     return int(found) if found.is_integer() else found
 
@@ -33,17 +33,17 @@ def _number(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_refuse_constant, object_pairs_hook=_unique)
 
 
-#: A body that is too large is read and dropped up to so many times the limit: a client that still sends may miss the
-#: answer.
+#: A body above the limit is still read and dropped, up to this many times the limit. A client that is still sending
+#: might otherwise miss the response.
 _DROPPED = 16
-#: Fields that a form may have; a page of the dashboard has 30 rows to select.
+#: Maximum number of fields in a form. A page of the dashboard has 30 rows to select.
 _MAX_FIELDS = 200
-#: Tells the client and the server that the rest of the body is not wanted.
+#: Tells the client and the server that the rest of the body will not be read.
 _CLOSE = {"Connection": "close"}
 
 
 async def read_json(request: Request, *, empty: bool, limit: int, seconds: float) -> dict[str, Any]:
-    """Return the body of at most ``limit`` bytes as a JSON object; with ``empty``, a missing body is an empty object.
+    """Return the body of at most ``limit`` bytes as a JSON object. With ``empty``, a missing body is an empty object.
 
     Raises ``invalid_request``, ``request_too_large`` and, after ``seconds``, ``request_timeout``.
     """
@@ -51,7 +51,7 @@ async def read_json(request: Request, *, empty: bool, limit: int, seconds: float
     if not raw:
         if empty:
             return {}
-        raise RequestError("invalid_request", "The body is missing. It must be a JSON object.")
+        raise RequestError("invalid_request", "The body is missing. Send a JSON object.")
     if _media_type(request, "application/json") != "application/json":
         raise RequestError("invalid_request", "The body must be JSON (Content-Type: application/json).")
     try:
@@ -67,11 +67,11 @@ async def read_form(request: Request, *, limit: int, seconds: float) -> list[tup
     """Return the fields of a submitted form, in the order of the page. Raises as ``read_json``."""
     raw = await _read(request, limit=limit, seconds=seconds)
     if _media_type(request, "") != "application/x-www-form-urlencoded":
-        raise RequestError("invalid_request", "The body must be a form.")
+        raise RequestError("invalid_request", "The body must be a URL-encoded form.")
     try:
         return parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
     except ValueError:
-        raise RequestError("invalid_request", "The form is not valid.") from None
+        raise RequestError("invalid_request", "The body is not a valid form.") from None
 
 
 def _media_type(request: Request, default: str) -> str:
@@ -106,13 +106,13 @@ def query_items(request: Request) -> dict[str, Any]:
     items = request.query_params.multi_items()
     found = dict(items)
     if len(found) != len(items):
-        raise RequestError("invalid_request", "A query parameter is given twice.")
+        raise RequestError("invalid_request", "A query parameter occurs twice. Send each parameter once.")
     return found
 
 
 _WHOLE_NUMBER = "must be a whole number"
 
-#: Messages for pydantic's own errors, whose texts speak of its types. Our validators bring their own.
+#: Messages for pydantic's own errors. Its texts would name Python types. The validators of this service have their own.
 _WORDS: Mapping[str, str] = {
     "missing": "is required",
     "extra_forbidden": "is unknown to this request",
@@ -136,19 +136,19 @@ _WORDS: Mapping[str, str] = {
 
 
 def validation_error(error: ValidationError, whole: str) -> RequestError:
-    """Return the API's error for the first thing that pydantic found wrong in the ``whole`` (body or query)."""
+    """Return the API's error for the first fault that pydantic found. ``whole`` is "body" or "query"."""
     first = error.errors(include_url=False, include_input=False)[0]
     code = first["type"] if first["type"] in ("invalid_amount", "invalid_recipient") else "invalid_request"
     place = ".".join(str(part) for part in first["loc"])
-    # An unknown name may be anything: it is shown escaped and shortened, harmless to logs and terminals.
+    # An unknown name may contain any text. It is escaped and shortened, so that it cannot harm logs and terminals.
     place = ascii(place)[1:-1][:80] if place else whole
     return RequestError(code, f"{place}: {_words(first)}.")
 
 
 def field_messages(error: ValidationError) -> dict[str, str]:
-    """Return the first message about each field, by its name in the API; `""` stands for the whole body.
+    """Return the first message about each field, by the field's name in the API. `""` stands for the whole body.
 
-    In a list it says which entry.
+    A message about an entry of a list begins with the entry's number.
     """
     found: dict[str, str] = {}
     for one in error.errors(include_url=False, include_input=False):

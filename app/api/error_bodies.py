@@ -8,7 +8,7 @@ from app.api.fields import ApprovalId, PolicyId, ResponseBody, TransactionId, Wa
 
 
 class ErrorBody(ResponseBody):
-    """The members of every error. Some codes add more."""
+    """The members of every error. Some codes add further members."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -25,7 +25,7 @@ class ErrorEnvelope(ResponseBody):
 
 
 class Violation(ResponseBody):
-    """The rule that refused, its limit, and the value that the payment would have reached."""
+    """The rule that refused the payment, its limit, and the value that the payment would have reached."""
 
     rule: str
     limit: str
@@ -33,10 +33,10 @@ class Violation(ResponseBody):
 
 
 class PolicyViolationBody(ErrorBody):
-    """The error of a payment or an escrow that the wallet's policy refused.
+    """The error for a payment or an escrow that the wallet's policy refused.
 
-    `tx_id` names its row in the list of transactions: `blocked`, or `failed` if the policy changed after it was sent.
-    `approval_id` names the approval with which it would pass, if there is one.
+    `tx_id` is its row in the list of transactions. The row is `blocked`, or `failed` if the policy changed after the
+    payment was sent. `approval_id` is the approval that would make it pass, if there is one.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -50,6 +50,6 @@ class PolicyViolationBody(ErrorBody):
 
 
 class PolicyViolationEnvelope(ResponseBody):
-    """The body of a refusal by the policy."""
+    """The body of the error `policy_violation`."""
 
     error: PolicyViolationBody

@@ -1,4 +1,4 @@
-"""What all models share: naming, strictness, and field types with their limits."""
+"""The parts that all models share: naming, strictness, and field types with their limits."""
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ _TIMESTAMP = {"type": "string", "format": "date-time", "examples": ["2026-05-01T
 
 
 class _Request(BaseModel):
-    """What a client sends: known names only, each in one of its two spellings."""
+    """Input from a client. Only known names are accepted, each in one of its two spellings."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -60,7 +60,7 @@ class _Request(BaseModel):
                 if field.alias != name and field.alias in sent and name in sent:
                     spellings = {"alias": field.alias, "name": name}
                     raise PydanticCustomError(
-                        "two_spellings", "{alias} and {name} are the same; give one of them", spellings
+                        "two_spellings", "{alias} and {name} are the same field; send only one of them", spellings
                     )
         return sent
 
@@ -77,19 +77,19 @@ class Query(_Request):
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """Names the attribute of records that a response's field shows, if the two names differ."""
+    """Names the record's attribute for a field of a response, if the two names differ."""
 
     path: str
 
 
 class ResponseBody(BaseModel):
-    """A response body, in snake_case, which is validated from the record that it shows."""
+    """A response body in snake_case. It is validated from the record that it shows."""
 
     model_config = ConfigDict(frozen=True)
 
     @classmethod
     def of(cls, record: object, **values: Any) -> Self:
-        """Return the response that shows a record; the values precede the record's."""
+        """Return the response that shows a record. The given values take precedence over the record's."""
         return cls(**_values(cls, record, **values))
 
     @model_validator(mode="before")
@@ -105,7 +105,10 @@ def _values(model: type[BaseModel], record: object, **values: Any) -> dict[str, 
 
 @cache
 def _reader(model: type[BaseModel], *given: str) -> tuple[Sequence[str], Callable[[object], Sequence[Any]]]:
-    """Return the names of the other fields, at least two, and what reads their values at once, as fast as by hand."""
+    """Return the names of the remaining fields (at least two), and a function that reads all their values at once.
+
+    It is as fast as handwritten attribute access.
+    """
     fields = {name: field.metadata for name, field in model.model_fields.items() if name not in given}
     paths = [next((one.path for one in fields[name] if isinstance(one, ReadFrom)), name) for name in fields]
     return tuple(fields), attrgetter(*paths)
@@ -122,7 +125,7 @@ def _money(value: Any) -> int:
 
 
 def _check(holds: Callable[[Any], object], message: str, code: str = "value") -> Callable[[Any], Any]:
-    """Return a validator that refuses values for which ``holds`` is false."""
+    """Return a validator that accepts a value only if ``holds`` is true for it."""
 
     def validate(value: Any) -> Any:
         if not holds(value):
@@ -134,7 +137,7 @@ def _check(holds: Callable[[Any], object], message: str, code: str = "value") ->
 
 _positive = _check(bool, "must be greater than zero", "invalid_amount")
 _not_blank = _check(str.strip, "must not be blank")
-_trimmed = _check(lambda text: text == text.strip(), "must not begin or end with a blank")
+_trimmed = _check(lambda text: text == text.strip(), "must not begin or end with a space")
 _plain = _check(lambda text: not has_control(text), "must not contain control characters")
 _visible = _check(
     lambda text: not has_hidden(text),
@@ -157,7 +160,7 @@ class _Plain:
 
 def _key(value: str) -> str:
     if not (value.isascii() and value.isprintable() and 0 < len(value.strip()) == len(value) <= 255):
-        words = "must have 1 to 255 printable ASCII characters, without a blank at either end"
+        words = "must have 1 to 255 printable ASCII characters, without a space at either end"
         raise PydanticCustomError("idempotency_key", words)
     return value
 
@@ -197,7 +200,7 @@ def _all_or_money(value: Any) -> int | None:
     return None if value == "all" else _positive(_money(value))
 
 
-#: Micro-USDC from a decimal string, zero allowed: limits of policies.
+#: Micro-USDC from a decimal string, zero allowed. Used for the limits of policies.
 Limit = Annotated[int, BeforeValidator(_money), WithJsonSchema(_DECIMAL)]
 #: Micro-USDC from a decimal string, above zero.
 Amount = Annotated[int, AfterValidator(_positive), BeforeValidator(_money), WithJsonSchema(_DECIMAL)]
@@ -207,7 +210,7 @@ AmountOrAll = Annotated[int | None, BeforeValidator(_all_or_money), WithJsonSche
 Timestamp = Annotated[int, BeforeValidator(_timestamp), WithJsonSchema(_TIMESTAMP)]
 #: Unix milliseconds from an ISO 8601 timestamp.
 Moment = Annotated[int, BeforeValidator(_moment), WithJsonSchema(_TIMESTAMP)]
-#: The end of a period that begins at the preceding field `from_`.
+#: The end of a period. The preceding field `from_` is its start.
 End = Annotated[Moment, AfterValidator(_after_start)]
 
 
@@ -217,9 +220,9 @@ def _text(pattern: str) -> dict[str, Any]:
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128), _Plain()]
 _NAME = StringConstraints(min_length=1, max_length=128)
-#: What a name needs one of.
+#: A visible character; every name needs at least one.
 _SEEN = rf"[^\s{EMOJI_FORM}{HIDDEN}]"
-#: A name that a person or a client gives: visible characters only, in NFC.
+#: A name chosen by a person or a client: visible characters only, in NFC.
 Name = Annotated[
     str,
     _NAME,
@@ -228,7 +231,7 @@ Name = Annotated[
     AfterValidator(_not_blank),
     WithJsonSchema(_text(rf"^[^{HIDDEN}]*{_SEEN}[^{HIDDEN}]*$")),
 ]
-#: A name that a client chooses for good: a blank at either end would be an invisible slip.
+#: A name that a client cannot change later. A space at either end is refused, because it would be an invisible mistake.
 NewIdentifier = Annotated[
     str,
     _NAME,
@@ -258,14 +261,14 @@ TagList = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^{_TAG_TEXT}(,{_TAG_TEXT}){{0,31}}$", "examples": ["a,b"]}),
 ]
 Memo = Annotated[str, StringConstraints(max_length=512), _Plain()]
-#: An explanation: a task, the reason of a dispute.
+#: A longer text, such as a task or the reason of a dispute.
 Text = Annotated[str, StringConstraints(min_length=1, max_length=2_000), _Plain()]
-#: An address is at most 44 characters, a domain at most 253.
+#: An address has at most 44 characters, a domain at most 253.
 RecipientText = Annotated[str, StringConstraints(min_length=1, max_length=253), _Plain()]
-#: The recipient of a payment: malformed text is an `invalid_recipient`, as is text that names nobody.
+#: The recipient of a payment. Malformed text gives `invalid_recipient`, like text that matches no recipient.
 Recipient = Annotated[RecipientText, WrapValidator(_recipient)]
 Category = Annotated[str, AfterValidator(_category), WithJsonSchema({"type": "string", "enum": list(CATEGORIES)})]
-#: Printable ASCII without a blank at either end, so that a key is the same in a header and in a body.
+#: Printable ASCII without a space at either end, so that a key is the same in a header and in a body.
 IdempotencyKey = Annotated[
     str,
     AfterValidator(_key),
@@ -276,7 +279,7 @@ PageSize = Annotated[int, Field(ge=1, le=100)]
 
 
 def _text_of(show: Callable[[int], str]) -> BeforeValidator:
-    """Return the validator of a field whose text shows a record's integer."""
+    """Return the validator of a field that shows a record's integer as text."""
     return BeforeValidator(lambda value: show(value) if isinstance(value, int) else value)
 
 
@@ -285,9 +288,9 @@ _USDC = {"type": "string", "pattern": r"^[0-9]+\.[0-9]{2,6}$", "examples": ["12.
 Usdc = Annotated[str, _text_of(format_usdc), WithJsonSchema(_USDC)]
 #: An ISO 8601 timestamp from Unix milliseconds.
 Time = Annotated[str, _text_of(iso_ms), WithJsonSchema(_TIMESTAMP)]
-#: An ISO 8601 timestamp from Unix seconds, as the chain keeps them.
+#: An ISO 8601 timestamp from Unix seconds, the chain's unit.
 ChainTime = Annotated[str, _text_of(iso), WithJsonSchema(_TIMESTAMP)]
-#: Text from a record whose text may be missing.
+#: Text from a record, or the empty string if the record has None.
 TextOrEmpty = Annotated[str, BeforeValidator(lambda value: value or "")]
 #: Base64 from bytes.
 Base64 = Annotated[str, BeforeValidator(lambda value: b64encode(value) if isinstance(value, bytes) else value)]
@@ -313,7 +316,7 @@ KeyId = Annotated[str, _id("key")]
 
 
 class Page(Query):
-    """Parameters of list endpoints for paging."""
+    """The paging parameters of list endpoints."""
 
     limit: PageSize = 20
     cursor: Cursor | None = None
@@ -328,7 +331,7 @@ class ListResponse(ResponseBody, Generic[T]):
 
     @classmethod
     def showing(cls, found: RecordPage[R], shown: Callable[[R], T]) -> Self:
-        """Return the response that shows a page of records, each as the function returns it."""
+        """Return the response for a page of records. ``shown`` converts each record."""
         data = [shown(one) for one in found.data]
         return cls(data=data, has_more=found.has_more, next_cursor=found.next_cursor)
 
@@ -339,6 +342,6 @@ def optional(convert: Callable[[R], T], value: R | None) -> T | None:
 
 
 class EmptyBody(Body):
-    """The body of requests that need nothing but their path."""
+    """The body of requests that need no input except their path."""
 
     idempotency_key: IdempotencyKey | None = None

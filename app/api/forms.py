@@ -1,4 +1,4 @@
-"""Forms of pages: the fields of the API's own bodies, with its own messages."""
+"""Forms of dashboard pages. They have the fields and the messages of the API's request bodies."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
@@ -16,7 +16,7 @@ __all__ = ["Fields", "InvalidFormError", "merged", "read_form", "validated"]
 
 
 class InvalidFormError(RequestError):
-    """What was typed is not valid; ``messages`` has the first about each field by its name in the API."""
+    """The form's input is not valid. ``messages`` has the first message about each field, by its name in the API."""
 
     def __init__(self, error: ValidationError) -> None:
         first = validation_error(error, "form")
@@ -25,7 +25,7 @@ class InvalidFormError(RequestError):
 
 
 def validated(model: type[Arguments], values: Mapping[str, Any]) -> Arguments:
-    """Return the API's body or query of these values, without the fields that were left empty.
+    """Return the API's body or query for these values, without the fields that were left empty.
 
     Raises InvalidFormError.
     """
@@ -37,7 +37,7 @@ def validated(model: type[Arguments], values: Mapping[str, Any]) -> Arguments:
 
 
 def merged(faults: Mapping[str, InvalidFormError]) -> InvalidFormError:
-    """Return what is wrong with the parts of a form, by their names, each message under `part_field`."""
+    """Return one error for all parts of a form. Its messages are keyed by `part_field`."""
     first = next(iter(faults.values()))
     first.messages = {f"{part}_{name}": text for part, one in faults.items() for name, text in one.messages.items()}
     return first

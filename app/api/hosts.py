@@ -1,4 +1,4 @@
-"""The field for a host of resources that are paid for."""
+"""The field type for a host of paid resources."""
 
 from typing import Annotated
 

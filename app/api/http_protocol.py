@@ -1,8 +1,8 @@
-"""Limits a client connection in time and bytes, and answers what is not an HTTP request.
+"""Limits on the time and bytes of a client connection, and the response to input that is not an HTTP request.
 
-uvicorn 0.54 lacks three things for httptools: a timeout for a whole request, a limit on the bytes of a request's head
-(only h11 has one, `h11_max_incomplete_event_size`), and a hook for the answer to a malformed request. A version with
-all three replaces this module; https://github.com/Kludex/uvicorn/issues/157 asks for the first two.
+uvicorn 0.54 lacks three features for httptools: a timeout for a whole request, a limit on the bytes of a request's head
+(only h11 has one, `h11_max_incomplete_event_size`), and a hook for the response to a malformed request. Remove this
+module once uvicorn has all three. https://github.com/Kludex/uvicorn/issues/157 asks for the first two.
 """
 
 import asyncio
@@ -12,26 +12,27 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from app.core.errors import RequestError
 
-#: Limit for a request line with its headers, for what arrives between or after the chunks of a body, and for a body
-#: whose request is already answered. The parser itself buffers without limit.
+#: Limit in bytes for a request line with its headers, for input between or after the chunks of a body, and for the rest
+#: of a body after the response. The parser itself buffers without limit.
 _MAX_BYTES = 65_536
-#: The limit is checked after every so many bytes, so it can be exceeded by as many.
+#: The limit is checked after this many bytes, so it can be exceeded by the same number.
 _PIECE = 4_096
 
 
 class _LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with a limit of `seconds` for a request to arrive, and limits in bytes.
+    """uvicorn's HTTP protocol with limits in bytes, and a limit of `seconds` for a request to arrive.
 
-    If a body is late while a route reads it, that route answers; a malformed body looks to the route as if it had ended
-    early. What is not a request is answered by the application, which finds the error in the state as `refusal`.
+    If a body is late while a route reads it, the route itself answers. A malformed body looks to the route like one
+    that ended early. Input that is not a request is answered by the application, which finds the error as `refusal` in
+    the state.
     """
 
     seconds: float
     _timer: asyncio.TimerHandle | None = None
     _in_head = True
-    #: Bytes since the end of a head, of a body chunk that the route still wants, or of a request.
+    #: Bytes since the end of a head, of a body chunk that the route still reads, or of a request.
     _bytes = 0
-    #: Whether to ignore everything that still arrives.
+    #: True if all further input is ignored.
     _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
@@ -50,7 +51,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._bytes += len(piece)
             super().data_received(piece)
             if self._bytes > _MAX_BYTES:
-                self._refuse(f"The request line and the headers are longer than {_MAX_BYTES:,} bytes.")
+                self._refuse(f"The request line and the headers exceed {_MAX_BYTES:,} bytes.")
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's
         self._refuse("The request is not HTTP/1.1 with a known method and a path in ASCII.")
@@ -60,7 +61,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._start_timer()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers, which follow a body, are reported as headers too.
+        # The parser also reports trailers, which follow a body, as headers.
         if self._in_head:
             super().on_header(name, value)
 
@@ -91,10 +92,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, readable)
 
     def _refuse(self, message: str) -> None:
-        """Stop reading, have the open request answered, and close the connection."""
+        """Stop reading, let the open request be answered, and close the connection."""
         self._refused = True
         if self.cycle is not None and not self.cycle.response_complete:
-            # An earlier request, or the one whose body is malformed, gets its own answer.
+            # An earlier request, or the request with the malformed body, gets its own response.
             self.cycle.keep_alive = False
             self.cycle.message_event.set()
         elif self._in_head:
@@ -103,7 +104,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _answer(self, error: RequestError) -> None:
-        """Have the application answer a request of which nothing is known."""
+        """Let the application answer a request without a known method, path or header."""
         super().on_message_begin()
         self.scope |= {"method": "", "path": "", "raw_path": b"", "query_string": b""}
         self.scope["state"]["refusal"] = error

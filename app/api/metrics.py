@@ -1,6 +1,6 @@
-"""Metrics for Prometheus, declared in one place. A label takes only the values that are declared with it.
+"""Metrics for Prometheus, declared in one place. A label has only the values that are declared with it.
 
-Requests, errors, nodes and organisations never add a series, so the text keeps its size under any traffic.
+Requests, errors, nodes and organisations never add a series, so the text does not grow under any traffic.
 """
 
 import math
@@ -35,20 +35,20 @@ _GROUPS = {
     "dashboard": ("/dashboard",),
     "other": ("",),
 }
-"""Groups of routes, each with the beginnings of their paths; the first that fits counts."""
+"""Groups of routes, each with path prefixes. The first group with a matching prefix counts."""
 _OUTCOMES = {"policy_violation": "blocked", "transaction_failed": "failed", "chain_unavailable": "unknown"}
-"""Outcomes of payments by the code of their error; all other errors are `refused`."""
+"""Outcomes of payments by error code. All other errors count as `refused`."""
 _RESERVE = """# HELP agent_vault_reserve_micro_usdc Micro-USDC in the reserve.
 # TYPE agent_vault_reserve_micro_usdc gauge
 agent_vault_reserve_micro_usdc{} {}
 """
 
-# They would add a series to each counter and histogram.
+# The metrics with the suffix `_created` would add a series to each counter and histogram.
 disable_created_metrics()  # type: ignore[no-untyped-call] # the package declares no types here
 
 
 class Metrics:
-    """Counters since the start of the process, and gauges as they were last set; NaN is unknown."""
+    """Counters since the start of the process, and gauges with their last values. NaN means unknown."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -63,21 +63,19 @@ class Metrics:
             "agent_vault_http_requests", "Requests by route.", ("route", "status"), registry=self._registry
         )
         self._answered: dict[str, list[tuple[Counter, Histogram]]] = {}
-        """By route, for each class of statuses."""
+        """The series of each route, by class of status."""
         outcomes = (*get_args(TransactionStatus), "refused", "unknown")
-        self._payments = self._by(Counter, "payments", "Payment requests, without replayed ones.", outcome=outcomes)
+        self._payments = self._by(Counter, "payments", "Payment requests, without replays.", outcome=outcomes)
         self._keeper = self._by(
             Counter, "keeper_errors", "Failures of the keeper in this process.", reason=get_args(KeeperError)
         )
         self.ready = self._gauge("ready", "1 while the service is ready.")
-        self.lag = self._gauge("indexer_lag_slots", "Slots by which the indexer is behind the chain.")
-        self.holes = self._gauge(
-            "index_holes", "Parts of the program's history and transactions that could not be read."
-        )
+        self.lag = self._gauge("indexer_lag_slots", "Slots that the indexer is behind the chain.")
+        self.holes = self._gauge("index_holes", "Unread parts of the program's history, and unreadable transactions.")
         self.gaps = self._gauge("index_gaps", "Vaults and organisations that lack an event.")
-        self.pending = self._gauge("pending_attempts", "Transactions whose outcome is not yet known.")
-        self.guard = self._gauge("payment_guard", "1 while money moves only after a check; see `guard` of `/readyz`.")
-        self.fee_payer = self._gauge("fee_payer_lamports", "Lamports of the fee payer; a SOL has 1,000,000,000.")
+        self.pending = self._gauge("pending_attempts", "Transactions without a known outcome.")
+        self.guard = self._gauge("payment_guard", "1 while money moves only after a check; see `guard` in `/readyz`.")
+        self.fee_payer = self._gauge("fee_payer_lamports", "The fee payer's lamports; 1,000,000,000 are one SOL.")
         scopes = [scope.name.lower() for scope in LockScope]
         self.waiting = self._by(Gauge, "waiting_requests", "Requests that wait for a lock.", lock=scopes)
         self.backlog = self._by(
@@ -86,16 +84,19 @@ class Metrics:
         self.unqueued = self._gauge("webhook_unqueued_events", "Events that are not queued for webhooks yet.")
         self.overdue = self._gauge("webhook_overdue_seconds", "Time since the oldest unsent delivery was due.")
         self.differences = self._gauge("reconciliation_differences", "Accounts that differ from the chain.")
-        self.updated = self._gauge("gauges_timestamp_seconds", "Unix time at which the gauges were last read.")
-        self._undecided = self._gauge("reconciliation_undecided", "Accounts that the last one left undecided.")
-        self._reconciled_at = self._gauge("reconciliation_timestamp_seconds", "Unix time of the last complete one.")
+        self.updated = self._gauge("gauges_timestamp_seconds", "Unix time of the last reading of the gauges.")
+        self._undecided = self._gauge("reconciliation_undecided", "Accounts that the last comparison left undecided.")
+        self._reconciled_at = self._gauge("reconciliation_timestamp_seconds", "Time of the last complete comparison.")
         self._result = self._by(
-            Gauge, "reconciliation_result", "1 for the last one's result.", result=get_args(ReconciliationResult)
+            Gauge,
+            "reconciliation_result",
+            "1 for the result of the last comparison.",
+            result=get_args(ReconciliationResult),
         )
         for gauge in (self.ready, self.lag, self.fee_payer, self._reconciled_at):
             gauge.set(math.nan)
         self.reserves: Mapping[str | None, tuple[str, int]] = {}
-        """By the organisation's address: its id as a label, and its reserve in micro-USDC. None has the sum."""
+        """Label text and reserve in micro-USDC by the organisation's address. None has the sum of all reserves."""
         self.remember = 1.0
         """Seconds between two renderings."""
         self._text, self._rendered = b"", -math.inf
@@ -109,9 +110,9 @@ class Metrics:
             ]
 
     def answered(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count an answered request, under the template of its route."""
+        """Count an answered request under the path template of its route."""
         route = scope.get("route")
-        # A status of 0 belongs to a request that got no answer.
+        # A request without a response has the status 0 and counts as a server error.
         counter, histogram = self._answered["unknown" if route is None else route.path][(status or 500) // 100 - 2]
         counter.inc()
         histogram.observe(seconds)
@@ -125,11 +126,11 @@ class Metrics:
         self._payments[_OUTCOMES.get(error.code, "refused")].inc()
 
     def keeper_failed(self, reason: KeeperError) -> None:
-        """Count something that the keeper could not do."""
+        """Count a failure of the keeper."""
         self._keeper[reason].inc()
 
     def reconciled(self, result: ReconciliationResult, undecided: int | None) -> None:
-        """Note the end of a reconciliation; of an `incomplete` one only that."""
+        """Record the end of a reconciliation. Of an `incomplete` one, only the result is recorded."""
         for one, gauge in self._result.items():
             gauge.set(one == result)
         if undecided is not None:
@@ -137,12 +138,12 @@ class Metrics:
             self._reconciled_at.set(time.time())
 
     def text(self, org: str | None) -> bytes:
-        """Return the metrics in the text format of Prometheus, with the reserve of one organisation or their sum.
+        """Return the metrics in the Prometheus text format, with the reserve of one organisation or the sum of all.
 
-        Readers share one rendering, which is at most `remember` seconds old. Only the reserve differs between them.
+        Readers share one rendering, which is at most `remember` seconds old. Only the reserve differs between readers.
         """
         if time.monotonic() >= self._rendered + self.remember:
-            # Without an await, so that no two run at once.
+            # There is no await here, so two renderings never run at the same time.
             self._text = generate_latest(self._registry)
             self._rendered = time.monotonic()
         return self._text + _RESERVE.format(*self.reserves.get(org, ("", "NaN"))).encode()
@@ -151,7 +152,7 @@ class Metrics:
         return Gauge(f"agent_vault_{name}", meaning, registry=self._registry)
 
     def _by(self, kind: type[_Kind], name: str, meaning: str, **label: Iterable[str]) -> dict[str, _Kind]:
-        """Declare a metric with one label; returns its series by the label's values."""
+        """Declare a metric with one label, and return its series by the label's values."""
         [(key, values)] = label.items()
         metric = kind(f"agent_vault_{name}", meaning, (key,), registry=self._registry)
         return {value: metric.labels(value) for value in values}

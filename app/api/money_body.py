@@ -1,4 +1,4 @@
-"""What the bodies of requests that move money share."""
+"""The common part of the bodies of requests that move money."""
 
 from app.api.fields import Body
 
@@ -6,8 +6,8 @@ from app.api.fields import Body
 class MoneyBody(Body):
     """Body of a request that moves money.
 
-    ``after_restore`` says that the client has checked that the same request was not carried out before; a service that
-    was restored from a backup asks for it. It is no part of what a repetition must have in common.
+    With ``after_restore``, the client confirms that the same request was not carried out before. A service that was
+    restored from a backup requires this confirmation. A replay may differ from the first request in this field.
     """
 
     after_restore: bool = False

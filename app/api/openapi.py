@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 document, from the operations that the routes declare.
+"""The OpenAPI 3.1 document, built from the operations that the routes declare.
 
-Adds what the models of requests and answers do not contain: headers, links and examples.
+This module adds the parts that the models of requests and responses lack: headers, links and examples.
 """
 
 import json
@@ -19,7 +19,7 @@ from app.api.openapi_examples import BODIES, POLICY_VIOLATION
 from app.api.operation import Headers, api
 
 Json = dict[str, Any]
-#: The meaning of fields, by schema or by method and path; `*` holds those of fields that are everywhere the same.
+#: The meanings of fields, by schema or by method and path. `*` has the fields that mean the same in all schemas.
 Meanings = Mapping[str, Mapping[str, str]]
 
 _JSON = "application/json"
@@ -27,19 +27,19 @@ _REFERENCE = re.compile(r"#/components/schemas/(\w+)")
 
 _REQUEST_HEADERS: Mapping[str, Json] = {
     "Idempotency-Key": {
-        "description": "Alternative to the field idempotencyKey: a new random one for each intended change, the same "
-        "one to retry it. Within 24 hours, a repeated successful request gets its first answer and does nothing; a "
-        "refused one is judged again.",
+        "description": "Alternative to the field idempotencyKey. Send a new random key for each intended change, and "
+        "the same key to retry it. Within 24 hours, a replay of a successful request gets the first response and has "
+        "no effect; a replay of a refused request is judged again.",
         "schema": TypeAdapter(IdempotencyKey).json_schema(),
     },
     "Session-Token": {
-        "description": "The wallet's session token, from `rotate-token`. Keys with the role agent need it; others may "
-        "omit it. It is always checked when sent.",
+        "description": "The wallet's session token, from `rotate-token`. Keys with the role agent must send it; other "
+        "keys may omit it. It is always checked when sent.",
         "schema": {"type": "string", "examples": ["avs_7mVwGKnUZuVnbH2WuJbSyRhZ2HrYVXpXRvMQqsQqWk3Z"]},
     },
     "If-Match": {
-        "description": "The policy's `ETag` from when it was read: if the policy has changed since, the request fails "
-        "with `version_conflict`. Several are separated by commas; `*` matches any.",
+        "description": "The `ETag` of the policy or budget when you read it. If it has changed since, the "
+        "request fails with `version_conflict`. Separate several tags by commas; `*` matches any.",
         "schema": {
             "type": "string",
             "pattern": r'^(\*|"[!#-~]+"(, ?"[!#-~]+")*)$',
@@ -50,33 +50,34 @@ _REQUEST_HEADERS: Mapping[str, Json] = {
 
 _RESPONSE_HEADERS: Mapping[str, Json] = {
     "Request-Id": {
-        "description": "The request's id, to quote to support; errors also hold it as `request_id`.",
+        "description": "The request's id. Give it to support. Errors also contain it as `request_id`.",
         "required": True,
         "schema": {"type": "string", "pattern": "^req_[0-9A-Za-z]+$"},
     },
     "RateLimit-Policy": {
-        "description": "How many requests (`q`) the API key may make in any window of `w` seconds. Absent without a "
-        "limit.",
+        "description": "Number of requests (`q`) that the API key may make in any window of `w` seconds. Absent if "
+        "there is no limit.",
         "schema": {"type": "string", "examples": ['"default";q=200;w=2']},
     },
     "RateLimit": {
-        "description": "How many requests remain (`r`), and in how many seconds the next one is allowed (`t`).",
+        "description": "Number of requests that remain (`r`), and seconds until the next one is allowed (`t`).",
         "schema": {"type": "string", "examples": ['"default";r=199;t=2']},
     },
     "Retry-After": {
-        "description": "Seconds after which to send the request again.",
+        "description": "Seconds to wait before you send the request again.",
         "schema": {"type": "integer", "minimum": 1},
     },
     "WWW-Authenticate": {
-        "description": "`Bearer`, if the API key was not accepted.",
+        "description": "`Bearer` if the API key was not accepted.",
         "schema": {"type": "string"},
     },
     "ETag": {
-        "description": "The policy's version and name, for `If-Match`. Absent while a change waits for a signature.",
+        "description": "The version and name of the policy or budget, for `If-Match`. Absent while the change waits "
+        "for a signature.",
         "schema": {"type": "string", "pattern": '^"[!#-~]+"$'},
     },
     "Idempotent-Replayed": {
-        "description": "`true` if this answer was first given to an earlier request with the same idempotency key.",
+        "description": "`true` if this is the stored response of an earlier request with the same idempotency key.",
         "schema": {"type": "string", "const": "true"},
     },
 }
@@ -85,25 +86,25 @@ _SIGN: Json = {
     "name": "sign",
     "in": "query",
     "required": False,
-    "description": "`offline`: what the organisation's authority must sign is not sent. It is answered as an unsigned "
-    "transaction on a durable nonce. What the authority need not sign, such as a freeze or a pause, is refused with "
-    "`invalid_request`, because it would take effect at once.",
+    "description": "With `offline`, a change that the organisation's authority must sign is not sent. The response is "
+    "an unsigned transaction on a durable nonce. A change without that signature, such as a freeze or a pause, is "
+    "refused with `invalid_request`, because it would take effect immediately.",
     "schema": {"type": "string", "enum": ["offline"]},
 }
 
-#: Statuses whose answers may carry Retry-After.
-#: In the order in which somebody new needs them.
+#: Tags in the order that a newcomer needs them.
 _TAGS = (
     *("policies", "wallets", "payments", "transactions", "approvals", "escrows", "x402", "allowances", "budgets"),
     *("recipients", "events", "webhooks", "alerts", "keys", "organization", "audit", "signing"),
 )
+#: Statuses of responses that may have Retry-After.
 _RETRIED = frozenset({"409", "429", "503"})
 
 
 def document(routes: Sequence[Route], base_url: str, meanings: Meanings) -> Json:
-    """Return the document of these routes, as `/openapi.json` serves it, with the meanings of fields by schema."""
+    """Return the document of these routes, as served at `/openapi.json`. ``meanings`` describes the fields."""
     api.app = Starlette(routes=list(routes))
-    # A copy, because spectree can generate it only once a process: that consumes the nested models.
+    # A copy, because spectree can generate the document only once per process: generating consumes the nested models.
     found: Json = deepcopy(api.spec)
     found["servers"] = [{"url": base_url}]
     found["tags"].sort(key=lambda tag: _TAGS.index(tag["name"]))
@@ -187,7 +188,7 @@ def _explain(described: Mapping[str, Json], meanings: Mapping[str, str], everywh
 
 
 def _say_defaults(schema: Json) -> None:
-    """Turn the defaults of fields into words: generated clients would require or send what has a default."""
+    """Move the defaults of fields into their descriptions. Generated clients would require or send such fields."""
     for field in schema.get("properties", {}).values():
         default = field.pop("default", None)
         if default not in (None, [], {}, ""):
@@ -196,7 +197,7 @@ def _say_defaults(schema: Json) -> None:
 
 
 def _without_null(schema: Json) -> None:
-    """Remove `null` from a parameter's schema: there it means a parameter that is not sent."""
+    """Remove `null` from a parameter's schema, where it only means that the parameter is not sent."""
     kinds = [kind for kind in schema.pop("anyOf", ()) if kind != {"type": "null"}]
     if kinds:
         (kind,) = kinds
@@ -206,10 +207,10 @@ def _without_null(schema: Json) -> None:
 
 
 def _link(operation: Json, paths: Json, schemas: Json) -> None:
-    """Link an operation that creates an object to all operations whose path takes just the object's id."""
+    """Link an operation that creates an object to all operations with the object's id as their only path parameter."""
     answer = operation["responses"]["200"]
     fields = list(_named(answer["content"][_JSON]["schema"], schemas).get("properties", ()))
-    # The answer of a creation starts with the object's id and repeats it as `id`.
+    # The response of a creation starts with the object's id and repeats it as `id`.
     if "id" not in fields:
         return
     links = {
@@ -225,14 +226,14 @@ def _link(operation: Json, paths: Json, schemas: Json) -> None:
 
 
 def _sign_elsewhere(operation: Json) -> None:
-    """Add the query with which the authority signs elsewhere, and its answer."""
+    """Add the query parameter for signing elsewhere, and its response."""
     operation["parameters"].append(deepcopy(_SIGN))
     content = operation["responses"]["200"]["content"][_JSON]
     content["schema"] = {"anyOf": [content["schema"], {"$ref": "#/components/schemas/AwaitingSignature"}]}
 
 
 def _used(paths: Json, schemas: Json) -> Json:
-    """Return the schemas that operations refer to. Queries are described as parameters and need none."""
+    """Return the schemas that operations refer to. Queries are described as parameters and need no schema."""
     used: set[str] = set()
     found = set(_REFERENCE.findall(json.dumps(paths)))
     while found:

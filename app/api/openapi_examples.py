@@ -1,4 +1,4 @@
-"""Examples of the OpenAPI document: bodies of the main operations, values of fields, and a refusal by the policy."""
+"""Examples for the OpenAPI document: bodies of the main operations, values of fields, and a policy violation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -72,7 +72,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "create_key": {"role": "operator", "name": "Back office"},
 }
 
-#: The answer to a payment that the wallet's policy refused.
+#: The response to a payment that the wallet's policy refused.
 POLICY_VIOLATION: Mapping[str, Any] = PolicyViolationError(
     violation={"rule": "max_per_tx", "limit": "5.00", "attempted": "6.00"},
     wallet_id=_WALLET,
@@ -97,7 +97,7 @@ IDENTIFIERS: Mapping[str, str] = {
     "req": "req_NaLTW5KRAT7GNcwLfd2Mhr",
 }
 
-#: Values of fields and parameters whose schema has none, by name in snake_case or by schema and name.
+#: Values for fields and parameters without an example in their schema, by name in snake_case or by schema and name.
 VALUES: Mapping[str, Any] = {
     "x402_hosts": ["api.example.com"],
     **{f"{name}_id": IDENTIFIERS[prefix] for name, prefix in (("wallet", "wal"), ("policy", "pol"), ("tx", "tx"))},

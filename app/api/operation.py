@@ -1,4 +1,4 @@
-"""Turn a handler into an endpoint: authentication, parsing, idempotency, and its entry in the OpenAPI document."""
+"""Turns a handler into an endpoint: authentication, parsing, idempotency, and its entry in the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ _SESSION = ("session_token_invalid", "session_token_expired")
 _SIGNED_ELSEWHERE = ("authority_offline", "too_many_unsigned_transactions")
 _CHANGES = ("idempotency_conflict", "idempotency_in_progress", "signer_unavailable")
 
-#: Collects the operations as their routes are imported; ``app.server.application`` turns them into `/openapi.json`.
+#: Collects the operations while their routes are imported. ``app.server.application`` turns them into `/openapi.json`.
 api = SpecTree(
     "starlette",
     annotations=False,
@@ -54,9 +54,9 @@ api = SpecTree(
     title="Agent Vault Payment Service",
     version=VERSION,
     description=(
-        "Vaults from which agents pay USDC, each guarded by a policy that the on-chain program enforces. "
-        "Request fields are accepted in camelCase and in snake_case; answers are in snake_case. "
-        "Amounts are decimal strings, times ISO 8601 in UTC."
+        "Agents pay USDC from vaults. The on-chain program enforces the policy of each vault. "
+        "Request fields are accepted in camelCase and in snake_case; responses are in snake_case. "
+        "Amounts are decimal strings. Times are ISO 8601 in UTC."
     ),
     security_schemes=[
         SecurityScheme(
@@ -71,7 +71,7 @@ api = SpecTree(
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """The headers that an operation takes and answers, in addition to those of every operation."""
+    """The request and response headers of an operation, in addition to the headers of every operation."""
 
     session: bool
     version: bool
@@ -82,7 +82,7 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An authenticated request: who asks for what."""
+    """An authenticated request, with its principal and its claim."""
 
     service: Service
     principal: Principal
@@ -116,15 +116,15 @@ def operation(
     signable: bool = False,
     brakes: bool = False,
 ) -> Callable[[Handler], Endpoint]:
-    """Make an endpoint of ``handler(call, body or query)``.
+    """Make an endpoint from ``handler(call, body or query)``.
 
-    - ``errors``: codes in addition to those of every operation.
-    - ``changes``: it takes idempotency keys.
+    - ``errors``: error codes in addition to the codes of every operation.
+    - ``changes``: the operation accepts idempotency keys.
     - ``session``: document the header Session-Token and its errors.
-    - ``version``, ``tagged``: document the header If-Match and the answer's ETag.
-    - ``secret``: the answer is stored for repetitions sealed under the request's API key, which alone gets it again.
-    - ``pays``: its outcome counts as a payment's.
-    - ``brakes``: it may be an emergency's, and is not held up by the number of its key's other requests.
+    - ``version``, ``tagged``: document the request header If-Match and the response header ETag.
+    - ``secret``: the response is stored sealed under the request's API key, and only this key can replay it.
+    - ``pays``: the outcome counts as the outcome of a payment in the metrics.
+    - ``brakes``: the operation may be an emergency, so the key's other requests do not count against its rate limit.
     - ``signable``: with the query `sign=offline`, the organisation's authority signs elsewhere.
     """
 
@@ -153,12 +153,12 @@ def operation(
             seal = keys.seal(presented_key(request) or "") if secret else None
             identity = _fingerprint(request, principal, arguments, seal) if changes else None
             if identity is not None and offline:
-                # Another request than the same without it.
+                # With `sign=offline`, the same body is a different request.
                 identity = replace(identity, path=f"{identity.path}?{request.url.query}")
             try:
                 content, replayed, called_at = await service.part(Idempotency).run(identity, work, seal=seal)
             except ConflictError:
-                raise  # It says nothing of the payment, which another request makes.
+                raise  # Not counted: the conflict says nothing about the payment, which another request makes.
             except ApiError as error:
                 if pays:
                     request.app.state.metrics.not_paid(error)
@@ -199,14 +199,14 @@ def operation(
 
 
 async def _result(handler: Handler, call: Call, arguments: Any) -> BaseModel:
-    """Run the handler; returns its answer, or that of a transaction that awaits the authority's signature."""
+    """Run the handler and return its response, or the response for a transaction that waits for a signature."""
     try:
         return await (handler(call) if arguments is None else handler(call, arguments))
     except AwaitingSignatureError as awaiting:
         return await awaiting_signature(call.service, awaiting.attempt)
     except NotFoundError as error:
         if call.claim.effective:
-            # The request has changed an object that exists, though it cannot be shown now.
+            # The request has changed an existing object, although the object cannot be shown now.
             raise UnavailableError("chain_unavailable") from error
         raise
 

@@ -1,4 +1,4 @@
-"""Bodies that tell an absent field from its default."""
+"""Bodies that distinguish an absent field from a field with its default value."""
 
 from typing import Any, Self
 
@@ -16,21 +16,21 @@ from pydantic_core import PydanticCustomError
 from app.api.fields import Body
 
 _KEY = "idempotency_key"
-#: Fields of updates that are no change, or that `null` changes.
+#: Fields of updates that may be `null`: the idempotency key, which is no change, and fields that `null` clears.
 _MAY_BE_NULL = (_KEY, "budget_id")
 
 
 class PartialBody(Body):
-    """``model_fields_set`` tells which fields are in the body, so that `null` differs from absence."""
+    """A body with optional fields. ``model_fields_set`` lists the fields that were sent, so `null` is not absence."""
 
     @model_serializer(mode="wrap")
     def _as_sent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Under one idempotency key, bodies are equal if they set the same fields, not if their defaults agree.
+        # Bodies under one idempotency key are equal only if they set the same fields. Defaults do not count as set.
         return {name: value for name, value in serialize(self).items() if name in self.model_fields_set}
 
 
 def _at_least_one_change(schema: dict[str, Any]) -> None:
-    """Require at least one change in a body's schema, and forbid `null`, except for leaving a budget."""
+    """Require at least one change in a body's schema. Forbid `null`, except for taking a wallet out of its budget."""
     for name, field in schema["properties"].items():
         if name not in map(to_camel, _MAY_BE_NULL):
             kept, _null = field.pop("anyOf")
@@ -41,7 +41,7 @@ def _at_least_one_change(schema: dict[str, Any]) -> None:
 
 
 class UpdateBody(Body):
-    """A body that changes at least one field; absent fields keep their values."""
+    """A body that changes at least one field. Absent fields keep their values."""
 
     model_config = ConfigDict(json_schema_extra=_at_least_one_change)
 
@@ -49,12 +49,12 @@ class UpdateBody(Body):
     def _changes_something(self) -> Self:
         if not self.model_fields_set - {_KEY}:
             names = ", ".join(to_camel(name) for name in type(self).model_fields if name != _KEY)
-            raise PydanticCustomError("empty_update", "give at least one of {names}", {"names": names})
+            raise PydanticCustomError("empty_update", "must contain at least one of {names}", {"names": names})
         return self
 
     @field_validator("*", mode="before")
     @classmethod
     def _not_null(cls, value: object, info: ValidationInfo) -> object:
         if value is None and info.field_name not in _MAY_BE_NULL:
-            raise PydanticCustomError("null_update", "must not be null; leave the field out to keep its value")
+            raise PydanticCustomError("null_update", "must not be null; omit the field to keep its value")
         return value

@@ -1,4 +1,4 @@
-"""What a request answers whose transaction the organisation's authority signs elsewhere."""
+"""The response to a request with a transaction that the organisation's authority signs elsewhere."""
 
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ from app.submission.context import Service
 class AwaitingSignature(ResponseBody):
     """A transaction that waits for the signature of the organisation's authority.
 
-    `accounts` are the program's accounts that it names, in base64 by address, as the service read them.
+    `accounts` has the program's accounts that the transaction names, as the service read them: base64 by address.
     """
 
     id: Annotated[TransactionId, ReadFrom("tx_id")]
@@ -31,7 +31,7 @@ class AwaitingSignature(ResponseBody):
 
 
 def signs_offline(request: Request) -> bool:
-    """Return whether a request says that its transaction is signed elsewhere. Raises ``invalid_request``."""
+    """Return True if the request asks for a transaction to sign elsewhere. Raises ``invalid_request``."""
     given = request.query_params.multi_items()
     if given not in ([], [("sign", "offline")]):
         raise RequestError("invalid_request", "sign: must be `offline`. This request takes no other query parameter.")
@@ -39,7 +39,7 @@ def signs_offline(request: Request) -> bool:
 
 
 async def awaiting_signature(service: Service, attempt: Attempt) -> AwaitingSignature:
-    """Return the answer to a request whose transaction waits for a signature."""
+    """Return the response to a request with a transaction that waits for a signature."""
     found = await service.db.read(lambda conn: unsigned_transaction(conn, attempt.org, attempt.tx_id))
     if found is None:
         raise UnavailableError("chain_unavailable")

@@ -1,4 +1,4 @@
-"""Versions of what several people may change at a time: the answer's `ETag`, and the request's `If-Match`."""
+"""Versions of objects that several people may change concurrently: `ETag` in responses, `If-Match` in requests."""
 
 import hashlib
 import json
@@ -16,7 +16,10 @@ _NAME_DIGITS = 8
 
 
 def entity_tag(version: int, name: str, hosts: Sequence[str] | None = None) -> str:
-    """Return an entity tag: the version, and a digest of what it does not cover: name and, of a policy, hosts."""
+    """Return an entity tag: the version, and a digest of the name and, for a policy, its hosts.
+
+    The version does not change with the name and the hosts, so the digest covers them.
+    """
     details = "\n".join([name, *(() if hosts is None else ("", *hosts))])
     return f"{version}-{hashlib.sha256(details.encode()).hexdigest()[:_NAME_DIGITS]}"
 
@@ -29,7 +32,7 @@ class Precondition:
 
     @classmethod
     def of(cls, header: str | None) -> "Precondition":
-        """Parse the header: `*`, or quoted tags, each of which may be only the version. Raises ``invalid_request``."""
+        """Parse the header: `*`, or quoted tags. A tag may be only the version. Raises ``invalid_request``."""
         if header is None or header.strip() == "*":
             return cls(None)
         tags = [one.strip() for one in header.split(",")]
@@ -45,7 +48,7 @@ class Precondition:
 
 
 def tagged(endpoint: Endpoint) -> Endpoint:
-    """Add the `ETag` of the answer to the endpoint's response."""
+    """Add the header `ETag` to the endpoint's responses."""
 
     @wraps(endpoint)
     async def answer(request: Request) -> Response:
