@@ -60,7 +60,7 @@ class _Request(BaseModel):
                 if field.alias != name and field.alias in sent and name in sent:
                     spellings = {"alias": field.alias, "name": name}
                     raise PydanticCustomError(
-                        "two_spellings", "{alias} and {name} are the same field; send only one of them", spellings
+                        "two_spellings", "{alias} and {name} are the same; send only one of them", spellings
                     )
         return sent
 

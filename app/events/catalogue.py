@@ -1,4 +1,4 @@
-"""Every type of event: its meaning and the fields of its payload."""
+"""All types of events, with their meanings and the fields of their payloads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from app.store.feed import SEVERITIES
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """A type of event; ``fields`` are those of its payload next to ``timestamp``.
+    """A type of event. ``fields`` are the fields of its payload, in addition to ``timestamp``.
 
-    ``optional`` fields are present in some cases only. ``exception`` says when the severity differs.
+    ``optional`` fields are present only in some cases. ``exception`` states when the severity differs.
     """
 
     type: str
@@ -21,7 +21,7 @@ class EventKind:
 
     @property
     def severity(self) -> str:
-        """The severity, apart from the exception."""
+        """The severity, except in the cases that ``exception`` names."""
         return SEVERITIES.get(self.type, "info")
 
 
@@ -85,19 +85,19 @@ _KINDS = (
     ),
     EventKind(
         "budget.created",
-        "A budget was created, which wallets can share.",
+        "A budget was created. Wallets can share it.",
         ("budget_id", "version", *_LIMITS),
     ),
     EventKind(
         "budget.updated",
-        "A budget was changed. It has these limits now; null is none.",
+        "A budget was changed and now has these limits. Null means no limit.",
         ("budget_id", "version", *_LIMITS),
         ("name",),
     ),
     EventKind("budget.deleted", "A budget was deleted.", ("budget_id",)),
     EventKind(
         "wallet.budget_set",
-        "A wallet was put into a budget, moved to another one, or taken out: then `budget_id` is null.",
+        "A wallet was put into a budget, moved to another budget, or taken out of one (`budget_id` is null).",
         ("wallet_id", "budget_id", "previous_budget_id"),
     ),
     EventKind(
@@ -113,40 +113,41 @@ _KINDS = (
     EventKind("escrow.released", "An escrow's money went to the receiver.", (*_ESCROW, "amount")),
     EventKind(
         "escrow.refunded",
-        "An escrow's money went back to the sender, after the deadline or by the decision of a dispute.",
+        "An escrow's money went back to the sender, after the deadline or by a decision on a dispute.",
         (*_ESCROW, "amount", "reason"),
         exception="critical after a dispute",
     ),
     EventKind(
         "escrow.disputed",
-        "A party disputed an escrow, which now waits for the arbiter.",
+        "A party disputed an escrow. The escrow now waits for the arbiter.",
         (*_ESCROW, "amount", "reason_hash", "evidence"),
     ),
     EventKind(
         "escrow.dispute_withdrawn",
-        "The dispute of an escrow was withdrawn. Its deadline runs on from here.",
+        "The dispute of an escrow was withdrawn. The escrow's deadline continues to run.",
         (*_ESCROW, "amount", "expires_at"),
     ),
     EventKind(
         "allowance.granted",
-        "A wallet's money was set aside for a delegate, who can transfer it until the allowance is settled.",
+        "A wallet's money was set aside for a delegate. The delegate can transfer it until the allowance is settled.",
         (*_ALLOWANCE, "recipient", "destination", "delegate", "reference", "expires_at", "tx_id"),
     ),
     EventKind(
         "allowance.settled",
-        "An allowance ended: of its `amount` the delegate has `spent`, and `returned` is back in the wallet.",
+        "An allowance was settled. Of its `amount`, the delegate spent `spent`, and `returned` is back in the wallet.",
         (*_ALLOWANCE, "reference", "spent", "returned"),
     ),
     EventKind(
         "allowance.discrepancy",
-        "What left an allowance is not what was granted: `seen` left by transfers (`transfers` has their signatures), "
-        "the program says `spent`, and `arrived` reached the destination. Treat the delegate's key as stolen.",
+        "The transfers out of an allowance do not match its grant. `seen` left in transfers (`transfers` has their "
+        "signatures), the program reports `spent`, and `arrived` reached the destination. Treat the delegate's key as "
+        "stolen.",
         (*_ALLOWANCE, "spent", "seen", "arrived", "signed_by_delegate", "transfers"),
     ),
     EventKind(
         "allowance.overdue",
-        "An allowance is still outstanding a minute after its end, so its delegate can still pay. Sent once; the "
-        "service goes on trying to settle it, and so may anybody else.",
+        "An allowance is still outstanding a minute after its end, so its delegate can still pay. This event is sent "
+        "once. The service keeps trying to settle the allowance, and anyone else may settle it too.",
         ("allowance_id", "wallet_id", "amount", "delegate", "expires_at"),
     ),
     EventKind(
@@ -161,30 +162,31 @@ _KINDS = (
     ),
     EventKind(
         "reconciliation.difference",
-        "The chain holds something else about a reserve, a wallet or an escrow than the service shows, twice in a row "
-        "and with everything applied. `differences` maps each field to its value on the `chain` and in the `service`. "
-        "Sent once, and again when the difference changes.",
+        "The chain and the service disagree about a reserve, a wallet or an escrow. Two comparisons in a row showed "
+        "this, with all transactions applied. `differences` maps each field to its value on the `chain` and in the "
+        "`service`. This event is sent once, and again when the difference changes.",
         _COMPARED_DIFFERENT,
         _COMPARED_IDS,
     ),
     EventKind("database.commits_lost", "The database has lost commits. Money moves only after a check."),
     EventKind(
         "transaction.forgotten",
-        "Money moved in a transaction of the service that its database has lost. A repeated request may pay twice.",
+        "The database has lost a transaction of the service that moved money. A repeated request may pay twice.",
         ("tx_signature", "recipient", "amount", "on_chain_slot"),
         ("wallet_id", "tx_id"),
     ),
     EventKind(
         "index.incomplete",
-        "The service cannot read so many `unreadable_transactions` of the program, or lacks events of the organization "
-        "and its vaults (`missing_events` has the addresses). Sent at most once an hour: about transactions "
-        "once, about missing events as long as they are missing.",
+        "The service cannot read transactions of the program (`unreadable_transactions` is their number), or lacks "
+        "events of the organization and its vaults (`missing_events` has the addresses). The event is sent once for "
+        "transactions. For missing events, it is sent again while they are missing. In both cases, it is sent at most "
+        "once an hour.",
         ("unreadable_transactions", "missing_events"),
     ),
     EventKind(
         "x402.paid_without_resource",
-        "A payment for a resource has landed, but the resource did not answer with success. Nothing pays it a second "
-        "time; ask its operator.",
+        "A payment for a resource has landed, but the resource did not answer with success. The service does not pay "
+        "a second time. Contact the resource's operator.",
         (*_SENT, "url", "resource_status"),
     ),
     EventKind(
@@ -195,11 +197,11 @@ _KINDS = (
     ),
     EventKind(
         "audit.head",
-        "Sent daily: number and hash of the newest entry of the organisation's audit log. Keep it; "
-        "`agent-vault audit verify` proves by it that nothing up to it was changed or removed.",
+        "The number and hash of the newest entry of the organisation's audit log, sent daily. Keep them: with them, "
+        "`agent-vault audit verify` proves that no entry up to this one was changed or removed.",
         ("number", "hash"),
     ),
-    EventKind("ping", "A test of a webhook. `GET /v1/events` does not list it.", ("webhook_id",)),
+    EventKind("ping", "A test of a webhook. `GET /v1/events` does not list this event.", ("webhook_id",)),
 )
 
 #: Every type of event, by its name.

@@ -1,4 +1,4 @@
-"""Requests and answers of the list of events."""
+"""Requests and responses of the list of events."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -47,12 +47,12 @@ class ListEvents(Page):
     @model_validator(mode="after")
     def _names_types_once(self) -> "ListEvents":
         if self.type is not None and self.event is not None:
-            raise PydanticCustomError("event_types", "type and event are the same; give one of them")
+            raise PydanticCustomError("event_types", "type and event are the same; send only one of them")
         return self
 
 
 class Event(ResponseBody):
-    """One event; its other members depend on its type."""
+    """One event. Its other members depend on its type."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -12,9 +12,9 @@ from app.events.models import EventPage, ListEvents
 async def list_events(call: Call, query: ListEvents) -> EventPage:
     """Query events.
 
-    They are listed newest first and kept for 90 days, unless the operator of the service set another time. All filters
-    must match; `type` takes several names, separated by commas. A wallet's events include those of escrows that it
-    receives. `/docs/events` explains each type.
+    Events are listed newest first. They are kept for 90 days unless the operator of the service has set another time.
+    All filters must match. `type` accepts several names, separated by commas. A wallet's events include events of the
+    escrows that it receives. `/docs/events` explains each type.
     """
     return await events.page(call.service, call.principal, query)
 

@@ -8,7 +8,7 @@ from app.wallets import service as wallets
 
 
 async def page(service: Service, principal: Principal, query: ListEvents) -> EventPage:
-    """Return one page of events, newest first; an agent sees only its wallet's.
+    """Return one page of events, newest first. An agent sees only events of its wallet.
 
     Raises ``wallet_not_found`` if the query names a wallet that the organisation does not have.
     """
@@ -28,7 +28,7 @@ async def page(service: Service, principal: Principal, query: ListEvents) -> Eve
 
 
 async def newest(service: Service, org: str, wallet_id: str, types: list[str], limit: int) -> list[Event]:
-    """Return the newest events of these types about a wallet that the caller has found in the organisation."""
+    """Return a wallet's newest events of these types. The caller must have found the wallet in the organisation."""
     chosen = FeedFilter(types=types, wallet_id=wallet_id)
     return [_shown(one) for one in (await service.db.read(lambda conn: feed(conn, org, chosen, limit=limit))).data]
 
