@@ -1,4 +1,4 @@
-"""The files that pages load from the service itself, and the Content-Security-Policies that allow only those."""
+"""The files that pages load from the service itself, and the Content-Security-Policies that allow only these files."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ _TYPES: Mapping[str, str] = {
     "txt": "text/plain",
 }
 _OWN = ("docs.js", "explorer.js", "explorer.css", "icon.svg")
-#: Of the package swagger-ui-dist; `app/docs/swagger-ui/README.md` has the version and how to renew them.
+#: Files of the package swagger-ui-dist. `app/docs/swagger-ui/README.md` has the version and explains how to update
+#: them.
 _SWAGGER = (
     "swagger-ui.css",
     "swagger-ui-bundle.js",
@@ -22,7 +23,7 @@ _SWAGGER = (
     "NOTICE.txt",
 )
 ASSETS: Mapping[str, str] = {name: name for name in _OWN} | {name: f"swagger-ui/{name}" for name in _SWAGGER}
-"""Place in `app/docs` of each file that is served, by the name under `/docs/assets`."""
+"""Location in `app/docs` of each served file, by its name under `/docs/assets`."""
 
 
 @cache
@@ -32,18 +33,18 @@ def content(place: str) -> bytes:
 
 
 def media_type(name: str) -> str:
-    """Return the type of a file by its ending."""
+    """Return the media type for a file's extension."""
     return _TYPES[name.rpartition(".")[2]]
 
 
 @cache
 def digest(name: str) -> str:
-    """Return the source expression that allows a file, which is also the value of its attribute `integrity`."""
+    """Return the source expression that allows a file. It is also the value of the attribute `integrity`."""
     return "sha256-" + b64encode(sha256(content(ASSETS.get(name, name))).digest()).decode()
 
 
 def script(name: str) -> str:
-    """Return the element that loads a script, and no other content than its own."""
+    """Return the element that loads a script. Browsers refuse other content at its address."""
     return f'<script src="{_address(name)}" integrity="{digest(name)}" defer></script>'
 
 
@@ -58,17 +59,17 @@ def icon_link() -> str:
 
 
 def _address(name: str) -> str:
-    # Another content has another address, so that no cache mixes two versions.
+    # New content gets a new address, so that caches never mix two versions.
     return f"/docs/assets/{name}?v={sha256(content(ASSETS[name])).hexdigest()[:12]}"
 
 
 _COMMON = "default-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 PAGES_POLICY = f"{_COMMON}; style-src '{digest('style.css')}'; script-src '{digest('docs.js')}'; img-src 'self'"
-"""Policy of the documents: their own style and one script."""
+"""Policy of the documents. It allows their own style and one script."""
 EXPLORER_POLICY = (
     f"{_COMMON}; style-src 'self'; script-src '{digest('swagger-ui-bundle.js')}' '{digest('explorer.js')}'; "
     "img-src 'self' data:; connect-src 'self'"
 )
-"""Policy of the explorer: it may call this service, and nothing else."""
+"""Policy of the explorer. It may call this service and no other."""
 PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-"""Policy of the diagrams, which are pictures with a style inside."""
+"""Policy of the diagrams, which are pictures with an inline style."""

@@ -1,4 +1,4 @@
-"""Renders the API reference from the OpenAPI document, with a line of curl for each operation."""
+"""Renders the API reference from the OpenAPI document, with a curl command for each operation."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ Json = Mapping[str, Any]
 
 _JSON = "application/json"
 _TITLES = ("Type", "Meaning", "Example")
-#: Headers of the lines of curl, each with its variable; clients rarely send others.
+#: Headers in the curl commands, each with its variable. Clients rarely send other headers.
 _SHOWN = {"Idempotency-Key": "$NEW_KEY", "Session-Token": "$TOKEN"}
 
 
 def interface_page(document: Json, others: Sequence[Route]) -> DocPage:
-    """Return the page of all operations, from the OpenAPI document, and of the ``others``, from their docstrings."""
+    """Return the page of all operations. The ``others`` are described by their docstrings, not by OpenAPI."""
     return DocPage("/docs/api", "API reference", _Interface(document).page(others))
 
 
@@ -45,10 +45,11 @@ class _Interface:
         info = self._document["info"]
         return (
             f"<h1>{escape(info['title'])}</h1><p>{escape(info['description'])}</p>"
-            "<p>Every request carries <code>Authorization: Bearer &lt;API key&gt;</code>. State-changing requests take "
-            "an idempotency key in the field <code>idempotencyKey</code> or the header <code>Idempotency-Key</code>: "
-            "a new random one for each intended change, here <code>$NEW_KEY</code>, and the same one to retry. "
-            'The same <a href="/openapi.json">as an OpenAPI document</a>, and <a href="/docs/explorer">to try</a>.</p>'
+            "<p>Every request needs <code>Authorization: Bearer &lt;API key&gt;</code>. Requests that change state "
+            "accept an idempotency key in the field <code>idempotencyKey</code> or the header "
+            "<code>Idempotency-Key</code>. Send a new random key for each intended change, here <code>$NEW_KEY</code>, "
+            'and the same key to retry it. This reference is also available <a href="/openapi.json">as an OpenAPI '
+            'document</a> and <a href="/docs/explorer">to try in the explorer</a>.</p>'
             f'<p class="row">{menu}</p>{sections}<h2 id="service">Service</h2>{_others(others)}'
             f'<h2 id="objects">Objects</h2>{self._objects()}'
         )
@@ -69,7 +70,7 @@ class _Interface:
         return " \\\n  ".join([" ".join(parts[:2]), *parts[2:]])
 
     def _example_body(self, operation: Json) -> Any:
-        """Return an example of the body; None if the operation needs none."""
+        """Return an example of the body, or None if the operation needs no body."""
         if "requestBody" not in operation:
             return None
         media = operation["requestBody"]["content"][_JSON]
@@ -102,7 +103,7 @@ class _Interface:
         return "".join(parts)
 
     def _answers(self, schema: Json) -> str:
-        """Return the table of an answer, and links to the others that there may be instead."""
+        """Return the table of a response, and links to the alternative responses."""
         usual, *others = map(_name, schema.get("anyOf", [schema]))
         links = "".join(f"<p>Or {_link(name)}: {inline(self._schemas[name]['description'])}</p>" for name in others)
         return self._fields("Answer", usual) + links
@@ -156,7 +157,7 @@ def _link(name: str) -> str:
 
 
 def _alternatives(document: Json) -> Iterator[Json]:
-    """Yield what operations may answer instead of what they usually answer."""
+    """Yield the alternative responses of all operations."""
     for methods in document["paths"].values():
         for operation in methods.values():
             yield from operation["responses"]["200"]["content"][_JSON]["schema"].get("anyOf", [])[1:]
@@ -167,7 +168,7 @@ def _references(schema: Any) -> Iterator[str]:
     if isinstance(schema, dict):
         if "$ref" in schema:
             yield _name(schema)
-        # An example is no schema.
+        # An example is not a schema.
         inner: Iterable[Any] = (value for key, value in schema.items() if key != "examples")
     else:
         inner = schema if isinstance(schema, list) else ()
@@ -176,7 +177,7 @@ def _references(schema: Any) -> Iterator[str]:
 
 
 def _example(schema: Json) -> Any:
-    """Return a schema's example; a mark where there is none, which a test refuses."""
+    """Return a schema's example, or a mark if it has none. A test fails if a page has this mark."""
     return schema.get("examples", ["…"])[0]
 
 

@@ -1,4 +1,4 @@
-"""The frame of every page: title, search, and the list of all pages in the order in which they are used."""
+"""The frame of every page: title, search, and the list of all pages, in the order that readers need them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ GUIDES: Mapping[str, str] = {
     "risks": "Accepted risks",
     "limits": "Limits and figures",
 }
-"""Title of each guide by its name in file and path."""
+"""Title of each guide, by its name in the file and in the path."""
 
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Begin": {
@@ -67,7 +67,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class DocPage:
-    """A page: where it is, what it is called, and its content as HTML."""
+    """A page: its path, its title, and its content as HTML."""
 
     path: str
     title: str
@@ -76,7 +76,7 @@ class DocPage:
 
 def framed(page: DocPage, query: str = "") -> str:
     """Return a page as HTML."""
-    # In a browser's list of tabs and in a search engine the name of the product follows the page's own.
+    # In browser tabs and search engines, the product's name follows the title of the page.
     title = escape(f"{page.title} · Agent Vault")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'

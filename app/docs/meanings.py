@@ -1,4 +1,4 @@
-"""The meaning of every field, read from the reference, so that OpenAPI and the reference cannot differ."""
+"""The meaning of every field. It is read from the reference, so that OpenAPI and the reference cannot differ."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,22 +9,22 @@ _CODE = re.compile(r"`([^`]+)`")
 _AS_IN = re.compile(r"As in (\w+)\.")
 _SECTIONS = ("Requests", "Fields")
 
-#: Fields of many schemas, which the tables do not repeat.
+#: Fields that many schemas share. The tables do not repeat them.
 EVERYWHERE: Mapping[str, str] = {
-    "idempotencyKey": "Chosen by the client, at random: within 24 hours, a repetition of what succeeded gets its "
-    "answer and does nothing; what was refused is judged anew.",
-    "has_more": "Whether there is a next page.",
-    "next_cursor": "Asks for the next page as `cursor`; null on the last one.",
+    "idempotencyKey": "A random key chosen by the client. Within 24 hours, a replay of a successful request gets the "
+    "stored response and has no effect. A replay of a refused request is judged again.",
+    "has_more": "True if there is a next page.",
+    "next_cursor": "The value of `cursor` for the next page; null on the last page.",
     "data": "The rows of the page.",
-    "error": "What was wrong: its code, a message for people, and what else the code has.",
+    "error": "The error: its code, a message for people, and further members of this code.",
 }
 
 
 @cache
 def meanings() -> Mapping[str, Mapping[str, str]]:
-    """Return the meaning of each field by table: a schema's name, or method and path for query parameters.
+    """Return the meaning of each field by table. A table is a schema's name, or method and path for query parameters.
 
-    Under `*` are those of fields that many operations have.
+    The table `*` has the fields that many operations share.
     """
     found: dict[str, dict[str, str]] = {"*": dict(EVERYWHERE)}
     for table, names, meaning in _rows():

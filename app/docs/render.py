@@ -1,4 +1,4 @@
-"""Renders the pages that need no OpenAPI document: the start, the guides, errors, events, settings, the reference."""
+"""Renders the pages that need no OpenAPI document: start page, guides, errors, events, settings and reference."""
 
 import json
 import re
@@ -15,18 +15,18 @@ from app.docs.layout import GUIDES, DocPage
 from app.docs.text import inline, markdown, source, table
 from app.events.catalogue import EVENTS, EventKind
 
-#: A line of a guide that stands for a table of the reference.
+#: A line of a guide that is replaced by a table of the reference.
 _QUOTATION = re.compile(r"^<!-- reference: (.+) -->$", re.MULTILINE)
 _REQUEST_ID = "req_NaLTW5KRAT7GNcwLfd2Mhr"
 _ABOUT_EVENTS = (
     "`GET /v1/events` lists events, and webhooks deliver them. Each event has `event_id`, `event` (its type), "
-    "`timestamp` and the fields of its type; the list adds `severity` and `summary`. Events are kept for 90 days "
+    "`timestamp` and the fields of its type. The list adds `severity` and `summary`. Events are kept for 90 days "
     "unless the operator of the service has set another time."
 )
 
 
 def start_page(base_url: str) -> DocPage:
-    """Return the first page: what this is, and the quick start at this service's own address."""
+    """Return the first page: an introduction, and the quick start with this service's own address."""
     text = source("start.md").replace("http://127.0.0.1:8402", base_url)
     return DocPage("/docs", "Quick start", markdown(text))
 
@@ -38,7 +38,7 @@ def guide_page(name: str) -> DocPage:
 
 
 def _table_of_reference(section: str) -> str:
-    """Return the table of a section of the reference without its tests, as Markdown."""
+    """Return the table in a section of the reference as Markdown, without the column of tests."""
     text = source("reference.md").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     rows = [line for line in text.splitlines() if line.startswith("|")]
     return "\n".join(row.rstrip("| ").rpartition("|")[0] + "|" for row in rows)
@@ -50,7 +50,7 @@ def guide_text(name: str) -> str:
 
 
 def reference_page() -> DocPage:
-    """Return the page that lists everything a client can rely on, with the test of each."""
+    """Return the page that lists all promises to clients, each with its tests."""
     return DocPage("/docs/reference", "Promises and their tests", markdown(source("reference.md")))
 
 
@@ -71,7 +71,7 @@ def errors_page() -> DocPage:
 
 
 def error_page(kind: ErrorKind, base_url: str) -> DocPage:
-    """Return the page that an error's `docs` links to, with cause, example and remedy."""
+    """Return the page of an error code, with cause, example and remedy. The error's member `docs` links to it."""
     example = _example(kind).envelope(docs=f"{base_url}/docs/errors/{kind.code}", request_id=_REQUEST_ID)
     return DocPage(
         f"/docs/errors/{kind.code}",
@@ -126,6 +126,6 @@ def settings_page() -> DocPage:
     return DocPage(
         "/docs/settings",
         "Settings",
-        "<h1>Settings</h1><p>Each is an environment variable of <code>agent-vault</code>. Durations are in "
-        f"seconds unless the name says otherwise.</p>{table(('Variable', 'Default', 'Meaning'), rows)}",
+        "<h1>Settings</h1><p>Each setting is an environment variable of <code>agent-vault</code>. Durations are in "
+        f"seconds unless the name has another unit.</p>{table(('Variable', 'Default', 'Meaning'), rows)}",
     )

@@ -1,4 +1,4 @@
-"""All pages of a service, and the search in them."""
+"""All documentation pages of a service, and the search in them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -24,16 +24,16 @@ from app.docs.render import (
 )
 
 MAX_QUERY = 100
-"""Characters of a search."""
+"""Maximum number of characters in a search."""
 _MOST = 30
-"""Results that are shown."""
+"""Maximum number of results that are shown."""
 _MOST_COUNTED = 5
-"""Occurrences of a word in a text that raise its rank."""
+"""Maximum number of occurrences of a word that raise a text's rank."""
 _AROUND = 160
-"""Characters of a result's text."""
+"""Number of characters in a result's excerpt."""
 _SECTION = re.compile(r"(?=<h1|<h[23] id=)")
 _HEADING = re.compile(r'<h[123](?: id="([^"]*)")?>(.*?)</h[123]>', re.DOTALL)
-#: A tag, or what is folded away, such as the names of tests.
+#: A tag, or a folded element such as the names of tests.
 _TAG = re.compile(r"<details>.*?</details>|<[^>]+>", re.DOTALL)
 _WORD = re.compile(r"[\w./{}-]+")
 
@@ -42,8 +42,8 @@ EXPLORER = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
     f"{icon_link()}{style_link('swagger-ui.css')}{style_link('explorer.css')}"
     f"{script('swagger-ui-bundle.js')}{script('explorer.js')}"
-    '</head><body><p class="way-back"><a href="/docs">Documents</a> Calls go to this service and take effect: '
-    "press Authorize and enter an API key.</p>"
+    '</head><body><p class="way-back"><a href="/docs">Documents</a> Calls go to this service and take effect. '
+    "Press Authorize and enter an API key.</p>"
     '<div id="explorer"><noscript>The explorer needs JavaScript; <a href="/docs/api">the API reference</a> does not.'
     "</noscript></div></body></html>"
 )
@@ -52,7 +52,7 @@ EXPLORER = (
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """What stands under one heading."""
+    """The text under one heading."""
 
     address: str
     page: str
@@ -61,7 +61,7 @@ class _Section:
 
 
 class DocumentSite:
-    """The pages of one service: what they show follows from its OpenAPI document and its other routes."""
+    """The pages of one service, made from its OpenAPI document and its other routes."""
 
     def __init__(self, document: Mapping[str, Any], others: Sequence[Route], base_url: str) -> None:
         made: dict[str, Callable[[], DocPage]] = {
@@ -78,13 +78,13 @@ class DocumentSite:
         self._pages: dict[str, DocPage] = {}
 
     def page(self, path: str) -> DocPage | None:
-        """Return the page at a path; None if there is none."""
+        """Return the page at a path, or None if there is none."""
         if path in self._made and path not in self._pages:
             self._pages[path] = self._made[path]()
         return self._pages.get(path)
 
     def results(self, query: str) -> DocPage:
-        """Return the page of the sections that have every word of the query, headings with them first."""
+        """Return the page of search results: sections with every word of the query. Matches in headings rank first."""
         words = [word.lower() for word in _WORD.findall(query[:MAX_QUERY])]
         ranked = [(rank, one) for one in self._sections if words and (rank := _rank(one, words)) is not None]
         ranked.sort(key=lambda found: -found[0])
@@ -92,7 +92,7 @@ class DocumentSite:
         if not words:
             found = "<p>Enter one or more words.</p>"
         elif not ranked:
-            found = "<p>Nothing has all of these words. Try fewer, or one of the pages in the list.</p>"
+            found = "<p>No section has all of these words. Try fewer words, or a page in the list.</p>"
         else:
             more = f" The first {_MOST} are shown." if len(ranked) > _MOST else ""
             found = f'<p>{len(ranked)} found.{more}</p><ol class="results">{items}</ol>'
@@ -104,7 +104,7 @@ class DocumentSite:
         for path in self._made:
             page = self.page(path)
             assert page is not None
-            # What is under a heading without an anchor is found with the section before it.
+            # Text under a heading without an anchor belongs to the section before it.
             for part in _SECTION.split(page.body):
                 if heading := _HEADING.search(part):
                     address = f"{path}#{heading[1]}" if heading[1] else path
@@ -113,7 +113,7 @@ class DocumentSite:
 
 
 def _plain(html: str) -> str:
-    """Return the text of HTML on one line."""
+    """Return the text content of HTML on one line."""
     return " ".join(unescape(_TAG.sub(" ", html)).split())
 
 

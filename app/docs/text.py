@@ -1,4 +1,4 @@
-"""Turns the Markdown of the documents into HTML: anchors, tabs of code, diagrams, and tests out of the way."""
+"""Turns the documents' Markdown into HTML with anchors, code tabs and diagrams, and folds the names of tests."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 LANGUAGES = {"sh": "curl", "python": "Python", "ts": "TypeScript"}
-"""Title of each language of a group of tabs, by the name that a block of code begins with."""
+"""Title of each language in a group of tabs, by the language name after the opening fence of a code block."""
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 #: The end of a file's name, before the anchor.
 _FILE = re.compile(r"\.md(?=#|$)")
@@ -21,18 +21,18 @@ _UNSAFE = re.compile(r"[^a-z0-9]+")
 
 @cache
 def source(name: str) -> str:
-    """Return a file of the documents."""
+    """Return the text of a file of the documents."""
     return files("app.docs").joinpath(name).read_text(encoding="utf-8")
 
 
 def inline(text: str) -> str:
-    """Return text as HTML, with code where it is between backquotes."""
+    """Return text as HTML. Text between backquotes becomes code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
 
 
 _TABLE = '<div class="table" role="group" aria-label="Table" tabindex="0">'
-"""Around a table: scrolls by itself where the table is too wide, also by keyboard."""
+"""The element around a table. It scrolls on its own, also by keyboard, if the table is too wide."""
 
 
 def table(titles: Sequence[str], rows: Iterable[str]) -> str:
@@ -47,7 +47,7 @@ def slug(text: str) -> str:
 
 
 def diagram_file(text: str) -> str:
-    """Return the name of the picture of a diagram's source; a changed source has another."""
+    """Return the file name of the picture for a diagram's source. A changed source gets a new name."""
     return f"diagrams/{sha256(text.encode()).hexdigest()[:16]}.svg"
 
 
@@ -73,7 +73,7 @@ def _anchor(tokens: Sequence[Token]) -> None:
 
 
 def _lead_to_pages(tokens: Sequence[Token]) -> None:
-    """Let links to the documents' files, as they are read in the repository, lead to their pages."""
+    """Change links to the documents' files, which work in the repository, into links to their pages."""
     for link in (child for token in tokens for child in token.children or () if child.type == "link_open"):
         address = str(link.attrs["href"])
         if "://" not in address:
@@ -81,7 +81,7 @@ def _lead_to_pages(tokens: Sequence[Token]) -> None:
 
 
 def _dressed(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Yield the tokens with what HTML needs around them."""
+    """Yield the tokens with the elements that HTML needs around them."""
     tests_apart = in_tabs = False
     for index, token in enumerate(tokens):
         after = tokens[index + 1] if index + 1 < len(tokens) else None
@@ -129,11 +129,11 @@ def _diagram(text: str) -> str:
 
 
 def _has_tests(tokens: Sequence[Token]) -> bool:
-    """Whether the last column of the table that begins here names tests."""
+    """Return True if the last column of the table that begins here lists tests."""
     end = next(index for index, token in enumerate(tokens) if token.type == "thead_close")
     return [token.content for token in tokens[:end] if token.type == "inline"][-1] == "Test"
 
 
 def _ends_row(tokens: Sequence[Token]) -> bool:
-    """Whether the cell whose content comes first is the last of its row."""
+    """Return True if the first token is the content of the last cell in its row."""
     return [token.type for token in tokens[1:3]] == ["td_close", "tr_close"]
