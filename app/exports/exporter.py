@@ -1,4 +1,4 @@
-"""Writes the requested files and removes expired ones."""
+"""Writes requested export files and removes expired ones."""
 
 import asyncio
 import contextlib
@@ -39,21 +39,21 @@ from app.store.feed import append_event
 _log = structlog.get_logger(__name__)
 
 LOCK = "lock"
-"""File that the writing process holds locked."""
+"""Name of the file that the writing process keeps locked."""
 _INTERVAL = 5.0
-"""Seconds between two looks for expired exports and for requests that another process took."""
+"""Seconds between two searches for expired exports and for requests that another process accepted."""
 CHUNK = 256 * 1024
-"""Bytes of a file that are stored in one transaction, so that payments do not wait long."""
+"""Bytes of a file stored in one transaction. Few enough that payments do not wait long."""
 _BATCH = 100
-"""Exports removed in one transaction, so that payments do not wait long."""
+"""Exports removed in one transaction. Few enough that payments do not wait long."""
 
 
 class Exporter(Periodic):
     """Writes exports one at a time, oldest first, each from a snapshot of the database.
 
-    An export is `processing` until its file is complete; after a crash or a stop it is written again. Only one process
-    writes in a data folder. When it ends, another takes over. Of several nodes, each writes the exports that it claims,
-    and stores the files' content in the database, from which every node serves them.
+    An export is `processing` until its file is complete. After a crash or a stop, it is written again. Only one process
+    writes in a data folder; another takes over when it ends. With several nodes, each node writes the exports that it
+    claims and stores the content of their files in the database, so that every node can serve them.
     """
 
     name = "exports"
@@ -70,10 +70,10 @@ class Exporter(Periodic):
         catch_up: Callable[[], Awaitable[int]],
         writes: bool = True,
     ) -> None:
-        """Files are kept for `lifetime` seconds; `show` returns the fields of a transaction as the API does.
+        """Keep files for `lifetime` seconds. `show` returns the fields of a transaction as the API shows them.
 
-        `catch_up` projects the chain's events into the read models and returns the slot that it has reached.
-        Without `writes` it only serves the files that others wrote.
+        `catch_up` projects the chain's events into the read models and returns the slot that it has reached. Without
+        `writes`, this process only serves files that others have written.
         """
         super().__init__(_INTERVAL)
         self._db = db
@@ -92,18 +92,18 @@ class Exporter(Periodic):
         return self._folder / f"{export.export_id}.{export.format}"
 
     async def start(self) -> None:
-        """Start, first with the exports that an earlier process left unfinished."""
+        """Start. The exporter begins with the exports that an earlier process left unfinished."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         await super().start()
 
     async def stop(self) -> None:
-        """Stop; the next start writes the interrupted export again."""
+        """Stop. The next start writes an interrupted export again."""
         await super().stop()
         if self._lock is not None:
             self._lock.close()
 
     async def tick(self) -> int:
-        """Remove expired files and write all requested exports; returns how many became ready."""
+        """Remove expired files and write all requested exports. Returns the number of exports that became ready."""
         if not self._writes:
             await self.sweep()
             return 0
@@ -115,13 +115,13 @@ class Exporter(Periodic):
                 return await self._write_claimed()
             ready = 0
             for export in await self._db.read(lambda conn: with_status(conn, "processing")):
-                # Taken before catching up: the file then has everything that had landed by this time.
+                # Taken before the catch-up, so that the file has everything that had landed by this time.
                 began = now_ms()
                 ready += await self._write(export, began, await self._catch_up())
             return ready
 
     async def fetch(self, export: ExportRecord) -> Path | None:
-        """Return the path of an export's file, None if there is none; brings it here if another node wrote it."""
+        """Return the path of an export's file, or None. If another node wrote the file, copies it here first."""
         path = self.path(export)
         if await asyncio.to_thread(path.is_file):
             return path
@@ -143,14 +143,14 @@ class Exporter(Periodic):
         return path
 
     async def sweep(self) -> None:
-        """Remove the files here whose exports another node removed."""
+        """Remove this node's files of exports that another node has removed."""
         await asyncio.to_thread(self._folder.mkdir, mode=0o700, parents=True, exist_ok=True)
         files = {one.stem: one for one in self._folder.glob("exp_*") if one.suffix != PART}
         kept = await self._db.read(lambda conn: with_files(conn, list(files))) if files else set()
         await asyncio.to_thread(_unlink, [file for name, file in files.items() if name not in kept])
 
     async def _write_claimed(self) -> int:
-        """Write what no other node writes, and store it for all."""
+        """Claim and write exports that no other node writes, and store their files for all nodes."""
         node, ready = self._db.node, 0
         await self.sweep()
         while (claimed := await self._db.write_unordered(lambda conn: claim_export(conn, node))) is not None:
@@ -162,7 +162,7 @@ class Exporter(Periodic):
         return ready
 
     async def _share(self, export: ExportRecord, path: Path) -> bool:
-        """Store a file's content for the other nodes; false if one of them took over the export."""
+        """Store a file's content for the other nodes. Returns false if one of them has taken over the export."""
         node, key = self._db.node, export.export_id
 
         def put(conn: Connection, number: int, data: bytes) -> bool:
@@ -180,14 +180,14 @@ class Exporter(Periodic):
         return True
 
     async def _remove(self) -> None:
-        """Remove expired exports, the file first: after a crash no file is left without its export."""
+        """Remove expired exports. The file is removed first, so that a crash leaves no file without its export."""
         now = now_ms()
         while old := await self._db.read(lambda conn: over(conn, now, most=_BATCH)):
             await asyncio.to_thread(_unlink, [self.path(one) for one in old])
             await self._db.write(lambda conn: expire(conn, [one.export_id for one in old]))
 
     def _has_lock(self) -> bool:
-        """Whether this process is the one that writes in the folder."""
+        """Return True if this process is the one that writes in the folder. Takes the lock if it is free."""
         if self._lock is None:
             self._lock = file_lock.take(self._folder / LOCK)
             if self._lock is not None:
@@ -195,9 +195,9 @@ class Exporter(Periodic):
         return self._lock is not None
 
     async def _write(self, export: ExportRecord, began: int, slot: int) -> bool:
-        """Write an export and add its event to the feed; returns false on failure.
+        """Write an export and add its event to the feed. Returns false on failure.
 
-        Raises what an outage of the database leads to; the export is still to be written then.
+        Errors of a database outage propagate. The export is then written in a later round.
         """
         path = self.path(export)
 
@@ -208,7 +208,7 @@ class Exporter(Periodic):
         try:
             rows = await asyncio.shield(writing)
         except asyncio.CancelledError:
-            # The database is closed next, and the thread still reads it.
+            # The database is closed next, so wait for the thread that still reads it.
             self._stop.set()
             await asyncio.gather(writing, return_exceptions=True)
             raise
@@ -216,8 +216,8 @@ class Exporter(Periodic):
             with contextlib.suppress(OSError):
                 _unlink([path.with_name(path.name + PART)])
             if is_storage_error(error) and not isinstance(error, OSError):
-                raise  # an outage of the database: the next round writes it again
-            # No other failure may hold up the other exports.
+                raise  # an outage of the database; the next round writes the export again
+            # Any other failure must not delay the other exports.
             _log.exception("export_failed", export_id=export.export_id)
             reason = "The file could not be written." if isinstance(error, OSError) else "The service failed."
             await self._db.write(lambda conn: finish(conn, export.export_id, "failed", now_ms(), reason=reason))

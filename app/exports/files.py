@@ -1,4 +1,4 @@
-"""Writes transactions into a CSV or JSON file, one row at a time."""
+"""Writes transactions to a CSV or JSON file, one row at a time."""
 
 import csv
 import os
@@ -23,11 +23,11 @@ PART = ".part"
 """Suffix of a file that is being written."""
 _PAGE = 500
 _ROWS_PER_PAUSE, _PAUSE = 100, 0.0005
-"""The writing thread pauses for so many seconds after so many rows: requests need the interpreter too."""
+"""Rows after which the writing thread pauses, and the pause in seconds. Requests need the interpreter too."""
 
 
 class StoppedError(Exception):
-    """The service stops while a file is being written."""
+    """The service is stopping while a file is being written."""
 
 
 def write(  # noqa: PLR0917
@@ -40,10 +40,10 @@ def write(  # noqa: PLR0917
     path: Path,
     stop: Stop,
 ) -> int:
-    """Write an export's file, either complete under its name or not at all; returns the number of rows.
+    """Write an export's file and return the number of rows. The file appears under its name only when complete.
 
     All rows come from one snapshot of the database. Rows of slots after `slot` are left out, because the snapshot may
-    lack some of them. `generated_at` is the Unix millisecond at which the read models began to catch up with `slot`.
+    lack some of them. `generated_at` is the Unix millisecond when the read models began to catch up with `slot`.
     Raises OSError, and `StoppedError` soon after `stop` returns true.
     """
     rows = count_rows(connection, export, slot)
@@ -107,5 +107,5 @@ def _json(handle: TextIO, scope: Scope, rows: Iterator[Row]) -> None:
 
 
 def private(path: Path) -> TextIO:
-    """Open a new or emptied file that only its owner may read."""
+    """Create or empty a file that only its owner can read, and open it."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8", newline="")

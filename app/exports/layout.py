@@ -1,7 +1,7 @@
 """The layout of an exported file, shared by its writer and the offline verifier.
 
-Both formats state the scope before the first row. A CSV file stays plain CSV with one header line: the scope is the
-name of its last column, whose cells are empty.
+Both formats state the scope before the first row. A CSV file stays plain CSV with one header line. There, the scope is
+the name of the last column, and the cells of this column are empty.
 """
 
 import re
@@ -14,40 +14,41 @@ from app.api.error_bodies import Violation
 from app.transactions.models import Transaction
 
 SCOPE_COLUMN = "agent-vault-export "
-"""Prefix of the name of a CSV file's last column; the scope follows as JSON."""
+"""Prefix of the name of a CSV file's last column. The scope follows as JSON."""
 
 CHAIN_FIELDS = ("recipient_address", "instruction_index", "inner_index")
-"""Fields of a row that a transaction does not have: who was paid, and the row's place in the chain's transaction.
+"""Fields of a row that a transaction of the API lacks: the paid address, and the row's place in the chain's
+transaction.
 
-`tx_id` is derived from the two indexes; both are empty in a row that never had a signature.
+`tx_id` is derived from the two indexes. Both are empty in a row that never had a signature.
 """
 VIOLATION_FIELDS = tuple(Violation.model_fields)
-# What a payment was for is the service's word, which nobody could check against the chain.
+# The field `x402` is left out: it is a claim of the service, which cannot be checked against the chain.
 JSON_FIELDS = (*(name for name in Transaction.model_fields if name != "x402"), *CHAIN_FIELDS)
 COLUMNS = tuple(
     column
     for name in JSON_FIELDS
     for column in ([f"violation_{part}" for part in VIOLATION_FIELDS] if name == "violation" else [name])
 )
-"""Columns of a CSV file; a violation takes three."""
+"""Columns of a CSV file. A violation takes three columns."""
 
 _FORMULA = "-=+@\t\r\n＝＋－＠"  # noqa: RUF001 - full-width characters
 """Characters that make a spreadsheet treat a cell as a formula."""
 _GUARD = "'"
 # Where the list separator is a semicolon or a tab, a spreadsheet ignores the quotes around a comma-separated cell and
-# starts a new cell after each separator and line break, before any quotes of that cell. The guard is guarded as well,
-# so that `restore` removes only what `neutralise` added.
+# starts a new cell after each separator and line break, before any quotes of that cell. A guard in the original cell is
+# guarded as well, so that `restore` removes only characters that `neutralise` added.
 _FIRST = frozenset(_FORMULA + _GUARD)
 _BEGINS = re.compile(rf"([;\t\r\n])(?=[{_FORMULA}{_GUARD}\"])")
 _GUARDED = re.compile(rf"([;\t\r\n]){_GUARD}(?=[{_FORMULA}{_GUARD}\"])")
 
 
 class Scope(BaseModel):
-    """What a file claims to hold: the transactions of one wallet, or of all, whose `timestamp` lies in a range.
+    """The claimed content of a file: the transactions of one wallet, or of all wallets, in a range of `timestamp`.
 
-    `from` is inclusive and `to` exclusive; null is open. The file has every transaction of the slots before `slot`,
-    those of `slot` itself that had landed by then, and none of later slots. `vault` is the wallet's address and
-    `version` that of the layout.
+    `from` is inclusive and `to` exclusive; null means an open end. The file has all transactions of the slots before
+    `slot`, the transactions of `slot` itself that had landed by then, and none of later slots. `vault` is the wallet's
+    address and `version` the version of the layout.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_by_name=True, serialize_by_alias=True)
@@ -66,14 +67,14 @@ class Scope(BaseModel):
 
 
 def cells(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a JSON row as texts by CSV column, not yet neutralised; null is an empty text."""
+    """Return a JSON row as texts by CSV column, not yet neutralised. Null becomes an empty text."""
     violation = row["violation"] or {}
     flat = {**row, **{f"violation_{name}": violation.get(name) for name in VIOLATION_FIELDS}}
     return {name: _text(flat[name]) for name in COLUMNS}
 
 
 def _text(value: Any) -> str:
-    # Most values are texts.
+    # Checked first, because most values are texts.
     if isinstance(value, str):
         return value
     if value is None:
@@ -82,20 +83,20 @@ def _text(value: Any) -> str:
 
 
 def neutralise(cell: str) -> str:
-    """Return a cell that no spreadsheet runs: what looks like a formula gets an apostrophe before it."""
+    """Return a cell that no spreadsheet executes. An apostrophe is put before text that looks like a formula."""
     guard = _GUARD if cell[:1] in _FIRST else ""
-    # Few cells have a separator, and looking for one takes a tenth of the time of the pattern.
+    # Few cells have a separator, and this search takes a tenth of the time of the pattern.
     if ";" in cell or "\t" in cell or "\r" in cell or "\n" in cell:
         cell = _BEGINS.sub(rf"\1{_GUARD}", cell)
     return guard + cell
 
 
 def restore(cell: str) -> str:
-    """Return the cell that `neutralise` was given."""
+    """Return the original cell of a cell returned by `neutralise`."""
     guarded = cell[:1] == _GUARD and cell[1:2] in _FIRST
     return _GUARDED.sub(r"\1", cell[guarded:])
 
 
 def is_formula(cell: str) -> bool:
-    """Whether a spreadsheet would treat a cell as a formula; no cell of an export is one."""
+    """Return True if a spreadsheet would treat a cell as a formula. No cell of an export is a formula."""
     return cell.startswith(tuple(_FORMULA))

@@ -1,4 +1,4 @@
-"""Download links, which need no API key and are valid for some minutes."""
+"""Download links. They need no API key and are valid for some minutes."""
 
 import hashlib
 import hmac
@@ -9,7 +9,7 @@ from app.core.settings import Settings
 
 
 class DownloadLinks:
-    """Makes and checks links that are signed with the service's own key."""
+    """Creates and checks links that are signed with the service's own key."""
 
     def __init__(self, settings: Settings, key: bytes) -> None:
         self._base_url = settings.base_url()
@@ -23,8 +23,8 @@ class DownloadLinks:
         return f"{self._base_url}/v1/transactions/exports/{export_id}/download?{query}"
 
     def is_valid(self, export_id: str, expires: str, signature: str) -> bool:
-        """Whether these parts are of a link that this service made and that has not expired."""
-        # Compared as bytes: `compare_digest` refuses texts that are not ASCII.
+        """Return True if these parts belong to a link of this service that has not expired."""
+        # Compared as bytes, because `compare_digest` refuses texts that are not ASCII.
         genuine = hmac.compare_digest(self._sign(export_id, expires).encode(), signature.encode())
         return genuine and time.time() < int(expires)
 

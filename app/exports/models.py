@@ -1,4 +1,4 @@
-"""Exports as requests and answers."""
+"""Requests and responses of exports."""
 
 from typing import Annotated, Literal
 
@@ -24,7 +24,7 @@ ExportStatus = Literal["processing", "ready", "expired", "failed"]
 
 
 class CreateExport(Body):
-    """Body that requests an export; `from` is inclusive, `to` exclusive."""
+    """Body of a request for an export. `from` is inclusive, `to` is exclusive."""
 
     format: ExportFormat
     wallet_id: Identifier | None = None
@@ -38,7 +38,7 @@ class ListExports(Page):
 
 
 class Export(ResponseBody):
-    """An export. `download_url` is null unless it is ready, and valid for some minutes."""
+    """An export. `download_url` is null unless the export is ready. The link is valid for some minutes."""
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 

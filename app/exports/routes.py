@@ -28,8 +28,8 @@ _HEADERS = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nos
 async def export_transactions(call: Call, body: CreateExport) -> Export:
     """Export transactions.
 
-    Writes transactions of one wallet or of all wallets into a file, newest first, all or those of a time range. An
-    agent exports its own wallet's. Poll the export, or wait for the event `export.ready`.
+    Writes the transactions of one wallet or of all wallets to a file, newest first. A time range is optional. An agent
+    exports the transactions of its own wallet. Poll the export, or wait for the event `export.ready`.
     """
     return await exports.create(call.service, call.principal, call.claim, body)
 
@@ -38,9 +38,9 @@ async def export_transactions(call: Call, body: CreateExport) -> Export:
 async def get_export(call: Call) -> Export:
     """Get an export.
 
-    Its status is `processing`, then `ready` until `expires_at` and `expired` afterwards, or `failed` with a
-    `failure_reason`. Anyone who has the `download_url` can fetch the file for some minutes without an API key; each
-    answer has a new one. `agent-vault verify` checks the file against the chain.
+    The status is `processing`, then `ready` until `expires_at` and `expired` afterwards, or `failed` with a
+    `failure_reason`. Anyone with the `download_url` can fetch the file for some minutes without an API key. Each
+    response has a new URL. `agent-vault verify` checks the file against the chain.
     """
     return await exports.get(call.service, call.principal, call.path("export_id"))
 
@@ -49,18 +49,18 @@ async def get_export(call: Call) -> Export:
 async def list_exports(call: Call, query: ListExports) -> ExportPage:
     """List exports, newest first.
 
-    To an agent, those of its own wallet. Exports without a file are kept for 90 days.
+    An agent sees the exports of its own wallet. Exports without a file are kept for 90 days.
     """
     return await exports.page(call.service, call.principal, query)
 
 
 class _Download(FileResponse):
-    """A file. A range that it does not have is refused in the error envelope, before anything is sent."""
+    """A file download. A range outside the file is refused in the error envelope, before any content is sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_or_refuse(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in {400, 416}:
-                # A malformed range comes without the size.
+                # For a malformed range, the response does not state the size.
                 size = Headers(raw=message["headers"]).get("content-range")
                 raise RequestError("range_not_satisfiable", headers={} if size is None else {"Content-Range": size})
             await send(message)
@@ -73,7 +73,7 @@ class _Download(FileResponse):
 
 
 async def download(request: Request) -> Response:
-    """Download an export's file, by its link alone."""
+    """Download an export's file. The link alone grants access."""
     service: Service = request.app.state.service
     query = request.query_params
     path = await exports.find_file(
@@ -87,5 +87,5 @@ routes = [
     Route("/v1/transactions/exports", list_exports, methods=["GET"]),
     Route("/v1/transactions/exports/{export_id}", get_export, methods=["GET"]),
 ]
-#: Not an operation of the interface: the link is both the address and the permission.
+#: Not an operation of the API, because the link is both the address and the permission.
 downloads = [Route("/v1/transactions/exports/{export_id}/download", download, methods=["GET"])]

@@ -30,17 +30,17 @@ from app.wallets import service as wallets
 
 _PREFIX = "exp_"
 MAX_PROCESSING, MAX_LIVE = 10, 100
-"""Most exports of an organisation that are not yet written, and most of those plus the unexpired ones."""
+"""Maximum unfinished exports of an organisation, and maximum unfinished and unexpired exports together."""
 MAX_ROWS = 10_000_000
-"""Most transactions in an organisation's files, about 10 GB on disk; a file on its own may have more."""
+"""Maximum transactions in an organisation's files, about 10 GB on disk. A single file may have more."""
 _START_MS, _MS_PER_ROW = 1_000, 0.1
-"""Estimated duration of an export: at the start, and for each row."""
+"""Estimated duration of an export in milliseconds: a fixed part, and a part per row."""
 
-_admission = Admission("export", MAX_PROCESSING, "Several export requests of the organisation are waiting already.")
+_admission = Admission("export", MAX_PROCESSING, "Too many export requests of the organisation are waiting. Retry.")
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateExport) -> Export:
-    """Create an export, to be written in the background.
+    """Create an export. Its file is written in the background.
 
     Raises ``wallet_not_found`` and ``too_many_exports``, and ``rate_limited`` while too many requests wait.
     """
@@ -65,7 +65,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         created_under=claim.key,
     )
     async with _admission.enter(service, org):
-        # After admission, so that earlier requests are stored; before the count, which can take long.
+        # Checked after admission, so that earlier requests are stored, and before the count, which can take long.
         await service.db.read(lambda conn: _check_room(conn, org))
         rows = await service.db.read(lambda conn: count_rows(conn, asked), in_thread=True)
         made = replace(asked, rows=rows, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))
@@ -81,7 +81,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 
 
 async def get(service: Service, principal: Principal, export_id: str) -> Export:
-    """Return an export. Raises ``export_not_found``, for an agent also when it is not of its own wallet."""
+    """Return an export. Raises ``export_not_found``; agents get this error for exports of other wallets too."""
     found = await service.db.read(lambda conn: export(conn, export_id))
     if found is None or found.org != principal.org or principal.wallet_id not in {None, found.wallet_id}:
         raise NotFoundError("export_not_found")
@@ -89,7 +89,7 @@ async def get(service: Service, principal: Principal, export_id: str) -> Export:
 
 
 async def page(service: Service, principal: Principal, query: ListExports) -> ExportPage:
-    """Return one page of exports, newest first, to an agent those of its own wallet."""
+    """Return one page of exports, newest first. An agent gets the exports of its own wallet."""
     found = await service.db.read(
         lambda conn: export_page(conn, principal.org, principal.wallet_id, limit=query.limit, cursor=query.cursor)
     )
@@ -97,7 +97,7 @@ async def page(service: Service, principal: Principal, query: ListExports) -> Ex
 
 
 async def find_file(service: Service, export_id: str, expires: str, signature: str) -> Path:
-    """Return the file that a link leads to. Raises ``download_link_invalid`` and ``export_not_found``."""
+    """Return the path of the file that a link names. Raises ``download_link_invalid`` and ``export_not_found``."""
     if not service.part(DownloadLinks).is_valid(export_id, expires, signature):
         raise AuthenticationError("download_link_invalid")
     found = await service.db.read(lambda conn: export(conn, export_id))
@@ -107,7 +107,7 @@ async def find_file(service: Service, export_id: str, expires: str, signature: s
 
 
 def _check_room(connection: Connection, org: str, rows: int = 0) -> None:
-    """Raise ``too_many_exports`` when the organisation has no room for another export of so many rows."""
+    """Raise ``too_many_exports`` if another export with ``rows`` rows would exceed the organisation's limits."""
     taken = live(connection, org)
     if taken.processing >= MAX_PROCESSING:
         raise BusinessError("too_many_exports")
