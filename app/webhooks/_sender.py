@@ -10,7 +10,7 @@ import httpx
 from app.core.outbound import ForbiddenAddressError, Outbound
 
 TIMEOUT = 5.0
-"""Seconds within which a receiver must acknowledge."""
+"""Seconds that a receiver has to acknowledge."""
 _EXCERPT_BYTES = 1024
 
 
@@ -18,8 +18,8 @@ _EXCERPT_BYTES = 1024
 class SendOutcome:
     """A receiver's response.
 
-    Without one, `status_code` is None and `error` says why: `timeout`, `address_not_allowed` (the host has no address,
-    or one that is not public) or `connection_failed`. `duration` is in milliseconds.
+    Without a response, `status_code` is None and `error` has the reason: `timeout`, `address_not_allowed` (the host has
+    no address, or an address that is not public) or `connection_failed`. `duration` is in milliseconds.
     """
 
     status_code: int | None
@@ -29,14 +29,14 @@ class SendOutcome:
 
     @property
     def delivered(self) -> bool:
-        """Whether the receiver acknowledged: any status 2xx does, whatever the body."""
+        """True if the receiver acknowledged. Any 2xx status acknowledges, with any body."""
         return self.status_code is not None and 200 <= self.status_code < 300
 
 
 async def send(
     outbound: Outbound, url: str, body: bytes, headers: Mapping[str, str], *, owner: str = "", within: float = TIMEOUT
 ) -> SendOutcome:
-    """Send once to a URL of the organisation `owner`, within this many seconds.
+    """Send once to a URL of the organisation `owner`. The request may take `within` seconds.
 
     Raises ``chain_unavailable`` if too many names are being looked up.
     """
@@ -59,7 +59,7 @@ async def send(
         error = "timeout"
     except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL):
         error = "connection_failed"
-    # The status alone acknowledges, even if the body did not end in time.
+    # The status alone acknowledges, even if the body did not arrive completely in time.
     return SendOutcome(
         status_code=status_code,
         error=error if status_code is None else None,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - a prefix
 ROTATION_OVERLAP = 24 * 60 * 60 * 1000
-"""Milliseconds for which a replaced secret still signs."""
+"""Milliseconds that a replaced secret continues to sign."""
 _SECRET_BYTES = 32
 
 
@@ -18,12 +18,12 @@ def new_secret() -> str:
 
 
 def signature_headers(body: bytes, *, message_id: str, timestamp: int, keys: Sequence[str]) -> Mapping[str, str]:
-    """Return the signature headers; `keys` are the current secrets, newest first, `timestamp` is in Unix seconds.
+    """Return the signature headers. `keys` are the current secrets, newest first; `timestamp` is in Unix seconds.
 
     Service-Signature is the lower-case hex HMAC-SHA256 of the body, keyed with the whole text of the newest secret. It
-    holds a single value, because receivers compare it as a whole; Service-Signature-Previous is that of the replaced
-    secret. The headers of Standard Webhooks sign `id.timestamp.body`, keyed with the bytes that the secret encodes
-    after its prefix; webhook-signature lists one signature per secret.
+    holds a single value, because receivers compare it as a whole. Service-Signature-Previous is the same with the
+    replaced secret. The headers of Standard Webhooks sign `id.timestamp.body`. Their key is the bytes that the secret
+    encodes after its prefix, and webhook-signature lists one signature per secret.
     """
     signed = f"{message_id}.{timestamp}.".encode() + body
     standard = (base64.b64encode(_hmac(_standard_key(key), signed)).decode() for key in keys)

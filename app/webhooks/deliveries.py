@@ -1,4 +1,4 @@
-"""Use cases of deliveries: to list them, to send a ping, and to send events again."""
+"""Use cases of deliveries: list them, send a ping, and send events again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,9 +23,9 @@ from app.webhooks.models import Delivery, DeliveryPage, ListDeliveries, Replay, 
 from app.webhooks.service import find
 
 MAX_REPLAY = 10_000
-"""Events that one request replays."""
+"""Maximum number of events that one request replays."""
 _BATCH = 200
-"""Events queued per transaction, during which nothing else runs."""
+"""Events queued per transaction. No other transaction writes during it."""
 
 
 async def page(service: Service, principal: Principal, webhook_id: str, query: ListDeliveries) -> DeliveryPage:
@@ -43,7 +43,7 @@ async def page(service: Service, principal: Principal, webhook_id: str, query: L
 async def ping(service: Service, principal: Principal, webhook_id: str) -> Delivery:
     """Send a `ping` once, without queueing it, and return its outcome.
 
-    Raises ``webhook_not_found``, and ``rate_limited`` while others are being sent.
+    Raises ``webhook_not_found``, and ``rate_limited`` while other pings are being sent.
     """
     found = await service.db.read(lambda conn: find(conn, principal.org, webhook_id))
     now = now_ms()
@@ -73,7 +73,7 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
 
 
 async def resend(principal: Principal, claim: Claim, webhook_id: str, delivery_id: str) -> Delivery:
-    """Queue a delivery again, whatever its status. Raises ``webhook_not_found`` and ``delivery_not_found``."""
+    """Queue a delivery again, with any status. Raises ``webhook_not_found`` and ``delivery_not_found``."""
     now = now_ms()
 
     def store(conn: Connection) -> Delivery:
@@ -91,10 +91,10 @@ async def resend(principal: Principal, claim: Claim, webhook_id: str, delivery_i
 
 
 async def replay(service: Service, principal: Principal, claim: Claim, webhook_id: str, body: ReplayEvents) -> Replay:
-    """Queue the events of a period in batches, whether or not they were queued before.
+    """Queue the events of a period in batches, even if they were queued before.
 
-    All are queued as of the moment at which the idempotency key was claimed. Repeated after a crash or an error, the
-    request resumes: it does not queue again what was queued as of that moment, even if it was sent since.
+    All events are queued with the time of the idempotency key's claim. If the request is repeated after a crash or an
+    error, it resumes: events already queued with this time are not queued again, even if they were sent since.
 
     Raises ``invalid_request`` if the period has too many events, and ``webhook_not_found``.
     """
@@ -116,7 +116,7 @@ async def replay(service: Service, principal: Principal, claim: Claim, webhook_i
     wanted = await service.db.read(read, in_thread=True)
     if len(wanted) > MAX_REPLAY:
         raise RequestError("invalid_request", f"to: the period has more than {MAX_REPLAY:,} events; shorten it.")
-    # In the order of the feed, because the first batches are sent while others follow.
+    # In feed order, because the first batches are already sent while later ones are queued.
     wanted.sort(key=lambda one: one.position)
 
     def store(conn: Connection, batch: Sequence[DeliveryRecord]) -> None:

@@ -18,7 +18,7 @@ from app.webhooks._signing import signature_headers
 from app.webhooks.urls import UrlRules
 
 PINGS_AT_ONCE = 3
-"""Pings that one organisation may send at the same time, each to another webhook."""
+"""Maximum number of pings that one organisation may send at the same time, each to a different webhook."""
 
 
 def body_of(event: FeedEvent) -> str:
@@ -40,32 +40,32 @@ class DeliveryClient:
         lookup: Lookup | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """Allow `lookups` name lookups at a time; `lookup` replaces the resolver, `clock` gives Unix milliseconds."""
+        """Allow `lookups` name lookups at a time. `lookup` replaces the resolver; `clock` gives Unix milliseconds."""
         self.rules = rules
         self.clock = clock
         self._seal = seal
         self._timeout = timeout
-        # Pings have lookups of their own, so that they do not delay deliveries.
+        # Pings have their own pool of lookups, so that they do not delay deliveries.
         self._for_deliveries, self._for_pings = (
             Outbound(lookup=lookup, allowed=rules.allowed, lookups=lookups, share=max(1, lookups // part))
             for part in (4, 8)
         )
         self._pings: dict[str, str] = {}
-        """Organisations of the webhooks to which a ping is being sent."""
+        """The organisation of each webhook that currently gets a ping, by webhook id."""
 
     def close(self) -> None:
-        """Start no more lookups."""
+        """Stop starting lookups."""
         self._for_deliveries.close()
         self._for_pings.close()
 
     async def ping(self, webhook: WebhookRecord, delivery: DeliveryRecord) -> tuple[DeliveryAttemptRecord, bool]:
-        """Do the same as `attempt` without delaying deliveries.
+        """Send a ping like `attempt`, without delaying deliveries.
 
-        Also raises ``rate_limited`` while another ping is sent to the webhook, or several to its organisation's others.
+        Also raises ``rate_limited`` while the webhook gets another ping, or the organisation has three pings running.
         """
         pinging = list(self._pings.values()).count(webhook.org)
         if webhook.webhook_id in self._pings or pinging >= PINGS_AT_ONCE:
-            message = "Another ping is being sent to this webhook, or several to others."
+            message = "Too many pings are being sent to this webhook or others of the organisation. Retry."
             raise RequestError("rate_limited", message, headers={"Retry-After": "1"})
         self._pings[webhook.webhook_id] = webhook.org
         try:
@@ -76,7 +76,7 @@ class DeliveryClient:
     async def attempt(
         self, webhook: WebhookRecord, delivery: DeliveryRecord, *, ping: bool = False
     ) -> tuple[DeliveryAttemptRecord, bool]:
-        """Send a delivery once; returns the attempt and whether the receiver acknowledged.
+        """Send a delivery once. Returns the attempt, and True if the receiver acknowledged.
 
         Raises ``chain_unavailable`` if too many names are being looked up.
         """
@@ -96,7 +96,7 @@ class DeliveryClient:
         return self._open(webhook.secret)
 
     def hide(self, secret: str) -> str:
-        """Return a secret as it is stored."""
+        """Return the encrypted form of a secret, for the database."""
         return self._seal.encrypt(secret.encode()).decode()
 
     def _open(self, stored: str) -> str:

@@ -1,4 +1,4 @@
-"""Queues new events of the feed and sends the deliveries that are due."""
+"""Queues new events of the feed and sends due deliveries."""
 
 import asyncio
 import contextlib
@@ -28,22 +28,22 @@ _log = structlog.get_logger(__name__)
 
 _BATCH = 200
 _PURGE_BATCH = 200
-"""Deliveries, and attempts, deleted per tick: between two, new events are queued and sent."""
+"""Deliveries, and attempts, deleted per tick. New events are queued and sent between two ticks."""
 _PURGE_INTERVAL = 60 * 60 * 1000
 _RETRY_PAUSE = 5.0
-"""Seconds until a webhook is tried again after an unexpected error, or an outcome is stored again."""
+"""Seconds before a webhook is tried again after an unexpected error, and before another try to store an outcome."""
 _POSTPONEMENT = 1.0
-"""Seconds until a webhook is tried again after its name could not be looked up."""
+"""Seconds before a webhook is tried again if its host name could not be looked up."""
 
 
 class Dispatcher(Periodic):
     """Checks the feed and the queues at the start and every `interval` seconds.
 
-    Each webhook is sent one delivery at a time, and at most `at_once` webhooks are sent to at the same time; the others
-    wait in line, again after each delivery. All state is in the database, except outcomes that it failed to store: they
-    are stored before their webhook is sent anything else. What was being sent when the process died is sent again,
-    because its outcome is unknown; so receivers get every event at least once. Of several nodes, each sends to the
-    webhooks that it claims.
+    Each webhook gets one delivery at a time, and at most `at_once` webhooks get one at the same time. A webhook waits
+    for a free slot before each delivery. All state is in the database, except outcomes that could not be stored yet.
+    Such an outcome is stored before its webhook gets another delivery. A delivery that was being sent when the process
+    died is sent again, because its outcome is unknown. So receivers get every event at least once. With several nodes,
+    each node sends to the webhooks that it claims.
     """
 
     name = "webhooks"
@@ -65,7 +65,7 @@ class Dispatcher(Periodic):
         await self.idle()
 
     async def tick(self) -> None:
-        """Queue new events, and start sending to the webhooks with due deliveries."""
+        """Queue new events, and start sending to webhooks with due deliveries."""
         now = self._clock()
         while (due := await self._db.look_up(lambda conn: _due(conn, now))) is None:  # noqa: B023 - awaited at once
             await self._db.write(lambda conn: queue_new_events(conn, body_of, now, limit=_BATCH))  # noqa: B023
@@ -74,7 +74,7 @@ class Dispatcher(Periodic):
             if webhook_id not in self._serving:
                 self._serving[webhook_id] = asyncio.create_task(self._serve(webhook_id))
         if now >= self._purge_at:
-            # Set first, so that a failing purge is not repeated at every tick.
+            # Set before the purge, so that a failing purge is not repeated at every tick.
             self._purge_at = now + _PURGE_INTERVAL
             if await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
                 self._purge_at = now
@@ -83,7 +83,7 @@ class Dispatcher(Periodic):
         node = self._db.node
         if not node or not set(due) - self._serving.keys():
             return due
-        # A webhook is one node's at a time, which keeps the order of what it is sent.
+        # Only one node at a time sends to a webhook, which keeps its deliveries in order.
         return await self._db.write_unordered(lambda conn: claim_webhooks(conn, now, node))
 
     async def idle(self) -> None:
@@ -107,12 +107,12 @@ class Dispatcher(Periodic):
 
     async def _release(self, webhook_id: str) -> None:
         if self._db.node:
-            # What is not released can be claimed again here, and elsewhere once this node is dead.
+            # If the release fails, this node can claim the webhook again; other nodes can once this node is dead.
             with contextlib.suppress(*WRITE_ERRORS):
                 await self._db.write_unordered(lambda conn: release(conn, webhooks.name, webhook_id, self._db.node))
 
     async def _send_next(self, webhook_id: str) -> bool:
-        """Make the next attempt and store its outcome; false if none is due."""
+        """Make the next attempt and store its outcome. Returns false if no attempt is due."""
         async with self._slots:
             if self._stopping:
                 return False
@@ -126,9 +126,9 @@ class Dispatcher(Periodic):
         return await self._store(delivery, attempt, delivered=delivered)
 
     async def _store(self, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord, *, delivered: bool) -> bool:
-        """Store an outcome, trying until it succeeds: otherwise the delivery would be sent again.
+        """Store an outcome, and retry until this succeeds, because the delivery would otherwise be sent again.
 
-        Returns false, without storing it, if another node took this one for dead and goes on with the webhook.
+        Returns false without storing the outcome if another node declared this node dead and took over the webhook.
         """
         now, node = self._clock(), self._db.node
 
@@ -144,7 +144,7 @@ class Dispatcher(Periodic):
                 break
             except UnavailableError as error:
                 _log.warning("webhook_outcome_not_stored", webhook_id=delivery.webhook_id, error=error.message)
-            except Exception:  # noqa: BLE001 - any error may pass
+            except Exception:  # noqa: BLE001 - any error may be temporary
                 _log.exception("webhook_outcome_not_stored", webhook_id=delivery.webhook_id)
             if self._stopping:
                 return False
@@ -155,5 +155,5 @@ class Dispatcher(Periodic):
 
 
 def _due(connection: Connection, now: int) -> list[str] | None:
-    """Return the ids of the webhooks to send to; None if new events are to be queued first."""
+    """Return the ids of webhooks with due deliveries, or None if new events must be queued first."""
     return None if has_new_events(connection) else due_webhooks(connection, now)

@@ -1,4 +1,4 @@
-"""Requests and answers of webhooks and their deliveries."""
+"""Requests and responses of webhooks and their deliveries."""
 
 from typing import Annotated, Literal
 
@@ -62,7 +62,7 @@ class CreateWebhook(Body):
 
 
 class UpdateWebhook(UpdateBody):
-    """Body of an update; absent fields keep their values. `status` ends a pause and sends the queue at once."""
+    """Body of an update. Absent fields keep their values. `status` ends a pause and sends the queue immediately."""
 
     url: Url | None = None
     events: EventNames | None = None
@@ -71,7 +71,7 @@ class UpdateWebhook(UpdateBody):
 
 
 class ReplayEvents(Body):
-    """Body of a replay: `from` is inclusive, `to` exclusive and defaults to now."""
+    """Body of a replay. `from` is inclusive. `to` is exclusive and defaults to now."""
 
     from_: Annotated[Moment, Field(alias="from")]
     to: End | None = None
@@ -85,7 +85,7 @@ class ListDeliveries(Page):
 
 
 class Webhook(ResponseBody):
-    """A webhook. A degraded one is paused: its queue is kept for 90 days and sent once `status` is set to `enabled`."""
+    """A webhook. A degraded webhook is paused: its queue is kept for 90 days, and sent once `status` is `enabled`."""
 
     webhook_id: WebhookId
     id: Annotated[WebhookId, ReadFrom("webhook_id")]
@@ -98,7 +98,7 @@ class Webhook(ResponseBody):
 
 
 class WebhookWithSecret(Webhook):
-    """A webhook with its signing secret, which is shown only once."""
+    """A webhook with its signing secret. The secret is shown only once."""
 
     signing_secret: str
 
@@ -108,7 +108,7 @@ class WebhookPage(ListResponse[Webhook]):
 
 
 class DeliveryAttempt(ResponseBody):
-    """An attempt: the receiver's response, or why there is none."""
+    """An attempt, with the receiver's response or the reason for its absence."""
 
     attempt: int
     timestamp: Annotated[Time, ReadFrom("started_at")]
@@ -121,7 +121,7 @@ class DeliveryAttempt(ResponseBody):
 class Delivery(ResponseBody):
     """The delivery of an event to a webhook, with its newest 20 attempts, oldest first.
 
-    Their `attempt` counts from 1 again whenever the delivery is resent, replayed or resumed after a pause.
+    `attempt` starts at 1 again whenever the delivery is resent, replayed or resumed after a pause.
     """
 
     delivery_id: DeliveryId
@@ -140,7 +140,7 @@ class DeliveryPage(ListResponse[Delivery]):
 
 
 class Replay(ResponseBody):
-    """The number of events that were queued, whether or not for the first time."""
+    """The number of queued events. It includes events that were queued before."""
 
     webhook_id: WebhookId
     queued: int

@@ -35,11 +35,11 @@ _UNKNOWN = ("webhook_not_found",)
 async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
     """Register a webhook.
 
-    It receives the events that happen from now on. Each has an `event_id`, by which a receiver recognises duplicates.
-    The header `Service-Signature` is the lower-case hex HMAC-SHA256 of the body, keyed with `signing_secret`, which is
-    shown only once. The headers of Standard Webhooks (`webhook-id`, `webhook-timestamp`, `webhook-signature`) use the
-    same secret. A 2xx response within 5 seconds acknowledges an event; otherwise it is sent again after 1 minute,
-    5 minutes, 30 minutes and 2 hours. After five failures the webhook is `degraded`.
+    The webhook receives events that happen from now on. Use their `event_id` to recognise duplicates. The header
+    `Service-Signature` is the lower-case hex HMAC-SHA256 of the body, keyed with `signing_secret`. The secret is shown
+    only once. The headers of Standard Webhooks (`webhook-id`, `webhook-timestamp`, `webhook-signature`) use the same
+    secret. A 2xx response within 5 seconds acknowledges an event. Otherwise the event is sent again after 1 minute,
+    5 minutes, 30 minutes and 2 hours. After five failures, the webhook is `degraded`.
     """
     return await webhooks.create(call.service, call.principal, call.claim, body)
 
@@ -60,7 +60,7 @@ async def get_webhook(call: Call) -> Webhook:
 async def update_webhook(call: Call, body: UpdateWebhook) -> Webhook:
     """Update a webhook.
 
-    Set `status` to `enabled` to end the pause of a degraded webhook: its queue is sent at once, in order.
+    Set `status` to `enabled` to end the pause of a degraded webhook. Its queue is then sent immediately, in order.
     """
     return await webhooks.update(call.service, call.principal, call.claim, call.path("webhook_id"), body)
 
@@ -75,9 +75,9 @@ async def delete_webhook(call: Call, _body: EmptyBody) -> Webhook:
 async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     """Send a `ping`.
 
-    It is sent once and at once, even to a degraded webhook and whatever its subscription; the answer has the outcome.
-    A failure has no consequences. One `ping` at a time may be sent to a webhook, and three to an organisation's
-    webhooks; further requests get `rate_limited`.
+    The ping is sent immediately and only once, even to a degraded webhook and with any subscription. The response has
+    the outcome. A failure has no consequences. A webhook gets one `ping` at a time, and an organisation's webhooks get
+    three. Further requests get `rate_limited`.
     """
     return await deliveries.ping(call.service, call.principal, call.path("webhook_id"))
 
@@ -94,8 +94,8 @@ async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
 async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecret:
     """Rotate the signing secret.
 
-    From now on `Service-Signature` uses the new secret. For 24 hours `Service-Signature-Previous` uses the old one, and
-    `webhook-signature` lists a signature by each.
+    From now on, `Service-Signature` uses the new secret. For 24 hours, `Service-Signature-Previous` uses the old
+    secret, and `webhook-signature` lists a signature by each secret.
     """
     return await webhooks.rotate(call.service, call.principal, call.claim, call.path("webhook_id"))
 
@@ -104,7 +104,7 @@ async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecr
 async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
     """List a webhook's deliveries, newest event first.
 
-    They are kept for 90 days, delivered or not. Each has its newest 20 attempts.
+    Deliveries are kept for 90 days, delivered or not. Each lists its newest 20 attempts.
     """
     return await deliveries.page(call.service, call.principal, call.path("webhook_id"), query)
 
@@ -126,7 +126,7 @@ async def resend_delivery(call: Call, _body: EmptyBody) -> Delivery:
 async def replay_events(call: Call, body: ReplayEvents) -> Replay:
     """Send the events of a period again, at most 10,000.
 
-    Includes all events that the webhook is now subscribed to, whether or not it received them before.
+    This includes all events that the webhook is subscribed to now, even if it received them before.
     """
     return await deliveries.replay(call.service, call.principal, call.claim, call.path("webhook_id"), body)
 

@@ -27,9 +27,9 @@ from app.webhooks.delivery_client import DeliveryClient, body_of
 from app.webhooks.models import CreateWebhook, UpdateWebhook, Webhook, WebhookPage, WebhookWithSecret
 
 MAX_WEBHOOKS = 50
-"""Webhooks of one organisation."""
+"""Maximum number of webhooks of one organisation."""
 _BATCH = 200
-"""Events or deliveries per transaction, during which nothing else runs."""
+"""Events or deliveries per transaction. No other transaction writes during it."""
 
 
 def find(conn: Connection, org: str, webhook_id: str) -> WebhookRecord:
@@ -79,7 +79,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         if count_webhooks(conn, org) >= MAX_WEBHOOKS:
             raise BusinessError("too_many_webhooks")
         insert_webhook(conn, new)
-        # Its path or query may hold a secret of the receiver.
+        # Only the host is recorded, because the path or query may contain a secret of the receiver.
         host = urlsplit(body.url).hostname
         append(conn, principal.entry("webhook.create", new.webhook_id, host=host, events=body.events))
 
@@ -88,10 +88,10 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 
 
 async def update(service: Service, principal: Principal, claim: Claim, webhook_id: str, body: UpdateWebhook) -> Webhook:
-    """Change a webhook; enabling it restarts its queue.
+    """Change a webhook. Enabling it restarts its queue.
 
-    Events that happened before a change of `events` are queued by the old choice. A request repeated after a crash
-    changes nothing, because the webhook may have been changed since. Raises ``invalid_request`` for the URL and
+    Events from before a change of `events` are queued according to the old choice. A request repeated after a crash
+    changes nothing, because the webhook may have been changed since. Raises ``invalid_request`` for the URL, and
     ``webhook_not_found``.
     """
     if body.url is not None:
@@ -100,7 +100,7 @@ async def update(service: Service, principal: Principal, claim: Claim, webhook_i
     changes = body.model_dump(include={"url", "events", "status"}, exclude_none=True)
 
     def prepare(conn: Connection) -> bool:
-        """Do a batch of what must precede the change; returns whether there may be more."""
+        """Do one batch of the work that must precede the change. Returns True if there may be more."""
         find(conn, org, webhook_id)
         if body.events is not None and has_new_events(conn):
             queue_new_events(conn, body_of, now, limit=_BATCH)
@@ -115,7 +115,7 @@ async def update(service: Service, principal: Principal, claim: Claim, webhook_i
             append(conn, principal.entry("webhook.update", webhook_id, fields=sorted(changes)))
         return find(conn, org, webhook_id)
 
-    # Leaves little to prepare in the transaction of the change.
+    # Prepares in small transactions first, so that little remains in the transaction of the change.
     while not claim.repeats and await service.db.write(prepare):
         pass
     return _answer(await claim.store(store))
@@ -140,7 +140,7 @@ async def delete(principal: Principal, claim: Claim, webhook_id: str) -> Webhook
 
 
 async def rotate(service: Service, principal: Principal, claim: Claim, webhook_id: str) -> WebhookWithSecret:
-    """Give a webhook a new secret; the old one also signs for 24 hours. Raises ``webhook_not_found``."""
+    """Give a webhook a new secret. The old secret also signs for 24 hours. Raises ``webhook_not_found``."""
     delivery_client, key, now = service.part(DeliveryClient), claim.key, now_ms()
     secret = delivery_client.hide(new_secret())
 

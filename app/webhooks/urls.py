@@ -10,18 +10,18 @@ from app.recipients.domains import normalise
 
 
 class UrlRules:
-    """Allows https and public addresses; if `local`, also http and this machine."""
+    """Allows https and public addresses. With `local`, http and this machine are allowed too."""
 
     def __init__(self, *, local: bool) -> None:
         self._schemes = ("https", "http") if local else ("https",)
         self._local = local
         self.allowed = is_public_or_loopback if local else is_public
-        """Returns whether an address may be connected to."""
+        """Returns True if the service may connect to an address."""
 
     def check(self, text: str) -> None:
         """Raise ``invalid_request`` for a URL that events cannot be sent to.
 
-        Names are not looked up here: their addresses are checked at each delivery.
+        Names are not looked up here, because their addresses are checked at each delivery.
         """
         reason = self._fault(text)
         if reason is not None:
@@ -32,7 +32,7 @@ class UrlRules:
             url = httpx.URL(text)
             host, port = url.raw_host.decode("ascii").rstrip("."), url.port
         except (httpx.InvalidURL, UnicodeError, ValueError):
-            return "is not a URL"
+            return "must be a URL"
         if not text.isascii() or any(character.isspace() or character == "\\" for character in text):
             return "must be ASCII without spaces and backslashes; encode other characters"
         if url.scheme not in self._schemes:
