@@ -1,4 +1,4 @@
-"""The events by which alerts are reported."""
+"""The events that report alerts."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def append_large(conn: Connection, event: FeedEvent, limit: int) -> None:
         LARGE_TRANSACTION,
         event.wallet_id,
         {**fields, "recipient": shown.get("recipient", shown.get("to_wallet")), "threshold": threshold},
-        # A chain reorganisation removes this event by the signature, and restores it under the same id.
+        # If the transaction is rolled back, this event is removed by its signature, and may return under the same id.
         event_id=derived_id(EVENT_PREFIX, event.event_id, EVENT_OF[LARGE_TRANSACTION]),
         signature=event.signature,
         org=event.org,

@@ -1,4 +1,4 @@
-"""The choice between a wallet's own alert rule and the organisation's."""
+"""The choice between a wallet's own alert rule and the rule of its organisation."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,13 +6,14 @@ from app.store.alert_kinds import AlertType
 from app.store.alerts import AlertRule
 
 Rules = Mapping[tuple[str, AlertType], AlertRule]
-"""Rules by scope, which is a wallet or an organisation, and type."""
+"""Rules by scope (a wallet or an organisation) and type."""
 
 
 def effective(rules: Rules, kind: AlertType, org: str, wallet_id: str | None) -> tuple[AlertRule | None, Sequence[str]]:
-    """Return the rule for a wallet, or for an organisation's wallets by default, and the addresses to notify.
+    """Return the rule that applies, and the addresses to notify. Without a wallet, it is the organisation's default.
 
-    A wallet's rule replaces the organisation's; without addresses of its own it has the organisation's.
+    A wallet's rule replaces the rule of the organisation. If it has no addresses of its own, it uses the
+    organisation's.
     """
     common = rules.get((org, kind))
     rule = rules.get((wallet_id or org, kind)) or common

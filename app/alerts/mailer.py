@@ -22,21 +22,21 @@ from app.store.alert_mails import table as mails_table
 _log = structlog.get_logger(__name__)
 
 TIMEOUT = 10.0
-"""Seconds within which the server must accept an e-mail."""
+"""Seconds that the server has to accept an e-mail."""
 _AT_ONCE = 4
-"""Simultaneous connections to the server."""
+"""Maximum number of simultaneous connections to the server."""
 _PURGE_BATCH = 500
-"""E-mails deleted per tick: between two, due e-mails are sent."""
+"""E-mails deleted per tick. Due e-mails are sent between two ticks."""
 _PURGE_INTERVAL = 60 * 60 * 1000
 
 
 class Mailer(Periodic):
     """Sends due e-mails at the start and every `interval` seconds.
 
-    Each e-mail goes to one address, so that a wrong one does not delay others. What was being sent when the process
-    died is sent again, because its outcome is unknown; mail clients recognise it by the same Message-ID. A living
-    process remembers outcomes that are not stored yet, so that it sends nothing twice. Of several nodes, each sends the
-    e-mails that it claims.
+    Each e-mail goes to one address, so that a wrong address does not delay others. An e-mail that was being sent when
+    the process died is sent again, because its outcome is unknown. Mail clients recognise it by the same Message-ID. A
+    running process remembers outcomes that are not stored yet, so that it sends no e-mail twice. With several nodes,
+    each node sends the e-mails that it claims.
     """
 
     name = "alert_mails"
@@ -50,7 +50,7 @@ class Mailer(Periodic):
         tls_context: ssl.SSLContext | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """Use the server of `settings`; without `tls_context` the system's certificate authorities are trusted."""
+        """Use the server of `settings`. Without `tls_context`, the system's certificate authorities are trusted."""
         super().__init__(settings.alert_interval)
         self._db = db
         self._settings = settings
@@ -58,20 +58,20 @@ class Mailer(Periodic):
         self._tls_context = tls_context or (None if settings.smtp_tls == "none" else ssl.create_default_context())
         self._clock = clock
         self._outcomes: dict[str, str | None] = {}
-        """Errors, or None on success, of e-mails whose outcome is not stored yet, by their ids."""
+        """Outcomes that are not stored yet, by the e-mail's id: the error, or None on success."""
         self._purge_at = 0
         self._stopping = False
         self._sending: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
-        """Stop once the e-mails being sent are accepted or have failed."""
+        """Stop after the running e-mails are accepted or have failed."""
         self._stopping = True
         await super().stop()
         if self._sending is not None:
             await asyncio.gather(self._sending, return_exceptions=True)
 
     async def tick(self) -> None:
-        """Send everything that is due now."""
+        """Send all due e-mails."""
         self._sending = asyncio.create_task(self._send_due())
         # A cancelled tick must not cancel the sending.
         await asyncio.shield(self._sending)
@@ -79,13 +79,13 @@ class Mailer(Periodic):
     async def _send_due(self) -> None:
         now = self._clock()
         while not self._stopping and (mails := await self._due(now)):
-            # All must end before an error is raised: the next tick would send again what is still being sent.
+            # All must end before an error is raised. The next tick would otherwise resend e-mails still being sent.
             ended = await asyncio.gather(*(self._attempt(mail) for mail in mails), return_exceptions=True)
             for error in ended:
                 if error is not None:
                     raise error
         if now >= self._purge_at:
-            # Set first, so that a failing purge is not repeated at every tick.
+            # Set before the purge, so that a failing purge is not repeated at every tick.
             self._purge_at = now + _PURGE_INTERVAL
             if await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
                 self._purge_at = now
@@ -98,7 +98,7 @@ class Mailer(Periodic):
         return await self._db.read(lambda conn: mails_of(conn, claimed)) if claimed else []
 
     async def _attempt(self, mail: Mail) -> None:
-        """Send an e-mail, unless only its outcome is missing, and store the outcome."""
+        """Send an e-mail and store its outcome. An e-mail with a remembered outcome is not sent again."""
         if mail.mail_id not in self._outcomes:
             self._outcomes[mail.mail_id] = await self._send(mail)
         error, now = self._outcomes[mail.mail_id], self._clock()
@@ -113,19 +113,19 @@ class Mailer(Periodic):
             await self._db.write_unordered(lambda conn: release(conn, mails_table.name, mail.mail_id, self._db.node))
 
     async def _send(self, mail: Mail) -> str | None:
-        """Send an e-mail once; returns the error, or None if the server accepted it."""
+        """Send an e-mail once. Returns the error, or None if the server accepted the e-mail."""
         settings = self._settings
         password = settings.smtp_password
         try:
             async with asyncio.timeout(self._timeout):
                 await aiosmtplib.send(
                     _message(mail, settings),
-                    # Given explicitly, because parsing the headers may decode the addresses.
+                    # Passed explicitly, because parsing the headers may decode the addresses.
                     sender=settings.smtp_from,
                     recipients=[mail.recipient],
                     hostname=settings.smtp_host,
                     port=settings.smtp_port,
-                    # The default is looked up in the DNS, which may take longer than everything else.
+                    # The default needs a DNS lookup, which may take longer than the whole delivery.
                     local_hostname=socket.gethostname(),
                     username=settings.smtp_username,
                     password=None if password is None else password.get_secret_value(),
@@ -141,13 +141,13 @@ class Mailer(Periodic):
         except aiosmtplib.SMTPRecipientsRefused as refused:
             return f"{type(refused).__name__} {refused.recipients[0].code}"
         except Exception as failed:  # noqa: BLE001 - an e-mail that cannot be composed must not block the queue
-            # The message of an error may contain addresses, which must not be logged.
+            # An error's message may contain addresses, which must not be logged.
             return type(failed).__name__
         return None
 
 
 def _message(mail: Mail, settings: Settings) -> EmailMessage:
-    """Return the message; its Message-ID derives from the event, so that it never changes."""
+    """Return the message. Its Message-ID derives from the event, so it never changes."""
     assert settings.smtp_from is not None
     message = EmailMessage(policy=SMTP)
     message["From"] = settings.smtp_from

@@ -17,7 +17,7 @@ from app.store.wallets import labels
 _log = structlog.get_logger(__name__)
 
 _LAST = (
-    "No further e-mail about such an event is sent to this address within the hour. GET /v1/events lists them all.\n"
+    "This address gets no further e-mails about this type of alert within the hour. GET /v1/events lists all events.\n"
 )
 _TEMPLATES: Mapping[AlertType, tuple[str, str, Mapping[str, str]]] = {
     "balance_low": (
@@ -57,15 +57,15 @@ _TEMPLATES: Mapping[AlertType, tuple[str, str, Mapping[str, str]]] = {
         },
     ),
 }
-"""Title, sentence and lines of each type's e-mail; the lines have `{names}` from the event's payload."""
+"""Title, sentence and lines of each type's e-mail. The lines contain `{names}` of fields in the event's payload."""
 
 
 def compose(conn: Connection, events: Sequence[FeedEvent], rules: Rules, now: int, *, hourly: int) -> list[Mail]:
-    """Return the e-mails that the rules require for events, to be queued at this Unix millisecond.
+    """Return the e-mails that the rules require for events. They are queued at the Unix millisecond `now`.
 
-    An address gets at most `hourly` an hour about a type of alert; 0 is unlimited. The limit is per organisation, so
-    that none uses up another's, and per type: refused payments cost nothing, and an agent that makes many must not
-    suppress other alerts.
+    An address gets at most `hourly` e-mails an hour about a type of alert; 0 means no limit. The limit is per
+    organisation, so that no organisation uses up the limit of another. It is also per type: refused payments cost
+    nothing, and an agent that makes many of them must not suppress other alerts.
     """
     wanted = [(event, recipients) for event in events if (recipients := _recipients(event, rules))]
     names = labels(conn, {event.wallet_id for event, _ in wanted if event.wallet_id is not None})
@@ -119,5 +119,5 @@ def _text(event: FeedEvent, label: str) -> tuple[str, str]:
 
 
 def _line(text: str) -> str:
-    """Return the text on one line: a label's line breaks must not look like further lines."""
+    """Return the text on one line. A label's line breaks could otherwise imitate further lines."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""Requests and answers of alert rules."""
+"""Requests and responses of alert rules."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from app.core.email_address import parse_address
 from app.store.alerts import MAX_THRESHOLD
 
 MAX_EMAILS = 10
-"""Addresses per type of alert."""
+"""Maximum number of addresses per type of alert."""
 _MAX_HOURS = 365 * 24
 _MAX_PER_HOUR = 1_000_000
 
@@ -28,7 +28,7 @@ def _once(addresses: list[str]) -> list[str]:
 
 def _storable(value: int) -> int:
     if value > MAX_THRESHOLD:
-        raise PydanticCustomError("invalid_amount", "the amount is too large")
+        raise PydanticCustomError("invalid_amount", "is too large")
     return value
 
 
@@ -47,19 +47,19 @@ class _PutAlert(Body):
 
 
 class PutMoneyAlert(_PutAlert):
-    """An alert with an amount as its threshold; null turns it off."""
+    """An alert with an amount as its threshold. Null turns it off."""
 
     threshold: Money | None
 
 
 class PutInactivityAlert(_PutAlert):
-    """An alert after `threshold` hours without a transaction; null turns it off."""
+    """An alert after `threshold` hours without a transaction. Null turns it off."""
 
     threshold: Annotated[int, Field(ge=1, le=_MAX_HOURS)] | None
 
 
 class PutVelocityAlert(_PutAlert):
-    """An alert above `threshold` payments and escrows within an hour; null turns it off."""
+    """An alert above `threshold` payments and escrows within an hour. Null turns it off."""
 
     threshold: Annotated[int, Field(ge=1, le=_MAX_PER_HOUR)] | None
 
@@ -71,7 +71,7 @@ class PutViolationAlert(_PutAlert):
 
 
 class PutAlerts(Body):
-    """Body of alert rules, which replace all earlier ones."""
+    """Body of alert rules. They replace all earlier rules."""
 
     balance_low: PutMoneyAlert | None = None
     policy_violation: PutViolationAlert | None = None
@@ -87,25 +87,25 @@ class _Alert(ResponseBody):
 
 
 class MoneyAlert(_Alert):
-    """An alert with an amount as its threshold; null if it is off."""
+    """An alert with an amount as its threshold. Null if the alert is off."""
 
     threshold: Usdc | None
 
 
 class CountAlert(_Alert):
-    """An alert with hours, or transactions per hour, as its threshold; null if it is off."""
+    """An alert with hours, or transactions per hour, as its threshold. Null if the alert is off."""
 
     threshold: int | None
 
 
 class ViolationAlert(_Alert):
-    """Whether e-mails report refused payments and escrows."""
+    """The alert about refused payments and escrows. `enabled` is true if e-mails report them."""
 
     enabled: bool
 
 
 class Alerts(ResponseBody):
-    """The alerts of all wallets without their own. `inherited` is true for types that were never set."""
+    """The alerts of all wallets without their own alerts. `inherited` is true for types that were never set."""
 
     balance_low: MoneyAlert
     policy_violation: ViolationAlert

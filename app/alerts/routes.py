@@ -12,9 +12,9 @@ from app.api.operation import Call, operation
 async def put_alerts(call: Call, body: PutAlerts) -> Alerts:
     """Set the alerts of all wallets.
 
-    They apply to every wallet without its own and replace all earlier ones. An absent type is off, except
-    `policyViolation`, which is on. An alert is reported by an event, and by e-mail to its `emails`. The guide "Alerts"
-    says when.
+    They apply to every wallet without its own alerts, and replace all earlier alerts of the organisation. An absent
+    type is off, except `policyViolation`, which is on. An event reports an alert, and an e-mail to each address in
+    `emails`. The guide "Alerts" explains when.
     """
     return await alerts.put(call.service, call.principal, body)
 
@@ -36,8 +36,8 @@ async def get_alerts(call: Call) -> Alerts:
 async def put_wallet_alerts(call: Call, body: PutAlerts) -> WalletAlerts:
     """Set a wallet's own alerts.
 
-    Each given type replaces the organisation's, even if it turns the alert off; an absent type, or absent `emails`, is
-    inherited from the organisation. They replace all earlier ones.
+    Each given type replaces the organisation's, even if it turns the alert off. An absent type, or absent `emails`, is
+    inherited from the organisation. The request replaces all earlier alerts of the wallet.
     """
     return await alerts.put_of_wallet(call.service, call.principal, call.path("wallet_id"), body)
 

@@ -1,4 +1,4 @@
-"""Use cases of alert rules: an organisation's, and those of single wallets."""
+"""Use cases of alert rules, for an organisation and for single wallets."""
 
 from typing import Any, get_args
 
@@ -40,7 +40,7 @@ async def put_of_wallet(service: Service, principal: Principal, wallet_id: str, 
 
 
 async def get_of_wallet(service: Service, principal: Principal, wallet_id: str) -> WalletAlerts:
-    """Return the rules that hold for a wallet. Raises ``wallet_not_found``."""
+    """Return the rules that apply to a wallet. Raises ``wallet_not_found``."""
     await wallets.require(service, principal.org, wallet_id)
     rules = await service.db.read(lambda conn: rules_of(conn, [principal.org, wallet_id]))
     return _wallet_answer(rules, principal.org, wallet_id)

@@ -1,4 +1,4 @@
-"""Reports alerts that begin, and queues the e-mails about events."""
+"""Reports alerts when they begin, and queues e-mails about events."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -35,16 +35,17 @@ _log = structlog.get_logger(__name__)
 _BATCH = 200
 _MINUTE = 60 * 1000
 _SPENDING = ("transaction.completed", "escrow.created")
-"""Events of payments and escrows, which may be large transactions."""
+"""Events of payments and escrows. Each of them may be a large transaction."""
 
 
 class Watcher(Periodic):
     """Checks for alerts at the start, whenever rules change and every `interval` seconds.
 
-    The read models decide whether a lasting alert holds. A mark, stored in the transaction of its event, says that it
-    was reported, so that a restart neither loses nor repeats it. Balances are checked after each change of them, the
-    velocity of wallets that paid at the next tick, and all wallets every minute. Large transactions, and the e-mails of
-    all alerts, follow from the feed: one transaction stores them and moves the position in it.
+    The read models decide if a lasting alert applies. A mark records that the alert was reported. It is stored in the
+    same transaction as the event, so that a restart neither loses nor repeats the alert. Balances are checked after
+    each change. The velocity of a wallet that paid is checked at the next tick. All wallets are checked every minute.
+    Large transactions, and the e-mails of all alerts, come from the feed: one transaction stores them and moves the
+    position in the feed.
     """
 
     name = "alerts"
@@ -60,7 +61,7 @@ class Watcher(Periodic):
     ) -> None:
         """Queue e-mails if `settings` has a mail server.
 
-        `chain_clock` gives the Unix milliseconds of the transactions and alerts, `clock` those of rounds and e-mails.
+        Both clocks give Unix milliseconds: `chain_clock` for transactions and alerts, `clock` for rounds and e-mails.
         """
         super().__init__(settings.alert_interval)
         self._db = db
@@ -70,12 +71,12 @@ class Watcher(Periodic):
         self._chain_clock = chain_clock
         self._clock = clock
         self._moved: set[str] = set()
-        """Vaults that changed since the velocity was last checked."""
+        """Vaults that changed since the last check of the velocity."""
         self._watches_balances: bool | None = None
         self._check_all_at = 0
 
     async def start(self) -> None:
-        """Start with everything that changed since an earlier process ended."""
+        """Start. The watcher continues where an earlier process ended."""
         await self._db.write(begin)
         self._projector.subscribe(self._changed)
         await super().start()
@@ -87,16 +88,16 @@ class Watcher(Periodic):
         await super().stop()
 
     def rules_changed(self) -> None:
-        """Check all wallets now; call it from the event loop."""
+        """Check all wallets now. Call it from the event loop."""
         self._check_all_at = 0
         self._watches_balances = None
         self.wake()
 
     async def tick(self) -> None:
-        """Report everything that is to be reported now."""
+        """Report all alerts that are due now."""
         now = self._clock()
         if now >= self._check_all_at:
-            # Set first: rules that change meanwhile request another check.
+            # Set before the check, because rules that change during the check request another one.
             self._check_all_at = now + _MINUTE
             try:
                 await self._check_all()
@@ -126,11 +127,11 @@ class Watcher(Periodic):
                 await self._check(BALANCE_LOW, vaults)
         except UnavailableError as error:
             _log.warning("alerts_wait_for_storage", error=error.message)
-        except Exception:  # noqa: BLE001 - the projection must go on; the next check of all wallets makes up for it
+        except Exception:  # noqa: BLE001 - the projection must continue; the next full check reports the alert
             _log.exception("alerts_failed")
 
     async def _check(self, kind: AlertType, vaults: Collection[str] | None = None) -> None:
-        """Report a lasting alert where it began and remove its mark where it ended, in these vaults or in all."""
+        """Report a lasting alert that has begun, or remove its mark if it has ended. Checks these vaults, or all."""
         now = self._chain_clock()
 
         def find(conn: Connection) -> Sequence[AlertTransition]:
@@ -160,7 +161,7 @@ class Watcher(Periodic):
         types = set(_SPENDING if watches(conn, [LARGE_TRANSACTION]) else ())
         if self._mails:
             types |= set(EVENT_OF.values())
-        # A rebuild of the read models adds old events again that the feed has deleted.
+        # A rebuild of the read models also adds old events that the feed had already deleted.
         events = [one for one in read_feed(conn, types, _BATCH) if is_recent(one, self._chain_clock())]
         rules = rules_of(conn, {scope for one in events for scope in (one.org, one.wallet_id) if scope is not None})
         for one in events:
