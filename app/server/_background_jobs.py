@@ -1,4 +1,4 @@
-"""What a process does besides answering requests, and what of it only one node may do."""
+"""The jobs of a process besides answering requests, and the ones that only a single node may run."""
 
 from collections.abc import Callable, Sequence
 
@@ -30,18 +30,19 @@ from app.webhooks.dispatcher import Dispatcher
 from app.x402.watch import IssuedPaymentWatch
 
 INDEXER, WORKER = "indexer", "worker"
-"""Names of the leases, which are those of the roles."""
+"""Names of the leases, which are also the names of the roles."""
 
 
 def background_jobs(service: Service, *, beside: bool = False) -> Sequence[Startable]:
-    """Return what the process runs, in the order in which it is started; `beside`: it runs next to a service.
+    """Return the jobs of the process in the order of their start. `beside` is for a process next to a service.
 
-    On SQLite the lock of the data folder lets one process serve, so it does everything. On PostgreSQL a node does what
-    must be single only while it holds the lease for it. A process next to a service never does: it has some parts only.
+    On SQLite, the lock of the data folder lets only one process serve, so it runs all jobs. On PostgreSQL, a node runs
+    a single-node job only while it holds the job's lease. A process next to a service never holds one. It runs only
+    some of the other jobs.
     """
     db, settings = service.db, service.settings
     first: list[Startable] = [service.clock, service.part(Recorder), service.part(RequestLog)]
-    # Before the enforcer, whose freezes it listens for.
+    # The settler comes before the enforcer, because it listens for the enforcer's freezes.
     last: list[Startable] = [AllowanceSettler(service), BrakeEnforcer(service)]
     last.append(KeyUse(service.part(KeyRing), interval=settings.housekeeping_interval))
     last.append(service.part(DatabaseGuard))
@@ -61,7 +62,7 @@ def background_jobs(service: Service, *, beside: bool = False) -> Sequence[Start
     peers = service.part(Peers) if settings.has_role("api") else None
     node = ServingNode(db, {role: works for role, works in single.items() if settings.has_role(role)}, peers=peers)
     claimed = _claimed(service) if settings.has_role(WORKER) else []
-    # It also removes the files of expired exports that the node has served.
+    # Every node has the exporter, because it also removes the files of expired exports that the node has served.
     return [*first, node, *last, service.part(Exporter), *claimed]
 
 
@@ -82,7 +83,7 @@ def _listener(service: Service, db: PostgresDatabase, arrivals: RemoteUpdates) -
 
 
 def _following(service: Service) -> list[Startable]:
-    """Return what follows the chain, and what compares with it or watches while the read models are at rest."""
+    """Return the jobs that follow the chain, and the jobs that compare with it or watch the read models at rest."""
     found: list[Startable] = [service.indexer, service.projector]
     if service.settings.alerts:
         found.append(service.part(Watcher))
@@ -112,7 +113,7 @@ def _single(service: Service) -> list[Startable]:
 
 
 def _claimed(service: Service) -> list[Startable]:
-    """Return what several nodes do at the same time, each with what it claims."""
+    """Return the jobs that several nodes run concurrently, each on the rows that it has claimed."""
     db, settings = service.db, service.settings
     found: list[Startable] = []
     if settings.alerts and settings.smtp_host:

@@ -1,4 +1,4 @@
-"""The documentation, as OpenAPI 3.1 and as pages. Needs no key."""
+"""The documentation, as an OpenAPI 3.1 document and as pages. No key is needed."""
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -9,7 +9,7 @@ from app.docs.assets import ASSETS, EXPLORER_POLICY, PAGES_POLICY, PICTURE_POLIC
 from app.docs.layout import framed
 from app.docs.site import EXPLORER, MAX_QUERY, DocumentSite
 
-#: Scripts and styles are addressed by their content, so a browser may keep them.
+#: Scripts and styles are addressed by their content, so browsers may cache them.
 _KEPT = {"Cache-Control": "public, max-age=86400"}
 
 
@@ -32,7 +32,7 @@ async def openapi(request: Request) -> Response:
 
 
 async def page(request: Request) -> Response:
-    """Show a page of the documents."""
+    """Show a page of the documentation."""
     found = _site(request).page(request.url.path)
     if found is None:
         raise RequestError("not_found")
@@ -40,18 +40,18 @@ async def page(request: Request) -> Response:
 
 
 async def search(request: Request) -> Response:
-    """Show the sections of the documents that have all words of `q`."""
+    """Show the sections of the documentation that contain all words of `q`."""
     query = request.query_params.get("q", "")[:MAX_QUERY]
     return _shown(framed(_site(request).results(query), query))
 
 
 async def explorer(_request: Request) -> Response:
-    """Show the interface in Swagger UI, which can call it."""
+    """Show the API in Swagger UI, which can also call it."""
     return _shown(EXPLORER, EXPLORER_POLICY)
 
 
 async def asset(request: Request) -> Response:
-    """Serve a script or a style of the documents."""
+    """Serve a script or a style of the documentation."""
     name = request.path_params["name"]
     if name not in ASSETS:
         raise RequestError("not_found")

@@ -1,4 +1,4 @@
-"""`/mcp`: the tools over HTTP, each request with the API's own credentials and no session kept."""
+"""`/mcp`: the tools over HTTP. Each request carries the API's own credentials, and no session is kept."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,12 +21,12 @@ from app.mcp.operations import Api, Json, Operations
 from app.mcp.server import Context, vault_server
 from app.mcp.tools import TOOLS
 
-#: Headers of the caller that the requests made for it carry. Nothing else of its request is passed on.
+#: Headers of the caller that are passed on to the API requests made for it. Nothing else is passed on.
 _PASSED_ON = ("authorization", "session-token", "host")
 
 
 class McpEndpoint:
-    """The Model Context Protocol: the vault as tools for agents, with the headers that the API takes."""
+    """The Model Context Protocol endpoint: the vault as tools for agents, with the headers of the API."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -37,7 +37,7 @@ class McpEndpoint:
             state.mcp,
             json_response=True,
             stateless=True,
-            # The application has checked Host and Origin already, against the same names for all its paths.
+            # The application has already checked Host and Origin, against the same names for all of its paths.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
             max_request_body_size=state.service.settings.max_body_bytes,
         )
@@ -46,7 +46,7 @@ class McpEndpoint:
 
 
 def mcp_server(app: Starlette, openapi: Json) -> Server[Json]:
-    """Return the server whose tools are requests to ``app`` in the name of whoever calls them."""
+    """Return the MCP server. Its tools send requests to ``app`` with the credentials of the caller."""
     operations = Operations(openapi)
 
     @asynccontextmanager
@@ -56,7 +56,7 @@ def mcp_server(app: Starlette, openapi: Json) -> Server[Json]:
         client = (request.client.host, request.client.port) if request.client else ("", 0)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=client)
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
-        # Without a socket there are no time-outs: the operations have their own.
+        # Without a socket, nothing here needs a timeout: the operations have timeouts of their own.
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as own:
             yield Api(own, operations)
 

@@ -15,29 +15,29 @@ from app.core.errors import UnavailableError
 from app.server.health import HealthReport
 from app.submission.context import Service
 
-#: What answers under any host: probes call by address.
+#: Paths that are answered under any host name, because probes call by address.
 PROBES = frozenset({"/healthz", "/readyz"})
 
-#: Unreadable transactions that an answer names.
+#: Maximum number of unreadable transactions that a response lists.
 _LISTED = 10
 
-#: Headers by which a proxy says that it passes a request on; what comes from the machine itself has none.
+#: Headers that proxies add to forwarded requests. A direct request from the machine itself has none.
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 
 
 async def live(_request: Request) -> Response:
-    """Show that the process answers. Needs no key."""
+    """Show that the process answers. No key is needed."""
     return JSONResponse({"status": "ok"})
 
 
 async def ready(request: Request) -> Response:
     """Show whether the chain answers, the database can be written and the indexer keeps up.
 
-    `missing_history` names the slots between which no node has given the program's transactions, if there are any,
-    `unreadable_transactions` the newest unreadable ones, and `missing_events` the vaults and organisations with gaps.
-    `guard` is `catching_up` or `unacknowledged` while a restore or a failover may have forgotten payments.
-    `lost_roles` names the roles that the chain gave to another key than the service's, which must be started with it.
-    Answers 503 `not_ready` with `reasons` otherwise. Needs no key.
+    `missing_history` lists pairs of slots: no node has served the program's transactions between them.
+    `unreadable_transactions` has the newest unreadable transactions, and `missing_events` the vaults and organisations
+    with gaps. `guard` is `catching_up` or `unacknowledged` while a restore or failover may have lost payments.
+    `lost_roles` lists the roles that the chain gave to a different key than the service's; start the service with that
+    key. If a part fails, the response is 503 `not_ready` with `reasons`. No key is needed.
     """
     report: HealthReport = await request.app.state.health.report()
     if report.failing:
@@ -61,12 +61,13 @@ async def ready(request: Request) -> Response:
 
 
 async def figures(request: Request) -> Response:
-    """Show metrics for Prometheus: requests, payments, reserves, what waits, what lags, what differs from the chain.
+    """Show metrics for Prometheus: requests, payments, reserves, backlogs, lags, and differences from the chain.
 
-    They cover all organisations and are at most a second old. A key sees the reserve of its organisation. Requests from
-    the machine itself need no key, and see the sum of all reserves without one. Others need a key with the role viewer,
-    operator or admin. A request that any proxy says it passed on counts as another machine's. The guide "Operations"
-    explains them.
+    They cover all organisations. The figures of the chain and the database are read every
+    `AGENT_VAULT_METRICS_INTERVAL` seconds. A key sees the reserve of its organisation. Requests from the machine itself
+    need no key, and see the sum of all reserves without one. Other requests need a key with the role viewer, operator
+    or admin. A request that a proxy has forwarded counts as coming from another machine. The guide "Operations"
+    explains the metrics.
     """
     service: Service = request.app.state.service
     org = None
@@ -82,7 +83,7 @@ async def figures(request: Request) -> Response:
 
 def _local(request: Request) -> bool:
     if any(name in request.headers for name in _FORWARDED):
-        # It comes from elsewhere through a proxy, whether the settings name that proxy or not.
+        # It was forwarded by a proxy, even if the settings do not name that proxy.
         return False
     try:
         return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback

@@ -58,7 +58,7 @@ from app.x402 import routes as x402
 _log = structlog.get_logger(__name__)
 
 operations: list[Route] = [
-    # Before the payments: `/v1/payments/a2a` is not a payment's id.
+    # The escrows come before the payments: the `a2a` of `/v1/payments/a2a` is not a payment's id.
     *escrows.routes,
     *allowances.routes,
     *payments.routes,
@@ -68,7 +68,7 @@ operations: list[Route] = [
     *topups.routes,
     *budgets.routes,
     *policies.routes,
-    # Before the transactions: `/v1/transactions/exports` is not a transaction's id.
+    # The exports come before the transactions: `exports` is not a transaction's id.
     *exports.routes,
     *transactions.routes,
     *events.routes,
@@ -83,7 +83,7 @@ operations: list[Route] = [
 
 
 async def entrance(request: Request) -> Response:
-    """Lead people to the dashboard, and tell programs where everything is."""
+    """Redirect people to the dashboard, and list the service's addresses for programs."""
     site: Site = request.app.state.dashboard
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(site.base, 303)
@@ -103,15 +103,15 @@ routes: list[Route] = [
     Route("/", entrance, methods=["GET"]),
 ]
 
-#: JSON-RPC errors of a request that is itself wrong.
+#: JSON-RPC error codes for a request that is itself invalid.
 _OUR_FAULT = frozenset({-32600, -32601, -32602})
 
 
 class RequestIds:
     """Gives every request an id, returned in `Request-Id`, and answers unexpected exceptions with `internal_error`.
 
-    Also adds the headers in the request's state to the answer, counts it and logs it. If the server could not read a
-    request, its state holds the error as `refusal`, which is the answer. Requests that name another host are refused.
+    Also adds the headers in the request's state to the response, counts the request and logs it. If the server could
+    not read a request, its state holds the error to respond with as `refusal`. Requests for another host are refused.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
@@ -165,14 +165,15 @@ class RequestIds:
         fault = None if scope["path"] in monitoring.PROBES else self._hosts.fault(scope["headers"])
         if fault is None:
             return None
-        remedy = "the operator of the service names its address in AGENT_VAULT_PUBLIC_URL"
+        remedy = "the operator of the service can set its address in AGENT_VAULT_PUBLIC_URL"
         return RequestError("host_not_allowed", f"{fault}; {remedy}.")
 
 
 def _guards(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers that keep browsers from guessing a type and caches from keeping what the interface answers.
+    """Return the headers that keep browsers from guessing a content type, and caches from storing API responses.
 
-    Every answer under `/v1` is for one caller, and some hold a secret: a key, a token, a link that is a permission.
+    Every response under `/v1` is for one caller, and some contain a secret: a key, a token, or a link that grants
+    access.
     """
     sent = {name.lower() for name, _ in headers}
     guards = [(b"x-content-type-options", b"nosniff")]
@@ -203,7 +204,7 @@ async def _api_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        # Of several matching paths, the one with the fewest parameters counts: `/v1/payments/a2a` is not an id.
+        # Of several matching paths, the one with the fewest parameters counts: `a2a` in `/v1/payments/a2a` is no id.
         scope = {**request.scope, "method": request.method}
         matching = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
         meant = min(matching, key=lambda route: len(route.param_convertors)).path
@@ -215,7 +216,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _chain_error(request: Request, error: Exception) -> Response:
-    # A node that does not understand what others do is as useless as one that does not answer, but worth a look.
+    # A node that rejects a valid request is as unusable as a silent one, but it deserves an error in the log.
     refused = isinstance(error, RpcError) and error.code in _OUR_FAULT
     (_log.error if refused else _log.warning)("chain_unavailable", error=str(error))
     return await _error_response(request, UnavailableError("chain_unavailable"))
@@ -232,7 +233,7 @@ async def _cursor_error(request: Request, _error: Exception) -> Response:
     return await _error_response(request, RequestError("invalid_request", "cursor: was not issued by this list."))
 
 
-#: How exceptions raised anywhere below a route are answered.
+#: Handlers that turn exceptions raised anywhere below a route into responses.
 ERROR_HANDLERS: Mapping[Any, Any] = {
     ApiError: _api_error,
     HTTPException: _http_error,

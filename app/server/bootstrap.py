@@ -58,14 +58,14 @@ from app.x402.guard import RequestGuard
 from idl.codec import Codec, load
 from indexer import Indexer
 
-#: Name of the stored value that tells whether the secret is the database's.
+#: Name of the stored value that shows whether a secret belongs to the database.
 _SECRET_CHECK = "secret_check"  # noqa: S105 - a name
 
 
 def codec_of(settings: Settings) -> Codec:
-    """Return the program's codec, for the address in the settings or else the IDL's.
+    """Return the program's codec, for the address in the settings or else the address in the IDL.
 
-    Raises ConfigurationError if the settings name no address.
+    Raises ConfigurationError if the configured program id is not an address.
     """
     if settings.program_id is None:
         return load()
@@ -76,34 +76,34 @@ def codec_of(settings: Settings) -> Codec:
 
 
 def open_localnet(settings: Settings) -> Localnet:
-    """Return the embedded chain with the program; its state is in the data folder."""
+    """Return the embedded chain with the program. Its state is in the data folder."""
     program = codec_of(settings).program_id
     return Localnet.open(settings.paths().localnet, {program: program_file()})
 
 
 def prepare(settings: Settings) -> Paths:
-    """Create the data folder, or close an existing one to other users, and return its paths.
+    """Create the data folder, or make an existing one private to its owner, and return its paths.
 
-    Raises ConfigurationError if the folder is open to others and belongs to another user.
+    Raises ConfigurationError if the folder is accessible to others and belongs to another user.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         if settings.data_dir.stat().st_mode & 0o077:
             settings.data_dir.chmod(0o700)
     except PermissionError:
-        raise ConfigurationError(f"{settings.data_dir} is open to others and belongs to another user") from None
+        raise ConfigurationError(f"{settings.data_dir} is accessible to others and belongs to another user") from None
     return settings.paths()
 
 
 def open_signers(paths: Paths, settings: Settings) -> Signers:
-    """Return the signing keys; creates them and the service's secret in a new data folder. Raises KeyFileError."""
+    """Return the signing keys. In a new data folder, create them and the service's secret. Raises KeyFileError."""
     first = not paths.secret.exists()
     if first and (settings.keys_dir is not None or _has_secret(settings)):
         # With a new secret and new keys, no API key and no organisation would work.
         raise _missing_secret(settings)
     signers = load_or_create(paths.keys, settings, create=first)
     if first:
-        # Written last: as long as it is missing, the keys may be incomplete.
+        # Written last: while it is missing, the keys may be incomplete.
         write_secret(paths.secret, secrets.token_hex(32))
     return signers
 
@@ -123,14 +123,14 @@ def open_state(settings: Settings) -> tuple[Database, bytes]:
     if known is None:
         db.write_now(lambda conn: put_value(conn, _SECRET_CHECK, check))
     elif known != check:
-        # With another secret no API key would be recognised, and nothing sealed could be opened.
+        # With a different secret, no API key would be recognised, and nothing sealed could be opened.
         db.close()
-        raise KeyFileError(f"{paths.secret} is not that of {data_name(settings)}: {_remedy(settings)}")
+        raise KeyFileError(f"{paths.secret} is not the secret of {data_name(settings)}: {_remedy(settings)}")
     return db, secret
 
 
 def _has_secret(settings: Settings) -> bool:
-    """Whether there is data that belongs to a secret already."""
+    """Return True if there is data that already belongs to a secret."""
     if settings.database_url is None:
         return settings.paths().database.exists()
     with closing(open_database(settings)) as db:
@@ -143,11 +143,11 @@ def _missing_secret(settings: Settings) -> KeyFileError:
 
 
 def _remedy(settings: Settings) -> str:
-    """Return what to do about missing or wrong keys."""
+    """Return the remedy for missing or wrong keys."""
     folder = settings.paths().keys
     if settings.database_url is None:
-        return f"put back the folder {folder} of this data"
-    return f"give this node a copy of the folder keys of the first node, at {folder} or named by AGENT_VAULT_KEYS_DIR"
+        return f"put back the folder {folder} that belongs to this data"
+    return f"copy the first node's folder keys to {folder}, or name a copy of it in AGENT_VAULT_KEYS_DIR"
 
 
 def key_ring(db: Database, secret: bytes, *, cache_seconds: float = 0.0) -> KeyRing:
@@ -184,9 +184,9 @@ async def running(
 ) -> AsyncIterator[Service]:
     """Run a service with its indexer, projector, recovery and keeper until the context ends.
 
-    The chain is ``localnet``, reached without a socket, or else at ``settings.rpc_url``; ``transport`` replaces the
-    way to either. ``beside`` is for a process next to a service. A new data folder is bound to the chain. Raises
-    ConfigurationError, also if the folder belongs to another chain, and KeyFileError.
+    The chain is ``localnet``, reached without a socket, or else at ``settings.rpc_url``. ``transport`` replaces the
+    connection to either. ``beside`` is for a process next to a service. A new data folder is bound to the chain.
+    Raises ConfigurationError, for example if the folder belongs to another chain, and KeyFileError.
     """
     paths = prepare(settings)
     async with AsyncExitStack() as stack:
@@ -218,7 +218,7 @@ async def running(
         )
         stored = await indexer.newest_block_time()
         clock = ChainClock(ChainClient(transport, program_id=codec.program_id), stored=stored)
-        with suppress(ChainUnavailable, RpcError):  # its first round says so
+        with suppress(ChainUnavailable, RpcError):  # the clock's first round reports it
             await clock.read()
         projector = open_projector(db, events, indexer, payer=str(signers.fee_payer_address))
         indexer.subscribe(projector.notify)

@@ -1,4 +1,4 @@
-"""What a data folder remembers of its chain, so that no command works with another."""
+"""Binds a data folder to its chain, so that no command uses the folder with another chain."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -26,20 +26,20 @@ _log = structlog.get_logger(__name__)
 LOCALHOST = "127.0.0.1"
 #: Names of the stored values.
 _GENESIS, _PROGRAM, _MINT, _RPC_URL = "genesis_hash", "program_id", "usdc_mint", "rpc_url"
-#: What owns a program, as the start of its address.
+#: The beginnings of the addresses of the loaders, which own programs.
 _LOADERS = ("BPFLoader", "LoaderV")
 
 
 @dataclass(frozen=True, slots=True)
 class FolderChain:
-    """The chain that a data folder belongs to, and where its node was reached last."""
+    """The chain that a data folder belongs to, and the last working address of its node."""
 
     identity: ChainIdentity
     rpc_url: str
 
 
 def remembered(connection: Connection) -> FolderChain | None:
-    """Return the chain of the folder, None before it was first reached."""
+    """Return the chain of the folder; None before it was first reached."""
     genesis, program, mint, url = (get_value(connection, name) for name in (_GENESIS, _PROGRAM, _MINT, _RPC_URL))
     if genesis is None or program is None or mint is None or url is None:
         return None
@@ -60,7 +60,7 @@ def remember(connection: Connection, chain: FolderChain) -> None:
 
 
 def folder_chain(settings: Settings) -> FolderChain | None:
-    """Return the chain of a folder, None if it has none yet."""
+    """Return the chain of a folder; None if it has none yet."""
     if not may_have_data(settings):
         return None
     with closing(open_database(settings)) as db:
@@ -68,9 +68,9 @@ def folder_chain(settings: Settings) -> FolderChain | None:
 
 
 def with_folder(settings: Settings) -> Settings:
-    """Return the settings of a process with the embedded chain, or with `rpc_url`; fills in the folder's program.
+    """Return the settings of a process with the embedded chain or with `rpc_url`, completed by the folder's program.
 
-    Raises ConfigurationError if it would run the embedded chain in the folder of another chain.
+    Raises ConfigurationError if the process would run the embedded chain in the folder of another chain.
     """
     paths = settings.paths()
     known = folder_chain(settings)
@@ -80,8 +80,8 @@ def with_folder(settings: Settings) -> Settings:
         belongs = f"{data_name(settings)} belongs to {chain_name(known.identity.genesis_hash)}"
         if settings.database_url is not None:
             raise ConfigurationError(
-                f"{belongs}, which is not in {paths.root}: several nodes share one chain, so name its node with "
-                "--rpc-url"
+                f"{belongs}, which is not in {paths.root}: all nodes must use the same chain, so name its node "
+                "with --rpc-url"
             )
         raise ConfigurationError(
             f"{belongs}, so the embedded chain cannot run in it: name that chain's node with --rpc-url, or another "
@@ -94,11 +94,11 @@ def with_folder(settings: Settings) -> Settings:
 
 
 def sidecar_settings(settings: Settings) -> Settings:
-    """Return the settings of a process that works on a service's data, whether the service runs or not.
+    """Return the settings of a process that works on a service's data, with or without a running service.
 
-    Without an address, the chain is the folder's, or in a new folder the embedded chain on its default port. Webhooks
-    and alerts are left to the service, for only one process may send them, and so are exports, which would wait for
-    this process's chain, and the reconciliation, of which the service's metrics tell.
+    Without an address, the chain is the folder's or, in a new folder, the embedded chain on its default port. Webhooks
+    and alerts are left to the service, because only one process may send them. Exports are too, because they would wait
+    for this process's chain, and the reconciliation, because the service's metrics report its result.
     """
     known = folder_chain(settings)
     url = settings.rpc_url or (known.rpc_url if known else f"http://{LOCALHOST}:{settings.localnet_port}")
@@ -107,13 +107,13 @@ def sidecar_settings(settings: Settings) -> Settings:
 
 
 def require_data(settings: Settings) -> None:
-    """Raise ConfigurationError unless the folder has a service's data: a mistyped one must not be created."""
+    """Raise ConfigurationError unless the folder has a service's data. A mistyped folder must not be created."""
     if not may_have_data(settings):
         raise ConfigurationError(f"there is no service's data in {settings.data_dir}; name its folder with --data-dir")
 
 
 def existing_sidecar_settings(settings: Settings) -> Settings:
-    """Return the settings as ``sidecar_settings`` does, for what makes no sense without a service's data."""
+    """Like ``sidecar_settings``, for commands that make no sense without a service's data."""
     require_data(settings)
     return sidecar_settings(settings)
 
@@ -123,8 +123,8 @@ async def identify(
 ) -> ChainIdentity:
     """Return the chain that the node, the settings and the folder agree on.
 
-    If the node does not answer, the folder's is returned and `node` checks later. Raises ConfigurationError if they
-    disagree, if the program or the mint is not there, or if a new folder's node does not answer.
+    If the node does not answer, returns the folder's chain, and `node` checks it later. Raises ConfigurationError if
+    they disagree, if the program or the mint is not on the chain, or if the node of a new folder does not answer.
     """
     place = node_name(settings)
     try:
@@ -167,11 +167,11 @@ def _mint(settings: Settings, genesis_hash: str, known: FolderChain | None) -> P
     if named is None and cluster == "localnet":
         return USDC_MINT
     if named is None:
-        raise ConfigurationError(f"{cluster} has no known USDC mint: name it with --usdc-mint")
+        raise ConfigurationError(f"{cluster} has no known USDC mint: give its address with --usdc-mint")
     try:
         return Pubkey.from_string(named)
     except ValueError:
-        raise ConfigurationError(f"{named} is not an address: name the mint of USDC with --usdc-mint") from None
+        raise ConfigurationError(f"{named} is not an address: give the USDC mint's address with --usdc-mint") from None
 
 
 def _refuse_other(settings: Settings, found: ChainIdentity, known: FolderChain | None) -> None:
@@ -184,7 +184,7 @@ def _refuse_other(settings: Settings, found: ChainIdentity, known: FolderChain |
     ):
         if ours != theirs:
             raise ConfigurationError(
-                f"{data_name(settings)} belongs to the {what} {ours}, not to {theirs}; leave out "
+                f"{data_name(settings)} belongs to the {what} {ours}, not to {theirs}; omit "
                 f"{remedy}, or name another folder with --data-dir"
             )
 
@@ -199,8 +199,8 @@ async def _check_accounts(chain: ChainClient, found: ChainIdentity, place: str) 
         )
     if mint is None or mint.owner != TOKEN_PROGRAM or not _is_usdc(mint.data):
         raise ConfigurationError(
-            f"{found.mint} is no mint of the token program with {USDC_DECIMALS} decimals on {place}: name that of USDC "
-            "with --usdc-mint"
+            f"{found.mint} is not a mint of the token program with {USDC_DECIMALS} decimals on {place}: give the USDC "
+            "mint's address with --usdc-mint"
         )
 
 

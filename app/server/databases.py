@@ -1,4 +1,4 @@
-"""Which database a process works on, and how many processes may serve there."""
+"""The database that a process works on, and the number of processes that may serve there."""
 
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import ROLES, Settings
@@ -11,9 +11,9 @@ from indexer.postgres import PostgresEvents
 
 
 def open_database(settings: Settings, *, channel: str | None = None) -> Database:
-    """Open the database that the settings name, by default the file in the data folder, which is made if missing.
+    """Open the configured database. The default is the file in the data folder, which is created if missing.
 
-    ``channel`` is that of the signals between nodes. Raises ConfigurationError.
+    ``channel`` is the channel of the signals between nodes. Raises ConfigurationError.
     """
     if settings.database_url is None:
         require_not_moved(settings.paths())
@@ -25,19 +25,19 @@ def open_database(settings: Settings, *, channel: str | None = None) -> Database
 
 
 def require_not_moved(paths: Paths) -> None:
-    """Raise ConfigurationError if the state of a folder was moved: two services on it would pay everything twice."""
+    """Raise ConfigurationError if the data of a folder was moved: two services on it would pay everything twice."""
     if paths.moved.exists():
         place = paths.moved.read_text(encoding="utf-8").strip()
-        raise ConfigurationError(f"the data in {paths.root} was moved to the {place}: name it in {SETTING}")
+        raise ConfigurationError(f"the data in {paths.root} was moved to the {place}: set its address in {SETTING}")
 
 
 def open_events(settings: Settings, db: Database) -> Events:
-    """Open the stored events of the chain: with the rest on a server, or in a file of their own."""
+    """Open the stored on-chain events: in the service's database on a server, or in a file of their own."""
     return PostgresEvents(db) if isinstance(db, PostgresDatabase) else EventStore(settings.paths().events)
 
 
 def open_projector(db: Database, events: Events, indexer: Indexer, *, payer: str = "") -> Projector:
-    """Return the projector of an indexer's rows; where those are in the same database, it applies them with it."""
+    """Return the projector of an indexer's rows. In a shared database, rows are stored and applied together."""
     if not isinstance(events, PostgresEvents):
         return Projector(db, indexer.changes, payer=payer)
     projector = Projector(db, indexer.changes, events, payer=payer)
@@ -46,27 +46,27 @@ def open_projector(db: Database, events: Events, indexer: Indexer, *, payer: str
 
 
 def may_have_data(settings: Settings) -> bool:
-    """Whether there may be a service's data: a file, or a database on a server."""
+    """Return True if a service's data may exist: a file, or a database on a server."""
     return settings.database_url is not None or settings.paths().database.is_file()
 
 
 def require_file(settings: Settings, what: str) -> None:
-    """Raise ConfigurationError if the database is not a file in the data folder."""
+    """Raise ConfigurationError unless the database is a file in the data folder."""
     if settings.database_url is not None:
         raise ConfigurationError(f"{what} is for a database in the data folder; this one is on PostgreSQL: use pg_dump")
 
 
 def data_name(settings: Settings) -> str:
-    """Return what to call a service's data in messages: its folder, or its database on a server."""
+    """Return the name of a service's data for messages: its folder, or its database on a server."""
     if settings.database_url is None:
         return f"the data folder {settings.data_dir}"
     return f"the {database_name(settings.database_url.get_secret_value())}"
 
 
 def require_roles(settings: Settings) -> None:
-    """Raise ConfigurationError if a process on a file leaves out a role, which no other could have."""
+    """Raise ConfigurationError if a process on a file omits a role, because no other process could have it."""
     if settings.database_url is None and not all(settings.has_role(one) for one in ROLES):
         raise ConfigurationError(
-            "--roles needs a database on PostgreSQL, named in AGENT_VAULT_DATABASE_URL: on a data folder alone, one "
-            "process does everything"
+            "--roles needs a database on PostgreSQL, set in AGENT_VAULT_DATABASE_URL: with a data folder alone, one "
+            "process has all roles"
         )

@@ -18,7 +18,7 @@ from app.submission.context import Service
 
 
 class Gauges(Periodic):
-    """Reads them at the start and every `interval` seconds. What the chain does not say is NaN."""
+    """Reads all gauges at the start and every `interval` seconds. A value that the chain does not provide is NaN."""
 
     name = "gauges"
 

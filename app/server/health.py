@@ -1,4 +1,4 @@
-"""Readiness of the service: the chain answers, the database can be written, the indexer keeps up."""
+"""Readiness of the service: the chain answers, the database can be written, and the indexer keeps up."""
 
 import asyncio
 import math
@@ -29,14 +29,13 @@ _VALUE = "health"
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """The failing parts, and the indexer's lag in slots, NaN if the chain does not answer.
+    """The failing parts, and the indexer's lag in slots, which is NaN if the chain does not answer.
 
-    `holes` are the slots between which the node lacks the program's history, so the read models may lack something.
-    `unreadable` are the newest unreadable transactions, `gaps` the vaults and organisations of this
-    service that lack an event.
-    The lag is the age of the oldest transaction that the chain has confirmed and the indexer has not stored. A lost
-    role fails no part: agents still pay, and a freeze must reach the service, which then sends no payments. `guard` is
-    the state of the guard after a restore or lost commits.
+    The lag is the age of the oldest transaction that the chain has confirmed and the indexer has not stored. `holes`
+    are pairs of slots between which the node lacks the program's history, so the read models may be incomplete.
+    `unreadable` are the unreadable transactions, newest first. `gaps` are the vaults and organisations of this service
+    with a missing event. `guard` is the state of the database guard after a restore or lost commits. A lost role does
+    not count as a failing part: agents still pay, and a freeze must reach the service, which then sends no payments.
     """
 
     failing: tuple[str, ...]
@@ -49,7 +48,7 @@ class HealthReport:
 
 
 class Health:
-    """Checks the parts, one check at a time and at most one in ``remember`` seconds."""
+    """Checks the parts: one check at a time, and at most one in ``remember`` seconds."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class Health:
         patience: float = 2.0,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``patience`` is how many seconds each part has to answer."""
+        """``patience`` is the number of seconds that each part has to answer."""
         self._service = service
         self._remember = remember
         self._patience = patience
@@ -73,7 +72,7 @@ class Health:
             if self._latest is not None and self._timer() < self._latest[0] + self._remember:
                 return self._latest[1]
             self._checking = asyncio.create_task(self._check(), name="health")
-        # Shielded because several callers may wait: one that leaves must not cancel the check.
+        # Shielded because several callers may wait: a caller that leaves must not cancel the check.
         return await asyncio.shield(self._checking)
 
     async def _check(self) -> HealthReport:
@@ -100,7 +99,7 @@ class Health:
             unreadable = await indexer.transaction_holes()
             gaps = sorted(await lasting_gaps(self._service))
         except WRITE_ERRORS:
-            return report  # the database is said to fail
+            return report  # it already lists the database as failing
         return replace(report, holes=holes, unreadable=unreadable, gaps=gaps)
 
     async def _lag(self) -> float:
@@ -116,7 +115,7 @@ class Health:
         try:
             unknown = await service.indexer.unknown(list(slots))
         except WRITE_ERRORS:
-            return math.inf  # nothing is indexed now
+            return math.inf  # nothing can be indexed now
         return max((slot - slots[one] for one in unknown), default=0)
 
     async def _lost(self) -> tuple[LostRole, ...]:
@@ -124,13 +123,13 @@ class Health:
             async with asyncio.timeout(self._patience):
                 return tuple(await lost_roles(self._service))
         except (ChainUnavailable, RpcError, TimeoutError, *WRITE_ERRORS):
-            return ()  # the other parts say what fails
+            return ()  # the other parts report the failure
 
     async def _write(self) -> bool:
         try:
             async with asyncio.timeout(self._patience):
                 await self._service.db.write(lambda conn: put_value(conn, _VALUE, str(now_ms())))
-        except Exception as error:  # noqa: BLE001 - full disk, lock, missing file: logged, whatever it is
+        except Exception as error:  # noqa: BLE001 - any failure, such as a full disk, is logged
             _log.warning("database_cannot_be_written", error=str(error))
             return False
         return True

@@ -1,4 +1,4 @@
-"""Stores when API keys were last used; deletes old records."""
+"""Stores the last use of API keys, and deletes old records."""
 
 import time
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from app.database.interface import Database
 from app.store import exports, request_log
 from app.store.retention import delete_events, delete_undecided_requests
 
-#: Records deleted in one transaction, so that payments do not wait for a large one.
+#: Number of records deleted in one transaction. Payments would have to wait for a large one.
 _BATCH = 500
 _DAY_MS = 86_400_000
 
 
 class KeyUse(Periodic):
-    """Stores the last use of the keys that came to this process."""
+    """Stores the last use of the API keys that this process received."""
 
     name = "key_use"
 
@@ -24,21 +24,21 @@ class KeyUse(Periodic):
         self._keys = keys
 
     async def stop(self) -> None:
-        """Stop, and store what is left."""
+        """Stop, and store the remaining uses."""
         await super().stop()
         await self._keys.note_use()
 
     async def tick(self) -> None:
-        """Store what was used since the last round."""
+        """Store the uses since the last round."""
         await self._keys.note_use()
 
 
 class Housekeeping(Periodic):
-    """Does a round every ``interval`` seconds.
+    """Deletes old records every ``interval`` seconds.
 
     Keeps events and undecided requests for approvals for ``days`` by ``chain_clock``, which returns Unix milliseconds.
-    Also deletes the records of exports without a file, and of the requests all but the last day's and an organisation's
-    newest ``requests``, by ``clock``, which returns Unix seconds.
+    By ``clock``, which returns Unix seconds, also deletes old records of exports without a file, and logged requests
+    that are older than a day or not among their organisation's newest ``requests``.
     """
 
     name = "housekeeping"
@@ -61,7 +61,7 @@ class Housekeeping(Periodic):
         self._clock = clock
 
     async def tick(self) -> int:
-        """Do one round and return how many records were deleted."""
+        """Do one round and return the number of deleted records."""
         old = self._chain_clock() - self._kept_ms
         now, deleted = int(self._clock() * 1000), 0
         for delete, bound in (

@@ -1,4 +1,4 @@
-"""Listens to what other nodes signal."""
+"""Listens to the signals of other nodes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,14 +12,14 @@ from app.database.postgres.engine import listening
 _log = structlog.get_logger(__name__)
 
 _PAUSE = 1.0
-"""Seconds until a lost connection is opened again."""
+"""Seconds before a lost connection is reopened."""
 
 
 class Listener(Background):
-    """Calls a handler for each signal, and all of them after the connection was lost: some may have been missed.
+    """Calls a handler for each signal. After each new connection, calls all handlers: signals may have been missed.
 
-    It needs a connection of its own that leads to the server itself: a pool of transactions passes no signals on. While
-    there is none, everything takes a little longer and works all the same.
+    It needs its own connection, directly to the server, because a transaction pooler does not pass on signals. Without
+    a connection, everything still works but takes a little longer.
     """
 
     name = "listener"
@@ -32,16 +32,16 @@ class Listener(Background):
         *,
         place: Callable[[], Awaitable[str]],
     ) -> None:
-        """Listen at `url`; `handlers` are called in the event loop, with what a signal names.
+        """Listen at `url`. `handlers` are called in the event loop, with the objects that a signal names.
 
-        `place` returns that of the database which must be reached there.
+        `place` returns the place of the service's database, which the connection must reach as well.
         """
         self._url = url
         self._channel = channel
         self._place = place
         self._handlers = handlers
         self.connected = False
-        """Whether signals are heard now."""
+        """True while signals are heard."""
 
     async def _run(self) -> None:
         warned = False
@@ -56,7 +56,7 @@ class Listener(Background):
                 if not warned:
                     _log.warning("signals_not_heard", error=str(error))
                 warned = True
-            except Exception:  # noqa: BLE001 - whatever it is, the next connection may do
+            except Exception:  # noqa: BLE001 - the next connection may work
                 _log.exception("listener_failed")
             finally:
                 self.connected = False

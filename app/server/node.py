@@ -1,4 +1,4 @@
-"""A node among others on one database: it shows that it lives, and does the works whose lease it gets."""
+"""A node among several on one database: it shows that it is alive, and runs the jobs of the leases it holds."""
 
 import asyncio
 import time
@@ -20,19 +20,19 @@ from app.database.postgres.database import PostgresDatabase
 _log = structlog.get_logger(__name__)
 
 _INTERVAL = 1.0
-"""Seconds between two renewals, and between two looks for a lease that nobody holds."""
+"""Seconds between two renewals, and between two checks for free leases."""
 _PATIENCE = 2.0
-"""Seconds that the database may take for either."""
+"""Seconds that the database may take for a renewal or a check."""
 _FORGOTTEN = 3_600_000
-"""Milliseconds after its end for which a node's lease on itself is kept."""
+"""Milliseconds to keep a node's lease on itself after its expiry."""
 
 
 class ServingNode(Periodic):
-    """Holds the leases of this process, and runs the works of each only while it is held.
+    """Holds the leases of this process, and runs the jobs of each lease only while it is held.
 
-    ``works`` has the works by the name of their lease, in the order in which they are started. Their writes are fenced:
-    the database refuses them once another node has the lease, whatever this process believes. A lease that could not be
-    renewed ends by this process's clock, too.
+    ``works`` maps the name of each lease to its jobs, in the order of their start. Their writes are fenced: the
+    database refuses them once another node has the lease, even if this process has not noticed. A lease that could not
+    be renewed ends by this process's own clock as well.
     """
 
     name = "node"
@@ -46,7 +46,7 @@ class ServingNode(Periodic):
         lifetime: int = leases.LIFETIME,
         interval: float = _INTERVAL,
     ) -> None:
-        """Leases last ``lifetime`` milliseconds. ``peers`` of a node that answers requests are kept up to date."""
+        """Leases last ``lifetime`` milliseconds. A node that answers requests passes ``peers``, which it updates."""
         super().__init__(interval)
         self._db = db
         self._works = works
@@ -57,11 +57,11 @@ class ServingNode(Periodic):
 
     @property
     def holds(self) -> set[str]:
-        """The names of the leases whose works run here."""
+        """The names of the leases with jobs that run here."""
         return {lease.name for lease in self._running}
 
     async def start(self) -> None:
-        """Start what no other node does, then go on in the background."""
+        """Start the jobs that no other node runs, then continue in the background."""
         try:
             await self.tick()
         except WRITE_ERRORS as error:
@@ -69,7 +69,7 @@ class ServingNode(Periodic):
         await super().start()
 
     async def stop(self) -> None:
-        """Stop all works and free their leases, so that another node need not wait for their end."""
+        """Stop all jobs and free their leases, so that another node need not wait for their expiry."""
         await super().stop()
         for works in self._running.values():
             await _stop(works)
@@ -81,7 +81,7 @@ class ServingNode(Periodic):
             _log.warning("leases_not_released", error=str(error))
 
     async def tick(self) -> None:
-        """Renew what is held, drop what is lost, take what is free."""
+        """Renew the held leases, drop the lost ones, and take free ones."""
         try:
             await self._renew()
         except WRITE_ERRORS:
@@ -99,7 +99,7 @@ class ServingNode(Periodic):
         self._renewed = began
         await self._drop(self._running.keys() - mine)
         for lease in mine - self._running.keys():
-            # Taken, but its answer was lost, or its works could not be started.
+            # It was taken, but the response was lost, or its jobs could not be started.
             if lease.name in self._works:
                 await self._begin(lease)
 
@@ -147,7 +147,7 @@ class ServingNode(Periodic):
 
 @asynccontextmanager
 async def _patiently() -> AsyncIterator[None]:
-    """Let the database take its time. Raises ``storage_unavailable`` after that."""
+    """Give the database `_PATIENCE` seconds. Raises ``storage_unavailable`` after that."""
     try:
         async with asyncio.timeout(_PATIENCE):
             yield

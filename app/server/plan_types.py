@@ -1,4 +1,4 @@
-"""All kinds of transactions that the service makes, by the names under which attempts are stored."""
+"""All types of transactions that the service makes, by the names under which attempts are stored."""
 
 from collections.abc import Mapping
 

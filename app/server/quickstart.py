@@ -1,4 +1,4 @@
-"""Makes the service usable at once: an organisation with a reserve, an admin key and two wallets to try."""
+"""Makes a new service usable at once: an organisation with a reserve, an admin key and two wallets to try."""
 
 import shlex
 from dataclasses import dataclass
@@ -20,20 +20,20 @@ from app.wallets import service as wallets
 from app.wallets.models import CreateWallet, FundWallet
 
 ORG_ID = "default"
-#: Grants of the embedded chain's faucet: micro-USDC for the reserve, lamports for fees.
+#: Amounts from the embedded chain's faucet: micro-USDC for the reserve, lamports for fees.
 RESERVE = 1_000_000 * MICRO_PER_USDC
 LAMPORTS = 1_000 * 10**9
 _LOW_LAMPORTS = 10**9
 _DEMO_FUNDS = "100"
 #: Name of the stored value that marks a completed quickstart.
 _DONE = "quickstart"
-#: Id of the actor that the quickstart is.
+#: Id of the quickstart as an actor.
 _PART = "quickstart"
 
 
 @dataclass(frozen=True, slots=True)
 class Quickstart:
-    """What there is to try: the organisation and two wallets, and the admin key if it is new."""
+    """The objects to try: the organisation and two wallets, and the admin key if it is new."""
 
     org: str
     payer: WalletRecord
@@ -49,15 +49,16 @@ class Quickstart:
         )
         return (
             f'curl -sS {shlex.quote(base_url + "/v1/payments")} -H "Authorization: Bearer $(cat {key_file})" '
-            # Each run of the line is another intended payment.
+            # Each run of the command is another intended payment.
             f"-H 'Content-Type: application/json' -H \"Idempotency-Key: $(date +%s%N)\" -d {shlex.quote(body)}"
         )
 
 
 async def quickstart(service: Service, localnet: Localnet | None, paths: Paths) -> Quickstart | None:
-    """Create what is missing. Every step is repeatable, so the next start completes an interrupted one.
+    """Create the missing objects. Every step is repeatable, so the next start completes an interrupted one.
 
-    Does nothing and returns None on a cluster, where ``orgs create`` makes organisations, and without the authority.
+    Does nothing and returns None on a cluster, where ``orgs create`` makes organisations. Without the authority's key,
+    only fills the fee payer and returns None.
     """
     if localnet is None:
         return None
@@ -65,7 +66,7 @@ async def quickstart(service: Service, localnet: Localnet | None, paths: Paths) 
     if service.signers.authority is None:
         return None
     done = await service.db.read(lambda conn: get_value(conn, _DONE)) is not None
-    # Its address follows from its first authority's, which may have been replaced since.
+    # The organisation's address derives from its first authority, which may have been replaced since.
     known = await service.db.read(lambda conn: organisation_by_id(conn, ORG_ID)) if done else None
     organisation = known or await organisations.create(service, ORG_ID)
     org = organisation.org

@@ -33,7 +33,7 @@ _MAX_FILES = 65_536
 
 
 class _ApiServer(uvicorn.Server):
-    """A server that reports when it listens, and does not raise the signal again after it, so that cleanup can run."""
+    """A server that reports when it listens. It does not raise the stop signal again, so that cleanup can run."""
 
     def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
         super().__init__(config)
@@ -55,7 +55,7 @@ class _ApiServer(uvicorn.Server):
 
 
 def _allow_connections() -> None:
-    """Let the process have as many files open as it may: by default that is 1,024, and each connection takes one."""
+    """Raise the limit of open files if allowed: the default is 1,024, and each connection takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -63,7 +63,7 @@ def _allow_connections() -> None:
 
 
 async def serve(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM, then finish the running requests and close what was opened.
+    """Serve until SIGINT or SIGTERM, then finish the running requests and close all resources.
 
     Raises ConfigurationError, KeyFileError and DataDirInUseError.
     """
@@ -71,7 +71,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
     relying_party(settings)
     _allow_connections()
     paths = prepare(settings)
-    # The embedded chain, and a database in the folder, are for one process.
+    # The embedded chain and a database in the folder may each be used by one process only.
     lock = file_lock.take(paths.serving, shared=settings.rpc_url is not None and settings.database_url is not None)
     if lock is None:
         raise ConfigurationError(
@@ -87,7 +87,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
             localnet = await stack.enter_async_context(open_localnet(settings))
             await serve_chain(stack, localnet, settings, LOCALHOST, "--localnet-port")
         service = await stack.enter_async_context(running(settings, localnet))
-        # Commands that are given no address find the node here.
+        # Commands without a given address find the node here.
         url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
         await service.db.write(lambda conn: remember(conn, FolderChain(service.identity, url)))
         tour = await quickstart(service, localnet, paths)
@@ -100,15 +100,15 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
             ws="none",
             log_config=None,
             access_log=False,
-            # Longer than clients keep idle connections, so that none sends into one that is closing.
+            # Longer than clients keep idle connections, so that no request is sent on a closing connection.
             timeout_keep_alive=75,
             timeout_graceful_shutdown=settings.shutdown_timeout,
             server_header=False,
-            # The application does that itself, for the proxies in the settings only.
+            # The application handles them itself, and only from the proxies in the settings.
             proxy_headers=False,
         )
-        # All objects made so far live as long as the process. Without freezing them, every full garbage collection
-        # would delay answers by a tenth of a second.
+        # All objects made so far live until the process ends. Without freezing them, every full garbage collection
+        # would delay responses by a tenth of a second.
         gc.collect()
         gc.freeze()
         server = _ApiServer(config, lambda: say(_banner(settings, paths, tour)))
@@ -120,11 +120,11 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 async def _lost_roles(service: Service) -> list[str]:
-    """Return a line for each role of which the service has a key that the chain does not obey, if the chain answers."""
+    """Return a warning for each role with a different key on the chain than in the service, if the chain answers."""
     with contextlib.suppress(ChainUnavailable, RpcError):
         return [
             f"Warning: on the chain the {one.role} of {one.org.org_id} is {one.holder}, but this service has the key "
-            f"of {one.key}. What it must sign is answered with 503 until the service is started with the right key."
+            f"of {one.key}. Requests that need it get 503 until the service is started with the right key."
             for one in await lost_roles(service)
         ]
     return []
@@ -133,7 +133,7 @@ async def _lost_roles(service: Service) -> list[str]:
 async def serve_chain(
     stack: AsyncExitStack, localnet: Localnet, settings: Settings, host: str, port_option: str
 ) -> None:
-    """Serve the embedded chain until the stack closes, with the API's limits for a request to arrive.
+    """Serve the embedded chain until the stack closes. Its requests must arrive within the API's limits.
 
     Raises ConfigurationError if a port is taken.
     """
@@ -142,21 +142,21 @@ async def serve_chain(
     try:
         await stack.enter_async_context(serving)
     except OSError as error:
-        pair = f"the embedded chain takes two ports, {port} and {port + 1}"
+        pair = f"the embedded chain uses two ports, {port} and {port + 1}"
         raise ConfigurationError(f"{error.strerror}; {pair}: choose others with {port_option}") from None
 
 
 def _bind(host: str, port: int) -> list[socket.socket]:
-    """Reserve the port on all addresses of the host, before anything else is started.
+    """Reserve the port on all addresses of the host before anything else is started.
 
-    Nobody can connect before the server listens. Raises ConfigurationError.
+    No client can connect before the server listens. Raises ConfigurationError.
     """
     with contextlib.ExitStack() as on_error:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             bound = []
             for family, address in {(one[0], one[4]) for one in found}:
-                # asyncio switches Nagle's delay off only on sockets that name their protocol.
+                # asyncio disables Nagle's algorithm only on sockets that name their protocol.
                 one = on_error.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
@@ -177,7 +177,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ConfigurationError:
 def _banner(settings: Settings, paths: Paths, tour: Quickstart | None) -> str:
     base = settings.base_url()
     if not settings.has_role("api"):
-        return f"Agent Vault works as {settings.roles}  (monitoring: {base}/readyz)"
+        return f"Agent Vault runs as {settings.roles}  (monitoring: {base}/readyz)"
     lines = [f"Agent Vault serves on {base}  (documentation: {base}/docs)", f"Dashboard: {dashboard_url(settings)}"]
     if settings.rpc_url is None:
         port = settings.localnet_port

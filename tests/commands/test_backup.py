@@ -331,7 +331,7 @@ async def test_folder_without_its_own_secret_is_refused(own_world: ServiceWorld,
     shutil.copytree(world.settings.data_dir / "keys", tmp_path / "new" / "keys")
     (tmp_path / "new" / "keys" / "service-secret").write_text("00" * 32)
     other = await _refusal("keeper", "--data-dir", tmp_path / "new", "--rpc-url", "http://127.0.0.1:1")
-    assert "service-secret is not that of" in other
+    assert "service-secret is not the secret of" in other
 
 
 def _rewrite(source: Path, target: Path, change: Callable[[dict[str, bytes], Json], None]) -> Path:
