@@ -21,7 +21,7 @@ async function call(tool: string, args: Record<string, unknown>): Promise<Result
   return (await vault.callTool({ name: tool, arguments: args })).structuredContent as unknown as Result;
 }
 
-/** Get the URL for at most this many USDC; the same key again never pays twice. */
+/** Buy the URL for at most `most` USDC. Retries use the same key, so they never pay twice. */
 async function buy(): Promise<Result> {
   const order = { url, max_amount: most, idempotency_key: `agent-${randomUUID()}` };
   for (;;) {

@@ -19,7 +19,7 @@ CREDENTIALS = {
 
 
 async def buy(vault: Client, url: str, most: str) -> dict[str, Any]:
-    """Get the URL for at most this many USDC; the same key again never pays twice."""
+    """Buy the URL for at most `most` USDC. Retries use the same key, so they never pay twice."""
     order = {"url": url, "max_amount": most, "idempotency_key": f"agent-{uuid.uuid4()}"}
     while True:
         result = (await vault.call_tool("fetch_paid_url", order)).structured_content or {}
@@ -29,7 +29,7 @@ async def buy(vault: Client, url: str, most: str) -> dict[str, Any]:
 
 
 async def main(url: str, most: str = "0.05") -> int:
-    """Ask for the price, buy, and print what came back."""
+    """Ask for the price, buy, and print the result."""
     async with (
         httpx2.AsyncClient(headers=CREDENTIALS, timeout=60) as http,
         Client(streamable_http_client(TOOLS, http_client=http)) as vault,

@@ -1,4 +1,4 @@
-// An API that asks 0.01 USDC for the weather, with @x402/express: PORT=8520 node paid_api.mjs
+// An API that charges 0.01 USDC for the weather, with @x402/express: PORT=8520 node paid_api.mjs
 import express from "express";
 import { paymentMiddleware, x402ResourceServer } from "@x402/express";
 import { HTTPFacilitatorClient } from "@x402/core/server";
@@ -8,7 +8,7 @@ const { PORT = "8520", FACILITATOR = "http://127.0.0.1:8510", NETWORK, MINT, PAY
 const server = new x402ResourceServer(new HTTPFacilitatorClient({ url: FACILITATOR }));
 server.register(NETWORK, new ExactSvmScheme({}));
 
-// On a public cluster "$0.01" is price enough; a local chain has a mint of its own.
+// On a public cluster the price "$0.01" is enough. A local chain has its own mint, so name it.
 const price = { amount: "10000", asset: MINT };
 const accepts = { scheme: "exact", network: NETWORK, payTo: PAY_TO, price, maxTimeoutSeconds: 60 };
 const routes = { "GET /weather": { accepts, description: "The weather", mimeType: "application/json" } };

@@ -1,4 +1,4 @@
-"""An API that asks 0.01 USDC for the weather, with x402's middleware: `uvicorn paid_api:app --port 8521`."""
+"""An API that charges 0.01 USDC for the weather, with x402's middleware: `uvicorn paid_api:app --port 8521`."""
 
 import os
 
@@ -17,7 +17,7 @@ accepts = {
     "scheme": "exact",
     "network": NETWORK,
     "payTo": os.environ["PAY_TO"],
-    # On a public cluster "$0.01" is price enough; a local chain has a mint of its own.
+    # On a public cluster the price "$0.01" is enough. A local chain has its own mint, so name it.
     "price": {"amount": "10000", "asset": os.environ["MINT"]},
     "maxTimeoutSeconds": 60,
 }
@@ -29,5 +29,5 @@ app.middleware("http")(payment_middleware(routes, server))
 
 @app.get("/weather")
 async def weather() -> dict[str, object]:
-    """Answer what was paid for."""
+    """Return the paid resource."""
     return {"weather": "sunny", "temperature": 21}

@@ -1,6 +1,6 @@
-"""Makes an agent, a merchant and a facilitator's key on the local network, and prints the settings of the examples.
+"""Creates an agent, a merchant and a facilitator's key on the local network, and prints the settings of the examples.
 
-`python prepare.py DATA_FOLDER`, where `agent-vault serve` keeps its data.
+Run `python prepare.py DATA_FOLDER` with the data folder of `agent-vault serve`.
 """
 
 import json
@@ -20,7 +20,7 @@ SOL = 10**9
 
 
 def main(data: Path) -> None:
-    """Print lines for a shell to read."""
+    """Create the objects, and print the settings as `export` lines for a shell."""
     key = (data / "admin-api-key").read_text().strip()
     admin = httpx.Client(base_url=URL, headers={"Authorization": f"Bearer {key}"}, timeout=30)
 
@@ -33,7 +33,7 @@ def main(data: Path) -> None:
     policy = post("/v1/policies", name=name, maxPerTx="0.05", maxPerDay="1", x402Hosts=["127.0.0.1"])
     agent = post("/v1/wallets", agentId=name, label="Example agent", policyId=policy["policy_id"])
     post(f"/v1/wallets/{agent['wallet_id']}/fund", amount="5")
-    # Whom a facilitator pays must have a USDC account: a vault has.
+    # A facilitator can pay only an owner of a USDC account. A vault has one.
     merchant = post("/v1/wallets", agentId=f"{name}-merchant", label="Merchant", policyId=policy["policy_id"])
     token = post(f"/v1/wallets/{agent['wallet_id']}/rotate-token", ttlSeconds=86_400)["session_token"]
     facilitator = Keypair()
