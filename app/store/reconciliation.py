@@ -102,7 +102,7 @@ class EscrowModel:
 
 @dataclass(frozen=True, slots=True)
 class Vault:
-    """A wallet's account and token account."""
+    """The vault of a wallet, and the vault's token account."""
 
     org: str
     vault: str

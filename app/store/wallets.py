@@ -59,7 +59,7 @@ class WalletDetails:
 
 @dataclass(frozen=True, slots=True)
 class WalletPolicy:
-    """The part of its policy that a wallet shows and a payment needs."""
+    """The part of a policy that its wallets show and their payments need."""
 
     policy_id: str
     address: str
