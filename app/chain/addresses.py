@@ -17,31 +17,31 @@ _CACHE_SIZE = 65_536
 
 
 def org_hash(org_id: str) -> bytes:
-    """Return the 32 bytes by which the program knows an organisation's id."""
+    """Return the 32-byte hash of an organisation's id that the program uses instead of the id."""
     return _sha256(org_id)
 
 
 def agent_hash(agent_id: str) -> bytes:
-    """Return the 32 bytes by which the program knows an agent's id."""
+    """Return the 32-byte hash of an agent's id that the program uses instead of the id."""
     return _sha256(agent_id)
 
 
 def domain_digest(domain: str) -> bytes:
-    """Return the 32 bytes from which the program makes a domain's hash, ignoring case."""
+    """Return the 32-byte digest that the program hashes once more to get a domain's hash. Case is ignored."""
     return _sha256(domain.lower())
 
 
 def domain_hash(domain: str) -> bytes:
-    """Return the 32 bytes by which the program knows a domain, also on allowlists.
+    """Return the 32-byte hash that represents a domain in the program, including on allowlists.
 
-    The program itself hashes the digest again, so that an operator cannot register a domain whose bytes are those of an
-    allowed address.
+    The program hashes the digest again itself. Otherwise an operator could register a "domain" with the same 32 bytes
+    as an allowed address.
     """
     return hashlib.sha256(domain_digest(domain)).digest()
 
 
 def parse_address(text: str) -> Pubkey | None:
-    """Return the address that a text spells, or None."""
+    """Return the address written in base58 in `text`, or None if it is not one."""
     try:
         return Pubkey.from_string(text) if 32 <= len(text) <= 44 else None
     except ValueError:
@@ -60,7 +60,7 @@ class Addresses:
         self.token_program = token_program
 
     def org(self, creator: Pubkey, org_id: str) -> Pubkey:
-        """Return the address of the organisation that `creator` made with this id."""
+        """Return the address of the organisation that `creator` created with this id."""
         return _derive(self.program_id, b"org", bytes(creator), org_hash(org_id))
 
     def policy(self, org: Pubkey, key: bytes) -> Pubkey:
@@ -80,7 +80,7 @@ class Addresses:
         return _derive(self.program_id, b"budget", bytes(org), key)
 
     def vault(self, org: Pubkey, agent_id: str) -> Pubkey:
-        """Return the address of the agent's vault, which its payers and payees see."""
+        """Return the address of the agent's vault. Payers and payees see this address."""
         return _derive(self.program_id, b"vault", bytes(org), agent_hash(agent_id))
 
     def approval(self, vault: Pubkey, reference: bytes) -> Pubkey:
@@ -88,10 +88,11 @@ class Addresses:
         return _derive(self.program_id, b"approval", bytes(vault), reference)
 
     def recipient(self, org: Pubkey, address: Pubkey) -> Pubkey:
-        """Return the address of the account in which the organisation registered a recipient's address.
+        """Return the address of the account that holds the organisation's registration of a recipient's address.
 
-        It is derived from the organisation's address with a seed, so that the program computes it without a search. A
-        seed must be text, so it is the SHA-256 of the recipient's address without the highest bit of each byte.
+        It is derived from the organisation's address with a seed, so the program can compute it without searching for a
+        bump. A seed must be text. So the seed is the SHA-256 of the recipient's address with the highest bit of each
+        byte cleared.
         """
         digest = hashlib.sha256(bytes(address)).digest()
         return Pubkey.create_with_seed(org, bytes(byte & 0x7F for byte in digest).decode(), self.program_id)
@@ -119,7 +120,7 @@ class Addresses:
     def allowance_tokens(self, allowance: Pubkey) -> Pubkey:
         """Return the address of an allowance's token account, derived from the allowance's address with a seed.
 
-        Its owner is the vault.
+        The vault owns the token account.
         """
         return Pubkey.create_with_seed(allowance, "allowance_tokens", self.token_program)
 

@@ -10,9 +10,10 @@ from app.chain.builder import Builder
 
 @dataclass(frozen=True, slots=True)
 class OpenAllowance:
-    """An allowance's address and vault; `payer` gets the rent of its accounts.
+    """An allowance's address and vault; `payer` gets the rent of its accounts back.
 
-    `budget` is the one that it was charged to, if its vault had one then; the vault's may be another now.
+    `budget` is the budget charged for the grant, or None if the vault had none then. The vault may have moved to
+    another budget since.
     """
 
     address: Pubkey
@@ -44,10 +45,11 @@ class AllowanceInstructions(Builder):
         approval_rent_receiver: Pubkey | None = None,
         budget: Pubkey | None = None,
     ) -> Instruction:
-        """Set money aside that `delegate` can transfer; `counter` is the vault's `allowance_counter`.
+        """Set aside money that `delegate` can transfer; `counter` is the vault's `allowance_counter`.
 
-        The policy judges it as a payment into the existing token account `destination`, but nothing binds the delegate
-        to that: whoever has its key decides. The optional accounts are those of such a payment.
+        The policy judges the grant as a payment into the existing token account `destination`. The delegate is not
+        bound to this destination: the holder of its key can transfer the money anywhere. The optional accounts have the
+        same meaning as for such a payment.
         """
         allowance, bump = self._addresses.allowance_with_bump(vault, counter)
         return self._build(
@@ -74,9 +76,10 @@ class AllowanceInstructions(Builder):
     def settle_allowance(
         self, allowance: OpenAllowance, *, signer: Pubkey | None = None, policy: Pubkey | None = None
     ) -> Instruction:
-        """Take back what the delegate has not transferred, and end its power.
+        """Take back the money that the delegate has not transferred, and revoke its right to transfer.
 
-        Without a `signer` once anyone may; `policy` is the vault's, needed where a change of it is why.
+        Omit `signer` once anyone may settle the allowance. Pass the vault's `policy` if a change of the policy is the
+        reason that anyone may.
         """
         return self._build(
             "settle_allowance",

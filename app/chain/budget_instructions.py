@@ -8,10 +8,10 @@ from app.chain.rules import BudgetLimits
 
 
 class BudgetInstructions(Builder):
-    """Builds the instructions that create, change and close budgets, and those that put vaults into them."""
+    """Builds the instructions that create, change and close budgets and put vaults into them."""
 
     def create_budget(self, *, payer: Pubkey, authority: Pubkey, key: bytes, limits: BudgetLimits) -> Instruction:
-        """Create a budget, named by 16 bytes, that no vault is in yet."""
+        """Create a budget without vaults; `key` is its 16-byte name."""
         return self._build(
             "create_budget",
             {"key": key, "limits": limits.to_args()},
@@ -23,7 +23,7 @@ class BudgetInstructions(Builder):
     def update_budget(
         self, *, authority: Pubkey, budget: Pubkey, expected_version: int, limits: BudgetLimits
     ) -> Instruction:
-        """Replace the limits of a budget that is still at `expected_version`; what was spent stays."""
+        """Replace the limits of a budget that is still at `expected_version`; the recorded spending stays."""
         return self._build(
             "update_budget",
             {"expected_version": expected_version, "limits": limits.to_args()},
@@ -32,7 +32,7 @@ class BudgetInstructions(Builder):
         )
 
     def close_budget(self, *, authority: Pubkey, budget: Pubkey, rent_receiver: Pubkey) -> Instruction:
-        """Close a budget that no vault is in; its rent goes to `rent_receiver`, who paid it."""
+        """Close a budget without vaults; its rent goes to `rent_receiver`, which paid it."""
         return self._build("close_budget", {}, authority=authority, budget=budget, rent_receiver=rent_receiver)
 
     def set_wallet_budget(
@@ -44,10 +44,10 @@ class BudgetInstructions(Builder):
         new_budget: Pubkey | None = None,
         authority: Pubkey | None = None,
     ) -> Instruction:
-        """Move the vault from `budget` (`None`: it has none) to `new_budget`; `None` leaves it without.
+        """Move the vault from `budget` to `new_budget`; `None` stands for no budget in both.
 
-        The operator signs where the vault has no budget, and `authority`, too, where only it attaches policies. Where
-        the vault has one, the authority signs instead.
+        If the vault has no budget, the operator signs. The `authority` must also sign if it alone attaches policies. If
+        the vault has a budget, the authority signs as `signer` instead of the operator.
         """
         return self._build(
             "set_wallet_budget",

@@ -1,4 +1,4 @@
-"""The common base of the instruction builders."""
+"""The base class of the instruction builders."""
 
 from typing import Any
 

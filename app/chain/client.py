@@ -1,4 +1,4 @@
-"""The one client of a Solana node, for the service and for the indexer."""
+"""The client of a Solana node that both the service and the indexer use."""
 
 import asyncio
 import base64
@@ -31,16 +31,16 @@ from idl.transactions import NEWEST_VERSION, OPTIONS, RawTransaction, failure, s
 
 COMMITMENT = "confirmed"
 ACCOUNT_BATCH = 100
-"""The most addresses that `getMultipleAccounts` takes."""
+"""Maximum number of addresses in one call of `getMultipleAccounts`."""
 _HISTORY_PAGE = 1000
-"""The most entries in one answer to `getSignaturesForAddress`."""
+"""Maximum number of entries in one response to `getSignaturesForAddress`."""
 _TRANSACTION_BATCH = 100
 _CONTRADICTED_PAUSE = 0.1
-"""Seconds after which a failure that the transaction does not confirm is asked for again."""
+"""Seconds before rereading the status of a transaction if the transaction itself does not show the failure."""
 _SKIPPED = frozenset({-32007, -32009})
-"""Error codes of `getBlock` for a slot that has no block, or whose block this node, or its long-term storage, lacks."""
+"""Error codes of `getBlock`: the slot was skipped, or its block is missing on this node or in long-term storage."""
 UNSUPPORTED_VERSION = -32015
-"""Error code of `getTransaction` for a version that the node cannot, or may not, give."""
+"""Error code of `getTransaction` for a transaction version that the node does not support or the request excludes."""
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, BinasciiError, ParseHashError)
 
 _T = TypeVar("_T")
@@ -49,11 +49,11 @@ _T = TypeVar("_T")
 class ChainClient:
     """Calls a node by JSON-RPC, at commitment `confirmed` unless stated otherwise.
 
-    Every method raises `ChainUnavailable` when the node gives no usable answer and `RpcError` when it refuses.
+    Every method raises `ChainUnavailable` if the node gives no usable response and `RpcError` if it returns an error.
     """
 
     def __init__(self, transport: Transport, *, program_id: Pubkey, blockhash_max_age: float = 5.0) -> None:
-        """`blockhash_max_age` is how many seconds a blockhash is reused; it is valid for about 60."""
+        """`blockhash_max_age` is the number of seconds for which a blockhash is reused. It is valid for about 60."""
         self._transport = transport
         self._rpc = Rpc(transport)
         self._program_id = str(program_id)
@@ -63,16 +63,16 @@ class ChainClient:
         self._confirmations = Confirmations(self.statuses)
 
     async def call(self, method: str, params: list[Any]) -> Any:
-        """Return the result of any JSON-RPC method."""
+        """Call any JSON-RPC method and return its result."""
         return await self._rpc.call(method, params)
 
     async def blockhash(self, *, fresh: bool = False) -> Blockhash:
-        """Return a recent blockhash, a new one if `fresh` or if the last is too old."""
+        """Return a recent blockhash. Fetch a new one if `fresh` is set or the last one is too old."""
         asked = time.monotonic()
         async with self._blockhash_lock:
             if self._blockhash is not None:
                 fetched, blockhash = self._blockhash
-                # One fetched while this call waited for the lock is fresh, too.
+                # A blockhash fetched while this call waited for the lock also counts as fresh.
                 if fetched > (asked if fresh else asked - self._blockhash_max_age):
                     return blockhash
             blockhash = await self._read("getLatestBlockhash", [{"commitment": COMMITMENT}], _blockhash)
@@ -80,7 +80,7 @@ class ChainClient:
             return blockhash
 
     async def simulate(self, transaction: bytes, *, replace_blockhash: bool = False) -> SimulationResult:
-        """Run a transaction without sending it. Raises `BlockhashNotFound` when its blockhash is too old."""
+        """Run a transaction without sending it. Raises `BlockhashNotFound` if its blockhash is too old."""
         options = {
             "encoding": "base64",
             "replaceRecentBlockhash": replace_blockhash,
@@ -91,14 +91,14 @@ class ChainClient:
     async def send(self, transaction: bytes) -> str:
         """Send a signed transaction and return its signature.
 
-        There is no preflight because the service simulates beforehand. Store the bytes first: after `ChainUnavailable`
-        they may still land, and only sending the same bytes again cannot pay twice.
+        Preflight is skipped because the service simulates the transaction beforehand. Store the bytes before you call
+        this: after `ChainUnavailable` they may still land, and only resending the same bytes cannot pay twice.
         """
         options = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": COMMITMENT}
         return await self._read("sendTransaction", [_base64(transaction), options], _text)
 
     async def statuses(self, signatures: Sequence[str], *, search_history: bool = False) -> Statuses:
-        """Return the status of each of at most 256 signatures."""
+        """Return the statuses of up to 256 signatures."""
 
         def read(answer: Any) -> Statuses:
             values = zip(signatures, answer["value"], strict=True)
@@ -108,9 +108,9 @@ class ChainClient:
         return await self._read("getSignatureStatuses", [list(signatures), *options], read)
 
     async def confirm(self, signature: str, *, timeout: float) -> SignatureStatus | None:  # noqa: ASYNC109
-        """Wait until the signature is confirmed, successful or failed; `None` when unknown after `timeout` seconds.
+        """Wait until the transaction is confirmed, as a success or a failure; return `None` after `timeout` seconds.
 
-        A failure counts only once the transaction itself shows it, too; see `confirms`.
+        A failure counts only once the transaction itself also shows it; see `confirms`.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -122,9 +122,9 @@ class ChainClient:
             await asyncio.sleep(_CONTRADICTED_PAUSE)
 
     async def confirms(self, signature: str, status: SignatureStatus) -> bool:
-        """Return whether the confirmed transaction has the error of a failed status, in the same slot.
+        """Return True if the confirmed transaction has the same error and slot as a failed status.
 
-        Who believes a failure pays again, so the word of one method, or of one node of several, is not enough.
+        After a failure, the caller pays again. So a single RPC method, or one node of several, is not trusted for it.
         """
         [found] = await self.transactions([signature])
 
@@ -148,8 +148,8 @@ class ChainClient:
     async def history(self, address: str, until: str | None, *, seen: int = 0) -> list[HistoryEntry]:
         """Return the address's transactions after the one with the signature `until`, oldest first.
 
-        All pages are read before the first entry is returned, so whoever stores the entries leaves no hole. Raises
-        `RpcError` when the node has not seen the slot `seen`, or when a page does not follow the one before.
+        All pages are read before the first entry is returned, so a caller that stores the entries leaves no hole.
+        Raises `RpcError` if the node has not reached the slot `seen`, or if a page does not continue the previous one.
         """
         newest_first: list[HistoryEntry] = []
         options: dict[str, Any] = {"commitment": COMMITMENT, "limit": _HISTORY_PAGE, "minContextSlot": seen}
@@ -158,28 +158,29 @@ class ChainClient:
         while True:
             page = await self._read("getSignaturesForAddress", [address, options], _history)
             size = len(page)
-            # A node that does not know `before` answers that nothing is older. The pages overlap to show that.
+            # A node that does not know `before` returns an empty page. Overlapping pages reveal this.
             if newest_first and (not page or page.pop(0) != newest_first[-1]):
-                raise HistoryNotAvailable("the node does not know what it, or another at its address, has listed")
+                raise HistoryNotAvailable("the node lacks a transaction that it, or another at its address, has listed")
             newest_first += page
             if size < _HISTORY_PAGE:
                 return newest_first[::-1]
             options["before"] = newest_first[-2].signature
 
     async def newest(self, address: str, limit: int) -> list[HistoryEntry]:
-        """Return the newest entries of an address's history, newest first, at most 1,000."""
+        """Return the newest entries of an address's history, newest first; `limit` is at most 1,000."""
         options = {"commitment": COMMITMENT, "limit": limit}
         return await self._read("getSignaturesForAddress", [address, options], _history)
 
     async def logs(self, signature: str) -> list[str]:
-        """Return the log of a transaction; an empty one if the node does not know it or keeps no logs."""
+        """Return a transaction's log lines; none if the node does not know the transaction or keeps no logs."""
         return await self._read("getTransaction", [signature, OPTIONS], _logs_of)
 
     async def transactions(self, signatures: Sequence[str]) -> list[RawTransaction | RpcError | None]:
-        """Return each transaction, `None` for one that the node does not know (yet).
+        """Return each transaction, or `None` if the node does not know it (yet).
 
-        The node's refusal of one is returned as an `RpcError`, with the code `UNSUPPORTED_VERSION` for a version that
-        the node or this client does not know. If the node refuses several and answers none, the refusal is raised.
+        An error for a single transaction is returned as an `RpcError`. Its code is `UNSUPPORTED_VERSION` if the node or
+        this client does not know the transaction's version. Raises the first error if it refuses several and serves
+        none.
         """
         found: list[RawTransaction | RpcError | None] = []
         for start in range(0, len(signatures), _TRANSACTION_BATCH):
@@ -193,12 +194,12 @@ class ChainClient:
         return found
 
     async def account(self, address: Pubkey | str, commitment: str = COMMITMENT, *, seen: int = 0) -> RawAccount | None:
-        """Return an account, or `None` if there is none. Raises `RpcError` if the node has not seen the slot `seen`."""
+        """Return the account or `None`. Raises `RpcError` if the node has not reached the slot `seen`."""
         _, [found] = await self._accounts([address], {"commitment": commitment, "minContextSlot": seen})
         return found
 
     async def accounts(self, addresses: Sequence[Pubkey], commitment: str = COMMITMENT) -> list[RawAccount | None]:
-        """Return each account, `None` for one that does not exist; up to 100 accounts are from the same slot."""
+        """Return each account, or `None` if it does not exist. Each batch of 100 accounts is from one slot."""
         found: list[RawAccount | None] = []
         for start in range(0, len(addresses), ACCOUNT_BATCH):
             chunk = addresses[start : start + ACCOUNT_BATCH]
@@ -206,20 +207,20 @@ class ChainClient:
         return found
 
     async def accounts_at(self, addresses: Sequence[str], *, seen: int = 0) -> tuple[int, list[RawAccount | None]]:
-        """Return a slot, and each of at most 100 accounts as of it.
+        """Return a slot and the state of up to 100 accounts in this slot.
 
-        Raises `RpcError` if the node has not seen the slot `seen`.
+        Raises `RpcError` if the node has not reached the slot `seen`.
         """
         return await self._accounts(addresses, {"commitment": COMMITMENT, "minContextSlot": seen})
 
     async def balances(self, token_accounts: Sequence[Pubkey | str]) -> Balances:
-        """Return the amounts in at most 100 token accounts, all from the same slot."""
+        """Return the amounts in up to 100 token accounts, all from the same slot."""
         needed = {"offset": 0, "length": RawAccount.TOKEN_AMOUNT.stop}
         slot, found = await self._accounts(token_accounts, {"commitment": COMMITMENT, "dataSlice": needed})
         return Balances(slot, [None if account is None else account.token_amount for account in found])
 
     async def token_balance(self, token_account: Pubkey) -> int | None:
-        """Return the amount in a token account, in the mint's smallest unit; `None` when there is no such account."""
+        """Return the amount in a token account, in the mint's smallest unit, or `None` if it does not exist."""
         return (await self.balances([token_account])).amounts[0]
 
     async def slot(self, commitment: str = COMMITMENT) -> int:
@@ -231,17 +232,17 @@ class ChainClient:
         return await self._read("getBlockTime", [slot], whole)
 
     async def clock(self) -> Clock:
-        """Return the clock that the program sees."""
+        """Return the clock sysvar, the time that the program sees."""
         [found] = await self.accounts([CLOCK])
         try:
             return Clock.from_bytes(b"" if found is None else found.data)
         except ValueError as error:
-            raise ChainUnavailable("the node's answer lacks the chain's clock") from error
+            raise ChainUnavailable("the node's response lacks the chain's clock") from error
 
     async def finalized_block(self, slot: int) -> BlockContent | None:
-        """Return the finalized block of a slot, `None` for one that was skipped, or that the node has lost.
+        """Return the finalized block of a slot, or `None` if the slot was skipped or the node has lost the block.
 
-        Raises `RpcError` if the slot is not final yet, or older than what the node has.
+        Raises `RpcError` if the slot is not finalized yet or older than the node's history.
         """
         options = {"commitment": "finalized", "transactionDetails": "signatures", "rewards": False}
         try:
@@ -256,7 +257,7 @@ class ChainClient:
         return await self._read("getEpochInfo", [{"commitment": "finalized"}], _block)
 
     async def airdrop(self, address: Pubkey, lamports: int) -> str:
-        """Ask a test network for lamports and return the transaction's signature."""
+        """Request lamports from a test network and return the transaction's signature."""
         return await self._read("requestAirdrop", [str(address), lamports], _text)
 
     async def aclose(self) -> None:
@@ -267,17 +268,17 @@ class ChainClient:
             await close()
 
     async def _read(self, method: str, params: list[Any], parse: Callable[[Any], _T]) -> _T:
-        """Return what `parse` makes of a method's result."""
+        """Call a method and return its result, converted by `parse`."""
         result = await self.call(method, params)
         try:
             return parse(result)
         except _MALFORMED as error:
-            raise ChainUnavailable(f"the node's answer to {method} is malformed") from error
+            raise ChainUnavailable(f"the node's response to {method} is malformed") from error
 
     async def _accounts(
         self, addresses: Sequence[Pubkey | str], options: dict[str, Any]
     ) -> tuple[int, list[RawAccount | None]]:
-        """Return the slot of the answer, and each of at most 100 accounts."""
+        """Return the slot of the response and the state of up to 100 accounts."""
 
         def read(answer: Any) -> tuple[int, list[RawAccount | None]]:
             slot = whole(answer["context"]["slot"])
@@ -291,7 +292,7 @@ class ChainClient:
         if value["err"] == "BlockhashNotFound":
             raise BlockhashNotFound(-32002, "Blockhash not found")
         returned = value.get("returnData")
-        # The last program that set return data wins, so data of another program is not an answer.
+        # The last program that sets return data wins, so ignore another program's data.
         own = returned and returned["programId"] == self._program_id
         return SimulationResult(
             err=value["err"],

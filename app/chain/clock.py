@@ -1,6 +1,6 @@
-"""The chain's time, by which the program judges sessions, deadlines and expiries.
+"""The chain's time. The program judges sessions, deadlines and expiries by it.
 
-The host's clock may be hours off, so nothing that the chain decides is compared with it or computed from it.
+The host's clock may be hours off, so it is never used for times that the chain decides about.
 """
 
 import time
@@ -12,15 +12,15 @@ from app.core.background import Periodic
 
 
 def elapsed() -> float:
-    """Return the seconds since some moment; on Linux they include those in which the machine was suspended."""
+    """Return the seconds since an arbitrary start. On Linux they include the time that the machine was suspended."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 class ChainClock(Periodic):
-    """The time of the newest block seen, plus what has passed since; reads it anew every `interval` seconds.
+    """Computes the chain's time: the time of the newest block seen plus the time that has passed since.
 
-    Before the first reading it does not know the time, and says so.
+    The block's time is read every `interval` seconds. Before the first reading, `now` raises `ChainUnavailable`.
     """
 
     name = "chain_clock"
@@ -34,43 +34,43 @@ class ChainClock(Periodic):
         interval: float = 2.0,
         timer: Callable[[], float] = elapsed,
     ) -> None:
-        """Start without knowing the time; `stored` is the Unix second of the newest block that is stored."""
+        """Create a clock that does not know the time yet; `stored` is the Unix second of the newest stored block."""
         super().__init__(interval)
         self._chain = chain
         self._stored = stored or 0
         self._timer = timer
         self._slot = -1
-        #: The chain's time when the timer is 0.
+        #: The chain's time at the moment when the timer was 0.
         self._offset: float | None = None
 
     def now(self) -> int:
-        """Return the Unix second. Raises `ChainUnavailable` if the node has not answered since the start."""
+        """Return the Unix second. Raises `ChainUnavailable` if the node has not answered since the service started."""
         return self.now_ms() // 1000
 
     def now_ms(self) -> int:
-        """Return the Unix millisecond; raises as `now`."""
+        """Return the Unix millisecond. Raises `ChainUnavailable` like `now`."""
         if self._offset is None:
-            raise ChainUnavailable("the node has not told the chain's time since the service started")
+            raise ChainUnavailable("the node has not reported the chain's time since the service started")
         return int((self._timer() + self._offset) * 1000)
 
     def seen_ms(self) -> int:
-        """Return the Unix millisecond or, if `now_ms` would raise, that of the newest block that was stored."""
+        """Return the Unix millisecond. If `now_ms` would raise, return the newest stored block's time."""
         return self._stored * 1000 if self._offset is None else self.now_ms()
 
     async def moment_ms(self) -> int:
-        """Return the Unix millisecond, and ask the node first if it has not answered yet."""
+        """Return the Unix millisecond. Read the time from the node first if it is still unknown."""
         if self._offset is None:
             await self.read()
         return self.now_ms()
 
     async def read(self) -> int:
-        """Ask the node for its newest block's time, and return the Unix second now."""
+        """Read the time of the node's newest block, adjust the clock and return the current Unix second."""
         asked = self._timer()
         seen = await self._chain.clock()
         answered = self._timer()
-        # One address may lead to several nodes, some of them behind.
+        # One URL may lead to several nodes, and some of them may be stale.
         if seen.slot >= self._slot:
-            # The chain counts whole seconds, which leaves a range of one second.
+            # The chain's time has whole seconds, so the true offset lies in a range of one second.
             self._set(seen.unix_timestamp - answered, seen.unix_timestamp + 1 - asked)
             self._slot = seen.slot
         return self.now()
@@ -78,7 +78,7 @@ class ChainClock(Periodic):
     def _set(self, least: float, most: float) -> None:
         known = self._offset
         if known is None or not least - 1 < known < most + 1:
-            # Take the fraction of the host's second, so that seconds begin together where the host's clock is right.
+            # Align the fraction with the host's clock: if that is right, seconds of both start at the same moment.
             known = least + (time.time() - self._timer() - least) % 1
         self._offset = min(max(known, least), most)
 

@@ -1,4 +1,4 @@
-"""Waits for transactions to be confirmed, with one poller for all waiters."""
+"""Waits for the confirmation of transactions, with one poller for all waiters."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,16 +10,16 @@ from app.core.waiters import Waiters
 Ask = Callable[[Sequence[str]], Awaitable[Statuses]]
 
 STATUS_BATCH = 256
-"""The most signatures that `getSignatureStatuses` takes."""
+"""Maximum number of signatures in one call of `getSignatureStatuses`."""
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.4
-"""Seconds between two polls: short after a new signature, then growing to one slot."""
+"""Seconds between two polls: short after a new signature, then growing to the length of a slot."""
 
 
 class Confirmations:
-    """Reports when a signature is confirmed, successful or not.
+    """Reports the confirmation of transactions, successful or failed.
 
-    A hundred concurrent payments share each call to the node, and no subscription has to be kept alive.
+    Concurrent payments share each call to the node (up to 256 signatures), and no subscription has to be kept alive.
     """
 
     def __init__(self, statuses: Ask) -> None:
@@ -29,7 +29,7 @@ class Confirmations:
         self._poller: asyncio.Task[None] | None = None
 
     async def wait(self, signature: str, timeout: float) -> SignatureStatus | None:  # noqa: ASYNC109 - None is a result
-        """Return the confirmed status, or `None` when it is still unknown after `timeout` seconds."""
+        """Return the confirmed status, or `None` if it is still unknown after `timeout` seconds."""
         self._added.set()
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll())
@@ -53,7 +53,7 @@ class Confirmations:
             if not self._waiting:
                 return
             try:
-                # Not `wait_for`, which in Python 3.11 can swallow a cancellation.
+                # Do not use `wait_for`: in Python 3.11 it can swallow a cancellation.
                 async with asyncio.timeout(pause):
                     await self._added.wait()
             except TimeoutError:
@@ -63,7 +63,7 @@ class Confirmations:
         try:
             seen = await self._statuses(signatures)
         except (ChainUnavailable, RpcError):
-            return  # the node may be back before the waiters time out
+            return  # The node may recover before the waiters time out.
         for signature, status in zip(signatures, seen.found, strict=True):
             if status is not None and status.is_confirmed:
                 self._waiting.notify(signature, status)

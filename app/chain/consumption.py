@@ -1,23 +1,23 @@
-"""What a ledger's windows hold, to be shown. The program alone judges by them: `policy/src/window.rs`."""
+"""Reads the spending windows of a ledger for display. Only the program enforces them: `policy/src/window.rs`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 _DAY_SLOT, _HOUR_SLOT = 900, 60
-"""Seconds of a slot."""
+"""Length of a window's slot in seconds."""
 _DAY_SLOTS = 97
-"""Slots that the window of a day covers: 24 hours and the one that is under way."""
+"""Number of slots in the 24-hour window: 96 slots of 15 minutes and the current one."""
 
 
 def day_frees_at(paid_at: int) -> int:
-    """Return the Unix second from which a payment of this second no longer counts in the 24 hours."""
+    """Return the Unix second at which a payment made at `paid_at` leaves the 24-hour window."""
     return (paid_at // _DAY_SLOT + _DAY_SLOTS) * _DAY_SLOT
 
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """Micro-USDC of the last 24 hours and of the UTC month, and payments of the last hour."""
+    """The spending in the last 24 hours and in the UTC month, in micro-USDC, and the payments in the last hour."""
 
     day: int
     month: int
@@ -25,14 +25,14 @@ class Consumption:
 
     @classmethod
     def at(cls, ledger: Mapping[str, Any], clock: int) -> Self:
-        """Return what a ledger holds at a Unix second. Time never runs backwards from its last payment."""
+        """Return a ledger's spending at a Unix second, but never before the ledger's last payment."""
         now = max(clock, int(ledger["last"]))
         month = int(ledger["month_spent"]) if now < ledger["month_ends_at"] else 0
         return cls(_held(ledger["day"], now // _DAY_SLOT), month, _held(ledger["hour"], now // _HOUR_SLOT))
 
 
 def _held(window: Mapping[str, Any], slot: int) -> int:
-    """Return the sum of the slots that a window still covers at the one with this absolute number."""
+    """Return the sum of the slots that the window still covers when `slot` is the current absolute slot number."""
     slots, newest = window["slots"], int(window["newest"])
     first = max(slot, newest) - len(slots) + 1
     return sum(int(slots[number % len(slots)]) for number in range(max(first, 0), newest + 1))

@@ -1,25 +1,25 @@
-"""What can go wrong between the service and the node."""
+"""Errors of the communication between the service and the node."""
 
 from typing import Any
 
 from app.core.text import plain
 
 _SHOWN = 500
-"""The most characters of a node's message in the text of an error."""
+"""Maximum number of characters of a node's message in an error text."""
 
 
 class ChainUnavailable(Exception):  # noqa: N818 - named after the error code it becomes
-    """The node gave no usable answer: it refused, timed out, answered 5xx or something that is not JSON-RPC.
+    """The node gave no usable response: connection refused, timeout, status 5xx, or a body that is not JSON-RPC.
 
-    What was sent may or may not have arrived.
+    A transaction sent with the request may or may not have arrived.
     """
 
 
 class RpcError(Exception):
-    """The node understood the request and answered with a JSON-RPC error."""
+    """The node understood the request and returned a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
-        # The node's words may end in a terminal.
+        # Make the node's message safe to print: it may be shown in a terminal.
         super().__init__(plain(f"{message[:_SHOWN]} ({code})"))
         self.code = code
         self.message = message
@@ -31,7 +31,7 @@ class BlockhashNotFound(RpcError):  # noqa: N818 - Solana's name for it
 
 
 class HistoryNotAvailable(RpcError):  # noqa: N818 - Solana's name for it
-    """The node, or one of several at its address, lacks part of the history that it lists."""
+    """The node, or another one at its address, lacks part of the history that it has listed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(-32011, message)

@@ -13,22 +13,23 @@ INSTRUCTIONS_SYSVAR = Pubkey.from_string("Sysvar1nstructions11111111111111111111
 ED25519_PROGRAM = Pubkey.from_string("Ed25519SigVerify111111111111111111111111111")
 
 PROOF_KINDS = ("output_hash", "signed_attestation", "webhook_callback")
-"""The kinds of completion proof; the index of each is its code."""
+"""Kinds of completion proof. The index of a kind is its code."""
 _ONE_SIGNATURE = bytes([1, 0])
 _HERE = b"\xff\xff"
 _KEY_OFFSET, _SIGNATURE_OFFSET, _MESSAGE_OFFSET = 16, 48, 112
 
 
 def output_commitment(expected_output: bytes) -> bytes:
-    """Return the hash of the expected output's hash; the chain stores only this, as the hash itself is a proof."""
+    """Return the hash of the expected output's hash. The chain stores only this, because the hash itself is a proof."""
     return hashlib.sha256(expected_output).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEscrow:
-    """An escrow's address and parties; `payer` gets the rent of its accounts.
+    """An escrow's address and parties; `payer` gets the rent of its accounts back.
 
-    `budget` is the one that it was charged to, if its vault had one then; the vault's may be another now.
+    `budget` is the budget charged for the escrow, or None if the vault had none then. The vault may have moved to
+    another budget since.
     """
 
     address: Pubkey
@@ -39,7 +40,7 @@ class OpenEscrow:
 
 
 class EscrowInstructions(Builder):
-    """Builds the instructions that create, settle and dispute escrows. Amounts are micro-USDC, times seconds."""
+    """Builds the instructions that create, settle and dispute escrows. Amounts are micro-USDC; times are seconds."""
 
     def create_escrow(
         self,
@@ -65,8 +66,9 @@ class EscrowInstructions(Builder):
     ) -> Instruction:
         """Lock money of the vault for the receiver; `counter` is the vault's `escrow_counter`.
 
-        `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. `expected_output` is the hash that the output must
-        have; only its SHA-256 goes on the chain. The optional accounts are those of a payment to the receiver.
+        `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. `expected_output` is the hash required of the
+        output; only its SHA-256 goes on the chain. The optional accounts have the same meaning as for a payment to the
+        receiver.
         """
         escrow, bump = self._addresses.escrow_with_bump(vault, counter)
         terms = {
@@ -103,22 +105,22 @@ class EscrowInstructions(Builder):
     ) -> Instruction:
         """Release an escrow. `signer` is the party that presents an output's hash.
 
-        For the other kinds, the instruction of `attestation` must come right before this one.
+        For other proof kinds, the instruction built by `attestation` must immediately precede this one.
         """
         args = {"kind": kind, "output_hash": output_hash}
         sysvar = INSTRUCTIONS_SYSVAR if kind else None
         return self._settle("complete_escrow", args, escrow, payer=payer, signer=signer, instructions=sysvar)
 
     def refund_escrow(self, escrow: OpenEscrow) -> Instruction:
-        """Refund an escrow whose deadline has passed, or whose dispute was not decided within 30 days."""
+        """Refund an escrow after its deadline, or if its dispute was not decided within 30 days."""
         return self._settle("refund_escrow", {}, escrow, payer=None)
 
     def resolve_dispute(self, escrow: OpenEscrow, *, payer: Pubkey, arbiter: Pubkey, released: int) -> Instruction:
-        """Release part of a disputed escrow, from nothing to all, and refund the rest."""
+        """Release `released` of a disputed escrow, from nothing to the full amount, and refund the rest."""
         return self._settle("resolve_dispute", {"released": released}, escrow, payer=payer, signer=arbiter)
 
     def collect_escrow(self, escrow: OpenEscrow, *, payer: Pubkey) -> Instruction:
-        """Pay the shares of a split escrow whose side could not be paid before."""
+        """Pay the shares of a split escrow that could not be paid when it was split."""
         return self._settle("collect_escrow", {}, replace(escrow, budget=None), payer=payer)
 
     def dispute_escrow(
@@ -135,7 +137,7 @@ class EscrowInstructions(Builder):
         )
 
     def withdraw_dispute(self, escrow: OpenEscrow, *, signer: Pubkey) -> Instruction:
-        """Let the deadline of a disputed escrow run on."""
+        """Withdraw the dispute of an escrow, so that its deadline runs on."""
         return self._build(
             "withdraw_dispute",
             {},
@@ -148,7 +150,7 @@ class EscrowInstructions(Builder):
     def attested_message(
         self, genesis_hash: bytes, escrow: Pubkey, kind: int, task_hash: bytes, output_hash: bytes
     ) -> bytes:
-        """Return the message that is signed as a proof of this kind, for the cluster with this genesis hash."""
+        """Return the message to sign as a proof of this kind, bound to the cluster with this genesis hash."""
         words = f"agent-vault:v2:{PROOF_KINDS[kind]}".encode()
         addresses = bytes(self._addresses.program_id) + bytes(escrow)
         return words + genesis_hash + addresses + task_hash + output_hash
@@ -185,9 +187,9 @@ class EscrowInstructions(Builder):
 
 
 def attestation(key: Pubkey, signature: bytes, message: bytes) -> Instruction:
-    """Return an instruction by which the runtime verifies one signature of one message.
+    """Return an Ed25519 instruction that makes the runtime verify one signature of one message.
 
-    The program accepts only this layout, which Solana's SDKs use.
+    The program accepts only this layout, the one that Solana's SDKs produce.
     """
     head = _ONE_SIGNATURE
     for number in (_SIGNATURE_OFFSET, None, _KEY_OFFSET, None, _MESSAGE_OFFSET, len(message), None):

@@ -1,4 +1,4 @@
-"""Which chain, program and mint a service works with, and a transport that reaches no other chain."""
+"""Identifies the chain, program and mint of a service, and provides a transport that rejects nodes of other chains."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from app.chain.transport import Transport
 
 Cluster = Literal["mainnet-beta", "devnet", "testnet", "localnet"]
 
-#: The clusters by their genesis hashes; every other chain is a local network.
+#: The public clusters by genesis hash. Every other chain counts as a local network.
 #: Source: `getGenesisHash` of their public nodes; https://docs.anza.xyz/clusters/available.
 _CLUSTERS: Mapping[str, Cluster] = {
     "5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d": "mainnet-beta",
@@ -35,14 +35,14 @@ def cluster_of(genesis_hash: str) -> Cluster:
 
 
 def chain_name(genesis_hash: str) -> str:
-    """Return a chain's name for people: its cluster and its genesis hash."""
+    """Return a readable name of a chain: its cluster and its genesis hash."""
     cluster = cluster_of(genesis_hash)
     return f"{'a local network' if cluster == 'localnet' else cluster} (genesis hash {genesis_hash})"
 
 
 @dataclass(frozen=True, slots=True)
 class ChainIdentity:
-    """What a data folder is bound to; all three are base58."""
+    """The chain, program and mint of a data folder, in base58. The folder cannot be used with others."""
 
     genesis_hash: str
     program_id: str
@@ -50,12 +50,12 @@ class ChainIdentity:
 
     @property
     def genesis_bytes(self) -> bytes:
-        """The genesis hash as the program keeps it."""
+        """The genesis hash as 32 bytes, the form that the program stores."""
         return bytes(Hash.from_string(self.genesis_hash))
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster, by the genesis hash."""
+        """The cluster with this genesis hash."""
         return cluster_of(self.genesis_hash)
 
 
@@ -64,16 +64,17 @@ class WrongChainError(ChainUnavailable):
 
 
 class SameChain:
-    """A transport that asks a node for its genesis hash, and lets nothing through to another chain's node.
+    """A transport that checks a node's genesis hash and passes no request to a node of another chain.
 
-    It asks before the first call, and from time to time beside the others: behind one address the node can change.
+    It checks before the first call and repeats the check during later calls, because the node behind an address can
+    change.
     """
 
-    #: Seconds between two questions.
+    #: Seconds between two checks.
     every = 10.0
 
     def __init__(self, through: Transport, expected: str | None) -> None:
-        """Expect this genesis hash of the node; None accepts the first."""
+        """Expect this genesis hash of the node; None accepts the first one received."""
         self._through = through
         self._expected = expected
         self._same = False
@@ -88,7 +89,7 @@ class SameChain:
         return self._expected
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the answer's body. Raises `ChainUnavailable` and, if the node is unknown, as `genesis_hash`."""
+        """Return the response body. Raises `ChainUnavailable` and, for an unchecked node, errors of `genesis_hash`."""
         if not self._same:
             await self._ask()
         elif self._asking is None and time.monotonic() >= self._asked + self.every:
@@ -98,14 +99,14 @@ class SameChain:
     async def _ask(self) -> None:
         found = await Rpc(self._through).call("getGenesisHash", [])
         if not isinstance(found, str):
-            raise ChainUnavailable("the node's answer to getGenesisHash is malformed")
+            raise ChainUnavailable("the node's response to getGenesisHash is malformed")
         self._same = self._expected in (None, found)
         if not self._same:
             raise WrongChainError(f"the node belongs to {chain_name(found)}")
         self._expected, self._asked = found, time.monotonic()
 
     async def _ask_again(self) -> None:
-        # A node that does not answer is no other chain's, and is asked again by the next call.
+        # A failed check does not mean another chain. The next call repeats it.
         try:
             with suppress(ChainUnavailable, RpcError):
                 await self._ask()
@@ -113,7 +114,7 @@ class SameChain:
             self._asking = None
 
     async def aclose(self) -> None:
-        """Close the transport below."""
+        """Close the wrapped transport."""
         if self._asking is not None:
             self._asking.cancel()
         close = getattr(self._through, "aclose", None)

@@ -1,4 +1,4 @@
-"""Builds the program's instructions: pure functions of addresses and values, one per instruction."""
+"""Builds the program's instructions. Each one has a pure function of addresses and values."""
 
 from typing import Any, Literal
 
@@ -16,13 +16,13 @@ from app.core.identifiers import PRESET_POLICY_IDS
 from app.core.money import MAX_MICRO
 
 Session = tuple[Pubkey, int]
-"""A session authority and the Unix second at which it expires."""
+"""A session authority and its expiry in Unix seconds."""
 
 UNLIMITED = MAX_MICRO
-"""As `operator_daily_limit`: the operator may fund vaults without limit."""
+"""Value of `operator_daily_limit` that lets the operator fund vaults without limit."""
 
 MAX_UNITS = 1_400_000
-"""The most compute units that a transaction may request."""
+"""Maximum number of compute units that a transaction may request (Solana's limit)."""
 
 _ORG_CHANGES = (
     "pending_authority",
@@ -40,9 +40,9 @@ _CREATE_IDEMPOTENT = b"\x01"
 class Instructions(
     PolicyInstructions, BudgetInstructions, PaymentInstructions, EscrowInstructions, AllowanceInstructions
 ):
-    """Builds the instructions for one organisation. Amounts are micro-USDC, times Unix seconds.
+    """Builds the instructions for one organisation. Amounts are micro-USDC; times are Unix seconds.
 
-    Every method raises `idl.codec.CodecError` for a value that does not fit its field.
+    Every method raises `idl.codec.CodecError` if a value does not fit its field.
     """
 
     def initialize_org(
@@ -60,7 +60,7 @@ class Instructions(
     ) -> Instruction:
         """Create the organisation with its reserve and presets; `creator` becomes the authority.
 
-        `genesis_hash` is the cluster's, which the program cannot check.
+        `genesis_hash` must be the cluster's own; the program cannot check it.
         """
         presets = {
             identifier.replace("pol_", "preset_"): self._addresses.preset(self.org, identifier)
@@ -89,7 +89,8 @@ class Instructions(
     def update_org(self, *, signer: Pubkey, expected_sequence: int | None = None, **changes: Any) -> Instruction:
         """Change the given settings of the organisation and keep the others.
 
-        `expected_sequence` is the organisation's `authority_sequence`; only a pause alone can do without.
+        `expected_sequence` is the organisation's `authority_sequence`. Only a change that does nothing but pause may
+        omit it.
         """
         args = {"changes": {**dict.fromkeys(_ORG_CHANGES), **changes}, "expected_sequence": expected_sequence}
         return self._build("update_org", args, signer=signer)
@@ -108,7 +109,7 @@ class Instructions(
         session: Session | None = None,
         authority: Pubkey | None = None,
     ) -> Instruction:
-        """Create the agent's vault and its token account. `authority` signs where only it attaches policies."""
+        """Create the agent's vault and token account. The `authority` also signs if it alone attaches policies."""
         vault = self._addresses.vault(self.org, agent_id)
         return self._build(
             "create_wallet",
@@ -134,7 +135,7 @@ class Instructions(
     ) -> Instruction:
         """Give the vault a session authority, move it from `policy` to `new_policy`, or both.
 
-        `authority` signs where only it attaches policies.
+        The `authority` also signs if it alone attaches policies.
         """
         return self._build(
             "update_wallet",
@@ -157,7 +158,7 @@ class Instructions(
     ) -> Instruction:
         """Freeze the vault, unfreeze it, or record that its policy expired.
 
-        To unfreeze, `expected_sequence` is the vault's `frozen_sequence`.
+        When unfreezing, pass the vault's `frozen_sequence` as `expected_sequence`.
         """
         args = {"action": action, "expected_sequence": expected_sequence}
         return self._build("freeze_wallet", args, signer=signer, vault=vault, policy=policy)
@@ -165,7 +166,7 @@ class Instructions(
     def close_wallet(
         self, *, operator: Pubkey, vault: Pubkey, policy: Pubkey, rent_receiver: Pubkey, budget: Pubkey | None = None
     ) -> Instruction:
-        """Archive an empty vault, which leaves its budget; the freed rent goes to `rent_receiver`, who paid it."""
+        """Archive an empty vault and take it out of its budget; the freed rent goes to `rent_receiver`, its payer."""
         return self._build(
             "close_wallet",
             {},
@@ -180,7 +181,7 @@ class Instructions(
     def fund_wallet(
         self, *, operator: Pubkey, vault: Pubkey, amount: int, reference: bytes, only_below: int | None = None
     ) -> Instruction:
-        """Move USDC from the reserve to the vault; with `only_below`, only if the vault holds less micro-USDC."""
+        """Move USDC from the reserve to the vault; `only_below` requires that the vault holds less micro-USDC."""
         return self._build(
             "fund_wallet",
             {"amount": amount, "reference": reference, "only_below": only_below},
@@ -202,7 +203,7 @@ class Instructions(
     ) -> Instruction:
         """Move USDC from the vault to the reserve; `None` moves all of it.
 
-        `rent_receiver`, who paid the vault's rent, gets the lamports that the vault holds beyond its rent exemption.
+        `rent_receiver` paid the vault's rent. It gets the lamports that the vault holds beyond its rent exemption.
         """
         return self._build(
             "withdraw",

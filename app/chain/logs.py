@@ -1,8 +1,8 @@
 """Finds the program's `PolicyViolation` in the logs of a simulation.
 
-Any program in a transaction may write log lines and data. So a line counts only inside the frame that the runtime
-opened for this program as an instruction of the transaction itself, and only if that frame then fails with the rule's
-own error code. Nodes cut logs at 10 kB; a violation that may have been cut counts as absent.
+Any program in a transaction may write log lines and data. So a line counts only in the frame that the runtime opened
+for this program as a top-level instruction of the transaction. That frame must then fail with the error code of the
+rule. Nodes cut logs at 10 kB. A violation after the cut counts as absent.
 """
 
 import base64
@@ -16,7 +16,7 @@ from solders.pubkey import Pubkey
 from app.chain.rules import RULE_ERRORS, RULES
 from idl.codec import Codec, CodecError
 
-# An address, because any program may write `Program log: success`, which is not the runtime's own line.
+# Match an address, because any program may write `Program log: success`, which the runtime did not write.
 _ADDRESS = "([1-9A-HJ-NP-Za-km-z]{32,44})"
 _INVOKE = re.compile(rf"Program {_ADDRESS} invoke \[([0-9]+)\]")
 _SUCCESS = re.compile(rf"Program {_ADDRESS} success")
@@ -29,9 +29,9 @@ _CUT = "Log truncated"
 
 @dataclass(frozen=True, slots=True)
 class LoggedViolation:
-    """The rule that refused a payment.
+    """The rule that refused a payment, with its limit and the attempted value.
 
-    `limit` and `attempted` are in the rule's own unit: micro-USDC, a count, a code or Unix seconds.
+    `limit` and `attempted` are in the unit of the rule: micro-USDC, a count, a code or Unix seconds.
     """
 
     rule: int
@@ -47,20 +47,20 @@ class LoggedViolation:
 
 
 def shows_refusal(logs: Sequence[str]) -> bool:
-    """Whether logs end with the failure of a program, or are cut before their end."""
+    """Return True if the logs end with the failure of a program or were cut."""
     return bool(logs) and (logs[-1] == _CUT or _FAILED.fullmatch(logs[-1]) is not None)
 
 
 def is_refused_by(logs: Sequence[str], codec: Codec) -> bool:
-    """Whether logs end with the failure of this program as an instruction of the transaction itself."""
+    """Return True if the logs end with the failure of this program as a top-level instruction."""
     match = _FAILED.fullmatch(logs[-1]) if logs else None
     return match is not None and match[1] == str(codec.program_id)
 
 
 def policy_violation(logs: Sequence[str], codec: Codec) -> LoggedViolation | None:
-    """Return the violation that the program itself logged when it refused a payment.
+    """Return the violation that the program logged when it refused a payment.
 
-    Returns `None` if it logged none, if another program wrote the line, or if the logs are cut before it.
+    Return `None` if it logged none, if another program wrote the line, or if the logs were cut.
     """
     program = str(codec.program_id)
     frames: list[str] = []

@@ -1,4 +1,4 @@
-"""Several nodes of one chain behind one transport."""
+"""Combines several nodes of one chain into one transport."""
 
 import asyncio
 import time
@@ -18,17 +18,17 @@ from app.chain.transport import HttpTransport, Transport
 _log = structlog.get_logger(__name__)
 
 _LOOK_EVERY = 1.0
-"""Seconds after which all nodes are asked again how far they are."""
+"""Seconds between two polls of all nodes for their newest slot."""
 _SAME_EVERY = 10.0
-"""Seconds after which a node is asked again which chain it belongs to."""
+"""Seconds between two checks of a node's genesis hash."""
 _PATIENCE = 2.0
-"""Seconds that a node has to say how far it is, and to answer while others could; a slower one is passed over."""
+"""Seconds to wait for a node's slot, or for its response while other nodes are available. A slower node is skipped."""
 _CLOSE = 4
-"""Slots by which a node may be behind the freshest and still be read from, rather than change nodes all the time."""
+"""Slots that the current node may lag behind the freshest one. The tolerance avoids changing nodes all the time."""
 _MOST_AHEAD, _MOST_A_SECOND = 10_000, 1_000
-"""Slots by which the chain can have grown since it was last seen, at once and a second. Who says more is wrong."""
+"""Plausible growth of the chain since its last seen slot: a constant and slots per second. A larger claim is wrong."""
 _PARTS = ("innerInstructions", "preTokenBalances", "postTokenBalances")
-"""Parts of a successful transaction's `meta`. A null part was not recorded by this node; another may have it."""
+"""Parts of a successful transaction's `meta`. If one is null, this node did not record it, but another may have."""
 _CONFIRMED = [{"commitment": "confirmed"}]
 
 
@@ -38,20 +38,20 @@ class _Node:
     transport: Transport
     slot: int = -1
     checked: float | None = None
-    """When it last said that it belongs to the chain."""
+    """Monotonic time of the last check of the genesis hash; None before the first check."""
     foreign: bool = False
     up: bool = False
 
 
 class Nodes:
-    """A transport to the nodes of one chain: reads from the freshest that answers, sends to all.
+    """A transport to the nodes of one chain: reads from the freshest node that answers, sends to all nodes.
 
-    That something does not exist is believed only of a node that has seen every slot that any node has shown before the
-    question. If none has, this raises `ChainUnavailable`: whoever believed a node that lags might pay twice.
+    "Not found" is trusted only from a node that has reached the newest slot seen on any node before the request. If
+    there is no such node, this raises `ChainUnavailable`: trusting a stale node could lead to paying twice.
     """
 
     def __init__(self, nodes: Sequence[tuple[str, Transport]], expected: str | None = None) -> None:
-        """``nodes`` have names for the log; ``expected`` is the chain's genesis hash, None for that of the nodes."""
+        """Take `nodes` with names for the log; `expected` is the genesis hash, None to accept the one they agree on."""
         self._nodes = [_Node(*one) for one in nodes]
         self._expected = expected
         self._bound = expected is not None
@@ -63,7 +63,7 @@ class Nodes:
         self._sending: set[asyncio.Task[bytes]] = set()
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the answer's body. Raises `ChainUnavailable`."""
+        """Return the response body. Raises `ChainUnavailable`."""
         request = from_json(body)
         calls = request if isinstance(request, list) else [request]
         await self._look()
@@ -72,7 +72,7 @@ class Nodes:
             return await self._send(nodes, body)
         if any(one["method"] == "requestAirdrop" for one in calls):
             return await nodes[0].transport(body)
-        # A final state is as of an earlier slot, however far the node is.
+        # The context slot of finalized state is an earlier one and does not show how far the node is.
         return await self._read(nodes, body, dated=b'"finalized"' not in body)
 
     async def aclose(self) -> None:
@@ -89,7 +89,10 @@ class Nodes:
     # Reading
 
     async def _read(self, nodes: Sequence[_Node], body: bytes, *, dated: bool) -> bytes:
-        """Return the first answer that has everything, else one to be believed; ``dated`` ones name their slot."""
+        """Return the first complete response, or else a trusted "not found".
+
+        `dated` is True if the context slot of a response shows how far the node is.
+        """
         seen = self._seen
         absence: bytes | None = None
         error: ChainUnavailable | None = None
@@ -101,7 +104,7 @@ class Nodes:
                 answer, parts = await self._ask(node, body, patience)
                 slot = _as_of(parts) if dated else None
                 if not _is_there(parts) and slot is None and await self._is_fresh(node, seen):
-                    # What it lacked before it said so may have come meanwhile.
+                    # The node may have caught up between its response and the check, so ask again.
                     answer, parts = await self._ask(node, body)
                     slot = seen
             except ChainUnavailable as failure:
@@ -113,7 +116,7 @@ class Nodes:
             if slot is not None and slot >= seen:
                 absence = absence or answer
             else:
-                error = ChainUnavailable("the nodes that answer lag behind what was seen of the chain")
+                error = ChainUnavailable("the nodes that answer are stale: they lag behind the newest slot seen")
         if absence is not None:
             return absence
         raise error or ChainUnavailable("no node answers")
@@ -126,10 +129,10 @@ class Nodes:
         except TimeoutError:
             raise ChainUnavailable("the node does not answer in time") from None
         except ValueError:
-            raise ChainUnavailable("the node's answer is not JSON") from None
+            raise ChainUnavailable("the node's response is not JSON") from None
         parts = found if isinstance(found, list) else [found]
         if not all(isinstance(one, dict) for one in parts):
-            raise ChainUnavailable("the node's answer is not a JSON-RPC response")
+            raise ChainUnavailable("the node's response is not JSON-RPC")
         if not self._note(max(map(_shown, parts), default=-1)):
             raise ChainUnavailable("the node claims a slot that the chain cannot have reached")
         return answer, parts
@@ -145,7 +148,7 @@ class Nodes:
     # Sending
 
     async def _send(self, nodes: Sequence[_Node], body: bytes) -> bytes:
-        """Send to all, and return the first acceptance; the others are sent to all the same."""
+        """Send to all nodes and return the first acceptance. Sending to the other nodes continues in the background."""
         sending: set[asyncio.Task[bytes]] = {asyncio.create_task(_answer(node.transport(body))) for node in nodes}
         self._sending |= sending
         for task in sending:
@@ -163,8 +166,8 @@ class Nodes:
                 return answer
             refusal = answer
         if doubt is not None or refusal is None:
-            # A node that gave no answer may have passed it on.
-            raise ChainUnavailable("no node says that it has taken the transaction") from doubt
+            # A node that did not answer may have forwarded the transaction.
+            raise ChainUnavailable("no node has acknowledged the transaction") from doubt
         return refusal
 
     def _sent(self, task: asyncio.Task[bytes]) -> None:
@@ -175,10 +178,10 @@ class Nodes:
     # Which nodes
 
     def _usable(self) -> list[_Node]:
-        """Return the nodes of the chain, the one to read from first."""
+        """Return the nodes that belong to the chain, in the order in which to read from them."""
         if not self._bound and any(one.foreign for one in self._nodes):
-            # Whichever is asked first must not decide.
-            raise ChainUnavailable("they belong to different chains")
+            # The node that answers first must not decide the chain.
+            raise ChainUnavailable("the nodes belong to different chains")
         known = [one for one in self._nodes if one.checked is not None and not one.foreign]
         if not known:
             if any(one.foreign for one in self._nodes):
@@ -191,7 +194,7 @@ class Nodes:
         return order
 
     async def _look(self) -> None:
-        """Ask all nodes how far they are, at first before anything else and from then on beside it."""
+        """Poll all nodes for their slots. Wait for the result only while no node is known to be up."""
         if self._looking is None and time.monotonic() - self._looked > _LOOK_EVERY:
             self._looked = time.monotonic()
             self._looking = asyncio.create_task(self._poll_all())
@@ -201,14 +204,14 @@ class Nodes:
     async def _poll_all(self) -> None:
         try:
             found = await asyncio.gather(*(self._slot_of(one) for one in self._nodes))
-            # The freshest first: seen after one that lags, it would seem to be impossibly far ahead.
+            # Note the freshest node first: after a stale one, it could seem to be implausibly far ahead.
             for node, slot in sorted(zip(self._nodes, found, strict=True), key=lambda one: one[1], reverse=True):
                 node.slot, node.up = slot, slot >= 0 and not node.foreign and self._note(slot)
         finally:
             self._looking = None
 
     async def _slot_of(self, node: _Node) -> int:
-        """Return how far a node is, -1 if it does not say so."""
+        """Return a node's newest slot, or -1 if it does not report one."""
         rpc = Rpc(node.transport)
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -229,7 +232,7 @@ class Nodes:
         node.foreign, node.checked = foreign, time.monotonic()
 
     def _note(self, slot: int) -> bool:
-        """Note what a node has shown of the chain; false if that cannot be."""
+        """Note the newest slot that a node has shown. Return False if the chain cannot have reached it."""
         if self._seen >= 0:
             since = time.monotonic() - self._seen_at
             if slot > self._seen + _MOST_AHEAD + _MOST_A_SECOND * since:
@@ -240,7 +243,7 @@ class Nodes:
 
 
 def transport_of(urls: Sequence[str], expected: str | None = None) -> Transport:
-    """Return the transport to the nodes at these addresses; ``expected`` is the chain's genesis hash, if known."""
+    """Return a transport to the nodes at these URLs; `expected` is the chain's genesis hash, if known."""
     if len(urls) == 1:
         return HttpTransport(urls[0])
     return Nodes([(urlsplit(one).netloc.rpartition("@")[2], HttpTransport(one)) for one in urls], expected)
@@ -251,7 +254,7 @@ async def _answer(asked: Awaitable[bytes]) -> bytes:
 
 
 def _is_there(parts: Sequence[dict[str, Any]]) -> bool:
-    """Whether the answers have all that was asked for: no refusal, and nothing that the node does not know."""
+    """Return True if the responses are complete: no error, and nothing that the node does not know."""
     return bool(parts) and all("result" in one and not _lacks(one["result"]) for one in parts)
 
 
@@ -260,7 +263,7 @@ def _lacks(result: Any) -> bool:
         value = result.get("value")
         if isinstance(value, list):
             return None in value
-        # A node that lags does not know a new blockhash.
+        # A stale node does not know a new blockhash.
         return value is None or (isinstance(value, dict) and value.get("err") == "BlockhashNotFound")
     if isinstance(result, dict) and "transaction" in result:
         meta = result.get("meta")
@@ -272,7 +275,7 @@ def _lacks(result: Any) -> bool:
 
 
 def _shown(part: dict[str, Any]) -> int:
-    """Return the newest confirmed slot that an answer shows; -1 if it shows none."""
+    """Return the newest confirmed slot that a response shows, or -1 if it shows none."""
     result = part.get("result")
     found: list[Any] = []
     if isinstance(result, dict):
@@ -281,7 +284,7 @@ def _shown(part: dict[str, Any]) -> int:
         if any("confirmationStatus" in one for one in statuses):
             found = [one.get("slot") for one in statuses if one.get("confirmationStatus") in {"confirmed", "finalized"}]
         elif isinstance(value, list) and value == [None] * len(value):
-            # The statuses of what the node does not know are as of a slot that is not confirmed yet.
+            # With only unknown statuses, the context slot may not be confirmed yet.
             pass
         elif isinstance(context, dict):
             found = [context.get("slot")]
@@ -293,7 +296,7 @@ def _shown(part: dict[str, Any]) -> int:
 
 
 def _as_of(parts: Sequence[dict[str, Any]]) -> int | None:
-    """Return the slot as of which the answers are, if they say so."""
+    """Return the lowest context slot of the responses, or None if one of them has none."""
     slots = []
     for one in parts:
         result = one.get("result")

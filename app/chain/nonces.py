@@ -1,4 +1,4 @@
-"""Nonce accounts: a transaction that begins by advancing one stays valid until the nonce is advanced."""
+"""Nonce accounts: a transaction that starts by advancing a nonce stays valid until that nonce is advanced."""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from solders.system_program import (
 from app.chain.records import RawAccount
 
 RENT = 1_447_680
-"""Lamports that make a nonce account rent-exempt."""
+"""Lamports that a nonce account needs to be rent-exempt."""
 _SIZE = 80
 _CURRENT_AND_INITIALIZED = (1).to_bytes(4, "little") * 2
 _AUTHORITY, _NONCE = slice(8, 40), slice(40, 72)
@@ -26,14 +26,14 @@ _SEED_DIGITS = 28
 
 @dataclass(frozen=True, slots=True)
 class NonceAccount:
-    """A nonce account's authority, and the nonce that takes the place of a blockhash."""
+    """A nonce account's authority and its nonce, which replaces the blockhash."""
 
     authority: Pubkey
     nonce: Hash
 
     @classmethod
     def of(cls, account: RawAccount | None) -> Self | None:
-        """Return what an account holds; None if it is no initialised nonce account."""
+        """Return the account's authority and nonce, or None if it is not an initialised nonce account."""
         if account is None or account.owner != ID or len(account.data) != _SIZE:
             return None
         if not account.data.startswith(_CURRENT_AND_INITIALIZED):
@@ -43,7 +43,7 @@ class NonceAccount:
 
 @dataclass(frozen=True, slots=True)
 class NonceAddress:
-    """Where a nonce account is: derived from who pays for it, so that it needs no key and is found again."""
+    """The address of a nonce account. It is derived from the payer's, so it needs no key and can be found again."""
 
     payer: Pubkey
     authority: Pubkey
@@ -52,7 +52,7 @@ class NonceAddress:
 
     @property
     def seed(self) -> str:
-        """The seed of the address."""
+        """The seed from which the address is derived."""
         parts = b"nonce" + bytes(self.org) + bytes(self.authority) + self.number.to_bytes(4, "little")
         return hashlib.sha256(parts).hexdigest()[:_SEED_DIGITS]
 
@@ -69,5 +69,5 @@ class NonceAddress:
 
 
 def advance(account: Pubkey, authority: Pubkey) -> Instruction:
-    """Return the instruction that advances a nonce."""
+    """Return the instruction that advances the nonce of `account`."""
     return advance_nonce_account(AdvanceNonceAccountParams(nonce_pubkey=account, authorized_pubkey=authority))

@@ -8,11 +8,11 @@ from solders.pubkey import Pubkey
 from app.chain.builder import Builder
 
 SpendingKind = Literal["Payment", "Escrow", "Allowance"]
-"""What an approval is for; the index of each is its code in accounts and events."""
+"""The purpose of an approval. The index of a kind is its code in accounts and events."""
 
 
 class PaymentInstructions(Builder):
-    """Builds the instructions that approve, check and execute payments. Amounts are micro-USDC, times Unix seconds."""
+    """Builds the instructions that approve, check and execute payments, in micro-USDC and Unix seconds."""
 
     def approve_payment(
         self,
@@ -27,7 +27,7 @@ class PaymentInstructions(Builder):
         expires_at: int,
         kind: SpendingKind = "Payment",
     ) -> Instruction:
-        """Store the co-signature for one payment, escrow or allowance of exactly this amount to this recipient."""
+        """Store the operator's approval of one payment, escrow or allowance with this exact amount and recipient."""
         return self._build(
             "approve_payment",
             {
@@ -45,7 +45,7 @@ class PaymentInstructions(Builder):
         )
 
     def close_approval(self, *, signer: Pubkey, vault: Pubkey, approval: Pubkey, rent_receiver: Pubkey) -> Instruction:
-        """Revoke an unused approval; anyone may once it has expired."""
+        """Revoke an unused approval. Anyone may do so once it has expired."""
         return self._build(
             "close_approval", {}, signer=signer, vault=vault, approval=approval, rent_receiver=rent_receiver
         )
@@ -68,8 +68,9 @@ class PaymentInstructions(Builder):
     ) -> Instruction:
         """Pay from the vault into the existing token account `destination`.
 
-        `allowlist` is the policy's and `budget` the vault's, if they have one. `recipient` is the account in which the
-        organisation registered the destination's owner, needed when the policy blocks a category or may allow a domain.
+        Pass the policy's `allowlist` and the vault's `budget` if there is one. `recipient` is the account that holds
+        the organisation's registration of the destination's owner. It is needed if the policy blocks a category or may
+        allow a domain.
         """
         return self._build(
             "execute_payment",
@@ -102,10 +103,10 @@ class PaymentInstructions(Builder):
         outstanding_amount: int = 0,
         outstanding_count: int = 0,
     ) -> Instruction:
-        """Return every rule's verdict; only for simulation.
+        """Return every rule's verdict. Use this instruction only in simulations.
 
-        `budget` is the vault's, if it has one. The outstanding payments, which were handed out and not seen yet, count
-        as if they were paid.
+        Pass the vault's `budget` if it has one. Outstanding payments (issued to a third party and not seen on the chain
+        yet) count as if they were already paid.
         """
         return self._build(
             "check_payment",

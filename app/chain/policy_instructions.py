@@ -12,7 +12,7 @@ from app.chain.rules import Rules
 
 
 class PolicyInstructions(Builder):
-    """Builds the instructions that create, change and close policies, and those that write their allowlists."""
+    """Builds the instructions that create, change and close policies and write their allowlists."""
 
     def create_policy(self, *, payer: Pubkey, authority: Pubkey, key: bytes, rules: Rules) -> Instruction:
         """Create a policy without an allowlist."""
@@ -38,8 +38,8 @@ class PolicyInstructions(Builder):
     ) -> Instruction:
         """Replace the rules of a policy that is still at `expected_version`, and its allowlist if one is given.
 
-        `entries` are those that the new list must hold. `old_allowlist` is closed, and its rent goes to
-        `rent_receiver`, who paid it.
+        `entries` are the required contents of the new list. `old_allowlist` is closed, and its rent goes back to its
+        payer, `rent_receiver`.
         """
         return self._build(
             "update_policy",
@@ -66,7 +66,7 @@ class PolicyInstructions(Builder):
         allowlist_rent_receiver: Pubkey | None = None,
         next_rent_receiver: Pubkey | None = None,
     ) -> Instruction:
-        """Close a policy that no vault uses, its list, and the next one (`next_version`) where that was written."""
+        """Close an unused policy, its allowlist, and the next allowlist (`next_version`) if it was written."""
         return self._build(
             "close_policy",
             {},
@@ -80,7 +80,7 @@ class PolicyInstructions(Builder):
         )
 
     def close_allowlist(self, *, authority: Pubkey, policy: Pubkey, version: int, rent_receiver: Pubkey) -> Instruction:
-        """Discard the policy's next allowlist, `version`, which is used up by that."""
+        """Discard the policy's next allowlist. Its `version` is then used up."""
         return self._build(
             "close_allowlist",
             {},
@@ -101,9 +101,9 @@ class PolicyInstructions(Builder):
         entries: Sequence[bytes],
         seal: bool,
     ) -> Instruction:
-        """Write a chunk of the policy's next allowlist, `version`; entries ascend across all chunks.
+        """Write a chunk of the policy's next allowlist, `version`. Entries must ascend across all chunks.
 
-        The operator or the authority writes.
+        `writer` is the operator or the authority.
         """
         return self._build(
             "write_allowlist",

@@ -1,4 +1,4 @@
-"""What a node answers: blockhashes, simulations, statuses, histories, accounts."""
+"""Records of a node's responses: blockhashes, simulations, statuses, histories, accounts."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ class Blockhash:
 class SimulationResult:
     """The outcome of a simulated transaction.
 
-    `err` is the node's transaction error, `None` for success; `return_data` is only what the vault program returned.
+    `err` is the node's transaction error, or `None` on success. `return_data` is None unless the vault program set it.
     """
 
     err: Any
@@ -38,7 +38,7 @@ class SimulationResult:
 
     @property
     def failed_instruction(self) -> int | None:
-        """The index of the instruction that failed."""
+        """The index of the failed instruction, if an instruction caused the failure."""
         return failed_instruction(self.err)
 
 
@@ -57,13 +57,13 @@ class SignatureStatus:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether a supermajority voted on the block."""
+        """True if a supermajority of stake voted for the block."""
         return self.commitment in {"confirmed", "finalized"}
 
 
 @dataclass(frozen=True, slots=True)
 class Statuses:
-    """What a node that had seen blocks up to `slot` knew of transactions; `None` for one that it had not seen land."""
+    """The transactions' statuses on a node at `slot`; `None` if the node had not seen the transaction land by then."""
 
     slot: int
     found: list[SignatureStatus | None]
@@ -71,7 +71,7 @@ class Statuses:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One entry of an address's history; `failed` transactions changed nothing but their fee payer's balance."""
+    """One entry of an address's history. A `failed` transaction changed only the balance of its fee payer."""
 
     signature: str
     slot: int
@@ -80,7 +80,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block's slot, and its height: the number of blocks before it, not counting slots without a block."""
+    """A block's slot and height. The height counts the blocks before it and leaves out slots without a block."""
 
     slot: int
     height: int
@@ -88,7 +88,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockContent:
-    """A block's parent, which may be more than one slot before it, and the signatures of its transactions."""
+    """The slot of a block's parent, possibly several slots earlier, and the signatures of the block's transactions."""
 
     parent: int
     signatures: frozenset[str]
@@ -96,10 +96,10 @@ class BlockContent:
 
 @dataclass(frozen=True, slots=True)
 class RawAccount:
-    """An account's bytes as of a slot."""
+    """An account's contents as of a slot."""
 
     TOKEN_AMOUNT: ClassVar = slice(64, 72)
-    """Where a token account keeps its amount, for the SPL token program and for Token-2022."""
+    """Position of the amount in a token account, the same in the SPL Token program and in Token-2022."""
 
     lamports: int
     owner: Pubkey
@@ -108,21 +108,21 @@ class RawAccount:
 
     @property
     def token_amount(self) -> int | None:
-        """The amount in a token account, in the mint's smallest unit; `None` when the data is too short for one."""
+        """The amount in a token account, in the mint's smallest unit, or `None` if the data is too short for one."""
         amount = self.data[self.TOKEN_AMOUNT]
         return int.from_bytes(amount, "little") if len(amount) == 8 else None
 
     def decode(self, codec: Codec) -> Account:
-        """Return the program's account in the data. Raises `ChainUnavailable` if the node gave other bytes."""
+        """Decode the data as an account of the program. Raises `ChainUnavailable` if the bytes are something else."""
         try:
             return codec.decode_account(self.data)
         except CodecError as error:
-            raise ChainUnavailable("the node's account is not one of the program's") from error
+            raise ChainUnavailable("the node returned an account that is not one of the program's") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Balances:
-    """The amounts in token accounts as of a slot, `None` for an account that does not exist."""
+    """The amounts in token accounts as of a slot; `None` for an account that does not exist."""
 
     slot: int
     amounts: list[int | None]

@@ -14,16 +14,16 @@ RpcCall = tuple[str, list[Any]]
 """A method and its parameters."""
 
 _MOST = 2**63 - 1
-"""The largest number that a database holds, too."""
+"""The largest accepted number, which is also the largest that a database column holds."""
 _CONCURRENT = 16
-"""Single calls that a node without batches gets at once."""
+"""Number of concurrent single calls to a node that does not support batches."""
 
 
 class Rpc:
-    """Sends calls, singly or in batches, and checks the answers.
+    """Sends single calls or batches, and checks the responses.
 
-    solana-py's client parses each answer into objects of which the payment path reads two or three fields, and it uses
-    HTTP even for a node in the same process. So this sends plain JSON.
+    solana-py's client parses each response into objects, although the payment path reads only two or three fields. It
+    also uses HTTP even for a node in the same process. So this class sends plain JSON.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -39,8 +39,8 @@ class Rpc:
     async def batch(self, calls: Sequence[RpcCall], *, refusals: bool = False) -> list[Any]:
         """Return the results of many calls in their order. Raises `RpcError` or `ChainUnavailable`.
 
-        With `refusals` an `RpcError` is returned in the place of the result that it refuses. A node that refuses a
-        batch gets single calls from then on, 16 at a time.
+        With `refusals`, the `RpcError` of a call is returned in place of its result. A node that refuses a batch gets
+        single calls from then on, 16 at a time.
         """
 
         def result(answer: Any, request: dict[str, Any]) -> Any:
@@ -77,7 +77,7 @@ class Rpc:
         try:
             return from_json(body)
         except ValueError as error:
-            raise ChainUnavailable("the node's answer is not JSON") from error
+            raise ChainUnavailable("the node's response is not JSON") from error
 
 
 def _result(answer: Any, number: int) -> Any:
@@ -86,11 +86,11 @@ def _result(answer: Any, number: int) -> Any:
             raise rpc_error(answer["error"])
         if "result" in answer:
             return answer["result"]
-    raise ChainUnavailable("the node's answer is not a JSON-RPC response")
+    raise ChainUnavailable("the node's response is not JSON-RPC")
 
 
 def whole(value: Any) -> int:
-    """Return a slot, height, time or amount. Raises `ValueError` for what cannot be one, such as `1e308` or `true`."""
+    """Return a slot, height, time or amount. Raises `ValueError` for any other value, such as `1e308` or `true`."""
     if type(value) is not int or not 0 <= value <= _MOST:
         raise ValueError(f"{value!r} is not a whole number")
     return value

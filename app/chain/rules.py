@@ -1,4 +1,4 @@
-"""A policy's rules as the program stores them, and the names of their codes."""
+"""A policy's rules in the form that the program stores, and the names of its codes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ CATEGORIES = (
     "subscription",
     "weapons",
 )
-"""Category names; a name's position is its code."""
+"""Category names. The index of a name is its code."""
 
 RULES = (
     "paused",
@@ -43,10 +43,10 @@ RULES = (
     "budget_max_per_month",
     "budget_velocity_cap",
 )
-"""Rule names; a name's position is its code. The program judges in this order, `require_co_sign` after all others."""
+"""Rule names. The index of a name is its code. The program judges in this order, but `require_co_sign` comes last."""
 
 BUDGET_RULES = RULES[10:]
-"""Those of the budget that a wallet shares; the others are its policy's."""
+"""Rules of the budget that a wallet shares. All other rules belong to its policy."""
 
 RULE_ERRORS = (
     "OrgPaused",
@@ -63,11 +63,11 @@ RULE_ERRORS = (
     "BudgetMaxPerMonthExceeded",
     "BudgetVelocityCapExceeded",
 )
-"""The program's errors for payments that a rule refuses; an error's position is the rule's code."""
+"""The program's errors for payments refused by a rule. The index of an error is the code of the rule."""
 
 
 _FLAGS = ("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry")
-"""Rules by their bits in a policy account's `flags`; the next bit is that of `restricted`."""
+"""Rules in the order of their bits in a policy account's `flags`. The next bit is `restricted`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Rules:
 
     Money is in micro-USDC, `velocity_cap` in payments per hour, `expiry` in Unix seconds. `blocked_categories` is a bit
     set over the category codes. `restricted` means that only the entries of the policy's allowlist may be paid.
-    Two bound what no rule judges: `max_open_escrows` how many escrows a vault may have open, `allow_allowances` whether
-    it may hand money to a delegate.
+    Two settings are not rules: `max_open_escrows` limits the number of escrows that a vault may have open, and
+    `allow_allowances` permits a vault to hand money to a delegate.
     """
 
     max_per_tx: int | None = None
@@ -92,7 +92,7 @@ class Rules:
     allow_allowances: bool = False
 
     def to_args(self) -> dict[str, Any]:
-        """Return the rules as an instruction's argument."""
+        """Return the rules as an argument of an instruction."""
         return asdict(self)
 
     @classmethod
@@ -128,7 +128,7 @@ class BudgetLimits:
 
     @classmethod
     def from_account(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the limits in a budget account, whose flags have the bits of a policy's."""
+        """Return the limits in a budget account. Its flags have the same bits as a policy's."""
         flags = fields["flags"]
         names = (name for name in _FLAGS if name in cls.__slots__)
         return cls(**{name: fields[name] if flags >> _FLAGS.index(name) & 1 else None for name in names})

@@ -14,12 +14,12 @@ from app.core.hardware_tokens import signature_by
 from app.core.signers import Signer
 
 MAX_SIZE = 1232
-"""The most bytes of a transaction."""
+"""Maximum size of a transaction in bytes: the IPv6 minimum MTU of 1280 minus 48 bytes of headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A signed transaction and its first signature, by which the chain knows it."""
+    """A signed transaction and its first signature, which identifies it on the chain."""
 
     signature: str
     raw: bytes
@@ -30,8 +30,8 @@ def sign(
 ) -> Signed:
     """Sign a transaction with the fee payer's key and every other key that its instructions need.
 
-    Keys in `signers` that no instruction needs are ignored. Raises `ValueError` when a key is missing. Blocks while a
-    token signs.
+    Keys in `signers` that no instruction needs are ignored. Raises `ValueError` if a key is missing. Blocks while a
+    hardware token signs.
     """
     message, needed = _message(instructions, payer, signers, blockhash)
     content = bytes(message)
@@ -41,7 +41,7 @@ def sign(
 async def sign_with_any(
     instructions: Sequence[Instruction], *, payer: Signer, signers: Sequence[Signer] = (), blockhash: Hash
 ) -> Signed:
-    """Sign as `sign` does, without blocking the event loop. Raises ``signer_unavailable``."""
+    """Like `sign`, but does not block the event loop. Raises ``signer_unavailable``."""
     message, needed = _message(instructions, payer, signers, blockhash)
     content = bytes(message)
     return _signed(message, [await signature_by(signer, content) for signer in needed])
@@ -50,7 +50,7 @@ async def sign_with_any(
 async def sign_for(
     instructions: Sequence[Instruction], *, payer: Pubkey, signers: Sequence[Signer], blockhash: Hash
 ) -> bytes:
-    """Sign a transaction except for its fee payer, who adds its signature elsewhere. Raises ``signer_unavailable``."""
+    """Sign for everyone but the fee payer, which adds its signature elsewhere. Raises ``signer_unavailable``."""
     message = Message.new_with_blockhash(list(instructions), payer, blockhash)
     content, keys = bytes(message), {signer.pubkey(): signer for signer in signers}
     needed = message.account_keys[1 : message.header.num_required_signatures]
@@ -61,8 +61,8 @@ async def sign_for(
 def _message(
     instructions: Sequence[Instruction], payer: Signer, signers: Sequence[Signer], blockhash: Hash
 ) -> tuple[Message, list[Signer]]:
-    """Return the message to sign, and who signs it, in order."""
-    # Deriving an address takes a curve multiplication, so each is derived once.
+    """Return the message to sign and its signers in order."""
+    # Deriving an address from a key takes a curve multiplication, so do it only once per signer.
     keys = {signer.pubkey(): signer for signer in (payer, *signers)}
     message = Message.new_with_blockhash(list(instructions), next(iter(keys)), blockhash)
     needed = message.account_keys[: message.header.num_required_signatures]

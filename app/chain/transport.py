@@ -1,4 +1,4 @@
-"""Transports for JSON-RPC: HTTP to any node, or a direct call of an ASGI application in the same process."""
+"""Transports for JSON-RPC: HTTP to any node, or direct calls of an ASGI application in the same process."""
 
 import re
 import time
@@ -12,7 +12,7 @@ import aiohttp
 from app.chain.errors import ChainUnavailable
 
 Transport = Callable[[bytes], Awaitable[bytes]]
-"""Takes a request's body and returns the answer's; raises `ChainUnavailable` when there is no answer."""
+"""Takes a request body and returns the response body. Raises `ChainUnavailable` if there is no response."""
 
 _HEADERS = {"content-type": "application/json"}
 _CONNECTIONS = 64
@@ -20,15 +20,16 @@ _SERVER_ERROR = 500
 _RATE_LIMITED = 429
 _NEWEST, _OLDER = (b'"maxSupportedTransactionVersion":%d' % version for version in (1, 0))
 _OLDER_FOR = 600.0
-"""Seconds until the next request for version 1 to a node that rejected it; its operator may upgrade it."""
+"""Seconds until version 1 is requested again from a node that rejected it. Its operator may upgrade it by then."""
 _INVALID_PARAMS = re.compile(rb'"code": *-32602\b')
-"""An error of JSON-RPC. In a string the quotation marks would be escaped."""
+"""The error code "invalid params" of JSON-RPC 2.0. Inside a JSON string, its quotation marks would be escaped."""
 
 
 class HttpTransport:
     """Posts to a URL over a pool of persistent connections.
 
-    aiohttp, because a payment is four or five such calls: by httpx they were more than half of its processor time.
+    It uses aiohttp because a payment makes four or five such calls. With httpx, they took more than half of a payment's
+    processor time.
     """
 
     def __init__(self, url: str, *, timeout: float = 10.0) -> None:
@@ -40,10 +41,10 @@ class HttpTransport:
         self._rejected = False
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the answer's body. Raises `ChainUnavailable` on a refusal, a timeout, a rate limit or a 5xx.
+        """Return the response body. Raises `ChainUnavailable` on a refusal, a timeout, a rate limit or status 5xx.
 
-        A node that rejects version 1 as the newest version of a transaction is asked for version 0. One rejection may
-        be false. After two in a row, the node is asked for version 0 alone for ten minutes.
+        If a node rejects version 1 as the newest transaction version, the request is repeated with version 0. A single
+        rejection may be false. After two in a row, only version 0 is requested from the node for ten minutes.
         """
         older = body.replace(_NEWEST, _OLDER)
         if older == body or time.monotonic() < self._older_until:
@@ -59,7 +60,7 @@ class HttpTransport:
 
     async def _post(self, body: bytes) -> bytes:
         if self._session is None:
-            # It belongs to the loop that runs now.
+            # Create the session here, because it belongs to the running event loop.
             connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
             self._session = aiohttp.ClientSession(
                 connector=connector, timeout=self._timeout, headers=_HEADERS, proxy=_proxy_to(self._url)
@@ -80,9 +81,9 @@ class HttpTransport:
 
 
 def _proxy_to(url: str) -> str | None:
-    """Return the proxy that the environment names for an address.
+    """Return the proxy that the environment configures for a URL.
 
-    By `trust_env`, aiohttp would ask for each request, in a thread: a fifth of a payment's processor time.
+    With `trust_env`, aiohttp would look it up in a thread for each request: a fifth of a payment's processor time.
     """
     address = urlsplit(url)
     if address.hostname is None or proxy_bypass(address.hostname):
@@ -93,7 +94,7 @@ def _proxy_to(url: str) -> str | None:
 class AsgiTransport:
     """Calls an ASGI application directly: no socket, no HTTP client, one coroutine per request.
 
-    httpx has such a transport, but building its request and response objects costs more than the answer.
+    httpx has such a transport, but building its request and response objects costs more than computing the response.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]], path: str = "/") -> None:
@@ -114,7 +115,7 @@ class AsgiTransport:
         }
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the answer's body. Raises `ChainUnavailable` when the application raises or answers 5xx."""
+        """Return the response body. Raises `ChainUnavailable` if the application raises or returns status 5xx."""
         parts: list[bytes] = []
         status = 0
 
@@ -131,11 +132,11 @@ class AsgiTransport:
         scope = {**self._scope, "headers": [*self._headers, (b"content-length", b"%d" % len(body))]}
         try:
             await self._app(scope, receive, send)
-        except Exception as error:  # a server would answer 500
+        except Exception as error:  # A server would return status 500.
             raise ChainUnavailable(f"the node failed: {type(error).__name__}") from error
         if status >= _SERVER_ERROR:
             raise ChainUnavailable(f"the node answered {status}")
         return b"".join(parts)
 
     async def aclose(self) -> None:
-        """Do nothing: the application belongs to somebody else."""
+        """Do nothing: the caller owns the application."""

@@ -177,7 +177,7 @@ async def test_transaction_is_sent_to_all_and_in_doubt_if_one_is_silent(localnet
         assert [one.methods.count("sendTransaction") for one in (first, second)] == [1, 1]
 
         second.lose_answers = lambda method: method == "sendTransaction"
-        with pytest.raises(ChainUnavailable, match="no node says that it has taken the transaction"):
+        with pytest.raises(ChainUnavailable, match="no node has acknowledged the transaction"):
             await client.send(b"no transaction")
 
 

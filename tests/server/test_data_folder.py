@@ -214,7 +214,7 @@ async def test_one_of_several_nodes_is_enough_but_not_of_several_chains(tmp_path
     made = ("orgs", "create", "acme", "--data-dir")
     async with _node() as (url, localnet), _node(GENESIS_HASHES["devnet"]) as (other, _):
         refused = await _refusal(*made, str(tmp_path / "none"), "--rpc-url", url, "--rpc-url", other)
-        assert "they belong to different chains" in refused
+        assert "the nodes belong to different chains" in refused
         nodes = ("--rpc-url", "http://127.0.0.1:1", "--rpc-url", url)
         started = await _run(*made, str(tmp_path / "acme"), *nodes)
         assert started.exit_code == 0, started.output
