@@ -1,1 +1,1 @@
-"""The command line `agent-vault`; one module per command group."""
+"""The `agent-vault` command line, with one module per group of commands."""

@@ -1,4 +1,4 @@
-"""Archives of a data folder: a zip file with a manifest that has the hash of everything in it."""
+"""Backup archives of a data folder: zip files with a manifest that holds the hash of every file in them."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from app.core.paths import ConfigurationError
 
 _MANIFEST, _SEALED = "manifest.json", "keys.sealed"
 _MAX_MANIFEST = 16 * 1024 * 1024
-#: The only names that are ever written to a disk; an archive with another is refused.
+#: The only names that are ever written to a disk. An archive with any other name is refused.
 _DATA = re.compile(r"agent-vault\.db|chain\.db|localnet/localnet\.db|exports/exp_[0-9A-Za-z]{1,64}\.(csv|json)")
 _KEYS = re.compile(r"keys/[0-9A-Za-z][0-9A-Za-z._-]{0,100}|admin-api-key|localnet/faucet\.json")
 _CHUNK = 1024 * 1024
@@ -29,7 +29,7 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotIm
 
 
 class _Part(BaseModel):
-    """Something in the archive, with what it must be."""
+    """The required size and hash of one file in the archive."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,14 +38,14 @@ class _Part(BaseModel):
 
 
 class _Seal(_Part):
-    """The sealed keys, with the salt and the nonce in base64."""
+    """The sealed keys: size and hash, with the salt and the nonce in base64."""
 
     salt: str
     nonce: str
 
 
 class Manifest(BaseModel):
-    """What an archive says about itself."""
+    """An archive's own description of its contents."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,16 +56,16 @@ class Manifest(BaseModel):
     sealed: _Seal | None = None
 
     def bound(self) -> bytes:
-        """Return what the seal covers besides the keys: everything else in the manifest."""
+        """Return the data that the seal authenticates in addition to the keys: everything else in the manifest."""
         return json.dumps(self.model_dump(exclude={"sealed"}), sort_keys=True, separators=(",", ":")).encode()
 
 
 def create_archive(
     path: Path, manifest: Manifest, files: Mapping[str, Path], keys: Mapping[str, Path] | None, passphrase: str
 ) -> None:
-    """Write an archive of ``files`` and, sealed under the passphrase, of ``keys``; it is complete or absent.
+    """Write an archive of ``files`` and of ``keys``, sealed under the passphrase. It is complete or absent.
 
-    Fills in the manifest. Raises OSError, also if there is such a file already.
+    Fills in the manifest. Raises OSError, including when a file with this name already exists.
     """
     draft = path.with_name(f"{path.name}.part")
     draft.unlink(missing_ok=True)
@@ -85,7 +85,7 @@ def create_archive(
             archive.close()
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a renaming, this replaces no file that was made meanwhile.
+        # Unlike a rename, a hard link fails if another process has created the file in the meantime.
         os.link(draft, path)
     finally:
         draft.unlink(missing_ok=True)
@@ -93,7 +93,7 @@ def create_archive(
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
-    """Open an archive that has exactly what its manifest says. Raises ConfigurationError, also while it is read."""
+    """Open an archive that matches its manifest. Raises ConfigurationError, also for errors while it is read."""
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.getinfo(_MANIFEST).file_size > _MAX_MANIFEST:
@@ -101,12 +101,12 @@ def open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
             manifest = Manifest.model_validate_json(archive.read(_MANIFEST))
             expected = {_MANIFEST, *manifest.files, *([_SEALED] if manifest.sealed else [])}
             if any(member.flag_bits & 1 for member in archive.infolist()):
-                raise ValueError  # Encrypted, which no backup is.
+                raise ValueError  # The member is encrypted, but backups never use zip encryption.
             names = archive.namelist()
             if len(names) != len(expected) or set(names) != expected:
-                raise ConfigurationError(f"{path} is broken: its content is not that of its manifest")
+                raise ConfigurationError(f"{path} is broken: its files are not the files in its manifest")
             if not all(_DATA.fullmatch(name) for name in manifest.files) or "agent-vault.db" not in manifest.files:
-                raise ConfigurationError(f"{path} has files that no backup has")
+                raise ConfigurationError(f"{path} has files that do not belong in a backup, or lacks the database")
             yield archive, manifest
     except _BROKEN as error:
         detail = f" ({type(error).__name__})" if isinstance(error, zipfile.BadZipFile | zlib.error | EOFError) else ""
@@ -114,14 +114,14 @@ def open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
 
 
 def extract(archive: zipfile.ZipFile, manifest: Manifest, folder: Path) -> None:
-    """Write the files into a folder. Raises ConfigurationError for a file that is not the manifest's."""
+    """Write the files into a folder. Raises ConfigurationError if a file differs from the manifest."""
     for name, part in manifest.files.items():
         with archive.open(name) as content, _new(folder / name) as file:
             _require(name, part, _copy(content, file, most=part.size))
 
 
 def extract_keys(archive: zipfile.ZipFile, manifest: Manifest, folder: Path, passphrase: Callable[[], str]) -> None:
-    """Write the sealed keys into a folder. Raises ConfigurationError for a wrong passphrase or an altered archive."""
+    """Decrypt the keys into a folder. Raises ConfigurationError if the passphrase is wrong or the archive altered."""
     seal = manifest.sealed
     assert seal is not None
     content = archive.read(_SEALED)
@@ -133,7 +133,7 @@ def extract_keys(archive: zipfile.ZipFile, manifest: Manifest, folder: Path, pas
         raise ConfigurationError("the passphrase is wrong, or the archive was altered") from None
     for name, text in json.loads(bundle).items():
         if not _KEYS.fullmatch(name):
-            raise ConfigurationError("the archive has keys that no backup has")
+            raise ConfigurationError("the archive has key files that do not belong in a backup")
         with _new(folder / name) as file:
             file.write(b64decode(text))
 
@@ -152,17 +152,17 @@ def _seal(keys: Mapping[str, Path], passphrase: str, bound: bytes) -> tuple[byte
 
 
 def _derive(passphrase: str, salt: bytes) -> bytes:
-    # 128 MB and half a second for each guess. Fixed by the format's version, so that no archive can ask for more.
+    # Each guess costs 128 MB and half a second. The format's version fixes the cost, so no archive can demand more.
     return Scrypt(salt=salt, length=32, n=2**17, r=8, p=1).derive(passphrase.encode())
 
 
 def is_key(name: str) -> bool:
-    """Return whether a file, named from the data folder, belongs to the keys."""
+    """Return True if a file, named relative to the data folder, belongs to the keys."""
     return _KEYS.fullmatch(name) is not None
 
 
 def is_data(name: str) -> bool:
-    """Return whether a file, named from the data folder, is in every backup."""
+    """Return True if a file, named relative to the data folder, belongs in every backup."""
     return _DATA.fullmatch(name) is not None
 
 
@@ -172,7 +172,7 @@ def _new(path: Path) -> IO[bytes]:
 
 
 def _copy(source: IO[bytes], target: IO[bytes], *, most: int | None = None) -> _Part:
-    """Copy and return what was copied; stops after ``most`` bytes, and one more chunk."""
+    """Copy a file and return the size and hash of the copy. Stop at most one chunk after ``most`` bytes."""
     digest, size = hashlib.sha256(), 0
     while (most is None or size <= most) and (chunk := source.read(_CHUNK)):
         digest.update(chunk)
@@ -183,4 +183,4 @@ def _copy(source: IO[bytes], target: IO[bytes], *, most: int | None = None) -> _
 
 def _require(name: str, expected: _Part, found: _Part) -> None:
     if (found.size, found.sha256) != (expected.size, expected.sha256):
-        raise ConfigurationError(f"the archive is broken: {name} is not what its manifest says")
+        raise ConfigurationError(f"the archive is broken: {name} differs from its manifest")

@@ -1,4 +1,4 @@
-"""The event loop of commands that run for long."""
+"""The event loop of long-running commands."""
 
 from collections.abc import Coroutine
 from typing import Any
@@ -7,8 +7,8 @@ import uvloop
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on libuv's loop until it ends.
+    """Run a coroutine on libuv's event loop until it ends.
 
-    A payment is some twenty rounds of the loop; on asyncio's own it takes a node 7 % more processor time.
+    A payment takes about twenty rounds of the loop. On asyncio's own loop, a node needs 7 % more processor time.
     """
     uvloop.run(main)

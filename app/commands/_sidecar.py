@@ -1,4 +1,4 @@
-"""Processes that run next to a service on its data, such as a keeper."""
+"""Processes that run next to a service and use its data, such as a keeper."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -13,13 +13,13 @@ from app.submission.context import Service
 
 @asynccontextmanager
 async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
-    """Run next to a service; `rebuild` waits for the end, because it holds the database meanwhile.
+    """Run next to a service. `rebuild` refuses to start until this ends, because it needs the data for itself.
 
-    Raises ConfigurationError while the read models are being rebuilt, and as ``running`` does.
+    Raises ConfigurationError while the read models are being rebuilt, and the errors of ``running``.
     """
     lock = file_lock.take(prepare(settings).sidecars, shared=True)
     if lock is None:
-        raise ConfigurationError(f"the read models in {settings.data_dir} are being rebuilt; try again later")
+        raise ConfigurationError(f"the read models in {settings.data_dir} are being rebuilt; retry later")
     with lock:
         async with running(settings, beside=True) as service:
             yield service
@@ -27,11 +27,11 @@ async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
 
 @contextmanager
 def alone_on(paths: Paths) -> Iterator[None]:
-    """Keep services and keepers from starting on a data folder. Raises ConfigurationError if one runs there."""
+    """Keep services and keepers from starting on a data folder. Raises ConfigurationError if one is running."""
     paths.exports.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
         for path in (paths.serving, paths.exports / LOCK, paths.sidecars):
             if (lock := file_lock.take(path)) is None:
-                raise ConfigurationError(f"a service or keeper runs on {paths.root}; stop it first")
+                raise ConfigurationError(f"a service or keeper is running on {paths.root}; stop it first")
             stack.enter_context(lock)
         yield

@@ -18,13 +18,13 @@ _BATCH = 1_000
 
 @click.group()
 def audit() -> None:
-    """Audit logs: who did what, in hash chains."""
+    """Read and verify audit logs, which record every action in a hash chain."""
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--service", is_flag=True, help="The service's own log, of failed authentications."),
-        click.option("--org", help="Id or address of the organisation; not needed if there is only one."),
+        click.option("--service", is_flag=True, help="Use the service's own log of failed authentications."),
+        click.option("--org", help="Id or address of the organisation. Optional if there is only one."),
         data_folder,
     ):
         command = option(command)
@@ -33,16 +33,16 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _log_of(db: Database, org: str | None, *, service: bool) -> str:
     if service and org is not None:
-        raise click.UsageError("give --org or --service, not both")
+        raise click.UsageError("--org and --service exclude each other")
     return SERVICE if service else address_of(db, org)
 
 
 @audit.command("list")
 @_options
 def list_entries(data_dir: Path | None, org: str | None, *, service: bool) -> None:
-    """Print the log, oldest entry first, each as a line of JSON as `GET /v1/audit-log` shows it.
+    """Print the log, oldest entry first, one JSON object per line, in the format of `GET /v1/audit-log`.
 
-    An entry that somebody made unreadable has `number` and `reason` only.
+    An entry that was made unreadable has only `number` and `reason`.
     """
     with open_database(data_dir) as (db, _ring):
         log, number = _log_of(db, org, service=service), 0
@@ -59,12 +59,12 @@ def _shown(entry: LogEntry | UnreadableEntry) -> dict[str, Any]:
 
 
 @audit.command("verify")
-@click.option("--head", required=True, help="Hash of an entry that was noted earlier, such as a head that was sent.")
+@click.option("--head", required=True, help="Hash of an entry noted earlier, such as a head that was sent.")
 @_options
 def verify(head: str, data_dir: Path | None, org: str | None, *, service: bool) -> None:
-    """Check that no entry was rewritten, removed or put in between, and that HEAD is still in the log.
+    """Check that no entry was rewritten, removed or inserted, and that HEAD is still in the log.
 
-    Exits with 1 and says where if that is not so.
+    If the check fails, prints the place and exits with 1.
     """
     with open_database(data_dir) as (db, _ring):
         log = _log_of(db, org, service=service)

@@ -1,4 +1,4 @@
-"""`agent-vault backup` and `restore`."""
+"""`agent-vault backup` and `agent-vault restore`: save a data folder and create one from the archive."""
 
 import os
 import shutil
@@ -34,27 +34,29 @@ _STAGE = "restoring"
 _passphrase_file = click.option(
     "--passphrase-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File of mode 600 with the passphrase of the keys.  [default: asks for it]",
+    help="File with mode 600 that holds the passphrase of the keys.  [default: prompt for it]",
 )
 
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @data_folder
-@click.option("--with-keys", is_flag=True, help="Add the signing keys and the service's secret, under a passphrase.")
+@click.option(
+    "--with-keys", is_flag=True, help="Include the signing keys and the service's secret, sealed under a passphrase."
+)
 @_passphrase_file
 def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, with_keys: bool) -> None:
-    """Write the data folder to a new FILE, also while the service runs; without its keys unless asked for."""
+    """Back up the data folder to a new FILE, even while the service runs. Keys are included only with --with-keys."""
     settings = settings_of(data_dir=data_dir)
     require_file(settings, "this command")
     paths = settings.paths()
     if not paths.database.is_file():
         raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
     if file.exists():
-        raise ConfigurationError(f"{file} exists already; name a new file")
+        raise ConfigurationError(f"{file} already exists; name a new file")
     folder = file.absolute().parent
     if not folder.is_dir():
-        raise ConfigurationError(f"there is no folder {folder}; make it, or name a file in another")
+        raise ConfigurationError(f"there is no folder {folder}; create it, or name a file in another folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"this user may not write to {folder}; name a file in another folder")
     if passphrase_file is not None and not with_keys:
@@ -65,11 +67,11 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
         files = _snapshots(paths, Path(name))
         keys = {found: paths.root / found for found in _names(paths.root) if is_key(found)} if with_keys else None
         create_archive(file.absolute(), manifest, files, keys, passphrase)
-    click.echo(f"{file}: {len(files)} files of {manifest.created_at}")
+    click.echo(f"{file}: {len(files)} files as of {manifest.created_at}")
     if keys is None:
-        click.echo(f"Without keys: keep a copy of {paths.keys} elsewhere. It changes only when a key does.")
+        click.echo(f"The keys are not included: keep a copy of {paths.keys} elsewhere. Renew it when a key changes.")
     else:
-        click.echo(f"With {len(keys)} key files, sealed. Without the passphrase nobody can open them.")
+        click.echo(f"{len(keys)} key files are included, sealed. They cannot be opened without the passphrase.")
 
 
 @click.command()
@@ -78,7 +80,7 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
 @click.option(
     "--gap-checked",
     is_flag=True,
-    help="Declare that nobody will repeat what was paid after the backup. Without FILE, for a folder restored before.",
+    help="Declare that payments made after the backup will not be repeated. Omit FILE if you restored earlier.",
 )
 @_passphrase_file
 def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | None, *, gap_checked: bool) -> None:
@@ -93,7 +95,7 @@ def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | No
         raise ConfigurationError(f"there is no file {file}")
     try:
         if paths.root.exists() and any(paths.root.iterdir()):
-            raise ConfigurationError(f"{paths.root} is not empty: name a new folder with --data-dir")
+            raise ConfigurationError(f"{paths.root} is not empty; name a new folder with --data-dir")
     except NotADirectoryError:
         raise ConfigurationError(f"{paths.root} is not a folder") from None
     with open_archive(file) as (archive, manifest), _stage(paths.root) as stage:
@@ -103,22 +105,22 @@ def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | No
         _adopt(Paths(stage), file, manifest, gap_checked=gap_checked)
     click.echo(f"Restored {paths.root} as of {manifest.created_at}.")
     if manifest.sealed is None:
-        click.echo(f"The archive has no keys: put your copy of the folder keys (files of mode 600) at {paths.keys}")
+        click.echo(f"The archive has no keys: put your copy of the folder `keys` (files with mode 600) at {paths.keys}")
         if paths.localnet.exists():
-            click.echo(f"and the embedded chain's at {paths.localnet / 'faucet.json'}")
-    click.echo("API keys made since then are unknown, and those revoked since then are valid again: revoke them now.")
+            click.echo(f"and your copy of the embedded chain's key at {paths.localnet / 'faucet.json'}")
+    click.echo("API keys created since then are unknown. Keys revoked since then are valid again: revoke them now.")
     if gap_checked:
         click.echo("The gap is declared checked: payments need no afterRestore.")
     else:
         click.echo(
-            "For 24 hours, payments under idempotency keys that this copy does not know need afterRestore=true. "
-            "End that with: agent-vault restore --gap-checked"
+            "For 24 hours, payments with idempotency keys unknown to this copy need afterRestore=true. "
+            "To end this, run: agent-vault restore --gap-checked"
         )
 
 
 def _declare_checked(settings: Settings, *, gap_checked: bool) -> None:
     if not gap_checked:
-        raise click.UsageError("name the FILE to restore, or --gap-checked for a folder that was restored before")
+        raise click.UsageError("pass the FILE to restore, or --gap-checked for a folder that you restored earlier")
     with open_database(settings.data_dir) as (db, _ring):
         if not db.write_now(_check):
             raise ConfigurationError(f"{data_name(settings)} was not restored and has lost no commits")
@@ -127,7 +129,7 @@ def _declare_checked(settings: Settings, *, gap_checked: bool) -> None:
                 shown = event.payload
                 where = f"{shown.get('wallet_id', one.org_id)} to {shown['recipient']}"
                 click.echo(f"{event.signature} {shown['timestamp']} {where} {shown['amount']} USDC")
-    click.echo("The gap is declared checked: payments need no afterRestore any more.")
+    click.echo("The gap is declared checked: payments no longer need afterRestore.")
 
 
 def _check(conn: Connection) -> bool:
@@ -144,10 +146,10 @@ def _record(conn: Connection, action: Action, **details: Any) -> None:
 
 
 def _snapshots(paths: Paths, folder: Path) -> dict[str, Path]:
-    """Copy the databases and the exports into a folder; returns the copies by their names in the data folder.
+    """Copy the databases and the exports into a folder. Return the copies by their names in the data folder.
 
-    The events of the chain come after the service's database, and the embedded chain last: each may know more than the
-    one before it, but must not know less.
+    The chain's events are copied after the service's database, and the embedded chain last. Each copy may be newer than
+    the one before it, but must not be older.
     """
     copies = {}
     for number, source in enumerate((paths.database, paths.events, paths.localnet / "localnet.db")):
@@ -159,41 +161,41 @@ def _snapshots(paths: Paths, folder: Path) -> dict[str, Path]:
             try:
                 shutil.copyfile(paths.root / name, folder / f"export-{number}")
             except FileNotFoundError:
-                continue  # It has expired meanwhile.
+                continue  # The export has expired since it was listed.
             copies[name] = folder / f"export-{number}"
     return copies
 
 
 def _snapshot(source: Path, target: Path) -> None:
-    """Copy a database as of one commit, while others write to it."""
+    """Copy a database as of one commit, even while other processes write to it."""
     try:
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, timeout=30)) as live,
             closing(sqlite3.connect(target)) as copy,
         ):
-            # All pages in one step: between steps, writers would make it begin again.
+            # Copy all pages in one step: a write between two steps would restart the copy.
             live.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
-        raise ConfigurationError(f"{source} cannot be copied: {error}") from None
+        raise ConfigurationError(f"cannot copy {source}: {error}") from None
 
 
 def _names(root: Path) -> list[str]:
-    """Return the files of the data folder and its folders, named from it. Links are not followed."""
+    """Return the files in the data folder and its direct subfolders, as relative names. Links are not followed."""
     found = (path for path in [*root.iterdir(), *root.glob("*/*")] if path.is_file() and not path.is_symlink())
     return sorted(path.relative_to(root).as_posix() for path in found)
 
 
 @contextmanager
 def _stage(root: Path) -> Iterator[Path]:
-    """Give a folder to restore into. Its content becomes the data folder's at the end, or is removed on an error."""
+    """Yield a folder to restore into. At the end its content moves to the data folder; on an error it is removed."""
     existed = root.exists()
     stage = root / _STAGE
     stage.mkdir(parents=True, mode=0o700)
     root.chmod(0o700)
     try:
         yield stage
-        # The service's database last: without it, nothing takes the folder for a service's data.
+        # Move the service's database last: without it, the folder does not count as a service's data.
         for path in sorted(stage.iterdir(), key=lambda one: one.name == Paths(stage).database.name):
             path.rename(root / path.name)
         stage.rmdir()
@@ -205,7 +207,7 @@ def _stage(root: Path) -> Iterator[Path]:
 
 
 def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool) -> None:
-    """Bring a restored database to this version's schema, and mark it as restored."""
+    """Upgrade a restored database to this version's schema and mark it as restored."""
 
     def mark(conn: Connection) -> None:
         mark_restored(conn, gap_checked=gap_checked)
@@ -215,7 +217,7 @@ def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool) -
         with closing(SqliteDatabase(paths.database)) as db:
             db.write_now(mark)
     except ConfigurationError as error:
-        # The message names the path of the stage, which is gone.
+        # The message starts with a path in the stage, which will be gone.
         raise ConfigurationError(f"{file}: {str(error).removeprefix(f'{paths.database}: ')}") from None
     except WRITE_ERRORS as error:
         raise ConfigurationError(f"{file}: its database cannot be used ({str(error).splitlines()[0]})") from None

@@ -1,4 +1,4 @@
-"""The errors that users of the command line can cause, told in one line."""
+"""Errors that users of the command line can cause, each shown in one line."""
 
 from typing import Any
 
@@ -19,11 +19,11 @@ EXPECTED = (
     ChainUnavailable,
     RpcError,
 )
-"""For `except`."""
+"""Expected errors, for use in `except` and `isinstance`."""
 
 
 def explained(error: Exception) -> str | None:
-    """Return the line that tells the user of an error; None for one that only a developer can explain."""
+    """Return a line that explains the error to the user, or None if it needs a developer and a traceback."""
     if isinstance(error, ValidationError):
         return "; ".join(map(_fault, error.errors()))
     if isinstance(error, EXPECTED):
@@ -34,6 +34,6 @@ def explained(error: Exception) -> str | None:
 
 
 def _fault(found: Any) -> str:
-    """Return what is wrong with a setting, without the words of the library that checks it."""
+    """Return the name of a setting and its problem, without the validation library's prefix."""
     name, reason = ".".join(map(str, found["loc"])), found["msg"].removeprefix("Value error, ")
     return f"{name}: {reason}" if name else reason

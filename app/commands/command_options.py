@@ -1,4 +1,4 @@
-"""What several commands share: options, settings, and the database of a service."""
+"""Shared parts of the commands: options, settings, and access to a service's database."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -28,26 +28,24 @@ def _several(_context: click.Context, _option: click.Parameter, given: tuple[str
 
 
 def node_option(text: str) -> Callable[[_Command], _Command]:
-    """Return the option with the addresses of the chain's nodes."""
-    return click.option(
-        "--rpc-url", multiple=True, callback=_several, help=f"{text} May be repeated for several nodes."
-    )
+    """Return the option for the addresses of the chain's nodes, with `text` as its help."""
+    return click.option("--rpc-url", multiple=True, callback=_several, help=f"{text} Repeat it for several nodes.")
 
 
-rpc_url = node_option("JSON-RPC address of the chain, by default that of the data folder's.")
+rpc_url = node_option("JSON-RPC address of the chain. The default is the data folder's chain.")
 org_option = click.option(
-    "--org", help="Id or address of the organisation; not needed if there is only one, or for a key."
+    "--org", help="Id or address of the organisation. Optional if there is only one, or if you name a key."
 )
-usdc_mint = click.option("--usdc-mint", help="Mint of USDC there.  [default: the data folder's or the cluster's]")
+usdc_mint = click.option("--usdc-mint", help="USDC mint on this chain.  [default: the data folder's or the cluster's]")
 
 
 def settings_of(**given: Any) -> Settings:
-    """Return the settings with the options that were given."""
+    """Return the settings, overridden by the options that are not None."""
     return Settings(**{name: value for name, value in given.items() if value is not None})
 
 
 def address_argument(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Pubkey | None:
-    """Return the address that a text spells."""
+    """Parse an address in base58."""
     try:
         return None if text is None else Pubkey.from_string(text)
     except ValueError:
@@ -55,7 +53,7 @@ def address_argument(_ctx: click.Context, _param: click.Parameter, text: str | N
 
 
 def usdc_argument(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
-    """Return micro-USDC."""
+    """Parse an amount of USDC and return micro-USDC."""
     try:
         return parse_usdc(text)
     except InvalidAmountError as error:
@@ -64,7 +62,7 @@ def usdc_argument(_ctx: click.Context, _param: click.Parameter, text: str) -> in
 
 @contextmanager
 def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
-    """Open the database of a service, and its keys. Raises ConfigurationError if there is none."""
+    """Open the database of a service with its API keys. Raises ConfigurationError if there is none."""
     settings = settings_of(data_dir=data_dir)
     require_data(settings)
     db, secret = open_state(settings)
@@ -73,7 +71,7 @@ def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
 
 
 def address_of(db: Database, org: str | None) -> str:
-    """Return the address of an organisation by its id or address, or of the only one there is."""
+    """Return the address of the organisation with this id or address. None selects the only organisation."""
     if org is not None:
         found = db.read_now(lambda conn: organisation(conn, org) or organisation_by_id(conn, org))
         if found is None:
@@ -83,6 +81,6 @@ def address_of(db: Database, org: str | None) -> str:
     if len(every) != 1:
         named = ", ".join(one.org_id for one in every)
         raise click.ClickException(
-            f"name the organisation with --org: {named}" if named else "there is no organisation"
+            f"choose an organisation with --org: {named}" if named else "there is no organisation yet"
         )
     return every[0].org

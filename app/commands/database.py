@@ -1,4 +1,4 @@
-"""`agent-vault db`."""
+"""`agent-vault db`: prepares a PostgreSQL database and moves a data folder into it."""
 
 import asyncio
 import sqlite3
@@ -31,18 +31,18 @@ from indexer.schema import PREFIX
 
 @click.group("db")
 def database() -> None:
-    """Prepare a database on PostgreSQL."""
+    """Prepare a PostgreSQL database."""
 
 
 def _url(settings: Settings) -> str:
     if settings.database_url is None:
-        raise ConfigurationError(f"name the database in {SETTING}; with SQLite, `serve` brings it to its schema")
+        raise ConfigurationError(f"set {SETTING} to the database; with SQLite, `serve` upgrades the schema itself")
     return settings.database_url.get_secret_value()
 
 
 @database.command()
 def upgrade() -> None:
-    """Bring the database to this version's schema: a new one, too. With SQLite, `serve` does that."""
+    """Upgrade a new or existing database to this version's schema. With SQLite, `serve` does this itself."""
     url = _url(settings_of())
     name, engine = database_name(url), engine_of(url)
     try:
@@ -50,19 +50,19 @@ def upgrade() -> None:
     finally:
         engine.dispose()
     if before == after:
-        click.echo(f"{name}: its schema is {after} already")
+        click.echo(f"{name}: the schema is already {after}")
     else:
-        click.echo(f"{name}: its schema is {after} now" + (f", it was {before}" if before else ""))
+        click.echo(f"{name}: the schema is now {after}" + (f", it was {before}" if before else ""))
 
 
 @database.command("copy")
 @data_folder
 @rpc_url
 def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
-    """Move the state of a stopped service from its data folder to the new database that the settings name.
+    """Move the state of a stopped service from its data folder to the new database named in the settings.
 
-    With --rpc-url, only if that node is one of the folder's chain. Either everything arrives or nothing; afterwards the
-    service goes on with the same keys, and nothing serves from the files any more.
+    With --rpc-url, the node must belong to the folder's chain. Either everything is copied or nothing. Afterwards the
+    service continues with the same keys, and no command serves from the files any more.
     """
     settings = settings_of(data_dir=data_dir, rpc_url=rpc_url)
     url, paths = _url(settings), settings.paths()
@@ -71,12 +71,12 @@ def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
     require_not_moved(paths)
     with alone_on(paths), closing(SqliteDatabase(paths.database)) as db:
         name, done = db.read_now(lambda conn: _copy(conn, settings, url))
-    click.echo(f"{name}: {done.rows} rows in {done.tables} tables, as many as in {paths.root}")
+    click.echo(f"{name}: {done.rows} rows in {done.tables} tables, the same numbers as in {paths.root}")
     click.echo(
-        f"Compared: the sums of {done.sums} columns of numbers, among them all amounts. The wallets hold "
+        f"The sums of {done.sums} number columns, including all amounts, are the same. The wallets hold "
         f"{format_usdc(done.balances)} USDC; the confirmed transactions moved {format_usdc(done.confirmed)} USDC."
     )
-    click.echo(f"Keep {paths.keys}: it belongs to the database. Nothing serves from {paths.database} any more.")
+    click.echo(f"Keep {paths.keys}: the database needs these keys. The file {paths.database} is no longer used.")
 
 
 def _copy(own: Connection, settings: Settings, url: str) -> tuple[str, CopyReport]:
@@ -90,18 +90,18 @@ def _copy(own: Connection, settings: Settings, url: str) -> tuple[str, CopyRepor
         there = remembered(target)
         if chain is not None and there is not None and there.identity != chain.identity:
             of = chain_name(there.identity.genesis_hash)
-            raise ConfigurationError(f"the {name} belongs to another chain or program, on {of}: name a new one")
+            raise ConfigurationError(f"the {name} belongs to another chain or program: {of}. Use a new database")
         require_empty(target, name)
         done = copy([Source(driver), Source(events, PREFIX)], target, name)
         _copy_files(own, target, paths)
-        # From just before the commit on, nothing serves from the folder.
+        # Mark the folder as moved just before the commit, so that no process serves from it afterwards.
         paths.moved.write_text(f"{name}\n", encoding="utf-8")
         try:
             commit(target)
         except CommitDoubtError:
             raise ConfigurationError(
-                f"the connection to the {name} was lost at the commit: if that has data now, all is there; if it has "
-                f"none, remove {paths.moved} and copy again"
+                f"the connection to the {name} was lost during the commit. If the database has data now, the copy is "
+                f"complete. If it is empty, remove {paths.moved} and copy again"
             ) from None
         except BaseException:
             paths.moved.unlink()
@@ -110,17 +110,17 @@ def _copy(own: Connection, settings: Settings, url: str) -> tuple[str, CopyRepor
 
 
 def _events(paths: Paths) -> sqlite3.Connection:
-    """Open the stored events of the chain; of an older layout, nothing is left, as when a service starts."""
+    """Open the stored events of the chain. Events in an older layout are dropped, as at the start of a service."""
     EventStore(paths.events).close()
     return sqlite3.connect(f"{paths.events.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def _require_own_events(events: sqlite3.Connection, orgs: set[str], paths: Paths) -> None:
-    """Raise ConfigurationError if the stored events are of another chain: none of the organisations is among them."""
+    """Raise ConfigurationError if the stored events belong to another chain: they mention no organisation of ours."""
     streams = {one for (one,) in events.execute("SELECT DISTINCT org FROM events WHERE org IS NOT NULL")}
     if orgs and streams and not orgs & streams:
         raise ConfigurationError(
-            f"{paths.events} has the events of another chain than {paths.database}: remove it, and they are read again"
+            f"{paths.events} holds the events of another chain than {paths.database}. Remove it to read them again"
         )
 
 
@@ -133,13 +133,13 @@ async def _require_same_chain(settings: Settings, chain: FolderChain) -> None:
         of = chain_name(chain.identity.genesis_hash)
         raise ConfigurationError(f"the data folder {settings.data_dir} belongs to {of}, but {place}: {error}") from None
     except (ChainUnavailable, RpcError) as error:
-        raise ConfigurationError(f"{place} gives no usable answer ({error}): nothing was copied") from None
+        raise ConfigurationError(f"{place} gives no usable response ({error}): nothing was copied") from None
     finally:
         await node.aclose()
 
 
 def _copy_files(own: Connection, target: Connection, paths: Paths) -> None:
-    """Store the files of exports, which every node of the database serves."""
+    """Store the files of exports in the database, because every node serves them from there."""
     for export in with_status(own, "ready"):
         path = paths.exports / f"{export.export_id}.{export.format}"
         if path.is_file():

@@ -1,4 +1,4 @@
-"""`agent-vault demo`: a tour in one process, through the real HTTP API and the real program."""
+"""`agent-vault demo`: a tour in one process that uses the real HTTP API and the real program."""
 
 import tempfile
 from collections.abc import Callable
@@ -32,7 +32,7 @@ async def run(say: Say) -> None:
             key = service.part(KeyRing).create(
                 org=organisation.org, role="admin", wallet_id=None, name="demo", live=False
             )
-            say(f"A chain in memory, with the program at {service.codec.program_id}")
+            say(f"An in-memory chain with the program at {service.codec.program_id}")
             say(f"Organisation {organisation.org} with a reserve of 1,000,000 USDC\n")
             async with httpx.AsyncClient(
                 transport=httpx.ASGITransport(create_app(settings, service)),
@@ -57,7 +57,7 @@ async def _story(client: httpx.AsyncClient, say: Say) -> None:
 
     shop = str(Keypair().pubkey())
     policy = await step(
-        "1. A policy: at most 5 USDC a payment, 8 USDC in any 24 hours",
+        "1. A policy: at most 5 USDC per payment and 8 USDC in any 24 hours",
         "POST",
         "/v1/policies",
         name="Demo",
@@ -66,7 +66,7 @@ async def _story(client: httpx.AsyncClient, say: Say) -> None:
     )
     show(f"policy {policy['policy_id']}")
     wallet = await step(
-        "2. A wallet for an agent, under that policy",
+        "2. A wallet for an agent, attached to this policy",
         "POST",
         "/v1/wallets",
         agentId="research-agent",
@@ -90,9 +90,9 @@ async def _story(client: httpx.AsyncClient, say: Say) -> None:
         reason = f"limit {violation['limit']}, attempted {violation['attempted']}"
         show(f"{error['code']} - rule {violation['rule']}: {reason}")
 
-    await pay("4. A payment of 4.50 USDC: the program agrees", "4.50")
-    await pay("5. A payment of 6 USDC: more than the policy allows at once", "6")
-    await pay("6. A payment of 4 USDC: together with the first more than the day allows", "4")
+    await pay("4. A payment of 4.50 USDC: within the policy", "4.50")
+    await pay("5. A payment of 6 USDC: above the limit per payment", "6")
+    await pay("6. A payment of 4 USDC: with the first one, above the limit for 24 hours", "4")
     frozen = await client.patch(f"/v1/wallets/{wallet_id}", json={"status": "frozen"})
     say(f"7. The wallet is frozen\n  PATCH /v1/wallets/{wallet_id} -> {frozen.status_code}")
     show(f"status {frozen.json()['status']}")
@@ -107,5 +107,5 @@ async def _story(client: httpx.AsyncClient, say: Say) -> None:
     )
     show(f"{answer['error']['code']} - {answer['error']['message']}")
     history = (await client.get(f"/v1/wallets/{wallet_id}/transactions")).json()["data"]
-    say("What is on record, newest first")
+    say("The recorded transactions, newest first")
     show(*(f"{row['timestamp']}  {row['type']:8} {row['amount']:>6} USDC  {row['status']}" for row in history))

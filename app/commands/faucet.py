@@ -1,4 +1,4 @@
-"""`agent-vault faucet`: money on the embedded chain."""
+"""`agent-vault faucet`: test money on the embedded chain."""
 
 import asyncio
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _PATIENCE = 30.0
 
 @click.group()
 def faucet() -> None:
-    """Money on the embedded chain, where it costs nothing."""
+    """Get free test money on the embedded chain."""
 
 
 @faucet.command("usdc")
@@ -46,9 +46,10 @@ def faucet() -> None:
 @data_folder
 @rpc_url
 def faucet_usdc(address: Pubkey, amount: int, **given: Any) -> None:
-    """Mint AMOUNT of USDC on the data folder's embedded chain, while it runs.
+    """Mint AMOUNT of USDC on the data folder's embedded chain, which must be running.
 
-    ADDRESS is a token account, such as an organisation's reserve, or an owner, whose token account is made if needed.
+    ADDRESS is a token account, such as an organisation's reserve, or an owner. An owner's token account is created if
+    needed.
     """
     settings = sidecar_settings(settings_of(**given))
     tokens, signature = asyncio.run(_mint(settings, address, amount))
@@ -56,7 +57,7 @@ def faucet_usdc(address: Pubkey, amount: int, **given: Any) -> None:
 
 
 async def _mint(settings: Settings, address: Pubkey, amount: int) -> tuple[Pubkey, str]:
-    """Mint with the faucet's key, and return the token account and the transaction's signature."""
+    """Mint with the faucet's key. Return the token account and the transaction's signature."""
     paths = settings.paths()
     place = node_name(settings)
     if not paths.localnet.exists():
@@ -70,17 +71,17 @@ async def _mint(settings: Settings, address: Pubkey, amount: int) -> tuple[Pubke
             genesis_hash = await node.genesis_hash()
         except WrongChainError as error:
             raise ConfigurationError(
-                f"{place}: {error}, not to {chain_name(str(expected))} of {paths.root}; leave out --rpc-url, or name "
+                f"{place}: {error}, not to {chain_name(str(expected))} of {paths.root}; omit --rpc-url, or name "
                 "that chain's folder with --data-dir"
             ) from None
         except ChainUnavailable as error:
             raise ConfigurationError(
-                f"{place} gives no usable answer ({error}); start `agent-vault serve` on {paths.root} first"
+                f"{place} gives no usable response ({error}); start `agent-vault serve` on {paths.root} first"
             ) from None
         mint, found = await chain.accounts([USDC_MINT, address])
         if mint is None or Mint.from_bytes(mint.data).mint_authority != key.pubkey():
             raise ConfigurationError(
-                f"{place} belongs to {chain_name(genesis_hash)}, which {paths.root} has no faucet for"
+                f"{place} belongs to {chain_name(genesis_hash)}; {paths.root} has no faucet for this chain"
             )
         is_account = found is not None and found.owner == TOKEN_PROGRAM
         tokens = address if is_account else get_associated_token_address(address, USDC_MINT)
@@ -98,7 +99,7 @@ def _require_usdc(address: Pubkey, data: bytes) -> None:
     except ValueError:
         mint = None
     if mint != USDC_MINT:
-        raise ConfigurationError(f"{address} is no token account for USDC ({USDC_MINT})")
+        raise ConfigurationError(f"{address} is not a USDC token account (mint {USDC_MINT})")
 
 
 async def _land(chain: ChainClient, instructions: Sequence[Instruction], key: Keypair) -> str:
@@ -110,7 +111,5 @@ async def _land(chain: ChainClient, instructions: Sequence[Instruction], key: Ke
     await chain.send(signed.raw)
     status = await chain.confirm(signed.signature, timeout=_PATIENCE)
     if status is None or status.err is not None:
-        raise ConfigurationError(
-            f"the transaction {signed.signature} was not confirmed; look for it before a repetition"
-        )
+        raise ConfigurationError(f"the transaction {signed.signature} was not confirmed; look it up before you retry")
     return signed.signature

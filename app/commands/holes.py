@@ -19,7 +19,7 @@ _ALL = sys.maxsize
 def holes(data_dir: Path | None) -> None:
     """List holes and gaps of the index: pruned history, unreadable transactions, missing events of accounts.
 
-    The service retries them by itself and processes later transactions.
+    The service keeps retrying them and goes on with later transactions.
     """
     with open_database(data_dir) as (db, _ring), closing(open_events(settings_of(data_dir=data_dir), db)) as events:
         history, transactions, gaps = asyncio.run(
@@ -27,5 +27,5 @@ def holes(data_dir: Path | None) -> None:
         )
     lines = [f"history  after slot {one.after_slot} ({one.after}), before slot {one.before_slot}" for one in history]
     lines += [f"transaction  {one.signature}  slot {one.slot}  {iso(one.since)}  {one.reason}" for one in transactions]
-    lines += [f"events  missing of {address}" for address in gaps]
-    click.echo("\n".join(lines) or "The index lacks nothing.")
+    lines += [f"events  missing for {address}" for address in gaps]
+    click.echo("\n".join(lines) or "The index is complete.")

@@ -1,4 +1,4 @@
-"""`agent-vault keeper`: the keeper beside a service."""
+"""`agent-vault keeper`: runs the keeper in a process next to a service."""
 
 import asyncio
 from contextlib import suppress
@@ -17,7 +17,7 @@ from app.server.data_folder import node_name, sidecar_settings
 @rpc_url
 @usdc_mint
 def keeper(**given: Any) -> None:
-    """Run the keeper alone, on the service's data: refunds, freezes of expired policies, top-ups."""
+    """Run only the keeper, on the service's data: refunds, freezes of expired policies, top-ups."""
     settings = sidecar_settings(settings_of(**given, keeper=True))
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""`agent-vault keys`: API keys, on the host."""
+"""`agent-vault keys`: manages API keys on the host."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,9 @@ from app.server.data_folder import remembered
 from app.store.keys import api_key_by_id, api_keys
 from app.store.wallets import has_wallet
 
-_live = click.option("--live", is_flag=True, help="Prefix avk_live_ instead of avk_test_; always so on mainnet.")
+_live = click.option(
+    "--live", is_flag=True, help="Use the prefix avk_live_ instead of avk_test_. Always set on mainnet."
+)
 
 _KEY_NAME: TypeAdapter[str] = TypeAdapter(Name)
 
@@ -31,16 +33,16 @@ def keys() -> None:
 
 @contextmanager
 def _organisation(data_dir: Path | None, org: str | None) -> Iterator[tuple[Database, KeyRing, str]]:
-    """Open the database; yields it with the keys and the address of the organisation that ``org`` names."""
+    """Open the database. Yield it with its API keys and the address of the organisation ``org``."""
     with open_database(data_dir) as (db, ring):
         yield db, ring, address_of(db, org)
 
 
 @contextmanager
 def _owner(data_dir: Path | None, org: str | None, key_id: str) -> Iterator[tuple[Database, KeyRing, str]]:
-    """Open the database; yields it with the keys and the address of the key's organisation.
+    """Open the database. Yield it with its API keys and the address of the key's organisation.
 
-    ``org`` is not needed; if it is given, the key must be that organisation's.
+    ``org`` is optional. If it is given, the key must belong to this organisation.
     """
     with open_database(data_dir) as (db, ring):
         key = db.read_now(lambda conn: api_key_by_id(conn, key_id))
@@ -58,13 +60,13 @@ def _is_live(db: Database) -> bool:
 @data_folder
 @org_option
 @click.option("--role", type=click.Choice(get_args(Role)), required=True)
-@click.option("--wallet", "wallet_id", help="The wallet that an agent's key is bound to.")
-@click.option("--name", default="", help="What the key is for.")
+@click.option("--wallet", "wallet_id", help="Wallet to bind an agent's key to.")
+@click.option("--name", default="", help="Purpose of the key.")
 @_live
 def create_key(
     *, data_dir: Path | None, org: str | None, role: Role, wallet_id: str | None, name: str, live: bool
 ) -> None:
-    """Create a key and print it, only once."""
+    """Create a key and print it. It cannot be shown again."""
     with _organisation(data_dir, org) as (db, ring, owner):
         if wallet_id is not None and not db.read_now(lambda conn: has_wallet(conn, owner, wallet_id)):
             raise click.ClickException(f"the organisation has no wallet {wallet_id}")
@@ -82,7 +84,7 @@ def create_key(
 @data_folder
 @org_option
 def list_keys(data_dir: Path | None, org: str | None) -> None:
-    """List the keys; only their last characters are known."""
+    """List the keys with their last characters. The rest of a key is not stored."""
     with _organisation(data_dir, org) as (db, _ring, owner):
         for key in db.read_now(lambda conn: api_keys(conn, owner)):
             used = "never used" if key.last_used_at is None else f"used {iso_ms(key.last_used_at)}"
@@ -97,7 +99,7 @@ def list_keys(data_dir: Path | None, org: str | None) -> None:
 @data_folder
 @org_option
 def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
-    """Revoke a key; a running service refuses it within a second."""
+    """Revoke a key. A running service refuses it within a second."""
     with _owner(data_dir, org, key_id) as (db, ring, owner):
         db.write_now(lambda conn: ring.revoke(conn, system(owner, COMMAND_LINE), key_id))
         click.echo(f"{key_id} revoked")
@@ -108,11 +110,11 @@ def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
 @data_folder
 @org_option
 @click.option(
-    "--overlap", type=click.IntRange(0, MAX_OVERLAP), help="Seconds for which the old key works on.  [default: 0]"
+    "--overlap", type=click.IntRange(0, MAX_OVERLAP), help="Seconds for which the old key stays valid.  [default: 0]"
 )
 @_live
 def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int | None, *, live: bool) -> None:
-    """Replace a key and print the new one, only once; the old one stops, or works for the overlap."""
+    """Replace a key and print the new one, only once. The old key stays valid for the overlap, if any."""
     seconds = settings_of(key_rotation_overlap=overlap).key_rotation_overlap
     with _owner(data_dir, org, key_id) as (db, ring, owner):
         live = live or _is_live(db)

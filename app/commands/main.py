@@ -1,4 +1,4 @@
-"""The command line `agent-vault`."""
+"""The entry point of the `agent-vault` command line."""
 
 import ast
 import sys
@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-#: Module and name of each command. A module is imported when its command is called: the whole service takes seconds,
-#: and most commands need little of it, least of all `sign` and `verify`, which run on other machines.
+#: Module and name of each command. A module is imported only when its command is called. Importing the whole service
+#: takes seconds, and most commands need little of it, especially `sign` and `verify`, which run on other machines.
 _COMMANDS = {
     "audit": "audit:audit",
     "backup": "backup:backup",
@@ -33,7 +33,7 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Imports a command when it is called, and prints errors that users can cause in one line, without a traceback."""
+    """Imports a command when it is called. Prints errors that users can cause in one line, without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         return sorted(_COMMANDS)
@@ -64,7 +64,7 @@ class _Commands(click.Group):
 
 
 def _described(name: str) -> click.Command:
-    """Return a command with the help of the named one, whose docstring is read without importing its module."""
+    """Return a stand-in for the named command with its help. The docstring is read without importing the module."""
     module, _, function = _COMMANDS[name].partition(":")
     source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
     (found,) = [one for one in ast.parse(source).body if getattr(one, "name", None) == function]
@@ -78,7 +78,7 @@ def _described(name: str) -> click.Command:
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True
 )
 def main(log_level: str) -> None:
-    """Vaults from which AI agents pay USDC, guarded by an on-chain program."""
+    """Run vaults from which AI agents pay USDC, guarded by an on-chain program."""
     from app.core import logs  # noqa: PLC0415 - help does not need it
 
     logs.configure(log_level, sys.stderr)

@@ -1,4 +1,4 @@
-"""`agent-vault mcp`: the tools over standard input and output, for clients that start a program for each server."""
+"""`agent-vault mcp`: serves the tools over standard input and output, for clients that start a server process."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from app.mcp.operations import Api, Operations
 from app.mcp.server import Context, vault_server
 from app.mcp.tools import TOOLS
 
-#: Longer than the service takes to answer a payment as pending.
+#: Timeout of a request, longer than the service takes to report a payment as pending.
 _SECONDS = 120.0
 _KEY, _TOKEN = "AGENT_VAULT_API_KEY", "AGENT_VAULT_SESSION_TOKEN"
 
@@ -25,25 +25,25 @@ _KEY, _TOKEN = "AGENT_VAULT_API_KEY", "AGENT_VAULT_SESSION_TOKEN"
     "--url", envvar="AGENT_VAULT_URL", default="http://127.0.0.1:8402", show_default=True, help="Address of the API."
 )
 def mcp(url: str) -> None:
-    """Offer the vault as tools of the Model Context Protocol, over standard input and output.
+    """Serve a vault's tools by the Model Context Protocol over standard input and output.
 
-    The API key is read from AGENT_VAULT_API_KEY, the session token from AGENT_VAULT_SESSION_TOKEN, and the address of
-    the API from AGENT_VAULT_URL unless it is given.
+    The API key is read from AGENT_VAULT_API_KEY and the session token from AGENT_VAULT_SESSION_TOKEN. The address of
+    the API is read from AGENT_VAULT_URL, unless --url is given.
     """
     headers = _credentials(os.environ)
     if httpx.URL(url).scheme not in {"http", "https"} or not httpx.URL(url).host:
-        raise ConfigurationError(f"{url} is not the address of an API")
+        raise ConfigurationError(f"{url} is not a valid API address; pass an http or https URL with --url")
     asyncio.run(_serve(url, headers))
 
 
 def _credentials(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of every request. Raises ConfigurationError."""
+    """Return the headers for every request. Raises ConfigurationError if a credential is missing or malformed."""
     key, token = environment.get(_KEY, "").strip(), environment.get(_TOKEN, "").strip()
     if not key:
         raise ConfigurationError(f"set {_KEY} to the agent's API key")
     for name, value in ((_KEY, key), (_TOKEN, token)):
         if not (value.isascii() and value.isprintable()):
-            raise ConfigurationError(f"{name} holds characters that no key and no token has")
+            raise ConfigurationError(f"{name} contains characters that are not valid in a key or token")
     return {"Authorization": f"Bearer {key}"} | ({"Session-Token": token} if token else {})
 
 
@@ -51,7 +51,7 @@ async def _serve(url: str, headers: Mapping[str, str]) -> None:
     """Serve until standard input ends."""
     service = _Operations(url)
 
-    # A redirection would carry the credentials elsewhere.
+    # Following a redirect would send the credentials to another host.
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_SECONDS, follow_redirects=False) as client:
 
         @asynccontextmanager
@@ -68,7 +68,7 @@ async def _serve(url: str, headers: Mapping[str, str]) -> None:
 
 
 class _Operations:
-    """The API's operations, loaded by the first request for tools: that imports the whole service."""
+    """The API's operations, loaded at the first request for tools, because loading imports the whole service."""
 
     def __init__(self, url: str) -> None:
         self._url = url

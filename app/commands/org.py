@@ -1,4 +1,4 @@
-"""`agent-vault orgs`: creates and lists organisations."""
+"""`agent-vault orgs`: creates and lists organisations, and withdraws from their reserves."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ from app.store.organisations import reserve
 
 @click.group()
 def orgs() -> None:
-    """Organisations."""
+    """Create and list organisations, and withdraw from their reserves."""
 
 
 @orgs.command("create")
@@ -30,11 +30,13 @@ def orgs() -> None:
 @rpc_url
 @usdc_mint
 @click.option(
-    "--operator-daily-limit", help="Most USDC that its operator may move into vaults in 24 hours.  [default: 250000]"
+    "--operator-daily-limit", help="Maximum USDC that the operator may move into vaults in 24 hours.  [default: 250000]"
 )
-@click.option("--attestation-delay", type=int, help="Seconds until a recipient counts as registered.  [default: 0]")
+@click.option(
+    "--attestation-delay", type=int, help="Seconds before a recipient's registration takes effect.  [default: 0]"
+)
 def create_org(org_id: str, **given: Any) -> None:
-    """Create an organisation on the chain, and an admin key for it. Its id has 1 to 64 of a-z, 0-9 and -."""
+    """Create an organisation on the chain and an admin key for it. Its id has 1 to 64 characters of a-z, 0-9 and -."""
     organisations.check_id(org_id)
     settings = sidecar_settings(settings_of(**given, keeper=False))
 
@@ -58,14 +60,14 @@ def create_org(org_id: str, **given: Any) -> None:
 @click.argument("address", callback=address_argument)
 @change_options
 def withdraw(amount: int | None, address: Pubkey, **given: Any) -> None:
-    """Move AMOUNT of USDC, or `all`, from the reserve to the owner ADDRESS; the authority signs."""
+    """Move AMOUNT of USDC, or `all`, from the reserve to the owner ADDRESS. The authority signs."""
     withdraw_from_reserve(amount, address, **given)
 
 
 @orgs.command("list")
 @data_folder
 def list_orgs(data_dir: Path | None) -> None:
-    """List the organisations: id, creation, address, reserve and what it holds."""
+    """List the organisations: id, time of creation, address, reserve and its balance."""
     with open_database(data_dir) as (db, _ring):
         for one in db.read_now(all_organisations):
             found = db.read_now(lambda conn, org=one.org: reserve(conn, org))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""`agent-vault people`: who may sign in to the dashboard."""
+"""`agent-vault people`: invites and lists the people who may sign in to the dashboard."""
 
 from pathlib import Path
 from typing import get_args
@@ -17,17 +17,17 @@ from app.store.people import people_of
 
 @click.group()
 def people() -> None:
-    """People who sign in to the dashboard."""
+    """Manage people who sign in to the dashboard."""
 
 
 @people.command("invite")
 @click.argument("org")
 @data_folder
 @click.option("--role", type=click.Choice(get_args(PersonRole)), default="admin", show_default=True)
-@click.option("--name", default="Admin", show_default=True, help="Whom the link is for.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port of `serve`.  [default: 8402]")
+@click.option("--name", default="Admin", show_default=True, help="Name of the invited person.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of `serve`.  [default: 8402]")
 def invite(org: str, data_dir: Path | None, role: PersonRole, name: str, port: int | None) -> None:
-    """Print a link by which one person joins an organisation; it works once, for 72 hours."""
+    """Print a link that lets one person join an organisation. It works once and expires after 72 hours."""
     url = dashboard_url(settings_of(data_dir=data_dir, port=port))
     try:
         body = InvitePerson(name=name, role=role)

@@ -1,4 +1,4 @@
-"""`agent-vault rebuild`: the read models anew from the stored events."""
+"""`agent-vault rebuild`: rebuilds the read models from the stored events."""
 
 import asyncio
 from contextlib import ExitStack, closing
@@ -23,12 +23,12 @@ def rebuild(data_dir: Path | None) -> None:
     paths = settings.paths()
     if not may_have_data(settings):
         raise click.ClickException(f"there is no service's data in {paths.root}")
-    # What runs on this data would read incomplete data meanwhile.
+    # Any process on this data would read incomplete read models during the rebuild.
     with ExitStack() as stack:
         stack.enter_context(alone_on(paths))
         db = stack.enter_context(closing(open_state(settings)[0]))
         if db.node and (nodes := db.read_now(count_live_nodes)):
-            raise click.ClickException(f"{nodes} nodes serve on the {db.name}; stop them first")
+            raise click.ClickException(f"{nodes} nodes serve from the {db.name}; stop them first")
         events = stack.enter_context(closing(open_events(settings, db)))
 
         async def changes(after: int, limit: int) -> list[StoredEvent]:

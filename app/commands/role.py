@@ -1,4 +1,4 @@
-"""`agent-vault roles`: who may act for an organisation, and the exchange of keys."""
+"""`agent-vault roles`: shows and changes the keys that may act for an organisation."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,66 +32,66 @@ from app.submission.context import Service
 from app.submission.offline import local_authority
 from app.submission.plan import Authority, AwaitingSignatureError, Plan
 
-#: Lamports that a replaced fee payer keeps, so that what it signed before can still land.
+#: Lamports that a replaced fee payer keeps, so that transactions it has already signed can still land.
 _KEPT = 10_000_000
-#: The least lamports with which a new fee payer is put in place.
+#: Minimum balance in lamports of a new fee payer before it is put in place.
 _ENOUGH = 21_000_000
 _FEE = 5_000
-_RESTART = "Restart `agent-vault serve` and every `agent-vault keeper`: they read their keys when they start."
+_RESTART = "Restart `agent-vault serve` and every `agent-vault keeper`: they read their keys only at the start."
 _SESSIONS = (
-    "Then rotate the session token of every wallet: whoever had the old key may have named a session authority of "
-    "its own. Approvals by the old key ended with it."
+    "Then rotate the session token of every wallet: a holder of the old key may have set a session authority of "
+    "their own. Approvals by the old key are no longer valid."
 )
 
 _key_file = click.option(
     "--keypair",
     "key_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Key that signs.  [default: authority.json of the data folder]",
+    help="Key to sign with.  [default: authority.json in the data folder]",
 )
 _offline = click.option(
     "--offline",
     "offline_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the unsigned transaction to this new file, for `agent-vault sign`.",
+    help="Write the unsigned transaction to this new file for `agent-vault sign`.",
 )
 
 
 @click.group()
 def roles() -> None:
-    """Who may act for an organisation."""
+    """Show and change the keys that may act for an organisation."""
 
 
 Change = Callable[[Service, str, Authority], Awaitable[None]]
 
 
 class _Signing:
-    """How a command's changes are signed: by a key here, or elsewhere."""
+    """Signs a command's changes with a local key, or writes them to a file to be signed elsewhere."""
 
     def __init__(self, key_file: Path | None, offline_file: Path | None) -> None:
         if key_file is not None and offline_file is not None:
             raise click.UsageError("--keypair and --offline exclude each other")
         if offline_file is not None and offline_file.exists():
-            raise click.ClickException(f"{offline_file} exists")
+            raise click.ClickException(f"{offline_file} already exists; name a new file")
         self._key = None if key_file is None else read_key(key_file)
         self._file = offline_file
 
     async def by(self, service: Service, address: Pubkey) -> Authority:
-        """Return who signs for this address. Raises ConfigurationError if the key here is another."""
+        """Return the authority that signs for this address. Raises ConfigurationError if the local key differs."""
         if self._file is not None:
             return Authority(address, None)
         key = self._key or service.signers.authority
         if key is None:
             raise ConfigurationError(
-                f"the data folder has no key of {address}: name its file with --keypair, or write the transaction to "
-                "a file with --offline and sign it where the key is"
+                f"the data folder has no key for {address}. Name the key file with --keypair, or write the transaction "
+                "to a file with --offline and sign it on the machine with the key"
             )
         if key.pubkey() != address:
-            raise ConfigurationError(f"the key is that of {key.pubkey()}; it must be that of {address}")
+            raise ConfigurationError(f"the key belongs to {key.pubkey()}; the change needs the key of {address}")
         return local_authority(key)
 
     async def run(self, service: Service, change: Awaitable[None], label: str | None = None) -> bool:
-        """Await a change; returns false if it waits for a signature, in a file whose name ends with the label."""
+        """Await a change. If it needs a signature, write it to a file, with `label` in the name, and return False."""
         try:
             await change
         except AwaitingSignatureError as awaiting:
@@ -99,14 +99,14 @@ class _Signing:
             assert self._file is not None
             file = self._file if label is None else self._file.with_stem(f"{self._file.stem}-{label}")
             write_secret(file, answer.model_dump_json() + "\n")
-            click.echo(f"Sign {file} with `agent-vault sign` by {answer.expires_at}, and send the result to")
+            click.echo(f"Sign {file} with `agent-vault sign` before {answer.expires_at} and send the result to")
             click.echo("POST /v1/signed-transactions.")
             return False
         return True
 
 
 def _change(given: dict[str, Any], signer: str, change: Change) -> bool:
-    """Carry out a change that the holder of the role ``signer`` signs; returns whether it is in force."""
+    """Carry out a change signed by the holder of the role ``signer``. Return True if it is in force."""
     org, key_file, offline_file = given.pop("org"), given.pop("key_file"), given.pop("offline_file")
     settings = existing_sidecar_settings(settings_of(**given, keeper=False))
     signing = _Signing(key_file, offline_file)
@@ -121,7 +121,7 @@ def _change(given: dict[str, Any], signer: str, change: Change) -> bool:
 
 
 def change_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every command that the authority signs."""
+    """Add the options shared by all commands that need the authority's signature."""
     for option in (data_folder, rpc_url, org_option, _key_file, _offline):
         command = option(command)
     return command
@@ -138,7 +138,7 @@ def withdraw_from_reserve(amount: int | None, owner: Pubkey, **given: Any) -> No
 
 
 def amount_argument(ctx: click.Context, param: click.Parameter, text: str) -> int | None:
-    """Return micro-USDC, None for `all`."""
+    """Parse an amount of USDC and return micro-USDC, or None for `all`."""
     return None if text == "all" else usdc_argument(ctx, param, text)
 
 
@@ -147,7 +147,7 @@ def amount_argument(ctx: click.Context, param: click.Parameter, text: str) -> in
 @rpc_url
 @org_option
 def show_roles(org: str | None, **given: Any) -> None:
-    """Show the addresses that the chain obeys."""
+    """Show the address of each role on the chain."""
     settings = existing_sidecar_settings(settings_of(**given, keeper=False))
 
     async def run() -> None:
@@ -166,7 +166,7 @@ def show_roles(org: str | None, **given: Any) -> None:
 @click.option("--verifier", callback=address_argument, help="Address of the next verifier.")
 @change_options
 def set_roles(operator: Pubkey | None, arbiter: Pubkey | None, verifier: Pubkey | None, **given: Any) -> None:
-    """Give roles to other addresses, whose keys are elsewhere."""
+    """Give roles to other addresses. Their keys are kept elsewhere."""
     named = {"operator": operator, "arbiter": arbiter, "verifier": verifier}
     changes = {name: address for name, address in named.items() if address is not None}
     if not changes:
@@ -185,7 +185,7 @@ def set_roles(operator: Pubkey | None, arbiter: Pubkey | None, verifier: Pubkey 
 @click.argument("address", callback=address_argument)
 @change_options
 def propose_authority(address: Pubkey, **given: Any) -> None:
-    """Propose the next authority, which must accept."""
+    """Propose a new authority. It must accept before it takes over."""
 
     async def change(service: Service, org: str, authority: Authority) -> None:
         await organisation_roles.change_roles(service, org, authority, pending_authority=address)
@@ -197,7 +197,7 @@ def propose_authority(address: Pubkey, **given: Any) -> None:
 @roles.command("accept-authority")
 @change_options
 def accept_authority(**given: Any) -> None:
-    """Take over as the proposed authority, whose key signs."""
+    """Take over as the proposed authority, with its key."""
     if _change(given, "pending_authority", organisation_roles.accept_authority):
         click.echo("The proposed authority has taken over.")
 
@@ -209,16 +209,16 @@ def accept_authority(**given: Any) -> None:
 @_key_file
 @_offline
 def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given: Any) -> None:
-    """Replace a key of the data folder: make a new one, give it the role, and put it in place.
+    """Replace a key in the data folder: create a new key, give it the role, and put it in place.
 
-    Repeat the command after a signature made elsewhere has landed. Old keys are kept as ROLE.old.json, ROLE.old-2.json
-    and so on.
+    With --offline, repeat the command after the signed transaction has landed. Old keys are kept as ROLE.old.json,
+    ROLE.old-2.json and so on.
     """
     settings = existing_sidecar_settings(settings_of(**given, keeper=False))
     name = f"{role.replace('-', '_')}_key"
     if getattr(settings, name) is not None:
         raise ConfigurationError(
-            f"AGENT_VAULT_{name.upper()} names the {role}'s key: make the next one there, give it the role with "
+            f"AGENT_VAULT_{name.upper()} names the {role}'s key. Create the next key there, give it the role with "
             "`agent-vault roles set`, and change the setting"
         )
     signing = _Signing(key_file, offline_file)
@@ -231,7 +231,7 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
             return await _give_role(service, settings, role, signing)
 
     if not asyncio.run(run()):
-        click.echo(f"Then repeat `agent-vault roles rotate {role}`, which puts the new key in place.")
+        click.echo(f"Then repeat `agent-vault roles rotate {role}` to put the new key in place.")
         return
     install_next(settings.paths().keys, role)
     click.echo(f"The {role} has a new key.")
@@ -241,21 +241,22 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
 
 
 async def _give_role(service: Service, settings: Settings, role: str, signing: _Signing) -> bool:
-    """Give a role to the folder's next key in every organisation that has the present one; false if some wait.
+    """Give the role to the folder's next key in every organisation that still has the current key.
 
-    Raises ConfigurationError if the chain names neither of the two: the new key would be nobody's.
+    Return False if some changes wait for a signature. Raises ConfigurationError if every organisation has a third key
+    in this role, because the new key would then have no role anywhere.
     """
     folder = settings.paths().keys
     new = next_key(folder, role).pubkey()
     signer = service.signers.operator if role == "operator" else service.signers.arbiter
     every = await service.db.read(all_organisations)
     if not every:
-        raise ConfigurationError("there is no organisation")
+        raise ConfigurationError("there is no organisation yet")
     strangers, done = [], True
     for one in every:
         found = await organisation_roles.roles_of(service, one.org)
         present = found[role] if signer is None else signer.pubkey()
-        # The verifier is the arbiter's key unless it was given to another.
+        # The verifier also has the arbiter's key, unless that role was given to another key.
         own = {name: found[name] for name in ((role, "verifier") if role == "arbiter" else (role,))}
         changes = {name: new for name, address in own.items() if address == present != new}
         if changes:
@@ -264,27 +265,27 @@ async def _give_role(service: Service, settings: Settings, role: str, signing: _
             done = await signing.run(service, change, one.org_id if len(every) > 1 else None) and done
         elif new not in own.values():
             file = file_of(folder, role, found[role])
-            kept = "whose key is not in the data folder" if file is None else f"whose key is in {file}"
-            strangers.append(f"on the chain the {role} of {one.org_id} is {found[role]}, {kept}")
+            kept = "its key is not in the data folder" if file is None else f"its key is in {file}"
+            strangers.append(f"on the chain the {role} of {one.org_id} is {found[role]} ({kept})")
     if len(strangers) == len(every):
         raise ConfigurationError(
-            f"{'; '.join(strangers)}: nothing was replaced; give the role to the next key with `agent-vault roles set "
-            f"--{role} {new}`, and repeat this"
+            f"{'; '.join(strangers)}. Nothing was replaced. Give the role to the next key with `agent-vault roles set "
+            f"--{role} {new}`, then repeat this command"
         )
     for stranger in strangers:
-        click.echo(f"Left alone: {stranger}")
+        click.echo(f"Not changed: {stranger}")
     return done
 
 
 async def _fill(service: Service, settings: Settings) -> None:
-    """Move the fee payer's SOL to the folder's next fee payer, except what old transactions may need."""
+    """Move the fee payer's SOL to the folder's next fee payer, except for a rest that old transactions may need."""
     new = next_key(settings.paths().keys, "fee-payer").pubkey()
     old = service.signers.fee_payer
     accounts = await service.chain.accounts([old.pubkey(), new])
     has, arrived = (0 if account is None else account.lamports for account in accounts)
     movable = has - _KEPT - _FEE
     if arrived + max(0, movable) < _ENOUGH:
-        raise ConfigurationError(f"send at least {_ENOUGH / 10**9} SOL to the new fee payer {new}, and repeat this")
+        raise ConfigurationError(f"send at least {_ENOUGH / 10**9} SOL to the new fee payer {new}, then repeat this")
     if movable > 0:
         step = transfer(TransferParams(from_pubkey=old.pubkey(), to_pubkey=new, lamports=movable))
         org = (await service.db.read(all_organisations))[0].org

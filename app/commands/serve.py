@@ -1,4 +1,4 @@
-"""`agent-vault serve`, `demo` and `localnet`: the service, all of it in one show, and the embedded chain alone."""
+"""`agent-vault serve`, `demo` and `localnet`: the service, a tour of it, and the embedded chain alone."""
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
@@ -24,19 +24,19 @@ _host = click.option("--host", help="Address to listen on.  [default: 127.0.0.1]
 @click.option(
     "--localnet-port",
     type=click.IntRange(1, 65534),
-    help="JSON-RPC port of the embedded chain; its WebSocket uses the next one.  [default: 8899]",
+    help="JSON-RPC port of the embedded chain. The WebSocket uses the next port.  [default: 8899]",
 )
 @node_option("JSON-RPC address of a cluster to use instead of the embedded chain.")
 @usdc_mint
-@click.option("--roles", help="What this node does, on PostgreSQL.  [default: api,indexer,worker]")
+@click.option("--roles", help="Roles of this node, with PostgreSQL.  [default: api,indexer,worker]")
 def serve(**given: Any) -> None:
-    """Serve the API, with an embedded chain unless --rpc-url names another."""
+    """Serve the API, with an embedded chain unless --rpc-url names a cluster."""
     run_long(serve_forever(with_folder(settings_of(**given)), click.echo))
 
 
 @click.command()
 def demo() -> None:
-    """Show everything in one process: a policy, a wallet, funds, payments, a refusal, a freeze."""
+    """Run a tour in one process: a policy, a wallet, funds, payments, refusals and a freeze."""
     asyncio.run(_demo.run(click.echo))
 
 
@@ -45,7 +45,7 @@ def demo() -> None:
 @_host
 @click.option("--port", "localnet_port", type=click.IntRange(1, 65534), help="JSON-RPC port.  [default: 8899]")
 def localnet(**given: Any) -> None:
-    """Run the embedded chain alone."""
+    """Run only the embedded chain."""
     settings = with_folder(settings_of(**given).model_copy(update={"rpc_url": None}))
 
     async def run() -> None:

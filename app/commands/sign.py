@@ -1,4 +1,4 @@
-"""`agent-vault sign`: shows and signs a transaction that the service made, where the authority's key is."""
+"""`agent-vault sign`: shows and signs a transaction of the service, on the machine with the authority's key."""
 
 import asyncio
 import base64
@@ -31,17 +31,21 @@ _MAX_FILE = 1 << 20
 @click.option(
     "--keypair", "key_file", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The authority's key."
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="New file for the signed transaction.")
-@click.option("--rpc-url", help="Node that is asked for the old values.  [default: the file's claims]")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="New file for the signed transaction.  [default: standard output]",
+)
+@click.option("--rpc-url", help="Node from which to read the old values.  [default: the file's claims]")
 @click.option("--program-id", help="Address of the trusted program.  [default: this version's]")
 @click.option(
     "--accept-unproved",
     "accepted",
     metavar="ADDRESS",
     multiple=True,
-    help="Full address of a token account to accept without a proved owner; repeatable.",
+    help="Full address of a token account to accept without a proved owner. May be repeated.",
 )
-@click.option("--yes", is_flag=True, help="Sign without asking.")
+@click.option("--yes", is_flag=True, help="Sign without confirmation.")
 def sign(
     *,
     file: Path,
@@ -52,11 +56,12 @@ def sign(
     accepted: tuple[str, ...],
     yes: bool,
 ) -> None:
-    """Show what the transaction in FILE changes, and sign it.
+    """Show the changes of the transaction in FILE and sign it.
 
-    FILE is an answer to a request with `?sign=offline`. Shows the claims of FILE or of the node first, then the facts
-    in the transaction's own bytes. Refuses foreign instructions, and a token account without a proved owner unless
-    --accept-unproved names it. Writes the body for `POST /v1/signed-transactions` to --out or to the standard output.
+    FILE is the response to a request with `?sign=offline`. The command first shows the claims of FILE or of the node,
+    then the facts proved by the transaction's own bytes. It refuses foreign instructions. It also refuses token
+    accounts without a proved owner, unless --accept-unproved names them. The body for `POST /v1/signed-transactions` is
+    written to --out or to standard output.
     """
     codec = _codec(program_id)
     key = read_key(key_file)
@@ -86,12 +91,12 @@ def sign(
         click.echo(text)
         return
     if out.exists():
-        raise click.ClickException(f"{out} exists")
+        raise click.ClickException(f"{out} already exists; name a new file")
     write_secret(out, text + "\n")
 
 
 def _show(heading: str, lines: Iterable[str], mark: str) -> None:
-    """Print lines under a heading. The facts come last, so that no number of claims pushes them off the screen."""
+    """Print lines under a heading. Callers print the facts last, so that no number of claims scrolls them away."""
     given = [mark + line for line in lines]
     for line in [heading, *given] if given else ():
         click.echo(plain(line), err=True)
@@ -105,7 +110,7 @@ def _codec(program_id: str | None) -> Codec:
 
 
 def _content(file: Path) -> tuple[bytes, Mapping[Pubkey, bytes]]:
-    """Return the transaction in a file, and the accounts that came with it."""
+    """Return the transaction in a file and the claimed accounts stored with it."""
     try:
         with file.open("rb") as source:
             text = source.read(_MAX_FILE + 1)
@@ -116,16 +121,16 @@ def _content(file: Path) -> tuple[bytes, Mapping[Pubkey, bytes]]:
             for address, data in found.get("accounts", {}).items()
         }
     except (BinasciiError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        raise click.ClickException(f"{file} is no answer to a request with ?sign=offline") from None
+        raise click.ClickException(f"{file} is not the response to a request with ?sign=offline") from None
     return raw, claimed
 
 
 async def _read(rpc_url: str, found: Inspected, codec: Codec) -> Mapping[Pubkey, bytes]:
-    """Return the accounts that the transaction names, and the allowlists of its policies, as a node has them."""
+    """Return the transaction's accounts of the program and of token programs, as a node holds them."""
     async with aclosing(ChainClient(HttpTransport(rpc_url), program_id=codec.program_id)) as chain:
         nonce = NonceAccount.of(await chain.account(found.nonce_account))
         if nonce is None or nonce.authority != found.signer or nonce.nonce != found.transaction.blockhash:
-            raise click.ClickException(f"it is not signed: {rpc_url} says that its nonce was advanced")
+            raise click.ClickException(f"the transaction is not signed: on {rpc_url}, its nonce was advanced")
         accounts = await chain.accounts(found.transaction.keys)
         return {
             key: account.data

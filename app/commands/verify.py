@@ -1,4 +1,4 @@
-"""`agent-vault verify`: an export against the chain, with nothing of the service."""
+"""`agent-vault verify`: checks an export against the chain, independently of the service."""
 
 import asyncio
 import sys
@@ -23,13 +23,13 @@ class _UndecidedError(click.ClickException):
 
 @click.command("verify")
 @click.argument("export", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--rpc-url", required=True, help="JSON-RPC address of a node that has the whole history.")
+@click.option("--rpc-url", required=True, help="JSON-RPC address of a node with the whole history.")
 @click.option("--program-id", help="Address of the trusted program.  [default: this version's]")
 def verify_export(export: Path, rpc_url: str, program_id: str | None) -> None:
     """Check an exported CSV or JSON file against the chain alone, without the service.
 
-    Exits with 0 if the file has exactly the rows of the chain, with 1 if any row differs, is missing or was added, and
-    with 2 if that cannot be determined.
+    Exits with 0 if the file has exactly the rows of the chain. Exits with 1 if a row differs, is missing or was added,
+    and with 2 if the result cannot be determined.
     """
     if (program := parse_address(program_id or "")) is None and program_id is not None:
         raise _UndecidedError("--program-id: must be an address in base58")

@@ -134,7 +134,7 @@ async def test_absence_told_by_a_node_that_lags_is_not_believed(localnet: Localn
             lambda: client.transactions([signature]),
         ]
         for ask in asked:
-            with pytest.raises(ChainUnavailable, match="the nodes that answer lag behind"):
+            with pytest.raises(ChainUnavailable, match="the nodes that answer are stale"):
                 await ask()
 
         # And once it has caught up, it is believed again

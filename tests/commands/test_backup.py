@@ -384,12 +384,12 @@ def _foreign(_parts: dict[str, bytes], manifest: Json) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (_altered, "chain.db is not what its manifest says"),
-        (_longer, "chain.db is not what its manifest says"),
-        (_extra, "its content is not that of its manifest"),
-        (_outside, "files that no backup has"),
-        (_absolute, "files that no backup has"),
-        (_missing, "its content is not that of its manifest"),
+        (_altered, "chain.db differs from its manifest"),
+        (_longer, "chain.db differs from its manifest"),
+        (_extra, "its files are not the files in its manifest"),
+        (_outside, "files that do not belong in a backup"),
+        (_absolute, "files that do not belong in a backup"),
+        (_missing, "its files are not the files in its manifest"),
         (_newer_format, "is not a backup made by agent-vault"),
         (_foreign, "is not a backup made by agent-vault"),
     ],
@@ -467,13 +467,13 @@ async def test_passphrase_seals_the_keys_and_the_whole_manifest(world: ServiceWo
 async def test_backup_refuses_what_it_cannot_do(world: ServiceWorld, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("kept")
-    assert "exists already" in await _refusal("backup", taken, "--data-dir", world.settings.data_dir)
+    assert "already exists" in await _refusal("backup", taken, "--data-dir", world.settings.data_dir)
     assert taken.read_text() == "kept"
     assert "no service's data" in await _refusal("backup", tmp_path / "a", "--data-dir", tmp_path)
     nowhere = tmp_path / "no" / "folder" / "a"
     said = await _refusal("backup", nowhere, "--data-dir", world.settings.data_dir)
     assert f"there is no folder {nowhere.parent}; make it" in said
     assert "was not restored" in await _refusal("restore", "--gap-checked", "--data-dir", world.settings.data_dir)
-    assert "name the FILE" in await _refusal("restore", "--data-dir", world.settings.data_dir)
+    assert "pass the FILE" in await _refusal("restore", "--data-dir", world.settings.data_dir)
     assert "no service's data" in await _refusal("restore", "--gap-checked", "--data-dir", tmp_path)
     assert _named(tmp_path) == ["taken"]

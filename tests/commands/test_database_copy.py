@@ -129,11 +129,11 @@ async def test_running_service_and_a_database_with_data_are_refused(
     old: ServiceWorld, url: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     folder = old.settings.data_dir
-    assert await _refusal(folder, url) == f"Error: a service or keeper runs on {folder}; stop it first"
+    assert await _refusal(folder, url) == f"Error: a service or keeper is running on {folder}; stop it first"
     await old.stop()
     async with ServiceWorld(tmp_path / "other", database_url=url):
         line = await _refusal(folder, url)
-    assert "belongs to another chain or program, on a local network" in line
+    assert "belongs to another chain or program: a local network" in line
     name = url.partition("@/")[2].partition("?")[0]
     cluster.execute("DELETE FROM setting_values", name)
     assert "already has data in its table" in await _refusal(folder, url)
@@ -150,10 +150,10 @@ async def test_foreign_chain_is_refused(old: ServiceWorld, url: str, cluster: Cl
         line = await _refusal(folder, url, "--rpc-url", f"http://127.0.0.1:{port}")
     assert f"the node at 127.0.0.1:{port}: the node belongs to devnet" in line
     unreached = await _refusal(folder, url, "--rpc-url", "http://127.0.0.1:1")
-    assert "gives no usable answer" in unreached
+    assert "gives no usable response" in unreached
     with closing(sqlite3.connect(folder / "chain.db")) as events, events:
         events.execute("UPDATE events SET org = 'other'")
-    assert "has the events of another chain" in await _refusal(folder, url)
+    assert "holds the events of another chain" in await _refusal(folder, url)
     assert set(_counts(cluster, url).values()) == {0}
 
 

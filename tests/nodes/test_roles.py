@@ -153,4 +153,7 @@ async def test_read_models_are_not_rebuilt_under_a_living_node(first: ServiceWor
     folder = str(first.settings.data_dir)
     result = await asyncio.to_thread(CliRunner().invoke, main, ["rebuild", "--data-dir", folder], env=given)
     assert result.exit_code == 1
-    assert f"nodes serve on the {first.service.db.name}; stop them first" in result.output or "runs on" in result.output
+    assert (
+        f"nodes serve from the {first.service.db.name}; stop them first" in result.output
+        or "is running on" in result.output
+    )
