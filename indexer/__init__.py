@@ -1,6 +1,6 @@
-"""Follows the program on any cluster and stores its decoded events in a database of its own.
+"""Follows the program on any cluster and stores its decoded events in a separate database.
 
-That database can be rebuilt from the chain at any time.
+This database can be rebuilt from the chain at any time.
 """
 
 from indexer.follower import Indexer

@@ -1,4 +1,4 @@
-"""Runs the indexer alone: `python -m indexer --rpc-url URL --db FILE`."""
+"""Runs only the indexer: `python -m indexer --rpc-url URL --db FILE`."""
 
 import asyncio
 import logging
@@ -18,12 +18,12 @@ _TIMEOUT = 30.0
 
 @click.command()
 @click.option("--rpc-url", required=True, help="URL of a Solana node, such as http://127.0.0.1:8899.")
-@click.option("--ws-url", help="URL of its WebSocket, to store new events without waiting for the next poll.")
+@click.option("--ws-url", help="URL of the node's WebSocket, to store new events without waiting for the next poll.")
 @click.option("--program", help="Address of the program.  [default: the one in the IDL]")
-@click.option("--db", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Database to write.")
-@click.option("--org", "orgs", multiple=True, help="Store only this organisation's events; may be repeated.")
+@click.option("--db", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Database file to write.")
+@click.option("--org", "orgs", multiple=True, help="Store only this organisation's events. May be repeated.")
 @click.option("--poll-interval", default=1.0, show_default=True, help="Seconds between two polls of the history.")
-@click.option("--once", is_flag=True, help="Store the events of the past, then exit.")
+@click.option("--once", is_flag=True, help="Store all past events, then exit.")
 def main(  # noqa: PLR0917 - one parameter per option
     rpc_url: str,
     ws_url: str | None,
@@ -33,7 +33,7 @@ def main(  # noqa: PLR0917 - one parameter per option
     poll_interval: float,
     once: bool,
 ) -> None:
-    """Store the program's events in a database: first those of the past, then new ones."""
+    """Store the program's events in a database: first all past events, then new ones."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
 
     async def run() -> None:

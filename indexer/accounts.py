@@ -1,4 +1,4 @@
-"""Follows the token accounts of reserves and vaults, to find transfers that the program did not make."""
+"""Follows the token accounts of reserves and vaults to find transfers that the program did not make."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +11,10 @@ from indexer.statements import Statements, insert_rows, parts
 
 @dataclass(frozen=True, slots=True)
 class FollowedAccount:
-    """A token account; `vault` is `None` for a reserve. `balance` is as of `slot`, `None` when unknown.
+    """A token account of a vault, or of a reserve if `vault` is `None`.
 
-    The balance of a `suspect` account may be wrong until its history has been read.
+    `balance` is the balance in `slot`, or `None` if it is unknown. The balance of a `suspect` account may be wrong
+    until the account's history has been read.
     """
 
     address: str
@@ -26,7 +27,7 @@ class FollowedAccount:
 
 @dataclass(frozen=True, slots=True)
 class Deposit:
-    """Tokens that arrived: `index` is the account's position in the transaction, `balance` what it held afterwards."""
+    """Tokens that arrived. `index` is the account's position in the transaction, `balance` the balance afterwards."""
 
     account: str
     index: int
@@ -37,13 +38,13 @@ class Deposit:
 
 
 class TokenAccounts:
-    """The followed accounts. Call the writing methods within a database transaction."""
+    """The table of followed accounts. Call the writing methods within a database transaction."""
 
     def __init__(self, db: Statements) -> None:
         self._db = db
 
     def get(self, address: str) -> FollowedAccount | None:
-        """Return a followed account."""
+        """Return a followed account, or None if the address is not followed."""
         return next(iter(self._select("address = ?", address)), None)
 
     def reserves(self) -> list[FollowedAccount]:
@@ -51,31 +52,31 @@ class TokenAccounts:
         return self._select("vault IS NULL")
 
     def after(self, address: str, limit: int) -> list[FollowedAccount]:
-        """Return the followed accounts after an address, in order, to go through all of them in parts."""
+        """Return the followed accounts after an address, in order. Use it to page through all of them."""
         return self._select("address > ? ORDER BY address LIMIT ?", address, limit)
 
     def suspects(self) -> list[str]:
-        """Return the accounts whose history must be read: they moved in a transaction that is not stored yet."""
+        """Return the suspect accounts. They moved in a transaction not stored yet, so their history must be read."""
         return [row[0] for row in self._db.execute("SELECT address FROM token_accounts WHERE suspect = 1")]
 
     def mark_suspect(self, address: str) -> None:
-        """Mark an account as one whose history must be read."""
+        """Mark an account as suspect: its history must be read."""
         self._db.execute("UPDATE token_accounts SET suspect = 1 WHERE address = ?", [address])
 
     def mark_all_suspect(self) -> None:
-        """Forget all balances and mark every account, after transactions were rolled back."""
+        """Forget all balances and mark every account as suspect. Used after transactions were rolled back."""
         self._db.execute("UPDATE token_accounts SET suspect = 1, balance = NULL, slot = 0")
 
     def clear_suspect(self, address: str) -> None:
-        """Note that an account's history has been read."""
+        """Remove the suspicion, because the account's history has been read."""
         self._db.execute("UPDATE token_accounts SET suspect = 0 WHERE address = ?", [address])
 
     def set_balance(self, address: str, balance: int, slot: int) -> None:
-        """Note an account's balance as of a slot."""
+        """Store an account's balance in a slot."""
         self._db.execute("UPDATE token_accounts SET balance = ?, slot = ? WHERE address = ?", [balance, slot, address])
 
     def among(self, addresses: Collection[str]) -> dict[str, FollowedAccount]:
-        """Return those of the accounts that are followed, by their addresses."""
+        """Return the followed accounts among these addresses, as a dictionary by address."""
         found: dict[str, FollowedAccount] = {}
         for part in parts(sorted(addresses)):
             marks = ", ".join("?" * len(part))
@@ -84,7 +85,7 @@ class TokenAccounts:
 
     def add(self, address: Any, org: Any, vault: Any) -> None:
         """Follow a new account."""
-        # It counts as empty, so that whatever it holds before its first move shows as a gap.
+        # Start with balance 0: any tokens before the first stored move then make the account suspect.
         self._db.execute(
             "INSERT INTO token_accounts (address, org, vault, balance, slot) VALUES (?, ?, ?, 0, 0)"
             " ON CONFLICT DO NOTHING",
@@ -92,7 +93,7 @@ class TokenAccounts:
         )
 
     def put(self, accounts: Sequence[FollowedAccount]) -> None:
-        """Write accounts that are followed already."""
+        """Update accounts that are already followed."""
         insert_rows(
             self._db,
             "INSERT INTO token_accounts (address, org, vault, balance, slot, suspect)",
@@ -102,11 +103,11 @@ class TokenAccounts:
         )
 
     def of_vault(self, vault: Any) -> str | None:
-        """Return the account of a vault."""
+        """Return the address of a vault's token account, if it is followed."""
         return self._address("SELECT address FROM token_accounts WHERE vault = ?", vault)
 
     def of_org(self, org: Any) -> str | None:
-        """Return the account of an organisation's reserve."""
+        """Return the address of an organisation's reserve account, if it is followed."""
         return self._address("SELECT address FROM token_accounts WHERE org = ? AND vault IS NULL", org)
 
     def _select(self, condition: str, *params: object) -> list[FollowedAccount]:
@@ -119,7 +120,7 @@ class TokenAccounts:
 
 
 class BatchAccounts:
-    """The followed accounts that a batch of transactions moves: read once, changed in memory, written once.
+    """The followed accounts moved by a batch of transactions. They are read once, changed in memory and written once.
 
     Use it within one database transaction.
     """
@@ -131,7 +132,7 @@ class BatchAccounts:
         self._changed: set[str] = set()
 
     def follow(self, moves: Sequence[TokenMove], events: Sequence[Event], slot: int) -> list[Deposit]:
-        """Take in one transaction's new accounts and balances; return the deposits that its events do not explain."""
+        """Apply one transaction's new accounts and balances. Return the deposits that its events do not explain."""
         for event in events:
             self._adopt(event)
         known = {move.account: self._known[move.account] for move in moves if move.account in self._known}
@@ -155,7 +156,7 @@ class BatchAccounts:
         return deposits
 
     def flush(self) -> None:
-        """Write what changed."""
+        """Write the changed accounts."""
         self._accounts.put([self._known[address] for address in sorted(self._changed)])
 
     def _adopt(self, event: Event) -> None:
@@ -172,8 +173,8 @@ class BatchAccounts:
             self._known.setdefault(new.address, new)
 
     def _explained(self, events: Sequence[Event], known: Mapping[str, FollowedAccount]) -> dict[str, int]:
-        """Return by how much the program's own events changed each reserve and vault."""
-        # Which vault, or which organisation's reserve, each account of the transaction is.
+        """Return the balance change of each reserve and vault that the program's own events explain."""
+        # The transaction's accounts by vault address, or by organisation address for a reserve (second item True).
         owners = {(one.vault or one.org, one.vault is None): one.address for one in known.values()}
 
         def of_vault(data: dict[str, Any]) -> str | None:

@@ -1,9 +1,9 @@
-"""Reads what delegates did with allowances, which no event of the program tells.
+"""Reads the transfers of allowances' delegates, because no event of the program reports them.
 
 A delegate's transfer need not name the program, so the program's history lacks it. Once an allowance is settled, the
-history of its token account is complete, and each transaction in it tells by the balances before and after what left
-that account and what arrived at the destination: instructions tell less, for they can be in a batch of the token
-program or behind another program.
+history of its token account is complete. For each transaction in it, the balances before and after show the amount that
+left the account and the amount that arrived at the destination. Instructions show less, because they can be part of a
+token-program batch or of another program's call.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from indexer.unread_allowances import UnreadAllowance
 
 @dataclass(frozen=True, slots=True)
 class _Outflow:
-    """What one transaction took out of an allowance, and how much of it arrived."""
+    """The amount that left an allowance in one transaction, and the part of it that reached the destination."""
 
     signature: str
     left: int
@@ -32,7 +32,7 @@ class _Outflow:
 
 
 class AllowanceReader:
-    """Reads the token accounts of settled allowances, each once."""
+    """Reads the token account of each settled allowance once."""
 
     def __init__(self, chain: ChainClient, events: Events, codec: Codec) -> None:
         self._chain = chain
@@ -40,13 +40,13 @@ class AllowanceReader:
         self._codec = codec
 
     async def read(self) -> int:
-        """Read what is not read yet and store a row about each; return how many were read.
+        """Read all unread allowances, store a row about each, and return the number read.
 
-        What the node does not serve, or only in part, is left for the next time.
+        An allowance is left for the next call if the node does not serve its whole history.
         """
         read = 0
         for one in await self._events.look_up(lambda store: store.unread.all()):
-            with contextlib.suppress(RpcError):  # a node that is behind for one must not delay the others
+            with contextlib.suppress(RpcError):  # A stale node for one allowance must not delay the others.
                 outflows = await self._outflows(one)
                 if outflows is not None:
                     summary = _summary(outflows, one.settlement)
@@ -57,7 +57,7 @@ class AllowanceReader:
     async def _outflows(self, one: UnreadAllowance) -> list[_Outflow] | None:
         history = await self._chain.history(one.tokens, None)
         signatures = [entry.signature for entry in history if not entry.failed]
-        # It created the account, and closed it: without both the history is not whole.
+        # The grant created the account and the settlement closed it. Without both, the history is incomplete.
         if not {one.granted, one.signature} <= set(signatures):
             return None
         raw = await self._chain.transactions(signatures)
@@ -71,8 +71,8 @@ class AllowanceReader:
         try:
             transaction, signers = decode_transaction(raw, self._codec), signed(raw).signers
         except ValueError as error:
-            # A stranger may have sent it there: it must not delay the other allowances.
-            raise HistoryNotAvailable("a transaction of the allowance cannot be read") from error
+            # A stranger may have sent this transaction, so it must not delay the other allowances.
+            raise HistoryNotAvailable("a transaction of the allowance is unreadable") from error
         if transaction is None:
             raise ChainUnavailable("the node lists a failed transaction as successful")
         left = _left(transaction, one.allowance, one.tokens)
@@ -81,10 +81,10 @@ class AllowanceReader:
         return _Outflow(transaction.signature, left, arrived, by_delegate)
 
     async def _arrived(self, transaction: ChainTransaction, one: UnreadAllowance) -> int:
-        """Return how much of what left an allowance arrived at its destination.
+        """Return the part of an allowance's outflow that arrived at its destination.
 
-        What the destination gained counts once: for the program's own payments there first, then for one allowance
-        after the other. Otherwise what another of them paid could pass for money that was diverted.
+        The destination's gain is counted only once: first for the program's own payments to it, then for one allowance
+        after another. Otherwise money from another allowance could hide that this allowance's money was diverted.
         """
         destination, accounts = str(one.settlement["destination"]), [move.account for move in transaction.moves]
         sharing = await self._events.read(lambda store: store.unread.sharing(destination, accounts))
@@ -98,19 +98,19 @@ class AllowanceReader:
 
 
 def _left(transaction: ChainTransaction, allowance: str, tokens: str) -> int:
-    """Return what left an allowance in a transaction other than by the program."""
+    """Return the amount that left an allowance in a transaction without the program's doing."""
     granted = _sum(transaction, "AllowanceGranted", "amount", allowance)
     return granted - _sum(transaction, "AllowanceSettled", "swept", allowance) - _gained(transaction, tokens)
 
 
 def _sum(transaction: ChainTransaction, name: str, field: str, allowance: str) -> int:
-    """Return what the program moved into or out of the allowance in a transaction."""
+    """Return the sum of a field over the allowance's events with this name in a transaction."""
     events = (place.event for place in transaction.events if place.event.name == name)
     return sum(int(event.data[field]) for event in events if str(event.data["allowance"]) == allowance)
 
 
 def _paid_by_program(transaction: ChainTransaction, settlement: dict[str, Any]) -> int:
-    """Return what the program itself paid to an allowance's destination in a transaction."""
+    """Return the amount that the program itself paid to an allowance's destination in a transaction."""
     paid = 0
     for event in (place.event for place in transaction.events):
         data = {name: str(value) for name, value in event.data.items()}

@@ -1,4 +1,4 @@
-"""Turns a node's answer into what the indexer keeps: the program's events, and what moved in token accounts."""
+"""Decodes a node's response into the parts that the indexer stores: the program's events and token balance changes."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from idl.transactions import RawTransaction, Reading, accounts, at, events, fail
 from indexer.records import ChainTransaction, TokenMove
 
 _MOST = 2**64 - 1
-"""The largest amount of a token."""
+"""The largest amount of a token, an unsigned 64-bit number."""
 
 
 def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | None:
-    """Return what the indexer keeps of a transaction, `None` for a failed one, which changed nothing.
+    """Return the parts of a transaction that the indexer stores, or `None` for a failed one, which changed nothing.
 
-    Raises `UnreadableTransactionError`, and `IncompleteTransactionError` if the node left out a part.
+    Raises `UnreadableTransactionError`, or `IncompleteTransactionError` if the node left out a part.
     """
     if failure(raw) is not None:
         return None

@@ -1,4 +1,4 @@
-"""Follows the program and notifies subscribers when something new is stored."""
+"""Follows the program's transactions and notifies subscribers of newly stored rows."""
 
 import asyncio
 import contextlib
@@ -25,28 +25,28 @@ logger = logging.getLogger(__name__)
 
 PROGRAM_CURSOR = "program"
 _CHUNK = 500
-"""How many transactions are fetched, decoded and stored at once."""
+"""Number of transactions that are fetched, decoded and stored at once."""
 _TRIES = 20
 _RETRY_PAUSE = 0.05
-"""How often, and how many seconds apart, a node is asked for a confirmed transaction that it does not serve yet."""
+"""Number of retries for a confirmed transaction that a node does not serve yet, and the seconds between them."""
 _PRUNED_AFTER = 1000
-"""Slots without a transaction of the program after which it is checked whether the node still has what came before."""
+"""Slots without a transaction of the program before the indexer checks that the node still has the earlier history."""
 _REMEMBERED = 10_000
-"""Stored transactions about which the store need not be asked when a node notifies of one that is not among them."""
+"""Number of recently stored signatures kept in memory. A notified one outside them is read without asking the store."""
 _RETRIES = 50
-"""The most holes that one check retries."""
+"""Maximum number of holes that one check retries."""
 _LISTED = 1_000
 _LASTING = 10.0
-"""Seconds that an event may be missing while transactions are stored out of order."""
+"""Seconds before a missing event counts as a gap, because transactions may be stored out of order."""
 _LATE_EVERY = 5
 """Every fifth check looks for late transactions and fills gaps."""
 
 
 class Indexer:
-    """Stores the program's events: first those of the past, then new ones as they are confirmed.
+    """Stores the program's events: first all past events, then new ones as they are confirmed.
 
-    It belongs to the event loop in which it was started. Others read with the awaitable methods, which allow for a
-    database behind a network; `store` itself is for the thread of that loop.
+    It belongs to the event loop in which it was started. Read with the awaitable methods, because the database may be
+    behind a network. Use `store` itself only in the thread of that loop.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Indexer:
         ws_urls: Sequence[str] = (),
         orgs: Collection[str] | None = None,
     ) -> None:
-        """`transport` carries JSON-RPC to the node; the events go to the file `db_path`, or else to `events`.
+        """Store events in the file `db_path` or in `events`. `transport` carries JSON-RPC to the node.
 
-        In a file, `orgs` limits them to those of these organisations.
+        With a file, `orgs` limits the stored events to these organisations.
 
-        The indexer polls the history every `poll_interval` seconds, and compares what it stored with the chain every
+        The indexer polls the history every `poll_interval` seconds and compares the store with the chain every
         `check_interval` seconds. Log notifications from `ws_urls` save the wait for the next poll.
         """
         assert (db_path is None) != (events is None)
@@ -86,32 +86,32 @@ class Indexer:
         self._tasks: list[asyncio.Task[None]] = []
         self._failing_since: float | None = None
         self._gaps: dict[str, float] = {}
-        """Since when vaults and organisations have lacked an event."""
+        """Monotonic time since which each vault or organisation has lacked an event."""
 
     @property
     def store(self) -> EventStore:
-        """The events in a file, for the thread of the loop."""
+        """The events in a file. Use it only in the thread of the event loop."""
         assert isinstance(self._events, EventStore)
         return self._events
 
     @property
     def failing_for(self) -> float:
-        """Seconds for which no poll of the history has succeeded; 0 if the last one did."""
+        """Seconds since polls of the history began to fail; 0 if the last poll succeeded."""
         return 0.0 if self._failing_since is None else asyncio.get_running_loop().time() - self._failing_since
 
     @property
     def hears(self) -> bool:
-        """Whether a node notifies this process of new transactions, so that they are stored soon after they landed."""
+        """True if a node notifies this process of new transactions, so that they are stored soon after they land."""
         return any(one.subscribed for one in self._listeners)
 
     def subscribe(self, callback: Callable[[int], None]) -> None:
-        """Call `callback` in the event loop with the newest row's id when this process or another stored rows."""
+        """Call `callback` in the event loop with the newest row's id after this or another process stored rows."""
         self._subscribers.append(callback)
 
     def wake(self, signature: str | None = None) -> None:
-        """Look for new events now; a confirmed `signature` is stored without a search of the history."""
+        """Look for new events now. A confirmed `signature` is stored without a search of the history."""
         if not self._tasks:
-            return  # another process follows
+            return  # Another process follows the program.
         if signature is not None:
             self._hints.setdefault(signature, 0)
         self._woken.set()
@@ -121,7 +121,7 @@ class Indexer:
         return await self._events.look_up(lambda store: store.changes(after, limit))
 
     async def slot_of(self, signature: str) -> int | None:
-        """Return the slot of a stored transaction."""
+        """Return the slot of a stored transaction, or None if it is not stored."""
         return await self._events.look_up(lambda store: store.slot_of(signature))
 
     async def unknown(self, signatures: Sequence[str]) -> list[str]:
@@ -133,7 +133,7 @@ class Indexer:
         return await self._events.look_up(lambda store: store.accounts.after(after, limit))
 
     async def holes(self) -> list[Hole]:
-        """Return the parts of the history that no node has given, oldest first."""
+        """Return the parts of the history that no node has served, oldest first."""
         return await self._events.look_up(lambda store: store.holes())
 
     async def transaction_holes(self) -> list[TransactionHole]:
@@ -141,7 +141,7 @@ class Indexer:
         return await self._events.look_up(lambda store: store.transaction_holes.newest(_LISTED))
 
     async def gaps(self) -> list[str]:
-        """Return the vaults and organisations with a gap that is not momentary."""
+        """Return the vaults and organisations with a lasting gap. Momentary ones are left out."""
         now = time.monotonic()
         stored = await self._events.look_up(lambda store: store.streams_with_gaps())
         found = {*stored, *self._reconciler.doubted}
@@ -153,7 +153,7 @@ class Indexer:
         return await self._events.look_up(lambda store: store.newest_block_time())
 
     async def positions(self, accounts: Sequence[tuple[str, str]]) -> list[Position]:
-        """Return how far each vault or organisation, given with a token account, is stored."""
+        """Return the stored position of each vault or organisation, given together with its token account."""
 
         def find(store: EventTables) -> list[Position]:
             return [Position(_balance(store, tokens), store.sequence_of(stream)) for stream, tokens in accounts]
@@ -167,20 +167,20 @@ class Indexer:
         self._tasks = [asyncio.create_task(job) for job in jobs]
 
     async def stop(self) -> None:
-        """Stop following and close the file; tables on a server can still be used."""
+        """Stop following and close the file. Tables on a server can still be used."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        # Another process follows now, and whether that one succeeds is not for this one to say.
+        # Another process may follow the program now, and this process cannot know if that one succeeds.
         self._failing_since = None
         self._events.close()
 
     async def catch_up(self, *, seen: int | None = None) -> int:
-        """Store everything in the program's history that is not stored yet; return how many rows were added.
+        """Store all transactions of the program's history that are not stored yet. Return the number of rows added.
 
-        An unreadable transaction becomes a hole. With `seen` it raises `RpcError` if the node has not seen this
-        slot, or does not serve some of the listed transactions yet.
+        An unreadable transaction becomes a hole. With `seen`, raises `RpcError` if the node has not reached this slot
+        or does not serve some of the listed transactions yet.
         """
         history = await self._history(seen or 0)
         added, missing = 0, False
@@ -189,16 +189,16 @@ class Indexer:
             slots = {one.signature: one.slot for one in chunk if not one.failed}
             found = await self._reader.read({one: slots[one] for one in await self.unknown(list(slots))})
             missing = missing or bool(found.missing)
-            # The cursor must not pass a transaction that the node lists and does not serve yet.
+            # The cursor must not pass a transaction that the node lists but does not serve yet.
             added += await self._store(found, cursor=None if missing else (PROGRAM_CURSOR, chunk[-1].signature))
         if missing and seen is not None:
-            raise HistoryNotAvailable("the node, or another at its address, does not serve all that it lists")
+            raise HistoryNotAvailable("the node, or another at its address, does not serve all listed transactions")
         return added
 
     async def _history(self, seen: int) -> list[HistoryEntry]:
-        """Return the program's history after the cursor, or what the node still has of it.
+        """Return the program's history after the cursor, or the part of it that the node still has.
 
-        A node that has forgotten the cursor's transaction refuses to list what came after it, or lists all that it has.
+        A node that has pruned the cursor's transaction either refuses to list the later ones or lists all it has.
         """
         cursor, slot = await self._events.look_up(lambda store: store.position(PROGRAM_CURSOR))
         refusal = None
@@ -213,7 +213,7 @@ class Indexer:
         suspicious = refusal is not None or (history and history[0].slot > slot + _PRUNED_AFTER)
         if not suspicious or await self._reconciler.knows(cursor):
             if refusal is not None:
-                # Another node at its address knows the cursor. The history after an older transaction has the rest.
+                # Another node at this address knows the cursor. Listing from an older transaction includes the rest.
                 older = await self._events.look_up(lambda store: store.last_finalized(slot - 1))
                 return await self._chain.history(self._program, older, seen=seen)
             return history
@@ -221,21 +221,21 @@ class Indexer:
             history = await self._chain.history(self._program, None, seen=seen)
         signatures = [one.signature for one in history if not one.failed]
         if history and len(await self.unknown(signatures)) == len(signatures):
-            # It may be empty: nothing says whether the program did anything in between.
+            # The hole may be empty: nothing shows if the program was used in these slots.
             hole = Hole(cursor, slot, history[0].slot)
             logger.warning("the node lacks the history between the slots %d and %d", hole.after_slot, hole.before_slot)
             await self._events.write(lambda store: store.note_hole(hole))
         return history
 
     async def holds_all(self, account: str, slot: int) -> bool:
-        """Catch up, and return whether all events of this vault or organisation up to a slot are stored.
+        """Catch up. Return True if all events of this vault or organisation up to a slot are stored.
 
-        The account counts its events, so this does not rely on the node's history. Returns `False` when the node
-        refuses to answer.
+        The account counts its events, so this does not rely on the node's history. Returns `False` if the node returns
+        an error.
         """
         try:
             _, count = await self._reconciler.count(account, slot)
-            # A missing transaction may be a stranger's: the count decides.
+            # A missing transaction may concern other accounts, so let the count decide.
             with contextlib.suppress(HistoryNotAvailable):
                 await self.catch_up(seen=slot)
         except RpcError:
@@ -247,8 +247,8 @@ class Indexer:
         return whole
 
     def check_for_gap(self, account: str, count: int) -> None:
-        """Have the next checks fill the gap of a vault or organisation with this number of events on the chain."""
-        if self._tasks:  # otherwise another process follows
+        """Let the next checks fill the gap of a vault or organisation that has this number of events on the chain."""
+        if self._tasks:  # Otherwise another process follows the program.
             self._reconciler.doubted[account] = count
 
     async def check(self, *, late: bool = True) -> None:
@@ -268,11 +268,11 @@ class Indexer:
         loop = asyncio.get_running_loop()
         next_poll = loop.time()
         while True:
-            # Not `wait_for`, which in Python 3.11 can swallow a cancellation.
+            # Do not use `wait_for`: in Python 3.11 it can swallow a cancellation.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(next_poll):
                     await self._woken.wait()
-            # A wake-up without a signature searches the history, too.
+            # A wake-up without a signature also searches the history.
             searching = loop.time() >= next_poll or (self._woken.is_set() and not self._hints)
             self._woken.clear()
             try:
@@ -281,11 +281,11 @@ class Indexer:
                 if searching:
                     await self.catch_up()
                     self._failing_since = None
-                    # Other processes may have stored what this one looked for.
+                    # Other processes may have stored new rows first.
                     await self._look()
             except asyncio.CancelledError:
                 raise
-            except Exception as error:  # noqa: BLE001 - the node may be down; the next round tries again
+            except Exception as error:  # noqa: BLE001 - the node may be down; the next round retries
                 self._failing_since = self._failing_since or loop.time()
                 logger.warning("indexing failed, trying again: %r", error)
                 await asyncio.sleep(self._poll_interval)
@@ -307,14 +307,14 @@ class Indexer:
     async def _take_hints(self) -> None:
         hints, self._hints = self._hints, {}
         try:
-            # What was stored before may have been rolled back since.
+            # Transactions that this process stored may have been rolled back since, so ask the store.
             doubtful = [one for one in hints if one in self._seen]
             known = set(doubtful).difference(await self.unknown(doubtful)) if doubtful else ()
             found = await self._reader.read({one: 0 for one in hints if one not in known})
         except Exception:
             self._hints = {**hints, **self._hints}
             raise
-        # Holes are noted with their slots when the history lists them.
+        # Skip holes here: they are stored with their slots once the history lists them.
         await self._store(found._replace(holes=[]))
         again = {one: hints[one] + 1 for one in found.missing if hints[one] < _TRIES}
         if again:
@@ -329,7 +329,7 @@ class Indexer:
         return added
 
     async def _retry_holes(self) -> None:
-        """Retry some of the unreadable transactions."""
+        """Retry the unreadable transactions that are due, up to 50 at a time."""
         now = int(time.time())
         due = await self._events.look_up(lambda store: store.transaction_holes.due(now, _RETRIES))
         if due:
@@ -344,7 +344,7 @@ class Indexer:
     async def _store(
         self, found: ReadTransactions, *, cursor: tuple[str, str] | None = None, again: Collection[str] = ()
     ) -> int:
-        """Store transactions and note holes; of those read `again`, close the holes and add events that are missing."""
+        """Store transactions and holes. For transactions read `again`, close holes and add missing events."""
         transactions = found.transactions
         closed = set(again).difference(found.missing, (one.signature for one in found.holes))
 
@@ -352,7 +352,7 @@ class Indexer:
             store.transaction_holes.close(list(closed))
             store.transaction_holes.put(found.holes, int(time.time()))
             added = store.replace(transactions) if again else store.record(transactions, cursor=cursor)
-            # Writers follow one another, so no row of another one can be newer than one that was added here.
+            # Writes run one after another, so no other process's row can be newer than a row added here.
             return added, store.last_stored if added else store.newest_row()
 
         added, newest = await self._events.write(record)
@@ -362,13 +362,13 @@ class Indexer:
         return added
 
     async def _look(self) -> None:
-        """Look for rows that others have stored."""
+        """Announce rows that other processes have stored."""
         self._announce(await self._events.look_up(lambda store: store.newest_row()))
 
     def _announce(self, newest: int) -> None:
-        """Call the subscribers if there are rows that they have not heard of.
+        """Call the subscribers if there are rows that were not announced yet.
 
-        What this process added does not tell: another may store a transaction while this one fetches it.
+        The rows added by this process do not show that: another one may store a transaction while this one fetches it.
         """
         if newest != self._announced:
             self._announced = newest

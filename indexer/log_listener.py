@@ -1,6 +1,6 @@
-"""Listens for the program's log notifications, and uses them only as a sign that something is new.
+"""Listens for the program's log notifications and uses them only as a hint of new transactions.
 
-Logs can be cut, lost, or written by others. The indexer reads the truth from the transactions themselves.
+Logs can be cut, lost, or written by other programs. So the indexer reads events from the transactions themselves.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 10.0
 _SUBSCRIPTION = 1
-"""Id of the request for notifications."""
+"""Id of the JSON-RPC request that subscribes to notifications."""
 
 
 class LogListener:
-    """Listens at one node, and opens a lost connection again after a pause that grows to ten seconds."""
+    """Listens to one node and reopens a lost connection after a pause that grows to ten seconds."""
 
     def __init__(self, url: str, program: str, wake: Callable[[str], None]) -> None:
         """Call `wake` with the signature of each successful transaction of the program."""
@@ -32,14 +32,14 @@ class LogListener:
         }
         self._wake = wake
         self.subscribed = False
-        """Whether the node notifies now."""
+        """True while the node has an active subscription of ours."""
 
     async def run(self) -> None:
         """Listen until cancelled."""
         pause = 0.5
         while True:
             try:
-                # Uncompressed: most of what arrives are logs that nobody reads.
+                # Skip compression: most of the received data are logs that are never read.
                 async with connect(self._url, compression=None) as socket:
                     await socket.send(json.dumps(self._request))
                     async for message in socket:

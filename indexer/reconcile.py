@@ -18,31 +18,31 @@ logger = logging.getLogger(__name__)
 
 
 class Ingest(Protocol):
-    """Fetches and stores the transactions with these signatures and slots, oldest first; returns the rows added."""
+    """Fetches and stores transactions, given as slots by signature, oldest first. Returns the number of rows added."""
 
     def __call__(self, slots: Mapping[str, int], *, again: bool = False) -> Awaitable[int]:
-        """Fetch and store; `again` replaces transactions stored without events."""
+        """Fetch and store the transactions. `again` replaces transactions that were stored without events."""
 
 
 _ACCOUNT_PREFIX = "tokens:"
 _ROUND = 4
-"""Batches of token accounts whose balances one check compares, next to the reserves'."""
+"""Batches of token accounts that one check compares in addition to the reserves."""
 _LOOKS = 3
 _LOOK_SLOTS = 8
-"""How many looks, and how many finalized slots apart, must miss a transaction before it may count as rolled back."""
+"""A transaction must be missing in three looks, eight finalized slots apart, before it may count as rolled back."""
 _STREAMS, _REREAD = 8, 1000
-"""Vaults and organisations with gaps that one check looks after, and transactions that it rereads for each."""
+"""Number of vaults and organisations with gaps that one check handles, and of transactions reread for each."""
 _RELISTED = 1_000
-"""The newest transactions, which are listed again because a node may have left some out."""
+"""Number of newest transactions to list again, because a node may have left some out."""
 _READS = 3
-"""How often at most an account is read in one check, while each reading finds transactions that were not stored."""
+"""Maximum readings of an account in one check, as each reading may find transactions that were not stored."""
 _SKIPPED_AT_MOST = 64
-"""Slots that are searched for the block after one that was skipped."""
+"""Number of slots to search for the next block after a skipped slot."""
 
 
 @dataclass(slots=True)
 class _Missing:
-    """A transaction that the node does not show where it was stored: the looks so far, and the slot of the last."""
+    """A transaction that the node does not show in its stored slot: the looks so far and the slot of the last look."""
 
     looks: int
     slot: int
@@ -58,16 +58,16 @@ class Reconciler:
         self._program = str(codec.program_id)
         self._ingest = ingest
         self.doubted: dict[str, int] = {}
-        """Vaults and organisations that may lack their last events, with the chain's count of them."""
+        """Vaults and organisations that may lack their last events, with the number of events on the chain."""
         self._missing: dict[str, _Missing] = {}
         self._gaps: set[str] = set()
         self._turn, self._round = "", 0
-        # The number of oldest transactions whose fate the node did not know; the next check skips them.
+        # The number of oldest transactions that the node could not decide. The next check skips them.
         self._undecided = 0
         self._compared = ""
 
     async def finalize(self) -> int:
-        """Mark final transactions, and remove those that were rolled back; return how many were removed."""
+        """Mark finalized transactions and remove rolled-back ones. Return the number removed."""
         slot = await self._chain.slot("finalized")
         removed = 0
         while stored := await self._events.read(lambda store: self._unfinalized(store, slot)):
@@ -82,8 +82,8 @@ class Reconciler:
                 elif status is not None and status.slot == (witness | signatures)[one]:
                     self._missing.pop(one, None)
                     final.append(one)
-                # There may be several nodes behind one address. That a node does not know a transaction counts only if
-                # it has seen these slots and still knows an older transaction.
+                # There may be several nodes behind one address. "Unknown" counts only from a node that has reached
+                # these slots and still knows an older transaction.
                 elif keeps_history and seen.slot >= slot and await self._is_rolled_back(one, status, slot):
                     gone.append(one)
             await self._events.write(lambda store: store.finalize(final))  # noqa: B023 - awaited at once
@@ -93,14 +93,14 @@ class Reconciler:
             left = len(signatures.keys() - {*final, *gone})
             self._undecided += left
             if left == len(signatures):
-                return removed  # the next check continues after them
+                return removed  # The next check continues after the undecided ones.
         self._undecided = 0
         return removed
 
     def _unfinalized(self, store: EventTables, slot: int) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Return the next transactions that are not final, and an older one that is: the older one first.
+        """Return an older finalized transaction as a witness, and the next transactions not marked as finalized.
 
-        Each is a dictionary of slots by signatures; None if all are final.
+        Both are dictionaries of slots by signature. Return None if no transaction is left.
         """
         slots = store.unfinalized(slot, STATUS_BATCH - 1, self._undecided)
         if not slots:
@@ -109,11 +109,11 @@ class Reconciler:
         return ({} if witness is None else {witness: store.slot_of(witness) or 0}), slots
 
     async def _is_rolled_back(self, signature: str, status: SignatureStatus | None, slot: int) -> bool:
-        """Return whether a transaction was rolled back, of which the node says that it did not land where it is stored.
+        """Return True if a transaction was rolled back. The node has reported that it did not land in its stored slot.
 
-        A node may forget or be wrong. So that needs several looks over time, and then two witnesses: the finalized
-        chain, which must not have it in its slot, and the accounts, which must count fewer events than are stored; or
-        the block in which it landed instead.
+        A node may forget or be wrong. So the transaction must be missing in several looks over time, and the finalized
+        chain must lack it in its stored slot. In addition, the accounts must count fewer events than are stored or, if
+        it landed in another slot, the block there must contain it.
         """
         if not self._is_missing_long(signature, slot):
             return False
@@ -128,7 +128,7 @@ class Reconciler:
             else:
                 gone = not await self._is_counted(signature, slot)
         except (ChainUnavailable, RpcError) as error:
-            logger.warning("whether the transaction %s was rolled back is not known yet: %s", signature, error)
+            logger.warning("cannot tell yet if the transaction %s was rolled back: %s", signature, error)
             return False
         if gone:
             logger.warning("the transaction %s in slot %d was rolled back", signature, stored)
@@ -136,7 +136,7 @@ class Reconciler:
         return gone
 
     def _is_missing_long(self, signature: str, slot: int) -> bool:
-        """Count a look that missed a transaction; return whether there were enough by now."""
+        """Count a look that missed a transaction. Return True if there have been enough looks."""
         known = self._missing.setdefault(signature, _Missing(0, slot - _LOOK_SLOTS))
         if slot < known.slot + _LOOK_SLOTS:
             return False
@@ -145,10 +145,10 @@ class Reconciler:
         return known.looks >= _LOOKS
 
     async def _is_in_chain(self, signature: str, slot: int, final: int) -> bool:
-        """Return whether the finalized chain has, or may have, the transaction in this slot.
+        """Return True if the finalized chain has, or may have, the transaction in this slot.
 
-        A slot without a block was skipped for certain only if the next block's parent is before it: the same answer
-        also stands for a block that the node has lost.
+        A node gives the same response for a skipped slot and for a block that it has lost. The slot was certainly
+        skipped only if the next block's parent is before it.
         """
         for at in range(slot, min(slot + _SKIPPED_AT_MOST, final + 1)):
             block = await self._chain.finalized_block(at)
@@ -157,7 +157,7 @@ class Reconciler:
         return True
 
     async def _is_counted(self, signature: str, slot: int) -> bool:
-        """Return whether an account that a transaction changed counts as many events as are stored of it."""
+        """Return True if an account changed by a transaction counts at least as many events as are stored for it."""
         for stream in await self._events.read(lambda store: store.streams_of(signature)):
             at, count = await self.count(stream, slot, "finalized")
             if count >= await self._events.read(lambda store: store.count_up_to(stream, at)):  # noqa: B023 - at once
@@ -165,9 +165,9 @@ class Reconciler:
         return False
 
     async def count(self, stream: str, slot: int, commitment: str = COMMITMENT) -> tuple[int, int]:
-        """Return how many events a vault or organisation counts, as of which slot: this one or a later one.
+        """Return a slot, this one or a later one, and the number of events that a vault or organisation counts there.
 
-        Raises `RpcError` if the node has not seen the slot.
+        Raises `RpcError` if the node has not reached the slot.
         """
         found = await self._chain.account(stream, commitment, seen=slot)
         # An address without a vault or organisation may still hold lamports.
@@ -176,13 +176,13 @@ class Reconciler:
         return found.slot, int(found.decode(self._codec).data["sequence"])
 
     async def store_late_transactions(self) -> int:
-        """Store late transactions: those behind the cursor that are not final yet, or missing in a node's list."""
+        """Store late transactions: unfinalized ones behind the cursor, and ones that a node left out of its list."""
         late = await self._read(self._program, await self._events.read(lambda store: store.last_finalized()))
         newest = await self._chain.newest(self._program, _RELISTED)
         return late + await self._ingest_unknown({one.signature: one.slot for one in newest[::-1] if not one.failed})
 
     async def fill_holes(self) -> int:
-        """Read the holes of the history from a node that has them; return how many are closed."""
+        """Fill holes of the history from a node that has these parts. Return the number of closed holes."""
         closed = 0
         for hole in await self._events.look_up(lambda store: store.holes()):
             if not await self.knows(hole.after):
@@ -197,26 +197,26 @@ class Reconciler:
         return closed
 
     async def knows(self, signature: str) -> bool:
-        """Return whether the node has a transaction that landed, or has forgotten it."""
+        """Return True if the node still has a transaction that landed, False if it has forgotten it."""
         return (await self._chain.statuses([signature], search_history=True)).found[0] is not None
 
     async def fill_gaps(self) -> int:
-        """Reread the transactions of some vaults and organisations that had a gap at the last check, too.
+        """Reread the transactions of some vaults and organisations that have a gap and had one at the last check.
 
-        An event may be missing for a moment, because transactions are stored as they are confirmed.
+        Other gaps may be momentary, because transactions are stored as they are confirmed.
         """
         for stream, count in list(self.doubted.items()):
             if await self._events.look_up(lambda store: store.holds(stream, count)):  # noqa: B023 - awaited at once
                 self.doubted.pop(stream, None)
         gaps = {*self.doubted, *await self._events.look_up(lambda store: store.streams_with_gaps())}
         lasting, self._gaps, self._round = gaps & self._gaps, gaps, self._round + 1
-        # Doubted ones first, then the others in rotation: strangers may have many.
+        # Doubted accounts come first, then the others in rotation, because strangers may have many.
         turn = sorted(lasting, key=lambda one: (one not in self.doubted, one <= self._turn, one))[:_STREAMS]
         self._turn = turn[-1] if turn else ""
         return sum([await self._fill(stream) for stream in turn])
 
     async def _fill(self, stream: str) -> int:
-        """Reread transactions of a vault or organisation that are stored without events, or not at all."""
+        """Reread transactions of a vault or organisation that are not stored or are stored without events."""
         history = await self._chain.history(stream, None)
         slots = {one.signature: one.slot for one in history if not one.failed}
         doubtful = await self._events.read(lambda store: store.without_events(list(slots)))
@@ -224,7 +224,7 @@ class Reconciler:
         return await self._ingest({one: slots[one] for one in doubtful[start : start + _REREAD]}, again=True)
 
     async def check_balances(self) -> int:
-        """Compare balances with the chain's, and replace those of suspect accounts; return how many were replaced."""
+        """Compare balances with the chain and replace the balances of suspect accounts. Return the number replaced."""
         reserves = await self._events.look_up(lambda store: store.accounts.reserves())
         for start in range(0, len(reserves), ACCOUNT_BATCH):
             await self._compare(reserves[start : start + ACCOUNT_BATCH])
@@ -236,7 +236,7 @@ class Reconciler:
                 break
         observed = 0
         for address in await self._events.look_up(lambda store: store.accounts.suspects()):
-            with contextlib.suppress(RpcError):  # a node that is behind for one account must not delay the others
+            with contextlib.suppress(RpcError):  # A stale node for one account must not delay the others.
                 observed += await self._observe(address)
         return observed
 
@@ -253,14 +253,14 @@ class Reconciler:
         if await self._events.look_up(differ):
 
             def mark(store: EventTables) -> None:
-                # What was stored meanwhile may explain it.
+                # Compare again: transactions stored in the meantime may explain the difference.
                 for address in differ(store):
                     store.mark_suspect(address)
 
             await self._events.write(mark)
 
     async def _observe(self, address: str) -> bool:
-        """Read an account's balance, store what its history has, then the balance; return whether that was stored."""
+        """Read an account's balance, store its history, then store the balance. Return True if that was stored."""
         name = _ACCOUNT_PREFIX + address
         for _ in range(_READS):
             known = await self._events.read(lambda store: store.accounts.get(address))
@@ -270,13 +270,13 @@ class Reconciler:
             successful = {one.signature: one.slot for one in history if not one.failed}
             if not await self._unknown(list(successful)):
                 break
-            # Read once more after them: in a slot that is not over, what came after the reading would look older.
+            # Read the balance again afterwards: in an unfinished slot, a transaction after the read would look older.
             await self._ingest_unknown(successful)
         else:
-            # The node lists what it, or another at its address, does not serve yet; or the account is busy.
+            # The node lists transactions that it or another at its address does not serve yet, or the account is busy.
             return False
 
-        # With the whole history stored the balance is right, in whatever order the parts were stored.
+        # With the whole history stored, the balance is right, regardless of the order of storing.
         def store_it(store: EventTables) -> bool:
             observed = known is not None and store.observe(known, seen.amounts[0] or 0, seen.slot)
             store.record((), cursor=(name, history[-1].signature) if history else None)

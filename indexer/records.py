@@ -1,4 +1,4 @@
-"""What the indexer reads from the chain."""
+"""Records of the data that the indexer reads from the chain."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from idl.transactions import ChainEvent
 
 @dataclass(frozen=True, slots=True)
 class TokenMove:
-    """A token account's balance before and after a transaction; `index` is its position among the accounts."""
+    """A token account's balance before and after a transaction. `index` is its position in the account list."""
 
     account: str
     index: int
@@ -17,7 +17,7 @@ class TokenMove:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A part of the program's history that may hold transactions that are not stored.
+    """A part of the program's history that may contain transactions not stored here.
 
     It lies after the transaction `after` in `after_slot` and before `before_slot`.
     """
@@ -29,9 +29,9 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class TransactionHole:
-    """A transaction that the program's history lists and that no node serves in a readable form.
+    """A transaction that the program's history lists but no node serves in a readable form.
 
-    `since` is in Unix seconds.
+    `since` is the time of its detection in Unix seconds.
     """
 
     signature: str
@@ -42,9 +42,9 @@ class TransactionHole:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a vault or organisation is stored: the balance of its token account, and its last event's number.
+    """The stored position of a vault or organisation: its token account's balance and its last event's number.
 
-    Each is `None` while the store knows or suspects that it lacks something.
+    Each is `None` while the store knows or suspects that something is missing.
     """
 
     balance: int | None
@@ -53,7 +53,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ChainTransaction:
-    """A successful transaction: the program's events in it, and what it did to token accounts.
+    """A successful transaction with the program's events in it and its changes of token balances.
 
     `message_hash` is the hex SHA-256 of the signed message; `block_time` is in Unix seconds.
     """

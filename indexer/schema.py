@@ -6,7 +6,7 @@ import time
 from sqlite_utils import Database
 
 VERSION = 2
-"""The schema's version. A database of another version is emptied: all of it can be read from the chain again."""
+"""The schema's version. A database with another version is emptied, because the chain has all of its contents."""
 
 TABLES = {
     "transactions": """
@@ -16,9 +16,9 @@ TABLES = {
         fee_payer TEXT NOT NULL,
         message_hash TEXT NOT NULL,
         finalized INTEGER NOT NULL DEFAULT 0""",
-    # `id` is the order of storing, so readers use it as their cursor. A row whose `instruction` is -1 is not an event
-    # of the program but a deposit, an observed balance, what left a settled allowance, or a transaction that was rolled
-    # back.
+    # `id` grows in the order of storing, so readers use it as their cursor. A row with `instruction` -1 is not an event
+    # of the program. It is a deposit, an observed balance, the outflow of a settled allowance, or a rolled-back
+    # transaction.
     "events": """
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         signature TEXT NOT NULL,
@@ -29,7 +29,7 @@ TABLES = {
         org TEXT,
         data TEXT NOT NULL,
         UNIQUE (signature, instruction, "inner")""",
-    # Vaults and organisations number their events from 1: if `last` differs from `count`, one is missing.
+    # Vaults and organisations number their events from 1. If `last` differs from `count`, an event is missing.
     "streams": """
         stream TEXT PRIMARY KEY,
         last INTEGER NOT NULL,
@@ -37,7 +37,7 @@ TABLES = {
     "cursors": """
         name TEXT PRIMARY KEY,
         signature TEXT NOT NULL""",
-    # Parts of the program's history that no node has given: the last stored transaction before, and the slots between.
+    # Parts of the program's history that no node has served: the last stored transaction before it, and its slots.
     "holes": """
         after TEXT PRIMARY KEY,
         after_slot INTEGER NOT NULL,
@@ -49,7 +49,7 @@ TABLES = {
         reason TEXT NOT NULL,
         since INTEGER NOT NULL,
         retry_at INTEGER NOT NULL""",
-    # Token accounts of reserves (`vault` is null) and vaults. A `suspect` one moved in a transaction not stored yet.
+    # Token accounts of vaults and reserves (`vault` is null). A `suspect` one moved in a transaction not stored yet.
     "token_accounts": """
         address TEXT PRIMARY KEY,
         org TEXT NOT NULL,
@@ -61,7 +61,7 @@ TABLES = {
         address TEXT PRIMARY KEY,
         tokens TEXT NOT NULL,
         granted TEXT NOT NULL""",
-    # Places of the settlements of allowances whose token accounts were not read yet.
+    # Settlements of allowances, by their place in a transaction, until the token account has been read.
     "unread_allowances": """
         signature TEXT NOT NULL,
         instruction INTEGER NOT NULL,
@@ -80,9 +80,9 @@ INDEXES = (
     "CREATE INDEX IF NOT EXISTS streams_with_gaps ON streams (stream) WHERE last <> count",
 )
 POSTGRES_INDEXES = ("CREATE INDEX IF NOT EXISTS transactions_by_message ON transactions (message_hash)",)
-"""Indexes for what only several nodes look for."""
+"""Indexes for queries that only services with several nodes make."""
 PREFIX = "chain_"
-"""What the names of the tables, and of their indexes, begin with among the service's own on PostgreSQL."""
+"""Prefix of the tables and indexes on PostgreSQL, where they share the database with the service's own."""
 
 
 def postgres_ddl() -> list[str]:
@@ -103,8 +103,8 @@ def postgres_ddl() -> list[str]:
 
 
 def prepare(db: Database) -> None:
-    """Configure the database and create what is missing."""
-    # Everything can be read from the chain again, so no commit has to wait for the disk.
+    """Configure the database and create missing tables and indexes."""
+    # The contents can be read from the chain again, so commits need not wait for the disk.
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "temp_store=MEMORY"):
         db.conn.execute(f"PRAGMA {pragma}")
     version = db.conn.execute("PRAGMA user_version").fetchone()[0]
@@ -116,8 +116,8 @@ def prepare(db: Database) -> None:
             db.conn.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         for index in INDEXES:
             db.conn.execute(index)
-        # New ids are higher than all earlier ones, even those of a deleted file or of commits that a crash lost. So a
-        # reader who remembers an id sees rows that are stored again as new.
+        # New ids must exceed all earlier ones, even from a deleted file or from commits lost in a crash. Then a reader
+        # that remembers an id sees restored rows as new.
         now = time.time_ns() // 1000
         if db.conn.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", [now]).rowcount == 0:
             db.conn.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', ?)", [now])

@@ -1,4 +1,4 @@
-"""The indexer's database: decoded events and their cursors, always changed in one transaction."""
+"""The indexer's database: decoded events and their cursors, which always change in one transaction."""
 
 import json
 import sqlite3
@@ -18,31 +18,31 @@ from indexer.statements import Statements, insert_rows, parts
 from indexer.unread_allowances import UnreadAllowance, UnreadAllowances
 
 NOT_AN_EVENT = -1
-"""As `instruction`: the row is not an event of the program."""
+"""Value of `instruction` in rows that are not events of the program."""
 DEPOSIT = "Deposit"
-"""A row's name: tokens arrived in a followed account by a transfer that the program did not make."""
+"""Name of a row: tokens arrived in a followed account by a transfer that the program did not make."""
 BALANCE_OBSERVED = "BalanceObserved"
-"""A row's name: a followed account's balance was read from the chain, because the events gave another."""
+"""Name of a row: a followed account's balance was read from the chain, because the stored one may be wrong."""
 ALLOWANCE_READ = "AllowanceRead"
-"""A row's name: the transfers of a settled allowance's delegate were read from the chain."""
+"""Name of a row: the transfers of a settled allowance's delegate were read from the chain."""
 REVERTED = "TransactionReverted"
-"""A row's name: the transaction was rolled back before it was final. `events` has the subjects of its deleted rows."""
+"""Name of a row: the transaction was rolled back. `events` in its data names the subjects of its deleted rows."""
 
 T = TypeVar("T")
 _Key = tuple[str, int, int]
 _Row = tuple[str, int, int, int, str, str | None, str]
 _INDEXES = 256
-"""Accounts that a transaction can name at most; deposits are numbered by the account's index."""
+"""Maximum number of accounts in a transaction. Deposits are numbered by the account's index."""
 _LAST_SLOT = 2**63 - 1
-"""The largest integer that the database takes."""
+"""The largest integer that the database can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """A row: an event, or one of the other facts named above.
+    """A row: an event of the program, or one of the other facts named above.
 
-    `id` grows in the order of storing. Addresses in `data` are base58, other bytes lower-case hex. `block_time` is in
-    Unix seconds; `org` is `None` only for `TransactionReverted`.
+    `id` grows in the order of storing. In `data`, addresses are base58 and other bytes are lower-case hex. `block_time`
+    is in Unix seconds. `org` is `None` only for `TransactionReverted`.
     """
 
     id: int
@@ -60,7 +60,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class LastRow:
-    """The newest row of an organisation in a stored transaction; `id` is the row's."""
+    """An organisation's newest row in a stored transaction; `id` is the id of this row."""
 
     message_hash: str
     slot: int
@@ -79,7 +79,7 @@ class EventTables:
         self.unread = UnreadAllowances(statements)
         self.transaction_holes = TransactionHoles(statements)
         self.last_stored = 0
-        """Id of the row that was stored last by this object; 0 if there is none."""
+        """Id of the last row stored by this object, or 0."""
 
     # Reading
 
@@ -95,16 +95,16 @@ class EventTables:
         return [StoredEvent(*(*row[:-1], json.loads(row[-1]))) for row in rows]
 
     def newest_row(self) -> int:
-        """Return the id of the row that was stored last; 0 if there is none."""
+        """Return the id of the last stored row, or 0 if there is none."""
         return int(self._db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0])
 
     def cursor(self, name: str) -> str | None:
-        """Return the signature up to which the history `name` is stored without a hole."""
+        """Return the cursor of the history `name`: up to this signature it is stored without a hole."""
         row = self._db.execute("SELECT signature FROM cursors WHERE name = ?", [name]).fetchone()
         return None if row is None else str(row[0])
 
     def position(self, name: str) -> tuple[str | None, int | None]:
-        """Return the cursor `name`, and the slot of its transaction if that is stored or a hole."""
+        """Return the cursor `name` and its slot, or None as the slot if it is neither stored nor a hole."""
         row = self._db.execute(
             "SELECT c.signature, coalesce(t.slot, h.slot) FROM cursors c"
             " LEFT JOIN transactions t ON t.signature = c.signature"
@@ -129,14 +129,14 @@ class EventTables:
         return [one for one in signatures if one not in known]
 
     def _among(self, signatures: Sequence[str], query: str, times: int = 1) -> set[str]:
-        """Return the signatures that a query finds; it takes all of them at each `{0}`."""
+        """Return the signatures that a query finds. All signatures replace each `{0}` in the query."""
         found: set[str] = set()
         for part in parts(signatures):
             found |= {row[0] for row in self._db.execute(query.format(",".join("?" * len(part))), [*part] * times)}
         return found
 
     def last_rows(self, message_hashes: Sequence[str]) -> list[LastRow]:
-        """Return the newest row of each organisation in the stored transactions with one of these messages."""
+        """Return each organisation's newest row in the stored transactions with one of these messages."""
         marks = ",".join("?" * len(message_hashes))
         rows = self._db.execute(
             "SELECT t.message_hash, t.slot, e.org, max(e.id)"  # noqa: S608 - only question marks
@@ -147,7 +147,10 @@ class EventTables:
         return [LastRow(*row) for row in rows]
 
     def unfinalized(self, up_to_slot: int, limit: int, skip: int = 0) -> dict[str, int]:
-        """Return the slots of signatures not marked as final up to a slot, oldest first, without the first `skip`."""
+        """Return transactions up to a slot that are not marked as finalized, oldest first, without the first `skip`.
+
+        The result is a dictionary of slots by signature.
+        """
         rows = self._db.execute(
             "SELECT signature, slot FROM transactions WHERE finalized = 0 AND slot <= ?"
             " ORDER BY slot, signature LIMIT ? OFFSET ?",
@@ -156,7 +159,7 @@ class EventTables:
         return {str(signature): int(slot) for signature, slot in rows}
 
     def last_finalized(self, up_to_slot: int = _LAST_SLOT) -> str | None:
-        """Return the newest signature, in no later slot than this, that is marked as final."""
+        """Return the newest signature marked as finalized in a slot up to `up_to_slot`."""
         row = self._db.execute(
             "SELECT signature FROM transactions WHERE finalized = 1 AND slot <= ? ORDER BY slot DESC LIMIT 1",
             [up_to_slot],
@@ -165,7 +168,7 @@ class EventTables:
 
     def newest_block_time(self) -> int | None:
         """Return the Unix second of the newest block with a stored transaction."""
-        # A query for each of the two partial indexes.
+        # Use one query for each of the two partial indexes.
         rows = self._db.execute(
             "SELECT max(block_time) FROM ("
             "SELECT * FROM (SELECT block_time FROM transactions WHERE finalized = 0 ORDER BY slot DESC LIMIT 1) AS a "
@@ -176,41 +179,41 @@ class EventTables:
         return None if rows[0] is None else int(rows[0])
 
     def slot_of(self, signature: str) -> int | None:
-        """Return the slot of a stored transaction."""
+        """Return the slot of a stored transaction, or None if it is not stored."""
         row = self._db.execute("SELECT slot FROM transactions WHERE signature = ?", [signature]).fetchone()
         return None if row is None else int(row[0])
 
     def streams_with_gaps(self) -> list[str]:
-        """Return the vaults and organisations that miss an event: their sequence numbers have a hole."""
+        """Return the vaults and organisations with a missing event, shown by a gap in their sequence numbers."""
         return [row[0] for row in self._db.execute("SELECT stream FROM streams WHERE last <> count")]
 
     def streams_of(self, signature: str) -> set[str]:
-        """Return the vaults and organisations whose events a transaction has."""
+        """Return the vaults and organisations that have events in a transaction."""
         found = self._db.execute(
             "SELECT data FROM events WHERE signature = ? AND instruction <> ?", [signature, NOT_AN_EVENT]
         )
         return {stream for (data,) in found for stream in _streams(json.loads(data))}
 
     def count_up_to(self, stream: str, slot: int) -> int:
-        """Return how many events of a vault or organisation are stored up to a slot."""
+        """Return the number of stored events of a vault or organisation up to a slot."""
         count = self._db.execute("SELECT count FROM streams WHERE stream = ?", [stream]).fetchone()
         later = self._db.execute("SELECT data FROM events WHERE slot > ? AND instruction <> ?", [slot, NOT_AN_EVENT])
         return (count[0] if count else 0) - sum(stream in _streams(json.loads(data)) for (data,) in later)
 
     def holds(self, stream: str, sequence: int) -> bool:
-        """Return whether all events of a vault or organisation up to this sequence number are stored."""
+        """Return True if all events of a vault or organisation up to this sequence number are stored."""
         row = self._db.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
         last, count = row or (0, 0)
         return bool(last == count and last >= sequence)
 
     def sequence_of(self, stream: str) -> int | None:
-        """Return the number of a vault's or organisation's last event, `None` if one before it is missing."""
+        """Return the number of a vault's or organisation's last event, or `None` if an earlier one is missing."""
         row = self._db.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
         last, count = row or (0, 0)
         return int(last) if last == count else None
 
     def holes(self) -> list[Hole]:
-        """Return the parts of the history that no node has given, oldest first."""
+        """Return the parts of the history that no node has served, oldest first."""
         rows = self._db.execute("SELECT after, after_slot, before_slot FROM holes ORDER BY after_slot")
         return [Hole(*row) for row in rows]
 
@@ -220,7 +223,7 @@ class EventTables:
         return int(row[0])
 
     def count_rows(self) -> int:
-        """Return the number of stored rows: events of the program, and the other facts."""
+        """Return the number of stored rows: events of the program and other facts."""
         return int(self._db.execute("SELECT count(*) FROM events").fetchone()[0])
 
     # Writing
@@ -228,7 +231,7 @@ class EventTables:
     def record(self, transactions: Iterable[ChainTransaction], *, cursor: tuple[str, str] | None = None) -> int:
         """Store transactions, oldest first, and move a cursor, given as its name and signature.
 
-        Transactions that are stored already do not change. Returns how many rows were added to the events.
+        Transactions that are already stored do not change. Returns the number of rows added to the events.
         """
         with self._db.atomic():
             added = self._add(list(transactions))
@@ -241,9 +244,9 @@ class EventTables:
         return added
 
     def replace(self, transactions: Sequence[ChainTransaction]) -> int:
-        """Store transactions like `record`, but replace those that are stored without their events.
+        """Store transactions like `record`, but replace transactions that were stored without their events.
 
-        False deposits that were derived from such a transaction are taken back.
+        False deposits derived from such a transaction are taken back.
         """
         with self._db.atomic():
             emptied = set(self.without_events([one.signature for one in transactions]))
@@ -256,7 +259,7 @@ class EventTables:
             return self._add(transactions)
 
     def note_hole(self, hole: Hole) -> None:
-        """Remember a part of the history that the node does not have."""
+        """Store a part of the history that the node does not have."""
         with self._db.atomic():
             self._db.execute(
                 "INSERT INTO holes (after, after_slot, before_slot) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -264,21 +267,21 @@ class EventTables:
             )
 
     def close_hole(self, hole: Hole) -> None:
-        """Note that a hole's transactions are stored."""
+        """Remove a hole, because its transactions are stored now."""
         with self._db.atomic():
             self._db.execute("DELETE FROM holes WHERE after = ?", [hole.after])
 
     def finalize(self, signatures: Sequence[str]) -> None:
-        """Mark transactions as final."""
+        """Mark transactions as finalized."""
         with self._db.atomic():
             for part in parts(signatures):
                 marks = ", ".join("?" * len(part))
                 self._db.execute(f"UPDATE transactions SET finalized = 1 WHERE signature IN ({marks})", part)  # noqa: S608 - only question marks
 
     def roll_back(self, signatures: Sequence[str]) -> None:
-        """Remove transactions that were rolled back, and add a row about each for the readers of `changes`.
+        """Remove rolled-back transactions and add a row about each for the readers of `changes`.
 
-        The cursors are deleted, too: the next reading of the history finds what took their place.
+        The cursors are also deleted, so that the next reading of the history finds the replacing transactions.
         """
         with self._db.atomic():
             for signature in signatures:
@@ -291,7 +294,7 @@ class EventTables:
             self.accounts.mark_all_suspect()
 
     def _take_back(self, signature: str, slot: int) -> None:
-        """Remove a transaction with its rows, and add a row about that."""
+        """Remove a transaction with its rows and add a row about the removal."""
         found = "SELECT name, org, data FROM events WHERE signature = ? ORDER BY id"
         gone = [_subject(*row) for row in self._db.execute(found, [signature])]
         self._db.execute("DELETE FROM events WHERE signature = ?", [signature])
@@ -300,13 +303,13 @@ class EventTables:
         self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {"events": gone})
 
     def observe(self, known: FollowedAccount, balance: int, slot: int) -> bool:
-        """Store a followed account's balance as read from the chain, unless something newer is stored.
+        """Store a followed account's balance as read from the chain, unless a newer one is stored.
 
-        `known` is the account as it was stored before that read. If it has moved since, nobody knows which is newer:
-        the slot need not tell, because a node may be read while its slot still takes transactions.
+        `known` is the stored account before the read. If the account has moved since, it is unknown which balance is
+        newer. The slot does not decide, because a node may be read while its slot still accepts transactions.
 
-        Returns whether it was stored. A row is added even if the balance here is the same: the transactions of one slot
-        may be stored in another order than they landed, so readers may have arrived at a different balance.
+        Returns True if the balance was stored. A row is added even if the balance is unchanged: the transactions of one
+        slot may be stored in another order than they landed, so readers may have computed a different balance.
         """
         with self._db.atomic():
             found = self.accounts.get(known.address)
@@ -314,30 +317,30 @@ class EventTables:
                 return False
             self.accounts.set_balance(found.address, balance, slot)
             data = {"token_account": found.address, "vault": found.vault, "balance": balance}
-            # There is no transaction to name, so the account takes its place.
+            # There is no transaction to name, so store the account's address as the signature.
             self._insert((found.address, NOT_AN_EVENT, slot), slot, BALANCE_OBSERVED, found.org, data)
             return True
 
     def record_reading(self, one: UnreadAllowance, summary: dict[str, Any]) -> None:
-        """Store what was read about a settled allowance, unless its settlement was rolled back meanwhile."""
+        """Store the reading of a settled allowance, unless its settlement was rolled back in the meantime."""
         with self._db.atomic():
             if self.unread.remove(one):
-                # The row is no event of the program, and its place must be that of no deposit.
+                # The row is not an event of the program, and its key must not collide with a deposit's.
                 key = (one.signature, NOT_AN_EVENT, _INDEXES * (one.instruction + 1) + one.inner)
                 self._insert(key, one.slot, ALLOWANCE_READ, one.org, summary)
 
     def mark_suspect(self, account: str) -> None:
-        """Mark a followed account that moved in a transaction that is not stored."""
+        """Mark a followed account as suspect, because it moved in a transaction that is not stored."""
         with self._db.atomic():
             self.accounts.mark_suspect(account)
 
     def clear_suspect(self, account: str) -> None:
-        """Note that a followed account's whole history is stored."""
+        """Remove the suspicion from a followed account, because its whole history is stored."""
         with self._db.atomic():
             self.accounts.clear_suspect(account)
 
     def _add(self, transactions: Sequence[ChainTransaction]) -> int:
-        """Store transactions, and what they add, by one statement a table."""
+        """Store transactions with their rows, using one statement per table."""
         added = self._add_new(transactions)
         accounts = BatchAccounts(self.accounts, [move for one in added for move in one.moves])
         rows: list[_Row] = []
@@ -365,7 +368,7 @@ class EventTables:
         return len(rows)
 
     def _add_new(self, transactions: Sequence[ChainTransaction]) -> list[ChainTransaction]:
-        """Store the transactions alone, and return those that were not stored already."""
+        """Store only the transactions, and return the newly stored ones."""
         each: dict[str, ChainTransaction] = {}
         for one in transactions:
             each.setdefault(one.signature, one)
@@ -395,7 +398,7 @@ class EventTables:
         self._put([_row(key, slot, name, org, data)])
 
     def _put(self, rows: Sequence[_Row]) -> None:
-        """Store rows in their order; one in the place of another is a new row, with an id that no reader has passed."""
+        """Store rows in their order. A row that replaces another gets a new id, which no reader has passed yet."""
         insert = 'INSERT INTO events (signature, instruction, "inner", slot, name, org, data)'
         places = 'signature, instruction, "inner"'
         stored = {
@@ -415,27 +418,27 @@ class EventTables:
 
 
 class Events(Protocol):
-    """Where the tables are: each piece of work is one transaction."""
+    """Access to the tables. Each piece of work runs in one transaction."""
 
     async def read(self, work: Callable[[EventTables], T]) -> T:
         """Run work that only reads, and return its result."""
 
     async def look_up(self, work: Callable[[EventTables], T]) -> T:
-        """Run a reading statement, or a few that need not see the same state, and return its result."""
+        """Run one reading statement, or a few that need not see the same state, and return the result."""
 
     async def write(self, work: Callable[[EventTables], T]) -> T:
-        """Run work that writes, and return its result once it is stored; it must change nothing else."""
+        """Run work that writes and return its result after the commit. The work must have no other side effects."""
 
     def close(self) -> None:
-        """Close what was opened for the tables."""
+        """Close the resources that were opened for the tables."""
 
 
 class EventStore(EventTables):
-    """The tables in a file, as the indexer's own database; see `Events`."""
+    """The tables in a SQLite file, which is the indexer's own database; see `Events`."""
 
     def __init__(self, path: str | Path, *, orgs: Collection[str] | None = None) -> None:
         """Open or create the file. With `orgs`, events of other organisations are not stored."""
-        # Without an isolation level no statement opens a transaction by itself, which nobody would commit.
+        # With no isolation level, statements do not open implicit transactions, which would never be committed.
         self._file = Database(sqlite3.connect(path, isolation_level=None))
         prepare(self._file)
         super().__init__(_Connection(self._file), orgs=orgs)
@@ -462,14 +465,14 @@ def _row(key: _Key, slot: int, name: str, org: str | None, data: dict[str, Any])
 
 
 def _count(streams: dict[str, tuple[int, int]], data: dict[str, Any]) -> None:
-    """Add an event to the last number and the count of its vault and organisation."""
+    """Add an event to the last sequence number and the count of its vault and organisation."""
     for stream, number in _streams(data).items():
         last, count = streams.get(stream, (0, 0))
         streams[stream] = (max(last, number), count + 1)
 
 
 def _streams(data: dict[str, Any]) -> dict[str, int]:
-    """Return the vault or organisation that an event counts for, or both, with its number there."""
+    """Return the vault, the organisation or both that count an event, with its sequence number there."""
     streams = {str(data.get("vault", data["org"])): int(data["sequence"])}
     if "org_sequence" in data:
         streams[str(data["org"])] = int(data["org_sequence"])
@@ -477,13 +480,13 @@ def _streams(data: dict[str, Any]) -> dict[str, int]:
 
 
 def _subject(name: str, org: str, data: str) -> dict[str, Any]:
-    """Return what a deleted row was about."""
+    """Return the subject of a deleted row: its name, organisation, vault and receiver."""
     fields = json.loads(data)
     return {"name": name, "org": org, **{key: fields[key] for key in ("vault", "receiver") if key in fields}}
 
 
 def _plain(value: Any) -> str:
-    """Return text for what JSON lacks: addresses as base58, other bytes as hex."""
+    """Return the text for values that JSON lacks: addresses as base58, other bytes as hex."""
     if isinstance(value, Pubkey):
         return str(value)
     if isinstance(value, bytes):

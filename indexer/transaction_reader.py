@@ -1,4 +1,4 @@
-"""Reads transactions from the nodes, and tells momentarily missing ones from holes."""
+"""Reads transactions from the nodes and distinguishes momentarily missing ones from holes."""
 
 import time
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from indexer.decode import decode_transaction
 from indexer.records import ChainTransaction, TransactionHole
 
 _PATIENCE = 10.0
-"""Seconds that the nodes have to serve the whole of a transaction that they list."""
+"""Seconds that the nodes have to serve a listed transaction completely before it becomes a hole."""
 _REMEMBERED = 100_000
-"""Missing transactions whose first look is remembered; those beyond would never become holes."""
+"""Number of missing transactions with a remembered first look. Any beyond this number would never become holes."""
 _LONGEST_REASON = 200
 
 
 class ReadTransactions(NamedTuple):
-    """The transactions read, the signatures of missing ones, and the holes."""
+    """The transactions that were read, the signatures of missing ones, and the holes."""
 
     transactions: list[ChainTransaction]
     missing: list[str]
@@ -28,7 +28,7 @@ class ReadTransactions(NamedTuple):
 
 
 class TransactionReader:
-    """Reads transactions. An incomplete one is missing at first, and becomes a hole after some seconds."""
+    """Reads transactions. An incomplete one counts as missing at first and becomes a hole after ten seconds."""
 
     def __init__(self, chain: ChainClient, codec: Codec) -> None:
         self._chain = chain
@@ -36,7 +36,7 @@ class TransactionReader:
         self._missed: Recent[float] = Recent(_REMEMBERED)
 
     async def read(self, slots: Mapping[str, int]) -> ReadTransactions:
-        """Read transactions that a node lists as successful, by their signatures and slots."""
+        """Read transactions that a node lists as successful. `slots` holds their slots by signature."""
         found, now = ReadTransactions([], [], []), time.monotonic()
         for signature, raw in zip(slots, await self._chain.transactions(list(slots)), strict=True):
             try:
@@ -61,13 +61,13 @@ class TransactionReader:
             raise kind(str(raw))
         found = decode_transaction(raw, self._codec)
         if found is None:
-            # One of the two answers is false. If it is this one, taking it would lose events.
-            raise IncompleteTransactionError("the node lists it as successful and shows it as failed")
+            # One of the two responses is wrong. If it is this one, accepting it would lose events.
+            raise IncompleteTransactionError("the node lists it as successful but shows it as failed")
         if found.signature != signature:
-            raise IncompleteTransactionError("the node answered with another transaction")
+            raise IncompleteTransactionError("the node returned another transaction")
         return found
 
 
 def _line(error: Exception) -> str:
-    """Return an error as a short printable text; parts of it come from the node."""
+    """Return an error as a short printable text, because parts of it come from the node."""
     return ascii(str(error)[:_LONGEST_REASON])[1:-1]

@@ -1,4 +1,4 @@
-"""Settled allowances whose token accounts were not read yet."""
+"""Stores the settled allowances that still need a reading of their token accounts."""
 
 import json
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from indexer.statements import Statements
 
 @dataclass(frozen=True, slots=True)
 class UnreadAllowance:
-    """A settled allowance: the place of its settlement and the data of that event.
+    """A settled allowance: the place of its settlement event in a transaction, and the event's data.
 
-    `tokens` is its token account, `granted` the signature of its grant.
+    `tokens` is its token account, `granted` the signature of the grant's transaction.
     """
 
     signature: str
@@ -27,18 +27,18 @@ class UnreadAllowance:
 
     @property
     def allowance(self) -> str:
-        """Its address."""
+        """The allowance's address."""
         return str(self.settlement["allowance"])
 
 
 class UnreadAllowances:
-    """The tables of them. Call the writing methods within a database transaction."""
+    """The tables of unread allowances. Call the writing methods within a database transaction."""
 
     def __init__(self, db: Statements) -> None:
         self._db = db
 
     def all(self) -> list[UnreadAllowance]:
-        """Return those whose grants are stored, in the order in which their settlements were stored."""
+        """Return the unread allowances with a stored grant, in the order of storing their settlements."""
         rows = self._db.execute(
             'SELECT e.signature, e.instruction, e."inner", e.slot, e.org, e.data FROM unread_allowances u'
             ' JOIN events e ON e.signature = u.signature AND e.instruction = u.instruction AND e."inner" = u."inner"'
@@ -56,7 +56,7 @@ class UnreadAllowances:
         return found
 
     def sharing(self, destination: str, accounts: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the allowances for a destination whose token accounts are among ``accounts``, with these, in order."""
+        """Return the allowances to a destination with a token account in ``accounts``, as sorted pairs with it."""
         query = (
             "SELECT a.address, a.tokens, e.data FROM allowances a JOIN events e ON e.signature = a.granted"
             " WHERE e.name = 'AllowanceGranted' AND a.tokens = ? ORDER BY a.address"
@@ -70,10 +70,10 @@ class UnreadAllowances:
         return found
 
     def note(self, place: tuple[str, int, int], event: Event) -> None:
-        """Remember from a grant where the tokens are, and from a settlement that they are to be read."""
+        """Store the token account from a grant's event, and mark it as unread from a settlement's event."""
         data = event.data
         if event.name == "AllowanceGranted":
-            # After a rollback it may be granted at the same address by another transaction.
+            # After a rollback, another transaction may grant an allowance at the same address.
             values = (str(data["allowance"]), str(data["tokens"]), place[0])
             self._db.execute(
                 "INSERT INTO allowances (address, tokens, granted) VALUES (?, ?, ?)"
@@ -88,10 +88,10 @@ class UnreadAllowances:
             )
 
     def remove(self, one: UnreadAllowance) -> bool:
-        """Note that one was read; false if its settlement was rolled back meanwhile."""
+        """Remove an allowance that was read. Return False if its settlement was rolled back in the meantime."""
         mine = 'DELETE FROM unread_allowances WHERE signature = ? AND instruction = ? AND "inner" = ?'
         return bool(self._db.execute(mine, (one.signature, one.instruction, one.inner)).rowcount)
 
     def forget(self, signature: str) -> None:
-        """Drop the settlements of a transaction that was rolled back."""
+        """Remove the settlements of a transaction that was rolled back."""
         self._db.execute("DELETE FROM unread_allowances WHERE signature = ?", [signature])
