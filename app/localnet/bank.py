@@ -1,8 +1,8 @@
 """The executing part of the chain: LiteSVM with the chain's clock, rent rules and fees.
 
-LiteSVM checks neither blockhashes, duplicates nor signatures here; the chain does so before a transaction gets in.
-A transaction runs once, without effect, and the caller decides whether to apply its effects. So a preflight check and
-the execution after it cost one run of the virtual machine instead of two.
+LiteSVM's checks of blockhashes, duplicates and signatures are switched off, because the chain makes them when it admits
+a transaction. A transaction runs once without effect, and the caller decides if its effects are applied. So a preflight
+check and the execution after it cost one run of the virtual machine instead of two.
 """
 
 import json
@@ -28,11 +28,11 @@ from app.localnet.transactions import LoadedAddresses
 
 @dataclass(slots=True)
 class Run:
-    """What a transaction does when it runs on the current state.
+    """The result of running a transaction on the current state.
 
-    `err` is the JSON form of the error or None. `landed` tells whether a validator would put it into a block: it does
-    if the transaction succeeds, or fails in an instruction and pays the fee. Any other transaction leaves no trace.
-    `after` holds the accounts as they would become, None for a closed one.
+    `err` is the JSON form of the error or None. `landed` is True if a validator would put the transaction into a block:
+    it succeeds, or it fails in an instruction and pays the fee. Any other transaction leaves no trace. `after` holds
+    the accounts after the transaction, with None for a closed account.
     """
 
     keys: list[Pubkey]
@@ -45,7 +45,7 @@ class Run:
 
 
 class Bank:
-    """The accounts as executed so far, in memory."""
+    """The accounts in memory, after all transactions executed so far."""
 
     def __init__(self, timeline: Timeline, programs: Mapping[Pubkey, Path]) -> None:
         """Start the virtual machine with its built-in programs, SPL programs and `programs` (address to .so file)."""
@@ -53,13 +53,13 @@ class Bank:
         self._svm = LiteSVM().with_transaction_history(0).with_blockhash_check(False).with_sigverify(False)
         for address, path in programs.items():
             self._svm.add_program_from_file(address, path)
-        #: The lamports that make an account with so many bytes of data rent-exempt.
+        #: Returns the lamports that make an account rent-exempt, for a number of data bytes.
         self.rent_minimum: Callable[[int], int] = cache(self._svm.minimum_balance_for_rent_exemption)
         self._clock_at: tuple[int, int] | None = None
         self._set_clock()
 
     def _set_clock(self) -> None:
-        """Bring the sysvars Clock and SlotHashes up to date."""
+        """Update the sysvars Clock and SlotHashes."""
         slot = self._timeline.slot()
         second = int(self._timeline.now())
         if self._clock_at != (slot, second):
@@ -72,20 +72,21 @@ class Bank:
             self._clock_at = (slot, second)
 
     def get(self, address: Pubkey) -> Account | None:
-        """Return an account, None if it does not exist."""
+        """Return an account, or None if it does not exist."""
         if address == CLOCK:
             self._set_clock()
         account = self._svm.get_account(address)
         return account if account is not None and account.lamports else None
 
     def put(self, address: Pubkey, account: Account | None) -> None:
-        """Create or replace an account; None closes it."""
+        """Create or replace an account, or close it if `account` is None."""
         self._svm.set_account(address, account or Account(0, b"", Pubkey.default()))
 
     def run(self, transaction: VersionedTransaction, advance: Advance | None = None) -> Run:
-        """Run a transaction on the current state without changing it.
+        """Run a transaction on the current state without changing that state.
 
-        `advance` is that of the nonce which takes the place of its blockhash: it is kept even if the transaction fails.
+        `advance` belongs to the nonce that replaces the transaction's blockhash. It is kept even if the transaction
+        fails.
         """
         self._set_clock()
         message = transaction.message
@@ -98,7 +99,7 @@ class Bank:
             run.err = _insufficient_funds_for_rent(0)
             return run
         if RECENT_BLOCKHASHES in run.keys:
-            # LiteSVM derives nonces from the transaction's blockhash, a validator from the newest.
+            # LiteSVM derives nonces from the transaction's blockhash, but a validator from the newest blockhash.
             newest = self._timeline.blockhash(self._timeline.slot())
             transaction = transactions.with_blockhash(transaction, newest)
         priority = transactions.priority_fee(message)
@@ -118,7 +119,7 @@ class Bank:
     def _simulated(
         self, transaction: VersionedTransaction, payer_address: Pubkey, payer: Account | None, priority: int
     ) -> SimulatedTransactionInfo | FailedTransactionMetadata:
-        """Run a transaction whose payer has paid the priority fee, which LiteSVM does not charge."""
+        """Run a transaction after deducting the priority fee from its payer, because LiteSVM does not charge it."""
         if not priority or payer is None:
             return self._svm.simulate_transaction(transaction)
         self.put(payer_address, _less(payer, min(priority, payer.lamports)))
@@ -130,7 +131,7 @@ class Bank:
     def _after_failure(
         self, payer: Pubkey, charged: Account | None, advance: Advance | None
     ) -> dict[Pubkey, Account | None]:
-        """Return what a failed transaction changes: its fee is paid, and the nonce that let it in advances."""
+        """Return the accounts changed by a failed transaction: its payer, and the nonce account that admitted it."""
         after = {payer: charged}
         if advance is not None:
             advanced = advance.after()
@@ -141,7 +142,7 @@ class Bank:
         return after
 
     def _rent_error(self, run: Run) -> Any:
-        # LiteSVM leaves out this check of the validator: no account may be left below the rent-exempt minimum.
+        # LiteSVM omits this check of a validator: no account may be left below the rent-exempt minimum.
         for address, after in run.after.items():
             if not self._rent_allows(self.get(address), after):
                 return _insufficient_funds_for_rent(run.keys.index(address))

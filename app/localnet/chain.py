@@ -1,12 +1,12 @@
-"""The chain: which transactions get in, in which order, and when they count as confirmed.
+"""The chain: it admits transactions, executes them in order, and confirms them.
 
-Execution happens in memory and is answered at once (`processed`). One task then writes everything executed since the
-last write in a single database transaction. Only then do those transactions become `confirmed`, so what was reported
-as confirmed survives a crash of the process. They become `finalized` 32 slots later.
+Transactions are executed in memory and reported at once as `processed`. One task then writes all transactions executed
+since the last write in a single database transaction. Only then do they become `confirmed`, so a transaction reported
+as confirmed survives a crash of the process. It becomes `finalized` 32 slots later.
 
-Reads of accounts at `processed` see the executed state. At `confirmed` and `finalized` they see exactly the state that
-is on disk: every account changed since then keeps its earlier value until the change is written. There are no forks,
-so nothing confirmed is ever rolled back, and account reads at `finalized` are answered like those at `confirmed`.
+Account reads at `processed` see the executed state. Reads at `confirmed` and `finalized` see exactly the state on disk:
+a changed account keeps its earlier value until the change is written. There are no forks, so no confirmed transaction
+is ever rolled back, and account reads at `finalized` return the same as reads at `confirmed`.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _RETRY_SECONDS = 1.0
 
 
 class TransactionRefusedError(Exception):
-    """A transaction that was not executed: `err` in JSON form, `run` if it reached the virtual machine."""
+    """The transaction was not executed. `err` has the JSON form; `run` is set if it reached the virtual machine."""
 
     def __init__(self, err: Any, run: Run | None = None) -> None:
         super().__init__(str(err))
@@ -48,7 +48,7 @@ class TransactionRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """An executed transaction and the row that is written for it."""
+    """An executed transaction and its row in the history."""
 
     signature: Signature
     keys: list[Pubkey]
@@ -59,7 +59,7 @@ class Executed:
 
 @dataclass(slots=True)
 class _Generation:
-    """What one commit writes: transactions, and the earlier value of every account they changed."""
+    """The contents of one commit: transactions and the earlier value of every account that they changed."""
 
     executed: list[Executed] = field(default_factory=list)
     before: dict[Pubkey, Account | None] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Chain:
     """Executes transactions one by one and writes them in groups."""
 
     def __init__(self, storage: Storage, timeline: Timeline, bank: Bank) -> None:
-        """Continue from what `storage` holds; `bank` already has the accounts."""
+        """Continue from the contents of `storage`. `bank` must already hold the accounts."""
         self.storage = storage
         self.timeline = timeline
         self.bank = bank
@@ -91,7 +91,7 @@ class Chain:
         self._remember_recent()
 
     def _remember_recent(self) -> None:
-        # Duplicates are recognised across a restart for as long as their blockhash is valid.
+        # After a restart, duplicates must still be recognised while their blockhash is valid.
         current = self.timeline.slot()
         for wire in self.storage.wires_since(current - MAX_BLOCKHASH_AGE):
             message = VersionedTransaction.from_bytes(wire).message
@@ -105,9 +105,9 @@ class Chain:
         return max(0, self.newest_at(commitment))
 
     def newest_at(self, commitment: Commitment) -> int:
-        """Return the newest slot whose transactions have reached `commitment`, negative if there is none.
+        """Return the newest slot with all transactions at `commitment`, or a negative number if there is none.
 
-        What is not written yet holds it back: a later slot would tell readers that nothing is to come in this one.
+        Unwritten transactions hold it back: a later slot would tell readers that this one is complete.
         """
         current = self.timeline.slot()
         if commitment is not Commitment.PROCESSED:
@@ -115,14 +115,14 @@ class Chain:
         return current - FINALIZED_DEPTH if commitment is Commitment.FINALIZED else current
 
     def commitment_of_slot(self, slot: int) -> Commitment:
-        """Return the commitment that the written transactions of `slot` have reached."""
+        """Return the commitment of the written transactions of `slot`."""
         finalized = slot <= self.newest_at(Commitment.FINALIZED)
         return Commitment.FINALIZED if finalized else Commitment.CONFIRMED
 
     # Accounts
 
     def account(self, address: Pubkey, commitment: Commitment) -> Account | None:
-        """Return an account as of `commitment`, None if it does not exist."""
+        """Return an account at `commitment`, or None if it does not exist."""
         if commitment is not Commitment.PROCESSED:
             for generation in (self._being_written, self._open):
                 if generation is not None and address in generation.before:
@@ -130,7 +130,7 @@ class Chain:
         return self.bank.get(address)
 
     def decimals(self, address: Pubkey, run: Run | None = None) -> int | None:
-        """Return the decimals of a mint, None if there is no such mint; `run` may have created it."""
+        """Return the decimals of a mint, or None if it does not exist. `run` may have created it."""
         account = run.after[address] if run and address in run.after else self.bank.get(address)
         mint = tokens.read_mint(account) if account else None
         return mint.decimals if mint else None
@@ -138,10 +138,10 @@ class Chain:
     # Execution
 
     def simulate(self, transaction: VersionedTransaction, *, verify: bool, check_age: bool) -> Run:
-        """Run a transaction on the executed state, at every commitment, and change nothing.
+        """Run a transaction on the executed state, whatever the commitment, and change nothing.
 
-        `check_age=False` accepts any blockhash. Raises TransactionRefusedError: wrong signature, a blockhash that is
-        neither recent nor the nonce of the account that it advances, or a duplicate.
+        `check_age=False` accepts any blockhash. Raises TransactionRefusedError for a wrong signature, for a duplicate,
+        and for a blockhash that is neither recent nor the nonce of the nonce account that the transaction advances.
         """
         if verify:
             self._verified_hash(transaction)
@@ -151,9 +151,9 @@ class Chain:
     def send(self, transaction: VersionedTransaction, *, preflight: bool) -> Executed:
         """Execute a transaction.
 
-        With `preflight` one that would fail is refused; without it, one that fails in an instruction is executed,
-        pays its fee and lands in the history with its error. Raises TransactionRefusedError: it was not executed.
-        Raises MethodError: the chain cannot write to its disk.
+        With `preflight`, a transaction that would fail is refused. Without it, a transaction that fails in an
+        instruction is executed, pays its fee and lands in the history with its error. Raises TransactionRefusedError if
+        it was not executed, and MethodError if the chain cannot write to its disk.
         """
         if not self.healthy:
             raise node_unhealthy()
@@ -174,7 +174,7 @@ class Chain:
             raise TransactionRefusedError("SignatureFailure") from error
 
     def _admit(self, transaction: VersionedTransaction, message_hash: bytes) -> Advance | None:
-        """Check that a transaction is new; return the advance of the nonce that lets it in, None if it is recent."""
+        """Check that a transaction is new. Return the nonce's advance that admits it, or None if it has a recent hash."""
         current, message = self.timeline.slot(), transaction.message
         blockhash = message.recent_blockhash
         if self.timeline.slot_of_blockhash(blockhash, current) is None:
@@ -226,7 +226,7 @@ class Chain:
     # History
 
     def status(self, signature: Signature) -> tuple[StoredStatus, Commitment] | None:
-        """Return the outcome of a transaction and its commitment, None for an unknown one."""
+        """Return the outcome and commitment of a transaction, or None if it is unknown."""
         executed = self._unwritten.get(signature)
         if executed is not None:
             return executed.row, Commitment.PROCESSED
@@ -234,17 +234,17 @@ class Chain:
         return None if stored is None else (stored, self.commitment_of_slot(stored.slot))
 
     def block(self, slot: int, commitment: Commitment) -> list[StoredTransaction] | None:
-        """Return the transactions of a slot's block, None if the block has not reached `commitment`."""
-        # The current slot's block is not complete, and what is not written yet may still be lost.
+        """Return the transactions of a slot's block, or None if the block has not reached `commitment`."""
+        # The current slot's block is incomplete, and unwritten transactions may still be lost.
         reached = slot <= self.newest_at(commitment) and slot < self.timeline.slot()
         if not reached or any(executed.row.slot <= slot for executed in self._unwritten.values()):
             return None
         return self.storage.transactions_in(slot)
 
     async def confirmation(self, signature: Signature) -> Any:
-        """Wait until a transaction is confirmed and return its error in JSON form, None for success.
+        """Wait until a transaction is confirmed. Return its error in JSON form, or None for success.
 
-        Set a time limit: this never returns for a transaction that is never executed.
+        Set a timeout: this never returns for a transaction that is never executed.
         """
         if signature not in self._unwritten and (stored := self.storage.status(signature)):
             return stored.error
@@ -267,9 +267,9 @@ class Chain:
     # Writing
 
     async def aclose(self) -> None:
-        """Write what is left and stop.
+        """Write the remaining transactions and stop.
 
-        Raises sqlite3.Error: the rest could not be written; unconfirmed transactions are lost.
+        Raises sqlite3.Error if they cannot be written. The unconfirmed transactions are then lost.
         """
         self._closing = True
         self._work.set()
@@ -304,8 +304,8 @@ class Chain:
         addresses = [(bytes(key), executed.row.seq) for executed in generation.executed for key in executed.keys]
         while True:
             try:
-                # Staging makes many short calls and needs no disk: in another thread each would wait for the
-                # interpreter lock. Committing is one call that waits for the disk and blocks nobody there.
+                # Stage in this thread: it makes many short calls without the disk, and in another thread each call
+                # would wait for the interpreter lock. Commit in the other thread: one call that waits for the disk.
                 self.storage.stage(last_time, accounts, rows, addresses)
                 if self.storage.in_memory:
                     self.storage.commit()
@@ -313,7 +313,7 @@ class Chain:
                     await asyncio.get_running_loop().run_in_executor(self._writer, self.storage.commit)
                 break
             except sqlite3.Error:
-                # Memory is now ahead of the disk. Nothing more is executed until this generation is written.
+                # Memory is now ahead of the disk. Refuse further transactions until this generation is written.
                 if self._closing:
                     raise
                 self.healthy = False

@@ -1,4 +1,4 @@
-"""What the RPC methods share: the chain, the context of answers, and common configuration fields."""
+"""Shared parts of the RPC methods: the chain, the context of responses, and common configuration fields."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from app.localnet.errors import MIN_CONTEXT_SLOT_NOT_REACHED, MethodError
 from app.localnet.params import Commitment, Reader
 
 API_VERSION = "4.0.0"
-"""The Agave release whose RPC answers this node imitates."""
+"""The Agave release that this node imitates in its RPC responses."""
 
 TRANSACTION_ENCODINGS = ("binary", "base64", "base58", "json", "jsonParsed")
 transaction_encoding = params.choice(*TRANSACTION_ENCODINGS)
@@ -29,16 +29,16 @@ account_config = params.config("RpcAccountInfoConfig", ACCOUNT_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a method works on."""
+    """The objects that a method works on."""
 
     chain: Chain
     identity: Pubkey
     airdrop: Callable[[Pubkey, int], str]
 
     def slot_for(self, config: dict[str, Any]) -> int:
-        """Return the slot that a request's answer describes.
+        """Return the slot that the response to a request describes.
 
-        Raises MethodError: it is before the request's `minContextSlot`.
+        Raises MethodError if it is before the request's `minContextSlot`.
         """
         slot = self.chain.slot(commitment_of(config))
         if slot < config.get("minContextSlot", 0):
@@ -47,7 +47,7 @@ class Node:
         return slot
 
     def with_context(self, config: dict[str, Any], value: Any) -> dict[str, Any]:
-        """Return `value` together with the slot it describes."""
+        """Return `value` together with the slot that it describes."""
         return {"context": {"apiVersion": API_VERSION, "slot": self.slot_for(config)}, "value": value}
 
 
@@ -59,10 +59,10 @@ def commitment_of(config: dict[str, Any]) -> Commitment:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method and the readers of its parameters; those after the first `required` are optional.
+    """A method and the readers of its parameters. Parameters after the first `required` are optional.
 
-    With `in_context` the answer also names the slot it describes. The last parameter is then the configuration, whose
-    `minContextSlot` is checked before the call.
+    With `in_context`, the response also names the slot that it describes. The last parameter must then be the
+    configuration, because its `minContextSlot` is checked before the call.
     """
 
     call: Callable[..., Any]

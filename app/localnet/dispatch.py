@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0: from the bytes of a request to the text of its answer."""
+"""JSON-RPC 2.0: turns the bytes of a request into the text of its response."""
 
 import asyncio
 import inspect
@@ -28,7 +28,7 @@ _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 def parse_json(body: bytes | str) -> Any:
     """Parse a request.
 
-    Raises MethodError: it is not JSON, or contains NaN or an infinity.
+    Raises MethodError if it is not JSON or contains NaN or an infinity.
     """
     try:
         return from_json(body, allow_inf_nan=False)
@@ -37,8 +37,8 @@ def parse_json(body: bytes | str) -> Any:
 
 
 async def answer(node: Node, body: bytes) -> str:
-    """Return the answer to a request or a batch of requests; empty if none expects one."""
-    # Without a socket nothing else in here ever waits, so a caller in a loop would never let the chain write.
+    """Return the response to a request or a batch of requests. It is empty if none of them expects a response."""
+    # Yield here: without a socket, nothing else waits, so a caller in a loop would never let the chain write.
     await asyncio.sleep(0)
     try:
         request = parse_json(body)
@@ -63,14 +63,14 @@ async def _answer_one(node: Node, request: Any) -> str:
     except Exception:
         logger.exception("%s failed", name)
         result = MethodError(INTERNAL_ERROR, "Internal error")
-    # A request without an id is a notification, which expects no answer.
+    # A request without an id is a notification and expects no response (JSON-RPC 2.0, section 4.1).
     return response(request, result) if "id" in request else ""
 
 
 def read_request(request: Any) -> tuple[str, Any]:
     """Return the method and the parameters of a request.
 
-    Raises MethodError: it is not a JSON-RPC 2.0 request.
+    Raises MethodError if it is not a JSON-RPC 2.0 request.
     """
     if not isinstance(request, dict) or isinstance(request.get("id"), bool | float | list | dict):
         raise MethodError(PARSE_ERROR, "Parse error")
@@ -96,7 +96,7 @@ async def _call(node: Node, name: str, arguments: Any) -> Any:
 
 
 def response(request: Any, result: Any) -> str:
-    """Return the text of the answer to `request`, which may be malformed; `result` may be a MethodError."""
+    """Return the text of the response to `request`, which may be malformed. `result` may be a MethodError."""
     request_id = request.get("id") if isinstance(request, dict) else None
     name, body = ("error", result.as_json()) if isinstance(result, MethodError) else ("result", result)
     text = body if isinstance(body, Raw) else to_json(body)

@@ -37,10 +37,10 @@ def account_json(
     data_slice: dict[str, int] | None = None,
     decimals_of: Callable[[Pubkey], int | None] = lambda _mint: None,
 ) -> dict[str, Any]:
-    """Return an account as the RPC shows it.
+    """Return an account in the RPC's form.
 
-    `encoding` is binary, base58, base64, base64+zstd or jsonParsed; the last decodes token accounts and mints and shows
-    everything else in base64. Raises MethodError: more than 128 bytes in base58.
+    `encoding` is binary, base58, base64, base64+zstd or jsonParsed. The last one decodes token accounts and mints and
+    shows all other data in base64. Raises MethodError if base58 is requested for more than 128 bytes.
     """
     shown: Any = tokens.parsed(account, decimals_of) if encoding == "jsonParsed" else None
     data = account.data
@@ -65,7 +65,7 @@ def _encoded_data(data: bytes, encoding: str) -> Any:
             message = "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding."
             raise MethodError(INVALID_REQUEST, message)
         text = b58encode(data).decode()
-        # `binary` is the oldest form: the bare text without the name of the encoding.
+        # `binary` is the oldest form: only the text, without the name of the encoding.
         return text if encoding == "binary" else [text, "base58"]
     if encoding == "base64+zstd":
         return [base64.b64encode(zstd_frame(data)).decode(), "base64+zstd"]
@@ -73,9 +73,9 @@ def _encoded_data(data: bytes, encoding: str) -> Any:
 
 
 def zstd_frame(data: bytes) -> bytes:
-    """Return `data` as a Zstandard frame of uncompressed blocks (RFC 8878, 3.1.1), which every decoder reads.
+    """Return `data` as a Zstandard frame of uncompressed blocks (RFC 8878, 3.1.1), readable by every decoder.
 
-    Clients such as the Solana CLI ask for this encoding; compressing gains nothing on a local connection.
+    Clients such as the Solana CLI request this encoding. Compression would gain nothing on a local connection.
     """
     # Frame header: 8-byte content size, single segment, no checksum, no dictionary.
     parts = [_ZSTD_MAGIC, b"\xe0", len(data).to_bytes(8, "little")]
@@ -90,17 +90,17 @@ def zstd_frame(data: bytes) -> bytes:
 
 
 def transaction_json(stored: StoredTransaction, encoding: str, max_version: int | None) -> Raw:
-    """Return a stored transaction as getTransaction shows it.
+    """Return a stored transaction in the form of getTransaction.
 
-    `encoding` is binary, base58, base64, json or jsonParsed. `max_version` is the newest version the client reads, None
-    if it reads legacy transactions only. Raises MethodError: the transaction's version is newer.
+    `encoding` is binary, base58, base64, json or jsonParsed. `max_version` is the newest version that the client reads,
+    or None if it reads only legacy transactions. Raises MethodError if the transaction's version is newer.
     """
     shown = _transaction_members(stored, encoding, max_version)
     return Raw(f'{{"slot":{stored.slot},"blockTime":{stored.block_time},{shown}}}')
 
 
 def block_transaction_json(stored: StoredTransaction, encoding: str, max_version: int | None) -> Raw:
-    """Return a stored transaction as getBlock shows it in full; otherwise as ``transaction_json``."""
+    """Like ``transaction_json``, but in the form of getBlock with full details: without slot and block time."""
     return Raw(f"{{{_transaction_members(stored, encoding, max_version)}}}")
 
 
@@ -131,7 +131,7 @@ def _transaction_members(stored: StoredTransaction, encoding: str, max_version: 
 
 
 def instruction_json(instruction: CompiledInstruction, stack_height: int) -> dict[str, Any]:
-    """Return an instruction whose program and accounts are indexes into the transaction's keys."""
+    """Return an instruction with its program and accounts as indexes into the transaction's keys."""
     return {
         "programIdIndex": instruction.program_id_index,
         "accounts": list(instruction.accounts),
@@ -165,9 +165,9 @@ def _message_json(message: Message | MessageV0) -> dict[str, Any]:
 
 
 def _resolve_indexes(shown: dict[str, Any], message: Message | MessageV0, meta: dict[str, Any]) -> None:
-    """Replace indexes by addresses in `shown`, the JSON form of `message`, and in `meta`.
+    """Replace indexes with addresses in `shown`, the JSON form of `message`, and in `meta`.
 
-    Instructions of well-known programs are parsed; the others get the RPC's partially decoded form: program, accounts
+    Instructions of well-known programs are parsed. All others get the RPC's partially decoded form: program, accounts
     and data.
     """
     header = message.header

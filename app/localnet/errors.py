@@ -1,4 +1,4 @@
-"""JSON-RPC errors of a Solana node: the codes and messages a validator answers with."""
+"""JSON-RPC errors of a Solana node, with the codes and messages of a validator."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ TRANSACTION_NOT_FOUND = -32020
 
 
 class MethodError(Exception):
-    """An answer with `error` in place of `result`."""
+    """A response with `error` in place of `result`."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         """Take the JSON-RPC error `code`, its `message` and the optional `data` member."""
@@ -34,12 +34,12 @@ class MethodError(Exception):
 
 
 def invalid_params(message: str, data: Any = None) -> MethodError:
-    """Return the error for parameters of the wrong form or value."""
+    """Return the error for parameters with a wrong form or value."""
     return MethodError(INVALID_PARAMS, message, data)
 
 
 def method_not_found() -> MethodError:
-    """Return the error for a method this node does not have."""
+    """Return the error for a method that this node does not have."""
     return MethodError(METHOD_NOT_FOUND, "Method not found")
 
 

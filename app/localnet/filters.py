@@ -15,7 +15,7 @@ _MAX_MEMCMP_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class AccountFilter:
-    """One filter: as an SQL condition with its values, and as a function."""
+    """One filter, both as an SQL condition with its values and as a function."""
 
     condition: str
     values: Sequence[Any]
@@ -39,7 +39,7 @@ def _filter(value: Any) -> AccountFilter:
     offset, expected = read["offset"], _memcmp_bytes(detail["bytes"], detail.get("encoding"))
     if len(expected) > _MAX_MEMCMP_BYTES:
         raise invalid_params("Invalid param: DataTooLarge")
-    # SQLite counts from 1 and refuses positions beyond its integers; no account is that long.
+    # SQLite counts from 1 and refuses positions beyond its integers. No account is that long, so limit the offset.
     return AccountFilter(
         " AND substr(data, ?, ?) = ?",
         [min(offset + 1, 2**31), len(expected), expected],

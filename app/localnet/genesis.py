@@ -1,4 +1,4 @@
-"""The first state of a chain: a USDC mint, and a faucet with lamports and the authority over that mint."""
+"""The first state of a chain: a USDC mint, and a faucet that has lamports and is the mint's authority."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from app.localnet.storage import Storage
 from app.localnet.tokens import TOKEN_PROGRAM
 
 USDC_MINT = Pubkey.from_string("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v")
-"""The address of USDC on mainnet, which here has a mint under the faucet's authority."""
+"""The address of USDC on mainnet. Here it holds a mint under the faucet's authority."""
 
 USDC_DECIMALS = 6
 
@@ -26,35 +26,35 @@ _MINT_LAMPORTS = 1_461_600  # rent-exempt minimum of 82 bytes
 
 
 class DataDirInUseError(RuntimeError):
-    """Another process runs a chain in this directory."""
+    """Another process is running a chain in this directory."""
 
 
 def lock(data_dir: Path) -> IO[str]:
     """Create the directory and lock it for this process until the returned file is closed.
 
-    Raises DataDirInUseError: another process holds the lock.
+    Raises DataDirInUseError if another process holds the lock.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     taken = locks.take(data_dir / "localnet.lock")
     if taken is None:
-        raise DataDirInUseError(f"another process runs a chain in {data_dir}")
+        raise DataDirInUseError(f"another process is running a chain in {data_dir}")
     return taken
 
 
 def faucet_key(data_dir: Path | None, *, create: bool) -> Keypair:
-    """Return the faucet's key from `faucet.json`, a keypair file of the Solana CLI with mode 600.
+    """Return the faucet's key from `faucet.json`, a keypair file in the Solana CLI's format with mode 600.
 
-    `create` writes a new one if there is none. Raises KeyFileError: there is none, and `create` is false.
+    If the file is missing, `create` writes a new one. Raises KeyFileError if it is missing and `create` is False.
     """
     if data_dir is None:
         return Keypair()
     path = data_dir / "faucet.json"
     if not create and not path.exists():
-        raise KeyFileError(f"{path} is missing: put back this chain's key, which is kept with the keys of a backup")
+        raise KeyFileError(f"{path} is missing: restore this chain's key, which is kept with the keys of a backup")
     if path.exists():
         return Keypair.from_json(path.read_text())
     keypair = Keypair()
-    # Written under another name first, so that a crash leaves a whole key or none.
+    # Write under another name first, so that a crash leaves a complete key file or none.
     aside = path.with_suffix(".new")
     aside.unlink(missing_ok=True)
     with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -66,7 +66,7 @@ def faucet_key(data_dir: Path | None, *, create: bool) -> Keypair:
 
 
 def write(storage: Storage, faucet: Pubkey, time: int) -> dict[str, Any]:
-    """Write the first state of a chain that begins at the Unix second `time`, and return its settings."""
+    """Write the first state of a chain that starts at the Unix second `time`. Return its settings."""
     state = {"genesis_hash": os.urandom(Hash.LENGTH), "genesis_time": time, "last_time": float(time)}
     mint = bytes(Mint(faucet, supply=0, decimals=USDC_DECIMALS, is_initialized=True))
     accounts = [

@@ -1,15 +1,15 @@
-"""Refuses what web pages send to the embedded chain, whose faucet and keys need no password."""
+"""Refuses requests of web pages to the embedded chain, because its faucet and keys need no password."""
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.core.hosts import AllowedHosts
 
-_REMEDY = "; name further hosts in AGENT_VAULT_LOCALNET_HOSTS\n"
+_REMEDY = "; allow more hosts with AGENT_VAULT_LOCALNET_HOSTS\n"
 
 
 class Guard:
-    """Lets requests through whose Host and Origin are allowed, over HTTP and WebSocket; the others get 403."""
+    """Passes requests with an allowed Host and Origin, over HTTP and WebSocket. All others get status 403."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         self._app = app
@@ -17,7 +17,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        # The server could not read this request.
+        # The HTTP server marks a request that it could not parse.
         if scope.get("state", {}).get("refusal") is not None:
             await PlainTextResponse("Invalid HTTP request\n", 400)(scope, receive, send)
             return
@@ -25,5 +25,5 @@ class Guard:
         if fault is None:
             await self._app(scope, receive, send)
         else:
-            # Over WebSocket this needs uvicorn's extension for answers to a handshake.
+            # Over WebSocket, this needs uvicorn's extension for HTTP responses to a handshake.
             await PlainTextResponse(fault + _REMEDY, 403)(scope, receive, send)

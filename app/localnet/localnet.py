@@ -40,9 +40,9 @@ _DISTINCT_LIMITS = 1_000_000
 
 
 class Localnet:
-    """A Solana node with a chain of its own.
+    """A Solana node with its own chain.
 
-    Reach it in process through `rpc_app` (`httpx.ASGITransport`), or over sockets with `serving`. Use it as an
+    Call it in the same process through `rpc_app` (`httpx.ASGITransport`), or over sockets with `serving`. Use it as an
     asynchronous context manager or call `aclose`, so that the last executed transactions are written.
     """
 
@@ -62,11 +62,11 @@ class Localnet:
     def open(
         cls, data_dir: Path | None, programs: Mapping[Pubkey, Path], clock: Callable[[], float] = time.time
     ) -> Self:
-        """Start or continue the chain in `data_dir`; None keeps it in memory.
+        """Start or continue the chain in `data_dir`, or in memory if it is None.
 
-        `programs` maps addresses to .so files, which are loaded anew at every start. `clock` returns Unix seconds;
-        slots and the Clock sysvar follow it. Raises DataDirInUseError: another process uses the directory. Raises
-        ValueError or sqlite3.Error: its content cannot be read.
+        `programs` maps addresses to .so files, which are loaded at every start. `clock` returns Unix seconds; slots and
+        the Clock sysvar follow it. Raises DataDirInUseError if another process uses the directory. Raises ValueError or
+        sqlite3.Error if its contents cannot be read.
         """
         with contextlib.ExitStack() as on_error:
             lock = None if data_dir is None else on_error.enter_context(genesis.lock(data_dir))
@@ -92,9 +92,9 @@ class Localnet:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Write everything executed and close the files.
+        """Write all executed transactions and close the files.
 
-        Raises sqlite3.Error: the rest could not be written.
+        Raises sqlite3.Error if they could not be written.
         """
         try:
             await self._subscriptions.aclose()
@@ -108,14 +108,14 @@ class Localnet:
     async def airdrop(self, address: Pubkey, lamports: int) -> Signature:
         """Send lamports from the faucet and wait for the confirmation.
 
-        Raises RuntimeError: the transfer failed.
+        Raises RuntimeError if the transfer failed.
         """
         return await self._confirmed(self._airdrop(address, lamports))
 
     async def mint_usdc(self, token_account: Pubkey, amount: int) -> Signature:
         """Mint `amount` micro-USDC into an existing token account of the USDC mint and wait for the confirmation.
 
-        Raises RuntimeError: the token program refused it.
+        Raises RuntimeError if the token program refused it.
         """
         mint = MintToParams(TOKEN_PROGRAM, self.usdc_mint, token_account, self.faucet.pubkey(), amount)
         return await self._confirmed(self._send(mint_to(mint)))
@@ -125,7 +125,7 @@ class Localnet:
         return self._send(transfer(parameters))
 
     def _send(self, instruction: Instruction) -> Signature:
-        # Each call has another compute limit, so that two equal requests in one slot are not duplicates.
+        # Use a different compute limit in each call, so that two equal requests in one slot are not duplicates.
         self._faucet_calls += 1
         limit = set_compute_unit_limit(_MAX_UNITS - self._faucet_calls % _DISTINCT_LIMITS)
         blockhash = self.chain.timeline.blockhash(self.chain.slot())
@@ -150,15 +150,15 @@ class Localnet:
         hosts: AllowedHosts | None = None,
         http: type[asyncio.Protocol] | None = None,
     ) -> AsyncIterator[tuple[int, int]]:
-        """Serve HTTP and WebSocket on `port`, WebSocket also on the next one; yields both ports.
+        """Serve HTTP and WebSocket on `port`, and WebSocket also on the next port. Yield both ports.
 
-        A validator has them on two ports, and hosted nodes on one.
+        A validator uses two ports for them, and hosted nodes use one.
 
-        Requests may name `hosts`, by default this machine's own. `http` is uvicorn's HTTP protocol, such as one with
-        time limits. Port 0 takes any free pair. Signal handlers are left to the caller. Raises OSError: a port is
-        taken.
+        Requests may name `hosts`, by default those of this machine. `http` is uvicorn's HTTP protocol, such as one with
+        time limits. Port 0 takes any free pair. Signal handlers are left to the caller. Raises OSError if a port is in
+        use.
         """
-        # The sockets listen already, so clients may connect before the servers have started.
+        # The sockets already listen, so clients may connect before the servers have started.
         sockets = _listen_pair(host, port)
         apps = [Guard(app, hosts or AllowedHosts()) for app in (self.rpc_app, self.ws_app)]
         servers = [_RpcServer(_uvicorn(app, http)) for app in apps]
@@ -187,14 +187,14 @@ def _uvicorn(app: ASGIApp, http: type[asyncio.Protocol] | None) -> uvicorn.Confi
         lifespan="off",
         http=http or "auto",
         ws="websockets-sansio",
-        # Longer than clients keep an idle connection, so that none sends into one that is being closed.
+        # Keep idle connections longer than clients do, so that no client sends into one that is being closed.
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )
 
 
 def _listen_pair(host: str, port: int) -> tuple[socket.socket, socket.socket]:
-    """Listen on `port` and the next one; with port 0 try free ones until a pair is found."""
+    """Listen on `port` and the next one. With port 0, try free ports until a pair is found."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         first = _listen(family, host, port)
@@ -207,7 +207,7 @@ def _listen_pair(host: str, port: int) -> tuple[socket.socket, socket.socket]:
 
 
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    # asyncio switches Nagle's delay off only on sockets that name their protocol; with it every answer takes 40 ms.
+    # asyncio disables Nagle's algorithm only on sockets that name their protocol. With it, every response takes 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

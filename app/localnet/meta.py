@@ -1,4 +1,4 @@
-"""The outcome of a transaction in the shape of the RPC's `meta` object."""
+"""Shows the outcome of a transaction in the form of the RPC's `meta` object."""
 
 import base64
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ def transaction_meta(
 ) -> dict[str, Any]:
     """Return the `meta` object of an executed transaction.
 
-    `before` holds the accounts of `run.keys` as they were; `decimals_of` returns the decimals of a mint.
+    `before` holds the accounts of `run.keys` before the transaction. `decimals_of` returns the decimals of a mint.
     """
     after = [run.after.get(key, old) for key, old in zip(run.keys, before, strict=True)]
     tokens_before = [_token_balance(index, account, decimals_of) for index, account in enumerate(before)]
@@ -65,7 +65,7 @@ def inner_instructions(meta: TransactionMetadata) -> list[dict[str, Any]]:
 
 
 def return_data(meta: TransactionMetadata) -> dict[str, Any] | None:
-    """Return what the last program returned by `set_return_data`, None if it returned nothing."""
+    """Return the data that the last program set with `set_return_data`, or None if there is none."""
     returned = meta.return_data()  # type: ignore[attr-defined] # another name in solders' stubs
     data = bytes(returned.data)
     if not data:

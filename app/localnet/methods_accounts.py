@@ -1,7 +1,8 @@
 """RPC methods about accounts and tokens.
 
-Searches (getProgramAccounts, getTokenAccountsByOwner) read what is on disk; at commitment `processed` they first wait
-until everything executed is written. They find accounts made by transactions or at genesis, not built-in programs.
+Searches (getProgramAccounts, getTokenAccountsByOwner) read the state on disk. At commitment `processed`, they first
+wait until all executed transactions are written. They find accounts created by transactions or at genesis, but not
+built-in programs.
 """
 
 from typing import Any
@@ -39,12 +40,12 @@ def get_balance(node: Node, address: Pubkey, config: dict[str, Any]) -> int:
 
 
 def get_account_info(node: Node, address: Pubkey, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Return an account, null if it does not exist."""
+    """Return an account, or null if it does not exist."""
     return _shown(node, _account(node, address, config), config)
 
 
 def get_multiple_accounts(node: Node, addresses: list[Pubkey], config: dict[str, Any]) -> list[dict[str, Any] | None]:
-    """Return up to 100 accounts as they are at one moment."""
+    """Return up to 100 accounts as of the same moment."""
     return [_shown(node, _account(node, address, config), config, "base64") for address in addresses]
 
 
@@ -63,7 +64,7 @@ program_accounts_config = params.config(
 
 
 async def get_program_accounts(node: Node, program: Pubkey, config: dict[str, Any]) -> Any:
-    """Return the accounts a program owns that pass every filter, sorted by address."""
+    """Return the accounts that a program owns and that pass every filter, sorted by address."""
     answer = node.with_context(config, None)
     if commitment_of(config) is Commitment.PROCESSED:
         await node.chain.flush()
@@ -88,7 +89,7 @@ def _token_filter(value: Any) -> tuple[str, Pubkey]:
 async def get_token_accounts_by_owner(
     node: Node, owner: Pubkey, wanted: tuple[str, Pubkey], config: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the token accounts of a wallet, of one mint or of one token program."""
+    """Return the token accounts that an owner has for one mint or under one token program."""
     kind, key = wanted
     if kind == "mint":
         mint = _account(node, key, config)

@@ -24,19 +24,19 @@ _EPOCH_SCHEDULE = {
 
 
 def get_health(node: Node) -> str:
-    """Return "ok" while the chain can write to its disk."""
+    """Return "ok" if the chain can write to its disk."""
     if not node.chain.healthy:
         raise node_unhealthy()
     return "ok"
 
 
 def get_slot(node: Node, config: dict[str, Any]) -> int:
-    """Return the slot; every slot has a block, so this is the block height too."""
+    """Return the slot. Every slot has a block, so this is also the block height."""
     return node.slot_for(config)
 
 
 def get_transaction_count(node: Node, config: dict[str, Any]) -> int:
-    """Return how many transactions were executed since genesis."""
+    """Return the number of transactions executed since genesis."""
     node.slot_for(config)
     return node.chain.transaction_count
 
@@ -49,7 +49,7 @@ def get_block_time(node: Node, slot: int) -> int:
 
 
 def get_epoch_info(node: Node, config: dict[str, Any]) -> dict[str, int]:
-    """Return epoch and slot."""
+    """Return the epoch, the slot and the number of transactions."""
     slot = node.slot_for(config)
     return {
         "absoluteSlot": slot,
@@ -68,12 +68,12 @@ def get_latest_blockhash(node: Node, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_blockhash_valid(node: Node, blockhash: Hash, _config: dict[str, Any]) -> bool:
-    """Tell whether a transaction may still name this blockhash."""
+    """Return True if a transaction may still name this blockhash."""
     return node.chain.timeline.slot_of_blockhash(blockhash, node.chain.slot()) is not None
 
 
 def get_fee_for_message(node: Node, text: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the fee of a message in base64, null if its blockhash has expired."""
+    """Return the fee of a message given in base64, or null if its blockhash has expired."""
     raw = params.wire_bytes(text, "base64", _MESSAGE_TYPE)
     try:
         message = from_bytes_versioned(raw)
@@ -92,7 +92,7 @@ def get_minimum_balance_for_rent_exemption(node: Node, size: int, config: dict[s
 
 
 def get_recent_prioritization_fees(node: Node, _addresses: list[Pubkey]) -> list[dict[str, int]]:
-    """Return the least priority fee that the last 150 slots asked for: none, as there is always room."""
+    """Return the lowest priority fee needed in each of the last 150 slots: zero, because there is always room."""
     newest = node.chain.slot()
     return [
         {"slot": slot, "prioritizationFee": 0} for slot in range(max(0, newest - MAX_BLOCKHASH_AGE + 1), newest + 1)

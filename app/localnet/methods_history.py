@@ -1,4 +1,4 @@
-"""RPC methods about past transactions. Only getSignatureStatuses shows those that are not written yet."""
+"""RPC methods about past transactions. Only getSignatureStatuses shows transactions that are not written yet."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def _written_commitment(config: dict[str, Any]) -> Commitment:
 
 
 def get_transaction(node: Node, signature: Signature, config: dict[str, Any]) -> Raw | None:
-    """Return a transaction with its outcome, null if it is unknown or below the commitment."""
+    """Return a transaction with its outcome, or null if it is unknown or below the commitment."""
     commitment = _written_commitment(config)
     stored = node.chain.storage.transaction(signature)
     if stored is None or node.chain.commitment_of_slot(stored.slot) < commitment:
@@ -84,9 +84,9 @@ def get_transaction(node: Node, signature: Signature, config: dict[str, Any]) ->
 
 
 def get_block(node: Node, slot: int, config: dict[str, Any]) -> Raw:
-    """Return a slot's block with its transactions in full, their signatures, or neither.
+    """Return a slot's block with its full transactions, their signatures, or neither.
 
-    Every slot has a block, also an empty one, so none was skipped.
+    Every slot has a block, even if it is empty, so no slot is ever skipped.
     """
     commitment = _written_commitment(config)
     found = node.chain.block(slot, commitment)
@@ -114,7 +114,7 @@ def get_block(node: Node, slot: int, config: dict[str, Any]) -> Raw:
 
 
 def get_signature_statuses(node: Node, signatures: list[Signature], _config: dict[str, Any]) -> dict[str, Any]:
-    """Return the outcome and the commitment of transactions; always searches the whole history."""
+    """Return the outcome and the commitment of transactions. This always searches the whole history."""
     current = node.chain.slot()
     return node.with_context({"commitment": Commitment.PROCESSED}, [_status(node, one, current) for one in signatures])
 

@@ -53,8 +53,8 @@ def _parsed(text: str, config: dict[str, Any]) -> VersionedTransaction:
 def send_transaction(node: Node, text: str, config: dict[str, Any]) -> str:
     """Execute a transaction and return its signature.
 
-    With `skipPreflight` a transaction that cannot land is dropped silently, as by a validator; its status stays null.
-    The chain executes at once, so `maxRetries` has no meaning.
+    With `skipPreflight`, a transaction that cannot land is dropped silently, as a validator does; its status stays
+    null. The chain executes at once, so `maxRetries` has no effect.
     """
     node.slot_for({**config, "commitment": config.get("preflightCommitment", Commitment.FINALIZED)})
     transaction = _parsed(text, config)
@@ -69,7 +69,7 @@ def send_transaction(node: Node, text: str, config: dict[str, Any]) -> str:
 
 
 def simulate_transaction(node: Node, text: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Run a transaction without effect on the executed state."""
+    """Run a transaction on the executed state without changing it."""
     verify = config.get("sigVerify", False)
     replace = config.get("replaceRecentBlockhash", False)
     transaction = _parsed(text, config)

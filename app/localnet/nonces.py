@@ -1,8 +1,8 @@
-"""Durable nonces: a transaction whose first instruction advances a nonce account names its nonce as the blockhash.
+"""Durable nonces: a transaction may name a nonce as its blockhash if its first instruction advances the nonce account.
 
-As in a validator: the nonce must be the account's, its authority must sign that instruction, and it must not be the one
-that an advance in this slot would store, so that a nonce advances at most once a slot. The nonce advances also when the
-transaction fails, so its bytes are executed once at most.
+The rules are a validator's. The nonce must be the account's current one, and its authority must sign the instruction.
+It must not equal the nonce that an advance in this slot would store, so a nonce advances at most once per slot. The
+nonce advances even if the transaction fails, so the same bytes are executed at most once.
 """
 
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ from solders.pubkey import Pubkey
 from app.localnet.transactions import LAMPORTS_PER_SIGNATURE
 
 RECENT_BLOCKHASHES = Pubkey.from_string("SysvarRecentB1ockHashes11111111111111111111")
-"""The sysvar that every instruction names which stores a nonce."""
+"""The sysvar that every instruction names if it stores a nonce."""
 _SYSTEM_PROGRAM = Pubkey.default()
 _ADVANCE_NONCE = (4).to_bytes(4, "little")
-#: An initialised nonce account of the current version: both as u32, then authority, nonce, and fee a signature as u64.
+#: Layout of an initialised nonce account: version and state as u32, authority, nonce, and the signature fee as u64.
 _CURRENT, _INITIALIZED = (1).to_bytes(4, "little"), (1).to_bytes(4, "little")
 _AUTHORITY, _NONCE, _SIZE = slice(8, 40), slice(40, 72), 80
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The advance of a nonce account that lets a transaction in: the account, and its data before and after."""
+    """The advance of a nonce account that admits a transaction: its address, its earlier state and its next nonce."""
 
     address: Pubkey
     before: Account
     nonce: Hash
 
     def after(self) -> Account:
-        """Return the account as the transaction leaves it even if it fails."""
+        """Return the account after the transaction, even a failed one."""
         data, before = bytes(self.before.data), self.before
         fee = LAMPORTS_PER_SIGNATURE.to_bytes(8, "little")
         advanced = data[: _NONCE.start] + bytes(self.nonce) + fee
@@ -41,12 +41,12 @@ class Advance:
 
 
 def durable_nonce(blockhash: Hash) -> Hash:
-    """Return the nonce that an advance stores while this is the newest blockhash."""
+    """Return the nonce that an advance stores while `blockhash` is the newest one."""
     return Hash(sha256(b"DURABLE_NONCE" + bytes(blockhash)).digest())
 
 
 def nonce_address(message: Message | MessageV0) -> Pubkey | None:
-    """Return the nonce account that the first instruction advances, None if it advances none."""
+    """Return the nonce account that the first instruction advances, or None if it advances none."""
     keys = message.account_keys
     first = next(iter(message.instructions), None)
     if first is None or not first.accounts or bytes(first.data[:4]) != _ADVANCE_NONCE:
@@ -67,9 +67,9 @@ def _is_writable(message: Message | MessageV0, index: int) -> bool:
 
 
 def advance_of(message: Message | MessageV0, account: Account | None, newest: Hash) -> Advance | None:
-    """Return the advance that lets the message in although its blockhash is not a recent one; None if nothing does.
+    """Return the advance that admits a message without a recent blockhash, or None if the message is not admitted.
 
-    `account` is the one at the message's `nonce_address`, `newest` the newest blockhash.
+    `account` is the account at the message's `nonce_address`, `newest` the newest blockhash.
     """
     address, following = nonce_address(message), durable_nonce(newest)
     if address is None or account is None or account.owner != _SYSTEM_PROGRAM:

@@ -1,6 +1,6 @@
-"""Read JSON-RPC parameters and refuse wrong ones in a validator's words.
+"""Reads JSON-RPC parameters and refuses wrong ones with a validator's messages.
 
-A reader takes a JSON value and returns the parsed one, or raises MethodError with code -32602.
+A reader takes a JSON value and returns the parsed value, or raises MethodError with code -32602.
 """
 
 import base64
@@ -20,7 +20,7 @@ from app.localnet.errors import MethodError, invalid_params
 Reader = Callable[[Any], Any]
 
 MAX_WIRE_BYTES = 1232
-"""Largest serialised transaction: an IPv6 packet of 1,280 bytes less its headers."""
+"""Largest serialised transaction: an IPv6 packet of 1,280 bytes minus its headers."""
 
 _NOT_BASE58 = re.compile("[^1-9A-HJ-NP-Za-km-z]")
 _NOT_BASE64 = re.compile("[^A-Za-z0-9+/=]")
@@ -38,7 +38,7 @@ _COMMITMENTS = {level.name.lower(): level for level in Commitment}
 
 
 def describe(value: Any) -> str:
-    """Return how a validator names a JSON value of the wrong type."""
+    """Return a validator's description of a JSON value with the wrong type."""
     match value:
         case None:
             return "null"
@@ -57,7 +57,7 @@ def describe(value: Any) -> str:
 
 
 def wrong_type(value: Any, expected: str) -> MethodError:
-    """Return the error for a value that is not of the `expected` type."""
+    """Return the error for a value that does not have the `expected` type."""
     return invalid_params(f"Invalid params: invalid type: {describe(value)}, expected {expected}.")
 
 
@@ -76,7 +76,7 @@ def boolean(value: Any) -> bool:
 
 
 def unsigned(kind: str = "u64", maximum: int = 2**64 - 1) -> Reader:
-    """Return a reader of integers from 0 to `maximum`; error messages call the type `kind`."""
+    """Return a reader of integers from 0 to `maximum`. Error messages call the type `kind`."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -93,7 +93,7 @@ usize = unsigned("usize")
 
 
 def choice(*names: str) -> Reader:
-    """Return a reader of one of `names`."""
+    """Return a reader that accepts one of `names`."""
     expected = ", ".join(f"`{name}`" for name in names)
 
     def read(value: Any) -> str:
@@ -106,7 +106,7 @@ def choice(*names: str) -> Reader:
 
 
 def sequence(item: Reader, maximum: int | None = None, too_many: str = "Too many inputs provided; max {}") -> Reader:
-    """Return a reader of arrays whose entries `item` reads."""
+    """Return a reader of arrays that reads every entry with `item`."""
 
     def read(value: Any) -> list[Any]:
         if not isinstance(value, list):
@@ -119,7 +119,7 @@ def sequence(item: Reader, maximum: int | None = None, too_many: str = "Too many
 
 
 def single_entry(value: Any) -> tuple[str, Any]:
-    """Read an object with one member into its name and value."""
+    """Read an object with one member and return the member's name and value."""
     if not isinstance(value, dict) or len(value) != 1:
         raise invalid_params("Invalid params: invalid value: map, expected map with a single key.")
     ((name, detail),) = value.items()
@@ -127,7 +127,7 @@ def single_entry(value: Any) -> tuple[str, Any]:
 
 
 def _base58(parse: Callable[[str], Any], max_chars: int, prefix: str = "Invalid param: ") -> Reader:
-    """Return a reader of base58 text; `prefix` begins its error message."""
+    """Return a reader of base58 text. `prefix` is the start of its error message."""
 
     def read(value: Any) -> Any:
         text = string(value)
@@ -146,7 +146,7 @@ blockhash = _base58(Hash.from_string, 44, prefix="")
 
 
 def commitment(value: Any) -> Commitment:
-    """Read a commitment level; an unknown one means `finalized`, as it does to a validator."""
+    """Read a commitment level. An unknown one means `finalized`, as in a validator."""
     return _COMMITMENTS.get(value, Commitment.FINALIZED) if isinstance(value, str) else Commitment.FINALIZED
 
 
@@ -156,7 +156,7 @@ def strict_commitment(value: Any) -> Commitment:
 
 
 def config(name: str, fields: dict[str, Reader], required: frozenset[str] = frozenset()) -> Reader:
-    """Return a reader of an object; it ignores unknown members and treats null as missing."""
+    """Return a reader of an object. It ignores unknown members and treats null as missing."""
 
     def read(value: Any) -> dict[str, Any]:
         if value is None:
@@ -174,7 +174,7 @@ def config(name: str, fields: dict[str, Reader], required: frozenset[str] = froz
 def base58_bytes(text: str) -> bytes:
     """Decode base58. This takes quadratic time, so limit the length first.
 
-    Raises ValueError: the message names the first wrong character as a validator does.
+    Raises ValueError with a validator's message, which names the first wrong character.
     """
     if wrong := _NOT_BASE58.search(text):
         raise ValueError(f"InvalidCharacter {{ character: {wrong[0]!r}, index: {wrong.start()} }}")
@@ -184,7 +184,7 @@ def base58_bytes(text: str) -> bytes:
 def base64_bytes(text: str) -> bytes:
     """Decode base64.
 
-    Raises ValueError: the message says what is wrong as a validator does.
+    Raises ValueError with a validator's message about the fault.
     """
     if wrong := _NOT_BASE64.search(text):
         raise ValueError(f"InvalidByte({wrong.start()}, {ord(wrong[0])})")
@@ -194,7 +194,7 @@ def base64_bytes(text: str) -> bytes:
         raise ValueError(f"InvalidLength({len(text)})") from None
 
 
-# The name in messages, the length of MAX_WIRE_BYTES in this encoding, the decoder. `binary` is base58's old name.
+# The name in messages, the length of MAX_WIRE_BYTES in this encoding, the decoder. `binary` is an old name of base58.
 _WIRE_ENCODINGS = {
     "base64": ("base64", 1644, base64_bytes),
     "base58": ("base58", 1683, base58_bytes),
@@ -205,7 +205,7 @@ _WIRE_ENCODINGS = {
 def wire_bytes(text: str, encoding: str, type_name: str) -> bytes:
     """Decode a serialised transaction or message in base58 or base64.
 
-    Raises MethodError: the encoding is another one, or the text is malformed or too long.
+    Raises MethodError for another encoding, or if the text is malformed or too long.
     """
     if encoding not in _WIRE_ENCODINGS:
         raise invalid_params(f"unsupported encoding: {encoding}. Supported encodings: base58, base64")
@@ -223,9 +223,9 @@ def wire_bytes(text: str, encoding: str, type_name: str) -> bytes:
 
 
 def arguments(params: Any, readers: tuple[Reader, ...], required: int) -> list[Any]:
-    """Read positional parameters; a missing optional one is read from null.
+    """Read positional parameters. A missing optional parameter is read from null.
 
-    Raises MethodError: not an array, too few, too many, or one of them is wrong.
+    Raises MethodError if they are not an array, too few, too many, or if one of them is wrong.
     """
     if params is None:
         params = []
@@ -245,5 +245,5 @@ def arguments(params: Any, readers: tuple[Reader, ...], required: int) -> list[A
 
 
 def optional(read: Reader, default: Any) -> Reader:
-    """Return a reader that takes null for `default`."""
+    """Return a reader that returns `default` for null."""
     return lambda value: default if value is None else read(value)

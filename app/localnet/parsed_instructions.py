@@ -1,6 +1,6 @@
 """Instructions in the RPC's `jsonParsed` form: System, both token programs, Associated Token, Memo.
 
-The names are those of Agave's `transaction-status`. What is malformed, or an extension of Token-2022, stays as it is.
+The names follow Agave's `transaction-status`. Malformed instructions and extensions of Token-2022 are not parsed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +21,11 @@ _OF_ACCOUNT = ("accountOwner", "closeAccount")
 
 
 class _Malformed(Exception):  # noqa: N818 - internal; it means that the instruction is shown unparsed
-    """The bytes or accounts are not those of the instruction."""
+    """The bytes or accounts do not match the instruction."""
 
 
 class _Data:
-    """Reads an instruction's data from its beginning."""
+    """Reads an instruction's data from start to end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -56,23 +56,23 @@ class _Data:
         return str(Pubkey.from_bytes(self.take(32)))
 
     def option(self) -> str | None:
-        """Return an address after a byte that tells whether there is one."""
+        """Return an optional address. It follows a byte that is zero if there is none."""
         return self.address() if self.u8() else None
 
     def text(self) -> str:
-        """Return a text after its length in 8 bytes."""
+        """Return a text that follows its length in 8 bytes."""
         try:
             return self.take(self.u64()).decode()
         except (UnicodeDecodeError, OverflowError):
             raise _Malformed from None
 
     def rest(self) -> bytes:
-        """Return all bytes that are left."""
+        """Return all remaining bytes."""
         return self._data[self._at :]
 
 
 Fields = Callable[[_Data], Json]
-"""Reads what the data adds to the accounts."""
+"""Reads the fields that the data adds to the accounts."""
 
 
 def _none(_data: _Data) -> Json:
@@ -128,7 +128,7 @@ def _seeded(data: _Data) -> Json:
 class _Form:
     """An instruction's type, the names of its accounts, its data, and the account that signs for it.
 
-    ``signer`` comes after the named accounts; if others follow it, it is a multisig and they sign.
+    ``signer`` comes after the named accounts. If other accounts follow it, it is a multisig and they sign.
     """
 
     type: str
@@ -235,14 +235,14 @@ _ASSOCIATED_FORMS: Mapping[int, _Form] = {
 
 
 def parsed_instruction(program: str, accounts: Sequence[str], data: bytes) -> Json | None:
-    """Return `program` and `parsed` of an instruction, None if the program is not known or the rest is malformed."""
+    """Return `program` and `parsed` of an instruction, or None for an unknown program or a malformed instruction."""
     address = Pubkey.from_string(program)
     try:
         if address == _SYSTEM:
             reader = _Data(data)
             return {"program": "system", "parsed": _of(_SYSTEM_FORMS, reader.u32()).parsed(reader, accounts)}
         if address in PROGRAM_NAMES:
-            # A validator names both token programs so.
+            # A validator uses this name for both token programs.
             return {"program": "spl-token", "parsed": _token(_Data(data), accounts)}
         if address == _ASSOCIATED:
             form = _of(_ASSOCIATED_FORMS, data[0] if data else 0)

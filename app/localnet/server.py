@@ -15,14 +15,14 @@ _MAX_BODY_BYTES = 50 * 1024
 
 
 class RpcApp:
-    """HTTP: JSON-RPC by POST to `/`, and GET `/health`. WebSocket connections go to `sockets`.
+    """Serves JSON-RPC by POST to `/`, and GET `/health`. WebSocket connections go to `sockets`.
 
-    POST bypasses routing and middleware because every payment makes several such calls. Which web pages may call is
-    checked before (`app.localnet.guard`), so CORS allows every origin.
+    POST bypasses routing and middleware because every payment makes several such calls. `app.localnet.guard` has
+    already checked the web page that calls, so CORS allows every origin.
     """
 
     def __init__(self, node: Node, sockets: ASGIApp) -> None:
-        """Answer for `node`."""
+        """Serve the methods of `node`."""
         self._node = node
         self._sockets = sockets
         cors = Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["POST", "GET"], allow_headers=["*"])
@@ -45,7 +45,7 @@ class RpcApp:
         await app(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> ASGIApp | None:
-        """Return the answer to a call, or None if the client is gone. Reads without Request, which costs more."""
+        """Return the response to a call, or None if the client is gone. Avoids Request, which costs more time."""
         content_type = dict(scope["headers"]).get(b"content-type", b"")
         if content_type.partition(b";")[0].strip().lower() != b"application/json":
             message = "Supplied content type is not allowed. Content-Type: application/json is required\n"
@@ -66,7 +66,7 @@ class RpcApp:
 
 
 class _Answer:
-    """A JSON answer that any page may read; cheaper than a Response, because every payment makes four calls."""
+    """A JSON response readable by any page. It is cheaper than Response, and every payment makes four calls."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

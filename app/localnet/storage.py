@@ -1,7 +1,7 @@
 """The embedded chain's SQLite file: accounts and history, written together in one transaction per group of executions.
 
 When `commit` returns, the data is on disk (WAL with synchronous=FULL). Accounts and history always come from the same
-commit, so the chain is consistent even if the process is killed at any moment.
+commit, so the chain stays consistent even if the process is killed at any moment.
 """
 
 import json
@@ -54,7 +54,7 @@ _TRANSACTION_COLUMNS = f"{_STATUS_COLUMNS}, wire, meta"
 
 @dataclass(frozen=True, slots=True)
 class StoredStatus:
-    """One line of the history without the transaction itself; `err` is JSON text, None for success."""
+    """One line of the history without the transaction itself. `err` is JSON text, or None for success."""
 
     seq: int
     signature: bytes
@@ -65,34 +65,34 @@ class StoredStatus:
 
     @property
     def error(self) -> Any:
-        """The transaction's error in its JSON form, None for success."""
+        """The transaction's error in JSON form, or None for success."""
         return self.err and json.loads(self.err)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTransaction(StoredStatus):
-    """A transaction with its outcome; `meta` is JSON text."""
+    """A transaction with its outcome. `meta` is JSON text."""
 
     wire: bytes
     meta: str
 
     @property
     def wire_is_versioned(self) -> bool:
-        """Whether this is a versioned transaction: the first byte of its message has the highest bit set."""
-        signatures = self.wire[0]  # fewer than 128 fit into a transaction, so the count is one byte
+        """True for a versioned transaction: the first byte of its message has the highest bit set."""
+        signatures = self.wire[0]  # Fewer than 128 fit into a transaction, so the count takes one byte.
         return bool(self.wire[1 + 64 * signatures] & 0x80)
 
 
 class Storage:
-    """Reads and writes one database; `path` None keeps it in memory.
+    """Reads and writes one database, in memory if `path` is None.
 
-    A file has two connections: readers see the last commit while another thread writes the next one.
+    A file has two connections, so readers see the last commit while another thread writes the next one.
     """
 
     def __init__(self, path: Path | None) -> None:
         """Open or create the database.
 
-        Raises sqlite3.Error: the file cannot be read or written. Raises ValueError: it has another format.
+        Raises sqlite3.Error if the file cannot be read or written, and ValueError if it has another format.
         """
         self.in_memory = path is None
         self._writer = self._connect(path)
@@ -101,7 +101,7 @@ class Storage:
             self._writer.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
         found = self._writer.execute("PRAGMA user_version").fetchone()[0]
         if found != FORMAT:
-            raise ValueError(f"{path} has format {found}, this version reads format {FORMAT}")
+            raise ValueError(f"{path} has format {found}, but this version reads format {FORMAT}")
         self._reader = self._writer if path is None else self._connect(path)
 
     @staticmethod
@@ -113,12 +113,12 @@ class Storage:
         return connection
 
     def close(self) -> None:
-        """Close the database; everything committed is in it."""
+        """Close the database. All commits are on disk."""
         self._reader.close()
         self._writer.close()
 
     def state(self) -> dict[str, Any]:
-        """Return the stored settings of the chain; empty before genesis."""
+        """Return the stored settings of the chain. They are empty before genesis."""
         return dict(self._reader.execute("SELECT key, value FROM state"))
 
     def stage(
@@ -128,10 +128,10 @@ class Storage:
         transactions: Sequence[StoredTransaction] = (),
         addresses: Sequence[tuple[bytes, int]] = (),
     ) -> None:
-        """Begin a transaction and fill it; nothing is written before `commit`.
+        """Begin a transaction and fill it. Nothing is written before `commit`.
 
-        `state` holds settings of the chain, an account of None is deleted, and `addresses` are the (address, seq) pairs
-        of the transactions. Raises sqlite3.Error: the transaction is rolled back.
+        `state` holds settings of the chain. An account that is None is deleted. `addresses` are the (address, seq)
+        pairs of the transactions. On sqlite3.Error, the transaction is rolled back.
         """
         write = self._writer.executemany
         self._writer.execute("BEGIN IMMEDIATE")
@@ -153,9 +153,9 @@ class Storage:
             raise
 
     def commit(self) -> None:
-        """Commit what was staged and return when it is on disk; the only call that waits for the disk.
+        """Commit the staged transaction and return when it is on disk. Only this call waits for the disk.
 
-        May run in another thread. Raises sqlite3.Error: nothing of it was written.
+        May run in another thread. On sqlite3.Error, none of it was written.
         """
         try:
             self._writer.commit()
@@ -164,33 +164,33 @@ class Storage:
             raise
 
     def accounts(self) -> Iterator[tuple[Pubkey, Account]]:
-        """Return every stored account, programs last so that what they point to exists before them."""
+        """Return every stored account. Programs come last, so that the accounts they point to exist before them."""
         return self._accounts(" ORDER BY executable")
 
     def accounts_of_program(
         self, program: Pubkey, conditions: str, values: Sequence[Any]
     ) -> list[tuple[Pubkey, Account]]:
-        """Return the accounts owned by `program` that meet the SQL `conditions` (" AND ..." or empty)."""
+        """Return the accounts that `program` owns and that meet the SQL `conditions` (" AND ..." or empty)."""
         return list(self._accounts(f" WHERE owner = ?{conditions} ORDER BY address", bytes(program), *values))
 
     def accounts_of_token_owner(self, owner: Pubkey) -> list[tuple[Pubkey, Account]]:
-        """Return the token accounts, of any token program, that belong to the wallet `owner`."""
+        """Return the token accounts of the wallet `owner` under any token program."""
         return list(self._accounts(" WHERE token_owner = ? ORDER BY address", bytes(owner)))
 
     def _accounts(self, clauses: str, *values: Any) -> Iterator[tuple[Pubkey, Account]]:
         return (_account(row) for row in self._reader.execute(_SELECT_ACCOUNTS + clauses, values))
 
     def transaction_count(self) -> int:
-        """Return how many transactions the history holds."""
+        """Return the number of transactions in the history."""
         return int(self._reader.execute("SELECT coalesce(max(seq), 0) FROM transactions").fetchone()[0])
 
     def transaction(self, signature: Signature) -> StoredTransaction | None:
-        """Return the transaction with this signature."""
+        """Return the transaction with this signature, or None."""
         row = self._history_row(_TRANSACTION_COLUMNS, signature)
         return StoredTransaction(*row) if row else None
 
     def status(self, signature: Signature) -> StoredStatus | None:
-        """Return the outcome of the transaction with this signature."""
+        """Return the outcome of the transaction with this signature, or None."""
         row = self._history_row(_STATUS_COLUMNS, signature)
         return StoredStatus(*row) if row else None
 
@@ -199,7 +199,7 @@ class Storage:
         return self._reader.execute(query, (bytes(signature),)).fetchone()
 
     def history_of(self, address: Pubkey, before: int, after: int, max_slot: int, limit: int) -> list[StoredStatus]:
-        """Return what mentions `address`, newest first, with `after` < seq < `before` and a slot up to `max_slot`."""
+        """Return the transactions of `address`, newest first, with `after` < seq < `before` and slot <= `max_slot`."""
         rows = self._reader.execute(
             f"SELECT {_STATUS_COLUMNS} FROM address_history JOIN transactions USING (seq)"  # noqa: S608 - fixed names
             " WHERE address = ? AND seq < ? AND seq > ? AND slot <= ? ORDER BY seq DESC LIMIT ?",
@@ -208,7 +208,7 @@ class Storage:
         return [StoredStatus(*row) for row in rows]
 
     def transactions_in(self, slot: int) -> list[StoredTransaction]:
-        """Return the transactions executed in `slot`, in their order."""
+        """Return the transactions executed in `slot`, in order of execution."""
         rows = self._reader.execute(
             f"SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE seq >= ? AND seq < ? ORDER BY seq",  # noqa: S608 - fixed names
             (self._first_from(slot), self._first_from(slot + 1)),
@@ -216,7 +216,7 @@ class Storage:
         return [StoredTransaction(*row) for row in rows]
 
     def _first_from(self, slot: int) -> int:
-        """Return the `seq` of the first transaction in `slot` or later: slots rise with `seq` and have no index."""
+        """Return the `seq` of the first transaction in `slot` or later, by bisection: slots rise with `seq`."""
         low, high = 1, self.transaction_count() + 1
         while low < high:
             middle = (low + high) // 2
@@ -226,7 +226,7 @@ class Storage:
 
     def wires_since(self, slot: int) -> list[bytes]:
         """Return the serialised transactions executed in `slot` or later."""
-        # Slots rise with seq and have no index: the inner query reads only the rows wanted and one more.
+        # Slots rise with seq and have no index, so the inner query reads only the needed rows and one more.
         rows = self._reader.execute(
             "SELECT wire FROM transactions WHERE seq > coalesce("
             "(SELECT seq FROM transactions WHERE slot < ? ORDER BY seq DESC LIMIT 1), 0)",
@@ -236,7 +236,7 @@ class Storage:
 
 
 def to_json(value: Any) -> str:
-    """Serialise compactly, in a fifth of the time that `json` takes."""
+    """Serialise compactly, in a fifth of the time that the module `json` takes."""
     return pydantic_core.to_json(value).decode()
 
 

@@ -25,7 +25,7 @@ from app.localnet.storage import StoredStatus, to_json
 from app.localnet.timeline import FINALIZED_DEPTH
 
 _MAX_QUEUED = 10_000
-"""How many messages a client may lag behind before its connection is closed."""
+"""Number of messages that a client may lag behind before its connection is closed."""
 
 _TRY_AGAIN_LATER = 1013
 
@@ -50,13 +50,13 @@ class _Subscription:
     number: int
     connection: _Connection
     kind: str
-    # What is watched: a signature, an account, a program, or for logs the address they must mention (None: everything).
+    # The watched object: a signature, an account, a program, or the address that logs must mention (None: any).
     key: Signature | Pubkey | None
     config: dict[str, Any]
     commitment: Commitment
 
     def notify(self, slot: int | None, value: str) -> None:
-        """Send `value`, which is JSON text; without a `slot` the notification has no context."""
+        """Send `value`, which is JSON text. Without a `slot`, the notification has no context."""
         if slot is not None:
             value = f'{{"context":{{"apiVersion":"{API_VERSION}","slot":{slot}}},"value":{value}}}'
         head = f'{{"jsonrpc":"2.0","method":"{self.kind}Notification"'
@@ -64,7 +64,7 @@ class _Subscription:
 
 
 def _logs_filter(value: Any) -> Pubkey | None:
-    """Read the filter of logsSubscribe: the address to be mentioned, None for every transaction."""
+    """Read the filter of logsSubscribe: the address to be mentioned, or None for every transaction."""
     if value in ("all", "allWithVotes"):
         return None
     if not isinstance(value, dict) or value.keys() != {"mentions"}:
@@ -82,7 +82,7 @@ _signature_config = params.config(
 )
 _logs_config = params.config("RpcTransactionLogsConfig", {"commitment": params.commitment})
 
-# The readers of a subscription's parameters and how many of them are required.
+# The readers of a subscription's parameters and the number of required ones.
 _KINDS: dict[str, tuple[tuple[params.Reader, ...], int]] = {
     "program": ((params.pubkey, program_accounts_config), 1),
     "root": ((), 0),
@@ -93,14 +93,15 @@ _KINDS: dict[str, tuple[tuple[params.Reader, ...], int]] = {
 }
 
 
-#: What the ticker notifies in every slot.
+#: The kinds of subscriptions that the ticker notifies in every slot.
 _OF_SLOTS = ("slot", "root")
 
 
 class Subscriptions:
-    """Notifies subscribers of what the chain executes and confirms.
+    """Notifies subscribers of transactions that the chain executes and confirms.
 
-    A ticker sends the notifications at `finalized` and those of slots. It runs only while somebody waits for them.
+    A ticker sends the notifications at `finalized` and the notifications of slots. It runs only while a client waits
+    for them.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -162,7 +163,7 @@ class Subscriptions:
             connection.send(f"[{','.join(self._answer_one(connection, one, new) for one in request)}]")
         else:
             connection.send(self._answer_one(connection, request, new))
-        # Clients read the answers to a batch as one array, so notifications must follow it.
+        # Clients read the responses to a batch as one array, so notifications must follow it.
         for subscription in new:
             self._catch_up(subscription)
 
@@ -219,7 +220,7 @@ class Subscriptions:
                 self._by_signature.pop(subscription.key, None)
 
     def _catch_up(self, subscription: _Subscription) -> None:
-        """Notify a subscriber of a signature at once if its transaction has reached the commitment."""
+        """Notify a subscriber of a signature at once if its transaction has already reached the commitment."""
         if not isinstance(subscription.key, Signature):
             return
         found = self._chain.status(subscription.key)
@@ -265,7 +266,7 @@ class Subscriptions:
         self, programs: list[_Subscription], commitment: Commitment, changed: Iterable[Pubkey], slot: int
     ) -> None:
         for address in set(changed):
-            # A closed account belongs to no program any more, so a validator does not report it here either.
+            # A closed account no longer belongs to a program, so a validator does not report it here either.
             account = self._chain.account(address, commitment)
             if account is None:
                 continue
@@ -284,7 +285,7 @@ class Subscriptions:
         try:
             shown = account_json(account, encoding, config.get("dataSlice"), self._chain.decimals)
         except MethodError:
-            # Too long for base58: a validator sends an error in place of the data.
+            # The data is too long for base58. A validator sends an error in its place.
             shown = account_json(account, "base64")
             shown["data"] = ["error: data too large for bs58 encoding", "base58"]
         return shown

@@ -1,7 +1,7 @@
 """Slots, block times and blockhashes of the embedded chain, all derived from one clock.
 
-Nothing is stored per slot: a slot is 400 ms of clock time since genesis, and its blockhash is a digest of the genesis
-hash and the slot number. A blockhash given out before a restart is therefore still known after it.
+Nothing is stored per slot. Each slot is 400 ms of clock time since genesis, and its blockhash is a digest of the
+genesis hash and the slot number. So a blockhash served before a restart is still known after it.
 """
 
 from collections import deque
@@ -14,10 +14,10 @@ SLOT_MS = 400
 """Length of a slot in milliseconds, as on mainnet."""
 
 MAX_BLOCKHASH_AGE = 150
-"""A transaction may name a blockhash at most this many slots old."""
+"""Maximum age, in slots, of a blockhash that a transaction names. Solana's limit is also 150."""
 
 FINALIZED_DEPTH = 32
-"""A confirmed transaction counts as finalized this many slots later."""
+"""Number of slots after which a confirmed transaction counts as finalized."""
 
 SLOTS_PER_EPOCH = 432_000
 
@@ -25,14 +25,15 @@ SLOTS_PER_EPOCH = 432_000
 class Timeline:
     """Turns a clock into slots that never go back.
 
-    If the clock steps back, the chain's time stops until the clock has caught up, so slots and timestamps never repeat.
+    If the clock steps back, the chain's time stops until the clock has caught up. So slots and timestamps never go
+    back.
     """
 
     def __init__(self, clock: Callable[[], float], genesis_hash: Hash, genesis_time: int, last_time: float) -> None:
         """Start from the stored values.
 
         `clock` returns Unix seconds, `genesis_time` is the Unix second of slot 0, and `last_time` is the latest time
-        that an earlier run returned.
+        returned in an earlier run.
         """
         self._clock = clock
         self._last_time = max(last_time, float(genesis_time))
@@ -44,13 +45,13 @@ class Timeline:
         self._hashed_up_to = -1
 
     def now(self) -> float:
-        """Return the chain's time in Unix seconds, never less than before."""
+        """Return the chain's time in Unix seconds. It never decreases."""
         self._last_time = max(self._last_time, self._clock())
         return self._last_time
 
     def slot(self) -> int:
         """Return the current slot."""
-        # Rounding to milliseconds keeps a clock advanced by exactly n * 0.4 s from landing just below slot n.
+        # Round to milliseconds, so that a clock advanced by exactly n * 0.4 s does not land just below slot n.
         return round((self.now() - self.genesis_time) * 1000) // SLOT_MS
 
     def block_time(self, slot: int) -> int:
@@ -58,7 +59,7 @@ class Timeline:
         return self.genesis_time + slot * SLOT_MS // 1000
 
     def seconds_to_next_slot(self) -> float:
-        """Return how many seconds the current slot still lasts."""
+        """Return the remaining seconds of the current slot."""
         elapsed_ms = (self.now() - self.genesis_time) * 1000
         return (SLOT_MS - elapsed_ms % SLOT_MS) / 1000
 
@@ -67,7 +68,7 @@ class Timeline:
         return Hash(sha256(self._seed + slot.to_bytes(8, "little")).digest())
 
     def slot_of_blockhash(self, blockhash: Hash, current: int) -> int | None:
-        """Return the slot of a blockhash that is still valid in slot `current`, else None."""
+        """Return the slot of a blockhash, or None if it is not valid in slot `current`."""
         self._catch_up(current)
         slot = self._slot_of.get(blockhash)
         return slot if slot is not None and slot >= current - MAX_BLOCKHASH_AGE else None

@@ -1,6 +1,6 @@
-"""SPL token accounts and mints, of both token programs, as the RPC shows them.
+"""SPL token accounts and mints of both token programs, in the RPC's form.
 
-Token-2022 appends to the same bytes the account type (byte 165) and the extensions.
+Token-2022 uses the same bytes and appends the account type (byte 165) and the extensions.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _STATES = ("uninitialized", "initialized", "frozen")
 
 
 def read_mint(account: Account) -> Mint | None:
-    """Return the mint in an account, None if it holds no initialised one."""
+    """Return the mint in an account, or None if it holds no initialised mint."""
     data = _base_data(account, _MINT_SIZE, _TYPE_MINT)
     try:
         return Mint.from_bytes(data) if data else None
@@ -32,7 +32,7 @@ def read_mint(account: Account) -> Mint | None:
 
 
 def read_account(account: Account) -> TokenAccount | None:
-    """Return the token account in an account, None if it holds no initialised one."""
+    """Return the token account in an account, or None if it holds no initialised one."""
     data = _base_data(account, _ACCOUNT_SIZE, _TYPE_ACCOUNT)
     try:
         return TokenAccount.from_bytes(data) if data else None
@@ -41,7 +41,7 @@ def read_account(account: Account) -> TokenAccount | None:
 
 
 def _base_data(account: Account, size: int, kind: int) -> bytes | None:
-    """Return the bytes that both programs lay out alike, None for an account of another kind."""
+    """Return the bytes with the same layout in both programs, or None for an account of another kind."""
     owner = account.owner
     if owner not in PROGRAM_NAMES:
         return None
@@ -51,17 +51,17 @@ def _base_data(account: Account, size: int, kind: int) -> bytes | None:
 
 
 def ui_amount(amount: int, places: int) -> dict[str, Any]:
-    """Return the RPC's token amount: base units as text next to the decimal forms."""
+    """Return a token amount in the RPC's form: the base units as text and the decimal forms."""
     text = str(amount)
     if places:
         digits = text.rjust(places + 1, "0")
         text = f"{digits[:-places]}.{digits[-places:]}".rstrip("0").rstrip(".")
-    # The RPC's answer contains a float for display; nothing here computes with it.
+    # The RPC's response contains a float for display. It is never used in a computation here.
     return {"uiAmount": float(text), "decimals": places, "amount": str(amount), "uiAmountString": text}
 
 
 def parsed(account: Account, decimals_of: Callable[[Pubkey], int | None]) -> dict[str, Any] | None:
-    """Return the `jsonParsed` form of a token account or mint, None for anything else.
+    """Return the `jsonParsed` form of a token account or mint, or None for any other account.
 
     `decimals_of` returns the decimals of a mint. Extensions of Token-2022 are not listed.
     """

@@ -1,4 +1,4 @@
-"""The wording of transaction errors in a validator's preflight failure.
+"""The texts of transaction errors in a validator's preflight failure.
 
 Source: the Display implementations of the crates solana-transaction-error and solana-instruction-error.
 """
@@ -100,7 +100,7 @@ _INSTRUCTION = {
 
 
 def describe(err: Any) -> str:
-    """Return the sentence for a transaction error in its JSON form."""
+    """Return a validator's sentence for a transaction error in JSON form."""
     if isinstance(err, str):
         return _TRANSACTION.get(err, err)
     ((name, detail),) = err.items()

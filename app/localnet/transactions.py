@@ -1,4 +1,4 @@
-"""A transaction as it arrives: parsed, its form checked, its addresses resolved."""
+"""Parses incoming transactions, checks their form, and computes their fees, memos and loaded addresses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ TYPE_NAME = "solana_transaction::versioned::VersionedTransaction"
 """The name of a transaction in a validator's error messages."""
 
 _CUT_OFF = "unexpected end of file"
-"""How solders names bytes that end too early."""
+"""The message of solders for bytes that end too early."""
 _SYSTEM_PROGRAM = Pubkey.default()
 _COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
 _UNIT_LIMIT, _UNIT_PRICE = b"\x02", b"\x03"
 _MICRO = 1_000_000
 _MAX_UNITS = 1_400_000
-# The units that an instruction may use unless the transaction asks for a limit; of programs in the validator, fewer.
+# The compute units of an instruction if the transaction sets no limit. Built-in programs get fewer.
 _DEFAULT_UNITS, _BUILTIN_UNITS = 200_000, 3_000
 MEMO_PROGRAMS = {
     Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"),
     Pubkey.from_string("Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
 }
-# Programs that the validator itself runs; each signature they verify costs the fee of a transaction's signature.
-# The first byte of their instruction data is the number of signatures.
+# Programs that a validator runs itself to verify signatures. Each verified signature costs the same fee as a signature
+# of the transaction. The first byte of the instruction data is the number of signatures.
 _SIGNATURE_PROGRAMS = {
     Pubkey.from_string("Ed25519SigVerify111111111111111111111111111"),
     Pubkey.from_string("KeccakSecp256k11111111111111111111111111111"),
@@ -50,19 +50,19 @@ _BUILTINS = _SIGNATURE_PROGRAMS | {
 
 @dataclass(frozen=True, slots=True)
 class LoadedAddresses:
-    """The accounts that a versioned transaction takes from address lookup tables."""
+    """The accounts that a versioned transaction loads from address lookup tables."""
 
     writable: tuple[Pubkey, ...] = ()
     readonly: tuple[Pubkey, ...] = ()
 
 
 def parse(raw: bytes) -> VersionedTransaction:
-    """Return the transaction serialised in `raw`; like a validator, ignore any bytes after it.
+    """Return the transaction serialised in `raw`. Like a validator, ignore any bytes after it.
 
-    One of version 1 is malformed, as for a validator that does not know that version: its first byte is taken for a
-    number of signatures for which no transaction has space.
+    A transaction of version 1 counts as malformed, as in a validator that does not know this version. Its first byte is
+    read as a number of signatures that does not fit into a transaction.
 
-    Raises MethodError: it is malformed or has an index out of range.
+    Raises MethodError if the transaction is malformed or has an index out of range.
     """
     try:
         transaction = VersionedTransaction.from_bytes(raw)
@@ -77,7 +77,7 @@ def parse(raw: bytes) -> VersionedTransaction:
 
 
 def with_blockhash(transaction: VersionedTransaction, blockhash: Hash) -> VersionedTransaction:
-    """Return the transaction with another blockhash and the same signatures, which then no longer fit."""
+    """Return the transaction with another blockhash and the same signatures, which are then no longer valid."""
     old = transaction.message
     header, keys, instructions = old.header, old.account_keys, old.instructions
     new: Message | MessageV0
@@ -92,12 +92,12 @@ def with_blockhash(transaction: VersionedTransaction, blockhash: Hash) -> Versio
 
 
 def fee(message: Message | MessageV0) -> int:
-    """Return the fee in lamports: 5,000 a signature, and the priority fee."""
+    """Return the fee in lamports: 5,000 per signature plus the priority fee."""
     return signature_fee(message) + priority_fee(message)
 
 
 def signature_fee(message: Message | MessageV0) -> int:
-    """Return the part of the fee that pays for signatures, in lamports."""
+    """Return the part of the fee for signatures, in lamports."""
     signatures = message.header.num_required_signatures
     keys = message.account_keys
     for instruction in message.instructions:
@@ -107,7 +107,7 @@ def signature_fee(message: Message | MessageV0) -> int:
 
 
 def priority_fee(message: Message | MessageV0) -> int:
-    """Return the price of a compute unit times the units asked for, in lamports, rounded up."""
+    """Return the price of a compute unit times the requested units, in lamports, rounded up."""
     keys = message.account_keys
     limit, price, others = None, 0, 0
     for instruction in message.instructions:
@@ -122,7 +122,7 @@ def priority_fee(message: Message | MessageV0) -> int:
 
 
 def memo(message: Message | MessageV0) -> str | None:
-    """Return the transaction's memos as getSignaturesForAddress shows them: `[length] text; ...`."""
+    """Return the transaction's memos in the form of getSignaturesForAddress: `[length] text; ...`."""
     keys = message.account_keys
     memos = []
     for instruction in message.instructions:
@@ -136,9 +136,9 @@ def memo(message: Message | MessageV0) -> str | None:
 
 
 def loaded_addresses(message: Message | MessageV0, read: Callable[[Pubkey], Account | None]) -> LoadedAddresses:
-    """Look up the addresses that a versioned message takes from tables; none if a lookup fails.
+    """Return the addresses that a versioned message loads from tables, or none if a lookup fails.
 
-    This lookup serves the history. The virtual machine does its own and reports a failure.
+    This lookup serves the history. The virtual machine makes its own lookup and reports a failure.
     """
     if not isinstance(message, MessageV0):
         return LoadedAddresses()
