@@ -1,1 +1,1 @@
-"""The program's interface description, and the codec that reads and writes the program's bytes."""
+"""The program's interface description (IDL) and the codec that reads and writes the program's bytes."""

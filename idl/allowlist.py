@@ -1,4 +1,4 @@
-"""The layout of an Allowlist account, whose entries the IDL format cannot describe."""
+"""The layout of an Allowlist account. The IDL format cannot describe its entries."""
 
 import struct
 from typing import Any
@@ -7,14 +7,14 @@ from idl.layout import FixedLayout
 
 _COUNT = struct.Struct("<I")
 _ENTRY_SIZE = 32
-"""Bytes of an entry: an address, or the hash of a domain."""
+"""Size in bytes of an entry: an address or the hash of a domain."""
 
 
 class AllowlistLayout(FixedLayout):
-    """Decodes the fields that the IDL describes and adds `entries`, the list that follows them."""
+    """Decodes the fields described by the IDL and adds `entries`, the list that follows them."""
 
     def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:
-        """Return the fields found at `offset`. Raises `struct.error` or `ValueError` when the data is too short."""
+        """Return the fields found at `offset`. Raises `struct.error` or `ValueError` if the data is too short."""
         values = super().decode(data, offset)
         (count,) = _COUNT.unpack_from(data, offset + self.size)
         start = offset + self.size + _COUNT.size

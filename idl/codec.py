@@ -1,9 +1,9 @@
 """Encodes the program's instructions and decodes its accounts, events, logs and return data.
 
-This is the only module of the project that imports anchorpy. Everything is derived from `agent_vault.json`.
+This is the only module of the project that imports anchorpy. All coders are derived from `agent_vault.json`.
 
-Values are plain: `Pubkey` for addresses, `bytes` for byte arrays, `int`, `bool`, `list`, `dict` for structs, the
-variant's name for enums, `None` or the value for options.
+Values have plain types: `Pubkey` for addresses, `bytes` for byte arrays, `int`, `bool`, `list`, `dict` for structs, the
+variant's name for enums, and `None` or the value for options.
 """
 
 import json
@@ -30,14 +30,14 @@ from idl.values import EnumValues
 
 IDL_PATH = Path(__file__).with_name("agent_vault.json")
 EVENT_IX_TAG = bytes.fromhex("e445a52e51cb9a1d")
-"""The first bytes of the instruction data with which the program emits an event to itself."""
+"""The first bytes of the instruction data when the program emits an event by calling itself (Anchor's event CPI)."""
 DISCRIMINATOR_SIZE = 8
 
 _BAD_VALUES = (ConstructError, struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 class CodecError(ValueError):
-    """Raised for values that do not fit the IDL, and for bytes that it does not describe."""
+    """The values do not fit the IDL, or the IDL does not describe the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A decoded account: its type's name, such as `Vault`, and its fields."""
+    """A decoded account: the name of its type, such as `Vault`, and its fields."""
 
     name: str
     data: dict[str, Any]
@@ -58,7 +58,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A decoded instruction: its name, arguments and accounts, `None` for one that is left out."""
+    """A decoded instruction: its name, arguments and accounts. An omitted account is `None`."""
 
     name: str
     args: dict[str, Any]
@@ -67,7 +67,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _AccountSlot:
-    """How an instruction uses one account."""
+    """The use of one account by an instruction."""
 
     name: str
     signer: bool
@@ -78,7 +78,7 @@ class _AccountSlot:
 
 @dataclass(frozen=True, slots=True)
 class _InstructionPlan:
-    """What is needed to assemble one instruction."""
+    """The parts needed to assemble one instruction."""
 
     discriminator: bytes
     args: BodyCoder
@@ -87,12 +87,12 @@ class _InstructionPlan:
 
 
 class Codec:
-    """Reads and writes the program's bytes, for one program address."""
+    """Reads and writes the program's bytes for one program address."""
 
     def __init__(self, idl: Mapping[str, Any], program_id: Pubkey | None = None) -> None:
-        """Build every coder of `idl`; `program_id` replaces the address that the IDL names.
+        """Build every coder of `idl`. `program_id` replaces the address named in the IDL.
 
-        Raises `CodecError` when a discriminator of the IDL differs from the one that anchorpy computes from the name.
+        Raises `CodecError` if a discriminator of the IDL differs from the one that anchorpy computes from the name.
         """
         self.idl = idl
         self.program_id = program_id or Pubkey.from_string(idl["address"])
@@ -100,7 +100,7 @@ class Codec:
         self.errors: dict[int, str] = {error["code"]: error["name"] for error in idl.get("errors", [])}
         self._types = TypeTable(idl.get("types", []))
         with warnings.catch_warnings():
-            # anchorpy's enums come from a library that calls attrs in a deprecated way.
+            # anchorpy's enums come from a library that uses a deprecated call of attrs.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._anchorpy = Coder(Idl.from_json(json.dumps(to_legacy(idl, self._types))))
             self._enums = self._enum_values()
@@ -110,9 +110,9 @@ class Codec:
         self._accounts = {bytes(a["discriminator"]): self._account_coder(a) for a in idl.get("accounts", [])}
 
     def instruction(self, name: str, args: Mapping[str, Any], accounts: Mapping[str, Pubkey | None]) -> Instruction:
-        """Return the instruction `name`.
+        """Build the instruction `name`.
 
-        Arguments and accounts have the IDL's names; `None` leaves an optional account out. The event authority, the
+        Arguments and accounts have the IDL's names. `None` leaves out an optional account. The event authority, the
         program itself and accounts with a fixed address may be omitted. Raises `CodecError` for a missing or unknown
         name and for values that do not fit.
         """
@@ -123,7 +123,7 @@ class Codec:
         return Instruction(self.program_id, self.instruction_data(name, args), metas)
 
     def instruction_data(self, name: str, args: Mapping[str, Any]) -> bytes:
-        """Return the data of the instruction `name`. Raises `CodecError` for arguments that do not fit."""
+        """Encode the data of the instruction `name`. Raises `CodecError` for arguments that do not fit."""
         plan = self._plan(name)
         try:
             return plan.discriminator + plan.args.encode(args)
@@ -131,17 +131,18 @@ class Codec:
             raise CodecError(f"arguments of {name}: {error}") from error
 
     def decode_instruction(self, data: bytes) -> tuple[str, dict[str, Any]] | None:
-        """Return the name and arguments of an instruction, or `None` when it is not the program's."""
+        """Return the name and arguments of an instruction, or `None` if it is not one of the program's."""
         name = self._instruction_names.get(data[:DISCRIMINATOR_SIZE])
         if name is None:
             return None
         return name, _decoded(f"instruction {name}", self._instructions[name].args, data, DISCRIMINATOR_SIZE)
 
     def decode_call(self, data: bytes, keys: Sequence[Pubkey]) -> Call:
-        """Return an instruction of the program with these accounts.
+        """Decode an instruction of the program with these accounts.
 
-        Raises `CodecError` unless it is exactly what `instruction` makes of the result: one that the IDL does not know,
-        surplus bytes, missing or surplus accounts, and a wrong address of a fixed account are refused.
+        Raises `CodecError` unless `instruction` would build exactly these bytes and accounts from the result. So it
+        refuses unknown instructions, surplus bytes, missing or surplus accounts, and a wrong address of a fixed
+        account.
         """
         decoded = self.decode_instruction(data)
         if decoded is None:
@@ -160,7 +161,7 @@ class Codec:
         return Call(name, args, accounts)
 
     def decode_account(self, data: bytes) -> Account:
-        """Return the account that `data` holds. Raises `CodecError` when it is not one of the program's."""
+        """Decode the account in `data`. Raises `CodecError` if it is not one of the program's."""
         known = self._accounts.get(data[:DISCRIMINATOR_SIZE])
         if known is None:
             raise CodecError("the data is not an account of the program")
@@ -168,7 +169,7 @@ class Codec:
         return Account(name, _decoded(f"account {name}", coder, data, DISCRIMINATOR_SIZE))
 
     def decode_event(self, data: bytes) -> Event | None:
-        """Return the event in the data of an inner instruction, or `None` when it holds none that the IDL knows."""
+        """Return the event in the data of an inner instruction, or `None` if it holds no event known to the IDL."""
         if not data.startswith(EVENT_IX_TAG):
             return None
         return self._event(data, len(EVENT_IX_TAG))
@@ -178,18 +179,18 @@ class Codec:
         return self._event(data, 0)
 
     def decode_return(self, type_name: str, data: bytes) -> dict[str, Any]:
-        """Return the struct `type_name` that an instruction returned as data."""
+        """Decode the struct `type_name` from an instruction's return data."""
         return _decoded(type_name, self._type_coder(self._types.named_struct(type_name)), data, 0)
 
     def encode_event(self, event: Event) -> bytes:
-        """Return the data of the inner instruction that carries `event`."""
+        """Encode the data of the inner instruction that carries `event`."""
         for discriminator, (name, coder) in self._events.items():
             if name == event.name:
                 return EVENT_IX_TAG + discriminator + coder.encode(event.data)
         raise CodecError(f"the program has no event {event.name}")
 
     def error_name(self, code: int) -> str | None:
-        """Return the program's name for a custom error code."""
+        """Return the program's name for a custom error code, or `None` if the code is unknown."""
         return self.errors.get(code)
 
     def _plan(self, name: str) -> _InstructionPlan:
@@ -203,7 +204,7 @@ class Codec:
         if address is not None:
             return AccountMeta(address, slot.signer, slot.writable)
         if slot.optional and slot.name in accounts:
-            # By Anchor's convention the program's own address means that the account is left out.
+            # By Anchor's convention, the program's own address stands for an omitted account.
             return AccountMeta(self.program_id, is_signer=False, is_writable=False)
         raise CodecError(f"{name} needs the account {slot.name}")
 
@@ -271,7 +272,7 @@ class Codec:
         _same_discriminator(
             name, bytes(item["discriminator"]), self._anchorpy.accounts.acc_name_to_discriminator.get(name)
         )
-        # The program's accounts are zero-copy, so each has a layout of fixed size.
+        # The program's accounts are zero-copy, so each has a layout with a fixed size.
         layout = AllowlistLayout if name == "Allowlist" else FixedLayout
         return name, layout(self._types.named_struct(name))
 
@@ -298,7 +299,7 @@ class Codec:
 
 @cache
 def load(program_id: Pubkey | None = None) -> Codec:
-    """Return the codec of `agent_vault.json` for `program_id`, or for the address that the IDL names."""
+    """Return the codec of `agent_vault.json` for `program_id`, or for the address in the IDL if it is None."""
     return Codec(json.loads(IDL_PATH.read_text(encoding="utf-8")), program_id)
 
 

@@ -1,4 +1,4 @@
-"""Coders for instructions, accounts, events and types: precompiled for a fixed size, otherwise anchorpy's."""
+"""Coders for instructions, accounts, events and types: precompiled ones for a fixed size, otherwise anchorpy's."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -9,17 +9,17 @@ from idl.values import EnumValues, from_anchorpy, to_anchorpy
 
 
 class BodyCoder(Protocol):
-    """Encodes and decodes what follows a discriminator."""
+    """Encodes and decodes the bytes after a discriminator."""
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Return the bytes of `values`."""
+        """Encode `values`."""
 
     def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:
-        """Return the values at `offset`."""
+        """Decode the values at `offset`."""
 
 
 class AnchorpyCoder:
-    """Codes values of variable size with anchorpy's functions."""
+    """Encodes and decodes values of variable size with anchorpy's functions."""
 
     def __init__(
         self, type_: Struct, enums: EnumValues, build: Callable[[Any], bytes], parse: Callable[[bytes], Any]
@@ -30,15 +30,15 @@ class AnchorpyCoder:
         self._parse = parse
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Return the bytes of `values`. Raises `ValueError` or `KeyError` for values that do not fit."""
+        """Encode `values`. Raises `ValueError` or `KeyError` for values that do not fit."""
         return self._build(to_anchorpy(self._type, values, self._enums))
 
     def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:
-        """Return the values at `offset`; bytes after them are ignored."""
+        """Decode the values at `offset`. Bytes after them are ignored."""
         values: dict[str, Any] = from_anchorpy(self._type, self._parse(data[offset:]))
         return values
 
 
 def choose(type_: Struct, anchorpy_coder: Callable[[], BodyCoder]) -> BodyCoder:
-    """Return a precompiled coder if the type has a fixed size, else the one that `anchorpy_coder` makes."""
+    """Return a precompiled coder if the type has a fixed size, otherwise the result of `anchorpy_coder`."""
     return FixedLayout(type_) if is_fixed(type_) else anchorpy_coder()

@@ -1,7 +1,8 @@
-"""Precompiled coders for layouts of fixed size.
+"""Precompiled coders for layouts with a fixed size.
 
-anchorpy's coders walk a tree of Python objects for every value: about 0.1 ms per event, more per account. A layout
-without options and vectors is one `struct` format, which is about ten times faster. The tests compare the two.
+anchorpy's coders walk a tree of Python objects for every value, which takes about 0.1 ms per event and more per
+account. A layout without options and vectors is a single `struct` format, which is about ten times faster. The tests
+compare both.
 """
 
 import struct
@@ -30,33 +31,33 @@ _Put = Callable[[Any, list[Any]], None]
 
 
 class FixedLayout:
-    """Encodes and decodes one struct whose size does not depend on its values."""
+    """Encodes and decodes one struct with a size that does not depend on its values."""
 
     def __init__(self, type_: Struct) -> None:
-        """Compile `type_`. Raises `ValueError` when its size is not fixed."""
+        """Compile `type_`. Raises `ValueError` if its size is not fixed."""
         self._struct = struct.Struct("<" + _format(type_))
         self._take = _taker(type_)
         self._put = _putter(type_)
 
     @property
     def size(self) -> int:
-        """Bytes of the encoded struct."""
+        """Size in bytes of the encoded struct."""
         return self._struct.size
 
     def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:
-        """Return the fields found at `offset`; bytes after them are ignored. Raises `struct.error` when too short."""
+        """Return the fields at `offset` and ignore later bytes. Raises `struct.error` if the data is too short."""
         values: dict[str, Any] = self._take(iter(self._struct.unpack_from(data, offset)))
         return values
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Return the struct's bytes. Raises `KeyError`, `ValueError` or `struct.error` for values that do not fit."""
+        """Encode the struct. Raises `KeyError`, `ValueError` or `struct.error` for values that do not fit."""
         flat: list[Any] = []
         self._put(values, flat)
         return self._struct.pack(*flat)
 
 
 def is_fixed(type_: IdlType) -> bool:
-    """Return whether every value of the type takes the same number of bytes."""
+    """Return True if every value of the type takes the same number of bytes."""
     match type_:
         case Primitive(name):
             return name in _FORMATS
@@ -139,7 +140,7 @@ def _struct_putter(name: str, putters: tuple[tuple[str, _Put], ...]) -> _Put:
 
 
 def _exactly(length: int, value: bytes) -> bytes:
-    # `struct` would pad or cut silently.
+    # Check the length here, because `struct` would pad or cut the value silently.
     if len(value) != length:
         raise ValueError(f"expected {length} bytes, got {len(value)}")
     return bytes(value)

@@ -1,4 +1,4 @@
-"""Rewrites an IDL from format 0.1.0 into the older format, the only one that anchorpy reads."""
+"""Rewrites an IDL from format 0.1.0 into the older format, which is the only one that anchorpy reads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,10 +9,10 @@ _PRIMITIVES = {"pubkey": "publicKey"}
 
 
 def to_legacy(idl: Mapping[str, Any], types: TypeTable) -> dict[str, Any]:
-    """Return the legacy IDL that describes the same bytes.
+    """Return a legacy IDL that describes the same bytes.
 
-    Accounts and events get their fields inline. Account structs are written as ordinary ones: the program's zero-copy
-    layouts have no padding, so their bytes are the same as borsh's.
+    Accounts and events get their fields inline. Account structs are written as ordinary structs: the program's
+    zero-copy layouts have no padding, so their bytes equal those of borsh.
     """
     accounts = [account["name"] for account in idl.get("accounts", [])]
     events = [event["name"] for event in idl.get("events", [])]
@@ -23,7 +23,7 @@ def to_legacy(idl: Mapping[str, Any], types: TypeTable) -> dict[str, Any]:
         "instructions": [
             {
                 "name": instruction["name"],
-                # Instructions are assembled from the 0.1.0 accounts; anchorpy only encodes the arguments.
+                # `Codec` assembles the accounts from the 0.1.0 IDL. anchorpy encodes only the arguments.
                 "accounts": [],
                 "args": _fields(types.struct(instruction["name"], instruction["args"])),
             }

@@ -1,7 +1,8 @@
-"""Reads transactions as a node gives them, in base64: the accounts that they name and the program's events in them.
+"""Reads a node's transactions in base64: the accounts that they name and the program's events in them.
 
-Only an inner instruction that the program sent to itself counts as an event: its data begins with the event tag, and
-its only account is the program's event authority, for which nobody else can sign. Log lines prove nothing.
+Only an inner instruction that the program sent to itself counts as an event. Its data starts with the event tag, and
+its only account is the program's event authority. Only the program can sign for this authority. Log lines prove
+nothing.
 """
 
 import base64
@@ -22,12 +23,12 @@ from solders.transaction import SanitizeError, VersionedTransaction
 from idl.codec import Codec, Event
 
 RawTransaction = dict[str, Any]
-"""A result of `getTransaction` with the options `OPTIONS`."""
+"""The result of `getTransaction` with the options `OPTIONS`."""
 NEWEST_VERSION = {"maxSupportedTransactionVersion": 1}
 OPTIONS = {"encoding": "base64", "commitment": "confirmed", **NEWEST_VERSION}
 
 _VERSION_1 = 0x81
-"""The first byte of a version-1 transaction. Others begin with the number of their signatures, which is less."""
+"""The first byte of a version-1 transaction (SIMD-0385). Others start with their number of signatures, a lower one."""
 _INSTRUCTIONS = range(256)
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, SanitizeError)
 
@@ -35,7 +36,7 @@ _T = TypeVar("_T")
 
 
 class UnreadableTransactionError(ValueError):
-    """The transaction has an unknown format, or a field of the wrong type. A retry gives the same answer."""
+    """The transaction has an unknown format, or a field has the wrong type. A retry returns the same response."""
 
 
 class IncompleteTransactionError(ValueError):
@@ -44,10 +45,10 @@ class IncompleteTransactionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SignedTransaction:
-    """A transaction of any format; `version` is `None` for a legacy one.
+    """A transaction of any format. `version` is `None` for a legacy transaction.
 
-    `message` is the signed part, `keys` its addresses; lookup tables add `from_tables` more. `body` is the parsed
-    message, for version 1 in the form of a legacy one.
+    `message` is the signed part and `keys` are its addresses. Lookup tables add `from_tables` more addresses. `body` is
+    the parsed message; a message of version 1 has the form of a legacy one.
     """
 
     version: int | None
@@ -58,17 +59,17 @@ class SignedTransaction:
 
     @property
     def header(self) -> MessageHeader:
-        """The numbers of signers and of read-only addresses."""
+        """The message header: the numbers of signers and of read-only addresses."""
         return self.body.header
 
     @property
     def blockhash(self) -> Hash:
-        """The recent blockhash, or the nonce."""
+        """The recent blockhash, or the nonce that replaces it."""
         return self.body.recent_blockhash
 
     @property
     def instructions(self) -> Sequence[CompiledInstruction]:
-        """The transaction's own instructions."""
+        """The transaction's top-level instructions."""
         return self.body.instructions
 
     @property
@@ -79,7 +80,7 @@ class SignedTransaction:
 
     @property
     def signers(self) -> Sequence[Pubkey]:
-        """The addresses that must sign, the fee payer first."""
+        """The addresses that must sign, starting with the fee payer."""
         return self.keys[: self.header.num_required_signatures]
 
     @property
@@ -95,7 +96,7 @@ class SignedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ChainEvent:
-    """An event of the program and its place: `inner` counts the inner instructions of `instruction`."""
+    """An event of the program and its place. `inner` is its index among the inner instructions of `instruction`."""
 
     instruction: int
     inner: int
@@ -103,13 +104,13 @@ class ChainEvent:
 
 
 class Reading:
-    """Turns errors of malformed fields into `UnreadableTransactionError`."""
+    """Context manager that turns errors from malformed fields into `UnreadableTransactionError`."""
 
     def __enter__(self) -> None:
         """Do nothing."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Raise `UnreadableTransactionError` for what a malformed field raises."""
+        """Raise `UnreadableTransactionError` if a malformed field caused the exception."""
         if error is None:
             return
         known = isinstance(error, UnreadableTransactionError | IncompleteTransactionError)
@@ -135,10 +136,10 @@ def parse(transaction: bytes) -> SignedTransaction:
 
 
 def _version_1(transaction: bytes) -> tuple[VersionedTransaction, bytes]:
-    """Return a version-1 transaction (SIMD-0385) in the form of a legacy one, and its message as it was signed.
+    """Return a version-1 transaction (SIMD-0385) in the form of a legacy one, and its message as signed.
 
-    The message has a value of 4 bytes for each bit of its configuration mask, assigned or not. A truncated transaction
-    lacks part of its signatures, because they are at its end.
+    The message has a 4-byte value for each bit set in its configuration mask, even for bits without a meaning. A
+    truncated transaction lacks part of its signatures, because they are at its end.
     """
     stream = io.BytesIO(transaction)
     read = stream.read
@@ -162,7 +163,10 @@ def _version_1(transaction: bytes) -> tuple[VersionedTransaction, bytes]:
 
 
 def part(of: Any, name: str, kind: type) -> Any:
-    """Return a field of a node's answer. Raises `IncompleteTransactionError` if it is null or absent."""
+    """Return a field of a node's response with this type.
+
+    Raises `IncompleteTransactionError` if it is null or absent, and `UnreadableTransactionError` for another type.
+    """
     if not isinstance(of, dict):
         raise UnreadableTransactionError(f"the holder of {name} is not an object")
     found = of.get(name)
@@ -174,9 +178,9 @@ def part(of: Any, name: str, kind: type) -> Any:
 
 
 def signed(raw: RawTransaction) -> SignedTransaction:
-    """Return the transaction as it was signed.
+    """Return the signed transaction in a node's response.
 
-    Raises `UnreadableTransactionError`, and `IncompleteTransactionError` if the node left it out.
+    Raises `UnreadableTransactionError`, or `IncompleteTransactionError` if the node left out the transaction.
     """
     encoded = part(raw, "transaction", list)
     with Reading():
@@ -184,15 +188,15 @@ def signed(raw: RawTransaction) -> SignedTransaction:
 
 
 def failure(raw: RawTransaction) -> Any:
-    """Return the error of a failed transaction, `None` for a successful one. Raises like `signed`."""
+    """Return the error of a failed transaction, or `None` for a successful one. Raises the errors of `signed`."""
     meta = part(raw, "meta", dict)
     return meta["err"] if "err" in meta else part(meta, "err", dict)
 
 
 def accounts(raw: RawTransaction, transaction: SignedTransaction) -> list[Pubkey]:
-    """Return the addresses to which the instructions' indexes refer: the transaction's, then those of lookup tables.
+    """Return the addresses behind the instructions' indexes: first the transaction's own, then the lookup tables'.
 
-    Raises like `signed`.
+    Raises the errors of `signed`.
     """
     if not transaction.from_tables:
         return list(transaction.keys)
@@ -205,16 +209,16 @@ def accounts(raw: RawTransaction, transaction: SignedTransaction) -> list[Pubkey
 
 
 def at(values: Sequence[_T], index: Any) -> _T:
-    """Return the value with an index that a node gave. Raises `UnreadableTransactionError`."""
+    """Return the value at an index from a node's response. Raises `UnreadableTransactionError` if it is invalid."""
     if type(index) is int and 0 <= index < len(values):
         return values[index]
     raise UnreadableTransactionError("an index is out of range")
 
 
 def events(raw: RawTransaction, keys: Sequence[Pubkey], codec: Codec) -> Iterator[ChainEvent]:
-    """Yield the program's events in a transaction with these `accounts`.
+    """Yield the program's events in a transaction. `keys` is the result of `accounts`.
 
-    Raises like `signed`, and `CodecError` for an event that the IDL does not describe.
+    Raises the errors of `signed`, and `CodecError` for an event that does not fit the IDL.
     """
     for instruction, inner, program, named, data in _called(raw, keys):
         if program == codec.program_id and named == [codec.event_authority]:
@@ -224,9 +228,9 @@ def events(raw: RawTransaction, keys: Sequence[Pubkey], codec: Codec) -> Iterato
 
 
 def instructions(raw: RawTransaction) -> Iterator[tuple[Pubkey, bytes, list[Pubkey]]]:
-    """Yield program, data and accounts of the transaction's own instructions, then of those that programs called.
+    """Yield program, data and accounts of the top-level instructions, then of the instructions called by programs.
 
-    Raises like `signed`.
+    Raises the errors of `signed`.
     """
     transaction = signed(raw)
     keys = accounts(raw, transaction)
@@ -237,7 +241,7 @@ def instructions(raw: RawTransaction) -> Iterator[tuple[Pubkey, bytes, list[Pubk
 
 
 def _called(raw: RawTransaction, keys: Sequence[Pubkey]) -> Iterator[tuple[int, int, Pubkey, list[Pubkey], bytes]]:
-    """Yield place, program, accounts and data of the instructions that programs called."""
+    """Yield place, program, accounts and data of the instructions called by programs."""
     groups = part(part(raw, "meta", dict), "innerInstructions", list)
     with Reading():
         for group in groups:
@@ -248,10 +252,10 @@ def _called(raw: RawTransaction, keys: Sequence[Pubkey]) -> Iterator[tuple[int, 
 
 
 def message_hash(transaction: bytes) -> str:
-    """Return the hex SHA-256 of the signed message in a serialised transaction that is known to be readable.
+    """Return the hex SHA-256 of the signed message in a serialised transaction, which must be readable.
 
-    The transaction begins with the number of its signatures (one byte, as they are fewer than 128), then has 64 bytes
-    for each. In version 1 they follow the message, and their number its first byte.
+    A transaction starts with the number of its signatures (one byte, because there are fewer than 128) and 64 bytes for
+    each of them. In version 1, the signatures follow the message, and their number is the second byte.
     """
     first, second = transaction[:2]
     message = transaction[: -64 * second] if first == _VERSION_1 else transaction[1 + 64 * first :]

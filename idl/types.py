@@ -1,4 +1,4 @@
-"""The types of an Anchor IDL (format 0.1.0) as a tree in which every name is resolved."""
+"""The types of an Anchor IDL (format 0.1.0) as a tree with all names resolved."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """An integer, `bool`, `pubkey`, `string` or `bytes`, with the IDL's name for it."""
+    """An integer, `bool`, `pubkey`, `string` or `bytes`, with its name in the IDL."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ByteArray:
-    """`[u8; length]`; its values are `bytes`."""
+    """The type `[u8; length]`. Its values are `bytes`."""
 
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """`[item; length]` of anything but `u8`."""
+    """The type `[item; length]` for any item except `u8`."""
 
     item: "IdlType"
     length: int
@@ -31,21 +31,21 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Vec:
-    """A `u32` count, then that many items."""
+    """A vector: a `u32` count, followed by this number of items."""
 
     item: "IdlType"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One byte, then the item if that byte is 1."""
+    """An option: one byte, followed by the item if the byte is 1."""
 
     item: "IdlType"
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Named fields in order; its values are dictionaries."""
+    """Named fields in order. Its values are dictionaries."""
 
     name: str
     fields: tuple[tuple[str, "IdlType"], ...]
@@ -53,7 +53,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """A choice without payload, in one byte; its values are the variants' names."""
+    """A choice without payload, encoded in one byte. Its values are the names of the variants."""
 
     name: str
     variants: tuple[str, ...]
@@ -63,20 +63,20 @@ IdlType = Primitive | ByteArray | Array | Vec | Option | Struct | Enum
 
 
 class TypeTable:
-    """Resolves the type expressions of one IDL, aliases included."""
+    """Resolves the type expressions of one IDL, including aliases."""
 
     def __init__(self, definitions: Sequence[Json]) -> None:
         self._definitions = {definition["name"]: definition["type"] for definition in definitions}
         self._resolved: dict[str, IdlType] = {}
 
     def named(self, name: str) -> IdlType:
-        """Return the type with this name. Raises `KeyError` when there is none."""
+        """Return the type with this name. Raises `KeyError` if there is none."""
         if name not in self._resolved:
             self._resolved[name] = self._define(name, self._definitions[name])
         return self._resolved[name]
 
     def named_struct(self, name: str) -> Struct:
-        """Return the struct with this name. Raises `TypeError` when the type is another."""
+        """Return the struct with this name. Raises `TypeError` if the type is not a struct."""
         type_ = self.named(name)
         if not isinstance(type_, Struct):
             raise TypeError(f"{name} is not a struct")
@@ -87,9 +87,9 @@ class TypeTable:
         return Struct(name, tuple((field["name"], self.resolve(field["type"])) for field in fields))
 
     def resolve(self, expression: str | Json) -> IdlType:
-        """Return the type that an IDL expression denotes.
+        """Return the type of an IDL expression.
 
-        Raises `ValueError` for what the format allows but this codec does not read (generics).
+        Raises `ValueError` for an expression that this codec does not support (generics) or does not know.
         """
         if isinstance(expression, str):
             return Primitive(expression)

@@ -1,17 +1,17 @@
-"""Converts plain values (dictionaries, bytes, variants' names) to anchorpy's objects and back."""
+"""Converts plain values (dictionaries, bytes, names of variants) to anchorpy's objects and back."""
 
 from typing import Any
 
 from idl.types import Array, ByteArray, Enum, IdlType, Option, Primitive, Struct, Vec
 
 EnumValues = dict[str, list[Any]]
-"""anchorpy's object for each variant of an enum, by the enum's name."""
+"""anchorpy's objects for the variants of each enum, by the name of the enum."""
 
 _LIMITS = {f"{sign}{bits}": bits for sign in "ui" for bits in (8, 16, 32, 64, 128)}
 
 
 def to_anchorpy(type_: IdlType, value: Any, enums: EnumValues) -> Any:
-    """Return `value` as anchorpy's encoder wants it. Raises `ValueError` when it does not fit the type."""
+    """Return `value` in the form that anchorpy's encoder needs. Raises `ValueError` if it does not fit the type."""
     match type_:
         case Primitive(name) if name in _LIMITS:
             return _integer(name, value)
@@ -36,7 +36,7 @@ def to_anchorpy(type_: IdlType, value: Any, enums: EnumValues) -> Any:
 
 
 def from_anchorpy(type_: IdlType, value: Any) -> Any:
-    """Return plain values for what anchorpy decoded."""
+    """Return the plain values for a result of anchorpy's decoder."""
     match type_:
         case ByteArray():
             return bytes(value)

@@ -1,1 +1,1 @@
-"""Facts and claims about a transaction, and its signature, away from the service."""
+"""Shows facts and claims about a transaction, and signs it, on another machine than the service's."""

@@ -15,18 +15,18 @@ from idl.codec import Call, Codec, CodecError
 _FROZEN = ("no", "by hand", "because its policy expired")
 _TOKEN_ACCOUNT = 165
 _MOST_LINES = 64
-"""The most lines about entries that are taken from an allowlist: claims must not push facts off the screen."""
+"""Maximum number of lines about an allowlist's earlier entries: claims must not push facts off the screen."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedAccounts:
-    """Accounts as they are now, by address, as a file or a node says."""
+    """The current accounts by address, as claimed by a file or a node."""
 
     accounts: Mapping[Pubkey, bytes]
     codec: Codec
 
     def read(self, address: Pubkey | None, kind: str) -> dict[str, Any] | None:
-        """Return the fields of an account of this kind; None if it is not known."""
+        """Return the fields of an account if it is known and of this kind, otherwise None."""
         data = None if address is None else self.accounts.get(address)
         try:
             found = None if data is None else self.codec.decode_account(data)
@@ -35,7 +35,7 @@ class ClaimedAccounts:
         return found.data if found is not None and found.name == kind else None
 
     def owner_of_tokens(self, address: Pubkey) -> Pubkey | None:
-        """Return the owner of a token account of either token program; None if it is not known."""
+        """Return the owner of a token account of either token program, or None if it is not known."""
         data = self.accounts.get(address)
         try:
             return None if data is None else TokenAccount.from_bytes(data[:_TOKEN_ACCOUNT]).owner
@@ -44,7 +44,7 @@ class ClaimedAccounts:
 
 
 def proved_claims(found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
-    """Yield the claims that the signed bytes prove. No source can make a false one appear here."""
+    """Yield the claims that the signed bytes prove. No source can make a false claim appear here."""
     for place, owner in _owners(found, known).items():
         yield f"{place} is owned by {owner}: it is the owner's associated token account"
     for step in found.steps:
@@ -53,7 +53,7 @@ def proved_claims(found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
 
 
 def unproved_claims(found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
-    """Yield the unproved claims: the accounts' present values."""
+    """Yield the unproved claims: the current values of the accounts."""
     proved = _owners(found, known)
     for place, _, _ in unproved(found):
         if place not in proved:
@@ -67,18 +67,18 @@ def unproved_claims(found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
 
 
 def unproved_owners(found: Inspected, known: ClaimedAccounts) -> list[Pubkey]:
-    """Return the token accounts without an owner proved by the bytes, alone or with a claim."""
+    """Return the token accounts with an unproved owner. A proof needs the bytes, alone or together with a claim."""
     return sorted({place for place, _, _ in unproved(found)} - set(_owners(found, known)), key=str)
 
 
 def _owners(found: Inspected, known: ClaimedAccounts) -> dict[Pubkey, Pubkey]:
-    """Return token accounts with their claimed owner, if it derives their address. No other owner does."""
+    """Return token accounts with their claimed owner if it derives their address. No other owner derives it."""
     claimed = [(one, known.owner_of_tokens(one[0])) for one in sorted(unproved(found), key=str)]
     return {one[0]: owner for one, owner in claimed if owner is not None and derives(owner, *one)}
 
 
 def _list_of(step: Call, found: Inspected, known: ClaimedAccounts) -> list[str]:
-    """Return the entries of the list that a step puts in force, where the transaction does not write them itself."""
+    """Return the entries of the list that a step puts into force, unless the transaction itself writes them."""
     draft = known.read(step.accounts.get("new_allowlist"), "Allowlist")
     if step.args.get("digest") is None or draft is None or entries_of(step, written(found)) is not None:
         return []
@@ -96,11 +96,11 @@ def _replaced(step: Call, found: Inspected, known: ClaimedAccounts) -> Iterator[
     lines = [f"{'still' if entry in kept else 'no longer'} allowed: {entry}" for entry in before]
     yield from lines[:_MOST_LINES]
     if len(lines) > _MOST_LINES:
-        yield f"and {len(lines) - _MOST_LINES} more entries of the list before"
+        yield f"and {len(lines) - _MOST_LINES} more entries of the current list"
 
 
 def _old(step: Call, known: ClaimedAccounts) -> dict[str, Any]:
-    """Return the present values, under the names of a step's arguments."""
+    """Return the current values, named like the arguments of a step."""
 
     def read(name: str, kind: str) -> dict[str, Any] | None:
         return known.read(step.accounts[name], kind)

@@ -1,4 +1,4 @@
-"""Reads facts about a transaction: values in its signed bytes, and values that derive from them."""
+"""Reads facts about a transaction: values in its signed bytes, and values derived from them."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from app.core.timestamps import iso
 from app.remote_signer.inspection import COSTS, MEMO, OPEN_TOKENS, Inspected
 from idl.codec import Call
 
-#: What each instruction does, in words.
+#: The effect of each instruction, in words.
 _TITLES: Mapping[str, str] = {
     "create_policy": "Create a policy",
     "update_policy": "Change a policy",
@@ -31,9 +31,9 @@ _TITLES: Mapping[str, str] = {
     "update_org": "Change the organisation",
     "accept_authority": "Take over as the organisation's authority",
     "withdraw_reserve": "Withdraw from the reserve",
-    OPEN_TOKENS: "Open a token account, unless its owner has it",
-    COSTS: "Limit or price the computation",
-    MEMO: "Memo, which changes nothing",
+    OPEN_TOKENS: "Open a token account unless it already exists",
+    COSTS: "Set limits or the price of the computation",
+    MEMO: "Add a memo, which changes nothing",
 }
 _MONEY = frozenset(
     {
@@ -46,33 +46,33 @@ UNPROVED = "owner not proved by these bytes alone"
 
 
 def facts(found: Inspected) -> Iterator[str]:
-    """Yield a line for each argument and account of each instruction, and for everything else that is signed."""
+    """Yield a line for each argument and account of each instruction, and for all other signed content."""
     for step in found.steps:
         yield f"{_TITLES.get(step.name, 'Instruction')} ({step.name})"
         for name, value in step.args.items():
             yield from (f"  {path}: {shown}" for path, shown in leaves(name, value))
         if step.args.get("digest") is not None:
             known = entries_of(step, written(found)) is not None
-            yield f"  the list's entries: {'those written by this transaction' if known else 'not in these bytes'}"
+            yield f"  the list's entries: {'written by this transaction' if known else 'not in these bytes'}"
         owners = owners_of(step, found.transaction.keys)
         for name, address in step.accounts.items():
-            # The codec refuses any other event authority.
+            # The codec refuses any other event authority, so this account needs no line.
             if name != "event_authority":
                 tokens = address is not None and _holds_tokens(name)
                 owner = "" if not tokens else f", owned by {owners[address]}" if address in owners else f", {UNPROVED}"
                 yield f"  {name}: {address or 'none'}{owner}"
     if not found.steps:
-        yield "Advance the nonce and nothing else: no other transaction on it can land"
+        yield "Only advance the nonce: no other transaction with its present value can land afterwards"
     yield f"Format: {found.format}"
     yield f"Signed by {', '.join(map(str, found.transaction.signers))}"
     yield f"Fee and rent are paid by {found.transaction.signers[0]}"
     yield f"Valid while the nonce account {found.nonce_account} holds {found.transaction.blockhash},"
-    yield "  or for two minutes if that is no nonce but a blockhash"
-    yield f"1.00 USDC is {MICRO_PER_USDC} units of the organisation's mint, if that is USDC"
+    yield "  or for two minutes if this value is a blockhash and not a nonce"
+    yield f"1.00 USDC is {MICRO_PER_USDC} units of the organisation's mint, if this mint is USDC"
 
 
 def unproved(found: Inspected) -> set[tuple[Pubkey, Pubkey | None, Pubkey | None]]:
-    """Return the token accounts without an owner proved by the bytes, each with its mint and token program."""
+    """Return the token accounts with an owner that the bytes do not prove, each with its mint and token program."""
     every = set()
     for step in found.steps:
         owners, (mint, program) = owners_of(step, found.transaction.keys), _token_of(step)
@@ -83,14 +83,14 @@ def unproved(found: Inspected) -> set[tuple[Pubkey, Pubkey | None, Pubkey | None
 
 
 def derives(owner: Pubkey, place: Pubkey, mint: Pubkey | None, program: Pubkey | None) -> bool:
-    """Return whether owner, mint and token program derive the address of a token account."""
+    """Return True if `place` is the address derived from owner, mint and token program (the associated account)."""
     if mint is None or program not in TOKEN_PROGRAMS:
         return False
     return Addresses(owner, mint, program).token_account(owner) == place
 
 
 def owners_of(step: Call, keys: Sequence[Pubkey]) -> dict[Pubkey | None, Pubkey]:
-    """Return the associated token accounts of addresses in the bytes, with their owners."""
+    """Return a step's associated token accounts with their owners, if the owner's address is in the signed bytes."""
     mint, program = _token_of(step)
     places = {address for name, address in step.accounts.items() if _holds_tokens(name)}
     return {place: key for place in places for key in keys if place is not None and derives(key, place, mint, program)}
@@ -110,9 +110,9 @@ def written(found: Inspected) -> list[bytes]:
 
 
 def entries_of(step: Call, entries: list[bytes]) -> list[str] | None:
-    """Return entries as they are shown if they have the digest that a step names, else None.
+    """Return entries in their displayed form if they match the digest in a step, otherwise None.
 
-    The program puts only such entries in force.
+    The program puts only matching entries into force.
     """
     digest = step.args["digest"]
     if len(entries) != digest["count"] or hashlib.sha256(b"".join(entries)).digest() != digest["hash"]:
@@ -125,7 +125,7 @@ def _entry(entry: bytes) -> str:
 
 
 def leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield each value in a tree of structs and lists with its path, in words that differ for different values."""
+    """Yield each value in a tree of structs and lists with its path. Different values have different texts."""
     if isinstance(value, dict):
         for name, one in value.items():
             yield from leaves(f"{path}.{name}", one)

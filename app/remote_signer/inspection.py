@@ -1,6 +1,6 @@
-"""Reads a transaction before it is signed elsewhere, and refuses what such a transaction never contains.
+"""Inspects a transaction before it is signed elsewhere, and refuses content that such a transaction never has.
 
-Only the bytes count: whatever else came with them is a claim of whoever made them.
+Only the signed bytes count. Everything that comes with them is a mere claim of the sender.
 """
 
 from collections.abc import Sequence
@@ -28,26 +28,26 @@ _MEMO_PROGRAMS = frozenset(
         ("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr", "Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
     )
 )
-#: Instructions about the transaction's costs by their first byte: name, and length of the data.
+#: Instructions about the transaction's costs by their first byte: name and length of the data.
 _BUDGETS = {1: ("heap_size", 5), 2: ("unit_limit", 5), 3: ("micro_lamports_per_unit", 9), 4: ("loaded_size_limit", 5)}
 _ADVANCE_NONCE = (4).to_bytes(4, "little")
 _ADVANCE_ACCOUNTS = 3
 _OPENING_ACCOUNTS = 6
 _PIECE = 40
-#: Version 1: the most bytes, where the message has the mask of its configuration, and where its addresses begin.
+#: Version 1 (SIMD-0385): maximum size in bytes, position of the configuration mask, and start of the addresses.
 _MAX_SIZE_1, _MASK, _KEYS = 4096, slice(4, 8), 42
 
 
 class UnsafeTransactionError(Exception):
-    """A transaction that must not be signed; the message says why."""
+    """The transaction must not be signed. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A transaction that may be signed, once its signer has read what it changes.
+    """A transaction that may be signed once its signer has read its changes.
 
-    `steps` are all its instructions after the advance of the nonce. With their names, arguments and accounts, the
-    nonce, the signers and the fee payer, everything is said that is signed.
+    `steps` are all its instructions after the advance of the nonce. Their names, arguments and accounts, together with
+    the nonce, the signers and the fee payer, describe the signed content completely.
     """
 
     transaction: SignedTransaction
@@ -57,7 +57,7 @@ class Inspected:
 
     @property
     def format(self) -> str:
-        """The transaction's format; for version 1 with its configuration, four bytes for each bit of the mask."""
+        """The transaction's format. Version 1 includes the configuration: four bytes for each bit set in the mask."""
         version, message, keys = self.transaction.version, self.transaction.message, len(self.transaction.keys)
         if version != 1:
             return "legacy" if version is None else f"version {version}"
@@ -72,13 +72,13 @@ class Inspected:
 
 
 def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
-    """Return what a transaction does if `signer`, the organisation's authority, may sign it.
+    """Return the content of a transaction if `signer`, the organisation's authority, may sign it.
 
     Raises UnsafeTransactionError.
     """
     transaction = _parsed(raw)
     if transaction.from_tables:
-        raise UnsafeTransactionError("it takes addresses from lookup tables, which are not in the signed bytes")
+        raise UnsafeTransactionError("it loads addresses from lookup tables, which are not in the signed bytes")
     keys, header, signers = transaction.keys, transaction.header, transaction.signers
     _check_signer(header, signers, signer)
     given = [
@@ -97,7 +97,9 @@ def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
     if given != [(one.program_id, bytes(one.data), [meta.pubkey for meta in one.accounts]) for one in said]:
         raise UnsafeTransactionError("it has a malformed instruction")
     if len(set(keys)) != len(keys) or _granted(keys, header) != _needed(signers[0], said):
-        raise UnsafeTransactionError("it names accounts, or lets them sign or change, without an instruction's need")
+        raise UnsafeTransactionError(
+            "it names accounts, or makes them signers or writable, without an instruction's need"
+        )
     return Inspected(transaction, signer, named[0], [call for call, _ in steps])
 
 
@@ -113,15 +115,15 @@ def _parsed(raw: bytes) -> SignedTransaction:
 
 def _check_signer(header: MessageHeader, signers: Sequence[Pubkey], signer: Pubkey) -> None:
     if signers[0] == signer:
-        raise UnsafeTransactionError("the signing key would pay its fee: the fee payer must be the service's")
+        raise UnsafeTransactionError("the signing key would pay its fee; the service's fee payer must pay it")
     if signer not in signers:
-        raise UnsafeTransactionError(f"it needs no signature of {signer}")
+        raise UnsafeTransactionError(f"it needs no signature by {signer}")
     if signers.index(signer) < header.num_required_signatures - header.num_readonly_signed_accounts:
         raise UnsafeTransactionError("it could spend the signing key's SOL")
 
 
 def _granted(keys: Sequence[Pubkey], header: MessageHeader) -> dict[Pubkey, tuple[bool, bool]]:
-    """Return the signing and the writable addresses."""
+    """Return the addresses of a message, each with two booleans: it signs, and it is writable."""
     signed, unsigned = header.num_required_signatures, len(keys) - header.num_readonly_unsigned_accounts
     return {
         key: (place < signed, place < (signed - header.num_readonly_signed_accounts if place < signed else unsigned))
@@ -130,7 +132,7 @@ def _granted(keys: Sequence[Pubkey], header: MessageHeader) -> dict[Pubkey, tupl
 
 
 def _needed(payer: Pubkey, instructions: Sequence[Instruction]) -> dict[Pubkey, tuple[bool, bool]]:
-    """Return the signing and the writable addresses of these instructions."""
+    """Return the addresses that these instructions need, each with two booleans: it signs, and it is writable."""
     found = {payer: (True, True), **{one.program_id: (False, False) for one in instructions}}
     for meta in (meta for one in instructions for meta in one.accounts):
         signs, changes = found.get(meta.pubkey, (False, False))
@@ -139,7 +141,7 @@ def _needed(payer: Pubkey, instructions: Sequence[Instruction]) -> dict[Pubkey, 
 
 
 def _step(codec: Codec, program: Pubkey, data: bytes, named: Sequence[Pubkey]) -> tuple[Call, Instruction]:
-    """Return an instruction in words, and the instruction made of these words alone."""
+    """Return a description of an instruction, and the instruction rebuilt from this description alone."""
     if program == codec.program_id:
         try:
             call = codec.decode_call(data, named)
@@ -155,7 +157,7 @@ def _step(codec: Codec, program: Pubkey, data: bytes, named: Sequence[Pubkey]) -
             payer=payer, owner=owner
         )
     if program in _MEMO_PROGRAMS:
-        # In pieces: a line that the terminal breaks could look like another fact.
+        # Split the text into pieces: a line that the terminal breaks could look like another fact.
         text = {f"text from {at}": repr(data[at : at + _PIECE])[1:] for at in range(0, len(data), _PIECE)}
         return Call(MEMO, text, {"program": program}), Instruction(program, data, [])
     if program == COMPUTE_BUDGET and len(data) == _BUDGETS.get(data[0] if data else 0, ("", -1))[1]:

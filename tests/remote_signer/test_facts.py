@@ -333,6 +333,6 @@ def test_facts_come_last_so_that_no_claims_push_them_away(folder: Path) -> None:
     }
     told = {address: base64.b64encode(data).decode() for address, data in accounts.items()}
     unproved_claims, shown = _split(_sign(folder, raw, accounts=told))
-    assert "more entries of the list before" in unproved_claims
+    assert "more entries of the current list" in unproved_claims
     assert len(unproved_claims.splitlines()) < 120
     assert tuple(line[2:] for line in shown.splitlines()) == _facts(raw)
