@@ -318,7 +318,7 @@ async def test_embedded_chain_without_its_faucet_names_the_remedy(tmp_path: Path
     await _ok("restore", tmp_path / "b.zip", "--data-dir", tmp_path / "new")
     for command in ("serve", "localnet"):
         said = await _refusal(command, "--data-dir", tmp_path / "new")
-        assert "faucet.json is missing: put back" in said
+        assert "faucet.json is missing: restore" in said
 
 
 async def test_folder_without_its_own_secret_is_refused(own_world: ServiceWorld, tmp_path: Path) -> None:

@@ -453,7 +453,7 @@ def test_second_organisation_is_listed_funded_and_its_keys_found(tmp_path: Path)
         listed = _run("orgs", "list", *folder).output.splitlines()
         assert [line.split()[0] for line in listed] == ["default", "a-" + "9" * 62]
         assert reserve in listed[1]
-        assert "name the organisation" in _refusal("keys", "list", *folder)
+        assert "choose an organisation" in _refusal("keys", "list", *folder)
         keys = _run("keys", "list", *folder, "--org", "a-" + "9" * 62).output
         key_id = keys.split()[0]
         assert "no API key" in _refusal("keys", "revoke", key_id, *folder, "--org", "default")
@@ -463,7 +463,7 @@ def test_second_organisation_is_listed_funded_and_its_keys_found(tmp_path: Path)
 
         # And the faucet refuses what it cannot do
         mint = serving.get("/v1/organization")["mint"]
-        assert "no token account for USDC" in _refusal("faucet", "usdc", mint, "1", *folder)
+        assert "not a USDC token account" in _refusal("faucet", "usdc", mint, "1", *folder)
         for address, amount in (
             ("nonsense", "1"),
             (reserve, "0"),
