@@ -18,7 +18,7 @@ _BATCH = 1_000
 
 @click.group()
 def audit() -> None:
-    """Read and verify audit logs, which record every action in a hash chain."""
+    """Read and verify audit logs. Each log records who did what, in a hash chain."""
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,7 +46,7 @@ _passphrase_file = click.option(
 )
 @_passphrase_file
 def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, with_keys: bool) -> None:
-    """Back up the data folder to a new FILE, even while the service runs. Keys are included only with --with-keys."""
+    """Back up the data folder to a new FILE. The service may be running. Keys are included only with --with-keys."""
     settings = settings_of(data_dir=data_dir)
     require_file(settings, "this command")
     paths = settings.paths()

@@ -17,9 +17,10 @@ _ALL = sys.maxsize
 @click.command()
 @data_folder
 def holes(data_dir: Path | None) -> None:
-    """List holes and gaps of the index: pruned history, unreadable transactions, missing events of accounts.
+    """List holes and gaps of the index.
 
-    The service keeps retrying them and goes on with later transactions.
+    Holes are pruned history and unreadable transactions. Gaps are missing events of accounts. The service keeps
+    retrying them and goes on with later transactions.
     """
     with open_database(data_dir) as (db, _ring), closing(open_events(settings_of(data_dir=data_dir), db)) as events:
         history, transactions, gaps = asyncio.run(

@@ -25,10 +25,11 @@ _KEY, _TOKEN = "AGENT_VAULT_API_KEY", "AGENT_VAULT_SESSION_TOKEN"
     "--url", envvar="AGENT_VAULT_URL", default="http://127.0.0.1:8402", show_default=True, help="Address of the API."
 )
 def mcp(url: str) -> None:
-    """Serve a vault's tools by the Model Context Protocol over standard input and output.
+    """Serve a vault's tools over standard input and output (MCP).
 
-    The API key is read from AGENT_VAULT_API_KEY and the session token from AGENT_VAULT_SESSION_TOKEN. The address of
-    the API is read from AGENT_VAULT_URL, unless --url is given.
+    The protocol is the Model Context Protocol, for clients that start a server process. The API key is read from
+    AGENT_VAULT_API_KEY and the session token from AGENT_VAULT_SESSION_TOKEN. The address of the API is read from
+    AGENT_VAULT_URL, unless --url is given.
     """
     headers = _credentials(os.environ)
     if httpx.URL(url).scheme not in {"http", "https"} or not httpx.URL(url).host:

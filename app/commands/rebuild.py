@@ -18,7 +18,7 @@ from indexer import StoredEvent
 @click.command()
 @data_folder
 def rebuild(data_dir: Path | None) -> None:
-    """Rebuild the read models from the stored events of the chain, while the service is stopped."""
+    """Rebuild the read models from the chain's stored events. Stop the service first."""
     settings = settings_of(data_dir=data_dir)
     paths = settings.paths()
     if not may_have_data(settings):

@@ -30,13 +30,13 @@ _host = click.option("--host", help="Address to listen on.  [default: 127.0.0.1]
 @usdc_mint
 @click.option("--roles", help="Roles of this node, with PostgreSQL.  [default: api,indexer,worker]")
 def serve(**given: Any) -> None:
-    """Serve the API, with an embedded chain unless --rpc-url names a cluster."""
+    """Serve the API and the dashboard. The chain is embedded, unless --rpc-url names a cluster."""
     run_long(serve_forever(with_folder(settings_of(**given)), click.echo))
 
 
 @click.command()
 def demo() -> None:
-    """Run a tour in one process: a policy, a wallet, funds, payments, refusals and a freeze."""
+    """Run a tour of the service in one process. It shows a policy, a wallet, funds, payments, refusals and a freeze."""
     asyncio.run(_demo.run(click.echo))
 
 

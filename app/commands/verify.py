@@ -26,10 +26,10 @@ class _UndecidedError(click.ClickException):
 @click.option("--rpc-url", required=True, help="JSON-RPC address of a node with the whole history.")
 @click.option("--program-id", help="Address of the trusted program.  [default: this version's]")
 def verify_export(export: Path, rpc_url: str, program_id: str | None) -> None:
-    """Check an exported CSV or JSON file against the chain alone, without the service.
+    """Check an exported CSV or JSON file against the chain.
 
-    Exits with 0 if the file has exactly the rows of the chain. Exits with 1 if a row differs, is missing or was added,
-    and with 2 if the result cannot be determined.
+    The check does not use the service. Exits with 0 if the file has exactly the rows of the chain. Exits with 1 if a
+    row differs, is missing or was added, and with 2 if the result cannot be determined.
     """
     if (program := parse_address(program_id or "")) is None and program_id is not None:
         raise _UndecidedError("--program-id: must be an address in base58")
