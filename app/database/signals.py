@@ -11,7 +11,7 @@ CHANNEL = "agent_vault_channel"
 channels. The name is therefore derived from the service's secret: only its nodes know it, and they trust the signals on
 it. Other accounts cannot see the name, except the nodes' own account and superusers, who can read the tables anyway."""
 _LONGEST = 8_000
-"""Length in bytes that PostgreSQL refuses for a notification."""
+"""PostgreSQL refuses notifications of this many bytes or more."""
 ROWS = "rows"
 """On-chain events were applied to the read models. The signal names their transactions as HASH:SLOT."""
 RULES = "rules"

@@ -134,7 +134,7 @@ class Prepared(_Compiled):
 
 
 class _Together(Prepared):
-    """Several PostgreSQL statements in one. Its row has the values of all, and each sees the state before."""
+    """Several PostgreSQL statements as one, which takes the values of all. Each sees the state before."""
 
     def __init__(self, statements: Sequence[str]) -> None:
         *first, last = [_NAME.sub(rf"%(p{number}_\1)s", sql) for number, sql in enumerate(statements)]
@@ -317,7 +317,7 @@ def _query(dialect: Dialect, statement: Executable) -> CompiledQuery:
 
 
 def rows(connection: Connection, statement: Executable, values: Row) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
-    """Return the names of a query's columns, and its rows. Build the query once and keep it, as its form is cached.
+    """Return a query's column names and its rows. Build the query once and keep it: its compiled form is cached.
 
     On SQLite, SQLAlchemy runs queries with lists, because their text depends on the length of the list.
     """

@@ -64,10 +64,10 @@ async def figures(request: Request) -> Response:
     """Show metrics for Prometheus: requests, payments, reserves, backlogs, lags, and differences from the chain.
 
     They cover all organisations. The figures of the chain and the database are read every
-    `AGENT_VAULT_METRICS_INTERVAL` seconds. A key sees the reserve of its organisation. Requests from the machine itself
-    need no key, and see the sum of all reserves without one. Other requests need a key with the role viewer, operator
-    or admin. A request that a proxy has forwarded counts as coming from another machine. The guide "Operations"
-    explains the metrics.
+    `AGENT_VAULT_METRICS_INTERVAL` seconds. A request with a key sees the reserve of the key's organisation. Requests
+    from the machine itself need no key, and see the sum of all reserves without one. Other requests need a key with the
+    role viewer, operator or admin. A request that a proxy has forwarded counts as coming from another machine. The
+    guide "Operations" explains the metrics.
     """
     service: Service = request.app.state.service
     org = None

@@ -32,7 +32,7 @@ _LOADERS = ("BPFLoader", "LoaderV")
 
 @dataclass(frozen=True, slots=True)
 class FolderChain:
-    """The chain that a data folder belongs to, and the last working address of its node."""
+    """The chain that a data folder belongs to, and the last used address of its node."""
 
     identity: ChainIdentity
     rpc_url: str
@@ -68,7 +68,7 @@ def folder_chain(settings: Settings) -> FolderChain | None:
 
 
 def with_folder(settings: Settings) -> Settings:
-    """Return the settings of a process with the embedded chain or with `rpc_url`, completed by the folder's program.
+    """Return the settings of a process with the embedded chain or with `rpc_url`, completed from the folder.
 
     Raises ConfigurationError if the process would run the embedded chain in the folder of another chain.
     """

@@ -55,7 +55,7 @@ class _ApiServer(uvicorn.Server):
 
 
 def _allow_connections() -> None:
-    """Raise the limit of open files if allowed: the default is 1,024, and each connection takes one."""
+    """Raise the limit of open files as allowed: by default it is 1,024, and each connection takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -122,7 +122,7 @@ class Brakes:
                 self._holds.setdefault((row.scope, row.kind), EngagedBrake(row, stored=True))
 
     def engage(self, by: Principal, wallet_id: str | None, kind: BrakeKind) -> EngagedBrake:
-        """Engage a brake for a request at once. Its row is written in the background; until then, memory holds it."""
+        """Engage a brake for a request at once, in memory. Its row is written in the background, if possible."""
         org = by.org
         scope = wallet_id or org
         hold = self._holds.get((scope, kind))

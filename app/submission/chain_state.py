@@ -17,7 +17,7 @@ from idl.codec import CodecError
 
 _Open = TypeVar("_Open", OpenEscrow, OpenAllowance)
 
-_GAP = "Some of its events have not been read from the chain yet. The service is reading them again. Retry shortly."
+_GAP = "Some events of this object have not been read from the chain yet. The service is reading them. Retry shortly."
 _PAUSES = (0.1, 0.2, 0.4, 0.8)
 """Seconds between checks for events that may still be arriving, possibly out of order."""
 _STALE = "The Solana node is stale: it lacks on-chain state that the service has already seen. Retry shortly."
@@ -88,7 +88,7 @@ async def pending_or_missing(
         if where(attempt):
             return UnavailableError(
                 "chain_unavailable",
-                "Its creation was sent to the chain but is not confirmed yet. Retry shortly.",
+                "The creation of this object was sent to the chain but is not confirmed yet. Retry shortly.",
                 fields={"tx_id": attempt.tx_id},
             )
     return otherwise

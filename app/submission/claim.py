@@ -133,7 +133,7 @@ class Claim:
     async def is_taken(self) -> bool:
         """Return True if another node has claimed the same request. Within a process, duplicates wait instead.
 
-        If it was claimed, a refusal of this request may be caused by the effect of the other.
+        If it has, a refusal of this request may be an effect of that other run.
         """
         if self._fingerprint is None or self._claimed or not self._db.node:
             return False
@@ -169,7 +169,7 @@ class Claim:
         return await self._stored(claim_and_store, lasts=lasts, repeatable=repeatable)
 
     def resolve(self, *, lasts: bool) -> None:
-        """Record whether the request's transaction landed or still can. An error after a failed one frees the key."""
+        """Record whether the request's transaction landed or still can land. If not, a later error frees the key."""
         self.attempt, self._effective = None, lasts
 
     async def finish(self, body: str) -> None:

@@ -135,7 +135,7 @@ async def _unfinished(
 
 async def _step(service: Service, hold: EngagedBrake, how: Enforcement, claim: Claim) -> Attempt | None:
     """Send the missing transaction and return the attempt to wait for; None once nothing can undo the brake."""
-    # Read before the chain: the brake blocks new lifting attempts, so if none is pending now, the chain's state stays.
+    # Read pending lifts before the chain. The brake blocks new ones, so without one now, the chain's state is lasting.
     lifting = await _pending(service, hold, how.lifting)
     plan = await how.missing()
     if plan is not None:

@@ -54,7 +54,7 @@ class Idempotency:
         *,
         seal: ResponseSeal | None = None,
     ) -> tuple[bytes, bool, int | None]:
-        """Return the response, True if it is a replay, and when the key was first used (None for a new key).
+        """Return the response, whether it is a replay, and when the key was first used (None for a new key).
 
         With a ``seal``, the response is stored sealed. Raises ``idempotency_conflict`` for the same key with other
         parameters, or with another API key if the response is sealed, and ``idempotency_in_progress`` if the first
@@ -138,7 +138,7 @@ class Idempotency:
             await asyncio.sleep(_PAUSE)
 
     async def _leave(self, scope: tuple[str, str], caller: Caller) -> None:
-        """Allow any node to continue the request when it is repeated. Retry in the background if this is not stored."""
+        """Allow any node to continue the request when it is repeated. If storing that fails, retry in background."""
         node = self._db.node
         if not node:
             return

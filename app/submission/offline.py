@@ -3,8 +3,8 @@
 Each is built on a durable nonce that only the organisation's authority can advance, so neither time nor a third party
 invalidates it. Its bytes lack the fee payer's signature until they come back signed. A withdrawn or expired transaction
 is therefore never completed, and once a later transaction has advanced the nonce, it cannot land at all. The fee payer
-pays the rent of the nonce accounts. They are reused, so an organisation has as many as it ever had transactions
-outstanding at a time.
+pays the rent of the nonce accounts. They are reused, so their number is the most transactions that the organisation
+ever had outstanding at a time.
 """
 
 import asyncio

@@ -53,7 +53,7 @@ class FailedCall:
 
 
 class TimedCall:
-    """Work on a connection. If the network or server hangs, the work can be ended from outside by closing it."""
+    """Work on a connection. If the network or server hangs, closing the connection from outside ends the work."""
 
     def __init__(self, *, limited: bool = True) -> None:
         self._limited = limited

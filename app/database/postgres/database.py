@@ -238,7 +238,7 @@ class PostgresDatabase(Database):
     def _begin(
         self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limits: TransactionTimeouts
     ) -> tuple[Connection, OpenTransaction]:
-        """Return a connection, held by the stack, in a transaction that holds the writer's lock."""
+        """Return a connection, held by the stack, in a transaction that holds the writers' lock."""
         try:
             return self._begin_once(stack, call, leases, limits)
         except DBAPIError as error:
