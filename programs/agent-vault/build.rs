@@ -1,5 +1,5 @@
-//! Finds the address that signs the program's events, and its bump, from the program id declared in `src/lib.rs`: so they
-//! cannot disagree, whatever id the program is built for.
+//! Computes the address that signs the program's events, and its bump, from the program id declared in `src/lib.rs`.
+//! This keeps address and id consistent for every id that the program is built for.
 
 use std::{env, error::Error, fs, path::Path};
 

@@ -1,4 +1,4 @@
-// An LLVM pass that rewrites what LLVM 22's BPF backend refuses into what it accepts:
+// An LLVM pass that rewrites code that LLVM 22's BPF backend refuses into code that it accepts:
 //
 //   * more than five argument registers           -> the fifth argument points at a struct of the rest
 //   * a result wider than one register            -> a hidden first argument points at the result
@@ -7,9 +7,10 @@
 //     multiplication with overflow check          -> 64-bit arithmetic
 //   * signed division                             -> unsigned division and a correction of the sign
 //
-// The rewrite of a signature depends on the function type alone, so that the definition, a direct call and
-// a call through a vtable always agree. Before it changes anything, the pass looks for what it would translate
-// wrongly, and stops with an error that names the functions. What else it does not know, the backend refuses.
+// The rewrite of a signature depends only on the function type, so that the definition, a direct call and a
+// call through a vtable always agree. Before it changes anything, the pass looks for code that it would
+// translate wrongly, and stops with an error that names the functions. The backend refuses anything else
+// unknown to the pass.
 
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/InstIterator.h"
@@ -26,21 +27,22 @@ namespace {
 constexpr unsigned MaxArgRegs = 5;     // r1 to r5
 constexpr uint64_t MaxInlineCopy = 64; // bytes; a syscall costs 10 compute units and more
 
-// How a function type looks after the rewrite.
+// A function type after the rewrite.
 struct Lowered {
   bool Changed = false;
   bool Sret = false;            // the result goes through a hidden pointer
-  unsigned Kept = 0;            // this many leading arguments stay arguments
+  unsigned Kept = 0;            // number of leading arguments that stay arguments
   StructType *Packed = nullptr; // the others, or null
   FunctionType *Type = nullptr;
 };
 
-// Registers that a value of this type takes.
+// Returns the number of registers for a value of this type.
 unsigned regs(Type *T, const DataLayout &DL) {
   return T->isVoidTy() ? 0 : (unsigned)((DL.getTypeSizeInBits(T) + 63) / 64);
 }
 
-// Finds what the pass does not handle: what it would drop, or rewrite so that definition and call disagree.
+// Finds code that the pass cannot handle: it would drop it, or rewrite it so that definition and call
+// disagree.
 class Unhandled {
   Module &M;
   bool (*Changes)(FunctionType *, const DataLayout &);
@@ -51,8 +53,9 @@ class Unhandled {
     Found += ("\n  " + F.getName() + ": " + What).str();
   }
 
-  // Attributes of arguments and results without which a program means the same, and `sret`, which becomes what it
-  // says. All others, those that LLVM does not have yet among them, change how a value is passed.
+  // True for attributes of arguments and results that do not affect a program's meaning, and for `sret`,
+  // which the rewrite implements. All others, including ones that LLVM does not have yet, may change how a
+  // value is passed.
   static bool isHint(Attribute A) {
     if (A.isStringAttribute())
       return true;
@@ -148,8 +151,9 @@ class Unhandled {
     if (Callee && (Callee->getFunctionType() != Call.getFunctionType() ||
                    Callee->getCallingConv() != Call.getCallingConv()))
       complain(F, "calls " + Callee->getName() + " as another type than it has");
-    // Who is called is not known; but the rewrite of a type that no function has agrees with nobody's definition.
-    // (Where nothing is rewritten, the call is one that is never made, such as the drop of what is never boxed.)
+    // The target is unknown. If no function has this type, though, the rewritten call matches no definition.
+    // (A type that is not rewritten is harmless: the call is never made, such as the drop of a type that is
+    // never boxed.)
     FunctionType *Type = Call.getFunctionType();
     if (!Callee && Changes(Type, M.getDataLayout()) && !Reachable.contains(Type))
       complain(F, "calls a pointer as a type that no function in the program has");
@@ -162,7 +166,7 @@ public:
         Reachable.insert(F.getFunctionType());
   }
 
-  // Ends the compiler with an error if there is anything.
+  // Stops the compiler with an error if anything was found.
   void refuse() {
     for (const Function &F : M) {
       if (F.isIntrinsic())
@@ -291,7 +295,7 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
     Call->eraseFromParent();
   }
 
-  // A panic that aborts at once is a trap; the runtime's word for it is the syscall `abort`.
+  // A panic that aborts at once is a trap, which corresponds to the runtime's syscall `abort`.
   static void rewriteTraps(Module &M) {
     SmallVector<IntrinsicInst *> Traps;
     for (Function &F : M)
@@ -308,7 +312,8 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
     }
   }
 
-  // A function that calls the syscall. Each call of a syscall itself has an entry in the relocation table.
+  // Returns a function that calls the syscall. Every direct call would need its own entry in the relocation
+  // table.
   static Function *syscall(Module &M, StringRef Name, ArrayRef<Type *> Params) {
     std::string Wrapper = ("sbpf." + Name).str();
     if (Function *F = M.getFunction(Wrapper))
@@ -327,7 +332,7 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
     return F;
   }
 
-  // Whether the call asks memcmp only if two short blocks are equal.
+  // True if the call uses memcmp only to test two short blocks for equality.
   static bool isEqualityTest(CallInst *Call) {
     Function *Callee = Call->getCalledFunction();
     if (!Callee || Call->arg_size() != 3 || (Callee->getName() != "memcmp" && Callee->getName() != "bcmp"))
@@ -342,7 +347,7 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
     });
   }
 
-  // Compares such blocks by whole words instead of a call that walks bytes.
+  // Compares such blocks by whole words instead of calling a function that walks bytes.
   static void rewriteEqualityTests(Module &M) {
     SmallVector<CallInst *> Calls;
     for (Function &F : M)
@@ -391,7 +396,7 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
       StringRef Name = Set ? "sol_memset_" : "sol_memmove_";
       SmallVector<Type *> Params = {Ptr, Set ? I64 : Ptr, I64};
       FunctionCallee Syscall = M.getOrInsertFunction(Name, FunctionType::get(B.getVoidTy(), Params, false));
-      // Through a function where size counts more.
+      // Call it through a function if size matters more.
       if (MI->getFunction()->hasMinSize())
         Syscall = syscall(M, Name, Params);
       B.CreateCall(Syscall, {MI->getRawDest(), Second, B.CreateZExtOrTrunc(MI->getLength(), I64)});
@@ -399,7 +404,8 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
     }
   }
 
-  // The high half of a 64x64-bit product. Opaque, so that no later pass rebuilds the wide multiplication.
+  // Returns the function for the high half of a 64x64-bit product. It is opaque, so that no later pass
+  // rebuilds the wide multiplication.
   static Function *mulHigh(Module &M) {
     if (Function *F = M.getFunction("sbpf.umulhi"))
       return F;
@@ -419,7 +425,7 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
     return F;
   }
 
-  // The product of two values of 65 to 128 bits.
+  // Returns the product of two values of 65 to 128 bits.
   static Value *wideProduct(IRBuilder<> &B, Module &M, Value *X, Value *Y) {
     Type *I64 = B.getInt64Ty(), *I128 = B.getInt128Ty();
     auto Low = [&](Value *V) { return B.CreateTrunc(V, I64); };
@@ -433,7 +439,7 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
     return B.CreateTrunc(B.CreateOr(Bottom, B.CreateShl(B.CreateZExt(Top, I128), 64)), X->getType());
   }
 
-  // The pair of a 64-bit product and whether it overflowed.
+  // Returns the pair of a 64-bit product and its overflow flag.
   static Value *checkedProduct(IRBuilder<> &B, Module &M, WithOverflowInst *O) {
     Value *X = O->getLHS(), *Y = O->getRHS(), *Zero = B.getInt64(0);
     Value *Product = B.CreateMul(X, Y), *Top = B.CreateCall(mulHigh(M), {X, Y}), *Expected = Zero;
@@ -446,8 +452,8 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
     return B.CreateInsertValue(Pair, B.CreateICmpNE(Top, Expected), 1);
   }
 
-  // Quotient or remainder, rounded towards zero: the quotient is negative when the signs differ, the
-  // remainder has the sign of the dividend. With S = 0 or -1, (V ^ S) - S is V or -V.
+  // Returns quotient or remainder, rounded towards zero: the quotient is negative if the signs differ, and
+  // the remainder has the sign of the dividend. With S = 0 or -1, (V ^ S) - S is V or -V.
   static Value *signedDivision(IRBuilder<> &B, BinaryOperator *I) {
     Type *I64 = B.getInt64Ty();
     bool Quotient = I->getOpcode() == Instruction::SDiv;
@@ -516,7 +522,7 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
 
     rewriteCopies(M);
 
-    // The backend takes `sret` itself for an aggregate return.
+    // The backend treats `sret` itself as an aggregate return.
     for (Function &F : M) {
       if (F.isIntrinsic())
         continue;

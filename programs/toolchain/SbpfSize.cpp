@@ -1,10 +1,10 @@
-// An LLVM pass that settles, before anything is inlined, what is compiled for speed and what for size.
+// An LLVM pass that decides, before any inlining, which functions are compiled for speed and which for size.
 //
-// A program is stored whole and paid for by the byte, but only some of its instructions run often. Those are named
-// (--sbpf-fast), and what they call stays as it is; every other function is marked `minsize`. Libraries also ask for the
-// inlining of functions that are far from small; they are taken at their word only for small ones, and otherwise the
-// compiler decides by what the caller is compiled for. --sbpf-inline and --sbpf-outline are for the few functions where
-// both are wrong.
+// A program is stored whole and paid for by the byte, but only some of its instructions run often.
+// --sbpf-fast names these. They and the functions that they call stay unchanged; every other function is
+// marked `minsize`. Libraries also request inlining for functions that are far from small. The pass honours
+// such a request only for small functions; for others, the compiler decides by the goal set for the caller.
+// --sbpf-inline and --sbpf-outline are for the few functions that need a different choice.
 
 #include "llvm/ADT/SetVector.h"
 #include "llvm/IR/InstIterator.h"
@@ -24,7 +24,7 @@ cl::list<std::string> Outline("sbpf-outline", cl::CommaSeparated, cl::desc("func
 
 constexpr unsigned Small = 16; // instructions before optimization
 
-// A path like `Type::function` as it stands in a name of Rust's mangling v0: each part after its length.
+// Returns a path like `Type::function` in the form of Rust's mangling v0: each part after its length.
 std::string mangled(StringRef Path) {
   std::string Result;
   while (!Path.empty()) {
@@ -49,7 +49,7 @@ struct SbpfSize : PassInfoMixin<SbpfSize> {
     return Count <= Small;
   }
 
-  // The functions that `--sbpf-fast` names, and all that they call.
+  // Returns the functions named by `--sbpf-fast`, and every function that they call.
   static SmallSetVector<Function *, 32> fast(Module &M) {
     SmallSetVector<Function *, 32> Found;
     for (Function &F : M)
@@ -75,13 +75,13 @@ struct SbpfSize : PassInfoMixin<SbpfSize> {
       } else if (!isOneOf(F, Inline) && !isSmall(F)) {
         F.removeFnAttr(Attribute::AlwaysInline);
       }
-      // Cargo links some dependencies as libraries of their own, in which nothing is named.
+      // Cargo links some dependencies as separate libraries, without any named function.
       if (!Quick.empty() && !Quick.contains(&F)) {
         F.addFnAttr(Attribute::MinSize);
         F.addFnAttr(Attribute::OptimizeForSize);
       }
     }
-    // Calls carry the attribute, too.
+    // Calls carry the attribute too.
     for (Function &F : M)
       for (Instruction &I : instructions(F))
         if (auto *Call = dyn_cast<CallBase>(&I))

@@ -3,10 +3,10 @@
 usage: cargo test --features idl-build __anchor_private_print_idl -- --show-output | join_idl.py VERSION OUT.json
 
 Anchor's macros add tests that print the program's address, its instructions with their accounts and types, and one
-part for every event, error enum and constant. This does with them what `anchor idl build` does: it puts events,
-errors, constants and types into one list each, without repetitions and in order of their names (errors: of their
-codes). Beyond that it refuses a document with contradictory types, references to types that do not exist, or
-discriminators that are not Anchor's. VERSION is the crate's, which the macros do not know.
+part for every event, error enum and constant. This script joins them as `anchor idl build` does: it puts events,
+errors, constants and types into one list each, without duplicates and sorted by name (errors by code). In addition, it
+refuses a document with contradictory types, references to missing types, or discriminators that are not Anchor's.
+VERSION is the crate's version, which the macros do not know.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ Json = dict[str, Any]
 
 PART = re.compile(r"^--- IDL begin (\w+) ---\n(.*?)\n--- IDL end \1 ---$", re.DOTALL | re.MULTILINE)
 
-# What a discriminator is the hash of, per list of the IDL.
+# The prefix of the hashed name that gives a discriminator, per list of the IDL.
 HASH_PREFIX = {"instructions": "global", "accounts": "account", "events": "event"}
 
-# The order of the format's own description; the macros print some objects in alphabetical order.
+# The order of keys in the format's own description. The macros print some objects in alphabetical order.
 # fmt: off
 KEYS = [
     "kind", "code", "name", "version", "spec", "description", "repository", "docs", "discriminator",
@@ -35,16 +35,16 @@ KEYS = [
 # fmt: on
 
 
-# The type of the argument that stands for the end of an instruction's data.
+# The type of the argument that marks the end of an instruction's data.
 END = {"defined": {"name": "End"}}
 
 
 class IdlError(Exception):
-    """The parts do not make a valid IDL; the message says why."""
+    """The parts form no valid IDL; the message gives the reason."""
 
 
 def read_parts(output: str) -> dict[str, list[str]]:
-    """Return the texts of all parts in the tests' output, by the kind that their markers name."""
+    """Return the texts of all parts in the tests' output, by the kind in their markers."""
     parts: dict[str, list[str]] = {}
     for kind, text in PART.findall(output):
         parts.setdefault(kind, []).append(text)
@@ -55,7 +55,7 @@ def read_parts(output: str) -> dict[str, list[str]]:
 
 
 def merge(items: list[Json], what: str) -> list[Json]:
-    """Return the items in order of their names, each once; two different ones of one name are an error."""
+    """Return the items sorted by name, without duplicates. Raise IdlError for two different items with one name."""
     by_name: dict[str, Json] = {}
     for item in items:
         if by_name.setdefault(item["name"], item) != item:
@@ -64,12 +64,12 @@ def merge(items: list[Json], what: str) -> list[Json]:
 
 
 def without_end(instructions: list[Json]) -> list[Json]:
-    """Return the instructions without the argument that takes no bytes and refuses any behind the others."""
+    """Return the instructions without the end argument, which has no bytes and refuses bytes after the others."""
     return [{**item, "args": [arg for arg in item["args"] if arg["type"] != END]} for item in instructions]
 
 
 def join(parts: dict[str, list[str]], version: str) -> Json:
-    """Make the IDL of the parts."""
+    """Build the IDL from the parts."""
     program = json.loads(parts["program"][0])
     events = [json.loads(text) for text in parts.get("event", [])]
     errors = [error for text in parts.get("errors", []) for error in json.loads(text)]
@@ -100,7 +100,7 @@ def references(value: object) -> Iterator[str]:
 
 
 def check(idl: Json) -> None:
-    """Raise IdlError where names, codes, types and discriminators do not fit together."""
+    """Raise IdlError if names, codes, types and discriminators do not fit together."""
     defined = {item["name"] for item in idl["types"]}
     needed = set(references(idl)) | {item["name"] for item in idl["accounts"] + idl["events"]}
     if missing := sorted(needed - defined):

@@ -1,10 +1,10 @@
-"""Copies Debian's Rust library source and teaches its `std` the operating system "solana".
+"""Copies Debian's Rust library source and adds the operating system "solana" to its `std`.
 
 usage: patch_std.py SOURCE_LIBRARY DESTINATION
 
 The new system has no threads, files, clock or environment; `std` treats it like the zkVM targets, which have none
-either. Every edit names the text that it expects, so that a Rust release in which the text changed stops here and not
-in a program.
+either. Every edit names the text that it expects. If a Rust release changes that text, this script stops, instead of a
+program failing later.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Edit(NamedTuple):
-    """Text to find in a file of `std`, which must be there, and what replaces it."""
+    """A text that must occur in a file of `std`, and its replacement."""
 
     file: str
     find: str
@@ -22,11 +22,11 @@ class Edit(NamedTuple):
 
 
 def insert(file: str, after: str, text: str) -> Edit:
-    """Return the edit that inserts text behind other text."""
+    """Return the edit that inserts `text` after the text `after`."""
     return Edit(file, after, after + text)
 
 
-# Programs bring their own #[global_allocator]; this one only has to exist.
+# Programs define their own #[global_allocator]; this one only has to exist.
 ALLOCATOR = """use crate::alloc::{GlobalAlloc, Layout, System};
 
 #[stable(feature = "alloc_system_type", since = "1.28.0")]
@@ -39,18 +39,18 @@ unsafe impl GlobalAlloc for System {
 """
 
 EDITS = [
-    # The list of systems that `std` supports.
+    # The list of systems supported by `std`.
     insert("build.rs", '|| target_os == "zkvm"', '\n        || target_os == "solana"'),
-    # One thread.
+    # A single thread.
     insert("src/sys/thread_local/mod.rs", 'target_os = "zkvm",', '\n        target_os = "solana",'),
-    # Alignment that every allocation has, and the allocator.
+    # The minimum alignment of every allocation, and the allocator.
     insert("src/sys/alloc/mod.rs", '    target_arch = "x86",\n', '    target_arch = "bpf",\n'),
     insert(
         "src/sys/alloc/mod.rs",
         "        mod zkvm;\n    }",
         '\n    target_os = "solana" => {\n        mod solana;\n    }',
     ),
-    # No error codes of a system, no source of randomness.
+    # Neither system error codes nor a source of randomness.
     insert("src/sys/io/error/mod.rs", 'target_os = "vexos",', '\n        target_os = "solana",'),
     Edit(
         "src/sys/random/mod.rs",
@@ -66,7 +66,7 @@ EDITS = [
 
 
 def main(source: Path, destination: Path) -> None:
-    """Copy the library and apply the edits; exit with the missing text where one does not fit."""
+    """Copy the library and apply the edits; exit with the missing text if one does not fit."""
     shutil.copytree(source, destination, ignore_dangling_symlinks=True)
     std = destination / "std"
     (std / "src/sys/alloc/solana.rs").write_text(ALLOCATOR, encoding="utf-8")

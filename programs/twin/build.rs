@@ -1,4 +1,4 @@
-//! Makes the syscalls of the executable visible to the program that it loads.
+//! Exposes the executable's syscalls to the program that it loads.
 
 fn main() {
     println!("cargo::rustc-link-arg-bins=-rdynamic");

@@ -1,12 +1,12 @@
 //! The program's entrypoint, for old and new runtimes alike.
 //!
-//! Runtimes with SIMD-0321 pass the address of the instruction data in the second register; older ones leave it zero,
-//! and the data has to be found behind the serialized accounts.
+//! Runtimes with SIMD-0321 pass the address of the instruction data in the second register. Older ones leave it zero,
+//! and the program must locate the data after the serialized accounts.
 //! <https://github.com/solana-foundation/solana-improvement-documents/blob/main/proposals/0321-vm-r2-instruction-data-pointer.md>
 //!
-//! Every payment runs two instructions, `execute_payment` and an event. Both are answered here, before the framework's
-//! dispatch: see `docs/decisions/0025-payments-before-the-dispatch.md`. What is not well formed goes on to the framework,
-//! which has the error for it.
+//! Every payment runs two instructions, `execute_payment` and an event. Both are handled here, before the framework's
+//! dispatch: see `docs/decisions/0025-payments-before-the-dispatch.md`. Malformed instructions go on to the framework,
+//! which returns the appropriate error.
 
 use crate::{
     instructions::{execute_payment, ExecutePayment},
@@ -28,8 +28,8 @@ anchor_lang::pinocchio::default_panic_handler!();
 /// Called by the runtime.
 ///
 /// # Safety
-/// `input` is the runtime's serialization of accounts and instruction; `data` is null or points at the instruction
-/// data in it.
+/// `input` is the runtime's serialization of accounts and instruction; `data` is null or points at the instruction data
+/// in it.
 #[no_mangle]
 pub unsafe extern "C" fn entrypoint(input: *mut u8, mut data: *const u8) -> u64 {
     if let Some(code) = answer(input, &mut data) {
@@ -38,8 +38,8 @@ pub unsafe extern "C" fn entrypoint(input: *mut u8, mut data: *const u8) -> u64 
     crate::__anchor_dispatch(input, data)
 }
 
-/// Runs an event or a well-formed payment; `None` for anything else, with nothing changed. Where `data` is null, sets it
-/// to the instruction data.
+/// Runs an event or a well-formed payment. Returns `None` for any other instruction, without changing anything. If
+/// `data` is null, sets it to the instruction data.
 ///
 /// # Safety
 /// See [`entrypoint`].
@@ -47,19 +47,19 @@ pub unsafe extern "C" fn entrypoint(input: *mut u8, mut data: *const u8) -> u64 
 unsafe fn answer(input: *mut u8, data: &mut *const u8) -> Option<u64> {
     let count = *input.cast::<u64>();
     let mut named = Named { views: [const { MaybeUninit::uninit() }; NAMED], own: NONE_YET, repeats: false };
-    // SAFETY: the accounts follow their number. As many as are named are walked only where there are that many, and
-    // `behind_all` is given the number of the others.
+    // SAFETY: the accounts follow their number. The named accounts are walked only if at least that many exist, and
+    // `behind_all` gets the number of the remaining ones.
     if !data.is_null() || count < NAMED as u64 {
         if data.is_null() {
             *data = behind_all(input.add(LENGTH), count);
         }
-        // Shorter data can be read, too: the program's address follows them.
+        // Reading eight bytes is safe for shorter data too: the program's address follows the data.
         if count < NAMED as u64 || data.cast::<u64>().read_unaligned() != PAYMENT {
             return crate::events::is_own(input, *data).then_some(0);
         }
         named.walk(input.add(LENGTH));
     } else {
-        // Not an event, which has one account.
+        // This is no event, because an event has one account.
         let walked = named.walk(input.add(LENGTH));
         *data = behind_all(walked, count.wrapping_sub(NAMED as u64));
     }
@@ -69,33 +69,34 @@ unsafe fn answer(input: *mut u8, data: &mut *const u8) -> Option<u64> {
 
 /// Discriminator of `execute_payment`.
 const PAYMENT: u64 = u64::from_le_bytes(discriminator_of::<crate::instruction::ExecutePayment>());
-/// How many accounts it names.
+/// The number of accounts that `execute_payment` names.
 const NAMED: usize = ExecutePayment::HEADER_SIZE;
-/// Its data: the discriminator, the amount and the reference.
+/// The length of its data: the discriminator, the amount and the reference.
 const PAYMENT_LENGTH: u64 = 8 + 8 + 16;
-/// Bytes of a number of accounts or bytes.
+/// The size in bytes of a length field, for accounts or bytes.
 const LENGTH: usize = 8;
-/// No account's index.
+/// A value that is not the index of any account.
 const NONE_YET: u8 = NON_DUP_MARKER;
 
-/// The first accounts of an instruction, as many as `execute_payment` names.
+/// The first accounts of an instruction, up to the number that `execute_payment` names.
 struct Named {
-    /// Initialized by [`Named::walk`].
+    /// The accounts, initialized by [`Named::walk`].
     views: [MaybeUninit<AccountView>; NAMED],
-    /// Where this program is first, once it was given again: it stands for every optional account that is left out.
+    /// Index of the first occurrence of this program, set once it occurs again. This program is passed in place of
+    /// every omitted optional account.
     own: u8,
-    /// Whether any other account was given more than once.
+    /// True if any other account was passed more than once.
     repeats: bool,
 }
 
 impl Named {
-    /// Walks the serialized accounts, and returns where the next one would begin.
+    /// Walks the serialized accounts and returns the start of the next one.
     ///
     /// # Safety
-    /// See [`entrypoint`]; the instruction has as many accounts as are named, which begin at `at`.
+    /// See [`entrypoint`]; the instruction has at least as many accounts as are named, and they start at `at`.
     #[inline(always)]
     unsafe fn walk(&mut self, at: *mut u8) -> *mut u8 {
-        /// A loop written out, with constant indexes: counting took a third of the walk.
+        /// An unrolled loop with constant indexes. Counting took a third of the walk.
         macro_rules! take {
             ($at:expr, $($index:literal)*) => {{
                 const { assert!(NAMED == [$($index),*].len()) };
@@ -107,18 +108,18 @@ impl Named {
         take!(at, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
     }
 
-    /// Takes the account at `at` as that with this index, and returns where the next one begins.
+    /// Takes the account at `at` as the one with this index, and returns the start of the next one.
     ///
     /// # Safety
-    /// See [`Named::walk`]; those with lower indexes were taken.
+    /// See [`Named::walk`]; the accounts with lower indexes have been taken.
     #[inline(always)]
     unsafe fn take<const INDEX: usize>(&mut self, at: *mut u8) -> *mut u8 {
         const { assert!(INDEX < NAMED && NAMED <= NONE_YET as usize) };
         let views = self.views.as_mut_ptr();
         let account = at.cast::<RuntimeAccount>();
         let earlier = (*account).borrow_state;
-        // SAFETY: `INDEX` is within `views`; `earlier` is the index of an account that the runtime wrote before, so that it
-        // is lower and was taken.
+        // SAFETY: `INDEX` is within `views`. `earlier` is the index of an account that the runtime serialized before
+        // this one, so it is lower and that account has been taken.
         if earlier == NON_DUP_MARKER {
             views.add(INDEX).write(MaybeUninit::new(AccountView::new_unchecked(account)));
         } else {
@@ -136,7 +137,7 @@ impl Named {
     }
 }
 
-/// Whether an instruction for this program has the data of a payment, and nothing behind them.
+/// Returns true if the instruction is for this program and its data are exactly a payment's.
 ///
 /// # Safety
 /// See [`entrypoint`].
@@ -148,11 +149,11 @@ unsafe fn is_payment(data: *const u8) -> bool {
         && address_eq(&*data.add(PAYMENT_LENGTH as usize).cast(), &ID)
 }
 
-/// Runs `execute_payment` as the framework does, except that the accounts' borrows are not given back: they end with the
+/// Runs `execute_payment` as the framework does, except that the accounts' borrows are not released: they end with the
 /// instruction.
 ///
 /// # Safety
-/// See [`entrypoint`]; `named` was walked, none of it but this program was given twice, and the data are a payment's.
+/// See [`entrypoint`]; `named` was walked, only this program was passed more than once, and the data are a payment's.
 #[inline(never)]
 unsafe fn pay(named: &Named, data: *const u8) -> u64 {
     // SAFETY: the walk initialized all views.
@@ -160,8 +161,8 @@ unsafe fn pay(named: &Named, data: *const u8) -> u64 {
     // SAFETY: a payment's data have 32 bytes.
     let amount = data.add(8).cast::<u64>().read_unaligned();
     let reference = &*data.add(16).cast::<[u8; 16]>();
-    // No list of accounts that were given twice, since this program is the only one and is never written.
-    // The result is large: it is used where it is, and not dropped.
+    // Pass no list of duplicate accounts, because this program is the only one and is never written. The result is
+    // large, so it is used in place and not dropped.
     let mut loaded = ExecutePayment::validate_accounts(&ID, views, None, 0, &[]);
     let paid = match &mut loaded {
         Ok((accounts, ..)) => accounts
@@ -174,8 +175,8 @@ unsafe fn pay(named: &Named, data: *const u8) -> u64 {
     paid.map_or_else(u64::from, |()| 0)
 }
 
-/// Where the next account begins. Layout: `solana_program_entrypoint::deserialize`; an account that was given before has
-/// only the index of that one.
+/// Returns the start of the next account. For the layout see `solana_program_entrypoint::deserialize`. A duplicate
+/// account consists only of the index of its first occurrence.
 ///
 /// # Safety
 /// A serialized account is at `at`.
@@ -193,10 +194,10 @@ unsafe fn behind(at: *mut u8) -> *mut u8 {
     end.add(end.align_offset(8)).add(RENT_EPOCH)
 }
 
-/// Where the instruction data begins, given where its last `count` accounts begin.
+/// Returns the start of the instruction data, given the start of the last `count` accounts.
 ///
 /// # Safety
-/// See [`entrypoint`]; that many accounts begin at `at`.
+/// See [`entrypoint`]; `count` accounts start at `at`.
 #[inline(always)]
 unsafe fn behind_all(mut at: *mut u8, count: u64) -> *const u8 {
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! Every cause of refusal has its own code. Codes are only ever appended.
+//! The program's errors. Each reason for a refusal has its own code, and codes are only ever appended.
 
 use agent_vault_policy::{escrow::EscrowRefusal, Refusal, Rule};
 use anchor_lang::prelude::*;
@@ -6,8 +6,8 @@ use anchor_lang::prelude::*;
 /// The program's errors.
 #[error_code]
 pub enum VaultError {
-    // The first ten stand in the order of `agent_vault_policy::Rule`: code = 6000 + rule. The rules added later have theirs
-    // further down: see `From<Rule>`.
+    // The first ten follow the order of `agent_vault_policy::Rule`, so their code is 6000 + rule. Rules added later
+    // have their errors further down: see `From<Rule>`.
     #[msg("The organisation is paused.")]
     OrgPaused,
     #[msg("The vault is frozen.")]
@@ -16,86 +16,86 @@ pub enum VaultError {
     PolicyExpired,
     #[msg("The recipient is not on the policy's allowlist.")]
     RecipientNotAllowed,
-    #[msg("The recipient's category is blocked by the policy.")]
+    #[msg("The policy blocks the recipient's category.")]
     CategoryBlocked,
-    #[msg("The amount is above the policy's maximum of one payment.")]
+    #[msg("The amount exceeds the policy's limit per payment.")]
     MaxPerTxExceeded,
-    #[msg("The payment would exceed the policy's number of payments in an hour.")]
+    #[msg("The payment would exceed the policy's maximum number of payments per hour.")]
     VelocityCapExceeded,
-    #[msg("The payment would exceed the policy's maximum of 24 hours.")]
+    #[msg("The payment would exceed the policy's limit for 24 hours.")]
     MaxPerDayExceeded,
-    #[msg("The payment would exceed the policy's maximum of the calendar month.")]
+    #[msg("The payment would exceed the policy's limit for the calendar month.")]
     MaxPerMonthExceeded,
-    #[msg("An amount above the policy's threshold needs the operator's co-signature or approval.")]
+    #[msg("The amount is above the policy's threshold. It needs the operator's co-signature or approval.")]
     CoSignRequired,
 
-    #[msg("The vault's balance is too low.")]
+    #[msg("The vault's balance is too low for this amount.")]
     InsufficientBalance,
-    #[msg("The reserve's balance is too low.")]
+    #[msg("The reserve's balance is too low for this amount.")]
     ReserveInsufficient,
     #[msg("The amount must be greater than zero.")]
     ZeroAmount,
     #[msg("A vault cannot pay itself.")]
     PaymentToSelf,
-    #[msg("The signer does not have the role that this needs.")]
+    #[msg("The signer does not have the required role.")]
     Unauthorized,
-    #[msg("The session authority's time has passed.")]
+    #[msg("The session authority has expired.")]
     SessionExpired,
-    #[msg("The account belongs to another organisation.")]
+    #[msg("The account belongs to a different organisation.")]
     WrongOrg,
     #[msg("The account is not a vault.")]
     WrongVault,
-    #[msg("The policy is not the one attached to the vault.")]
+    #[msg("The policy is not attached to this vault.")]
     WrongPolicy,
-    #[msg("The allowlist is not the policy's.")]
+    #[msg("The allowlist is not the one that the policy expects here.")]
     WrongAllowlist,
-    #[msg("The mint is not the organisation's.")]
+    #[msg("The mint is not the organisation's mint.")]
     WrongMint,
-    #[msg("The token account is not the one meant.")]
+    #[msg("The token account is not the expected one.")]
     WrongTokenAccount,
-    #[msg("The token program is not the organisation's.")]
+    #[msg("The token program is not the organisation's token program.")]
     WrongTokenProgram,
-    #[msg("The recipient account is not that of the paid address.")]
+    #[msg("The Recipient account does not belong to this organisation and address.")]
     WrongRecipientAccount,
-    #[msg("The policy needs the recipient account of the paid address.")]
+    #[msg("The policy blocks categories. Pass the Recipient account of the paid address.")]
     RecipientAccountRequired,
-    #[msg("The approval is for another vault, recipient, amount or kind.")]
+    #[msg("The approval is for a different vault, recipient, amount or kind of spending.")]
     WrongApproval,
-    #[msg("The account that gets the rent back is not the one that paid it.")]
+    #[msg("The rent receiver must be the account that paid the rent.")]
     WrongRentReceiver,
-    #[msg("A preset cannot be changed.")]
+    #[msg("Presets cannot be changed.")]
     PolicyImmutable,
-    #[msg("Vaults are still attached to the policy.")]
+    #[msg("Vaults are still attached to the policy. Detach them first.")]
     PolicyInUse,
-    #[msg("The policy or the budget has changed since it was read.")]
+    #[msg("The policy or budget is no longer at the expected version. Read it again and retry.")]
     VersionMismatch,
-    #[msg("The vault holds as much already.")]
+    #[msg("The vault's balance is not below the given threshold.")]
     BalanceNotBelow,
-    #[msg("The entries are not in ascending order, or repeat.")]
+    #[msg("The entries must be in ascending order and without duplicates.")]
     AllowlistUnsorted,
-    #[msg("The chunk does not continue the list.")]
+    #[msg("The chunk must start where the list ends.")]
     AllowlistGap,
-    #[msg("The list has more entries than allowed.")]
+    #[msg("The list would exceed the maximum number of entries.")]
     AllowlistTooLong,
-    #[msg("The list is not sealed.")]
+    #[msg("The list is not sealed. Seal it before putting it in force.")]
     AllowlistNotSealed,
-    #[msg("The operator's funding of the last 24 hours would exceed its limit.")]
+    #[msg("Funding would exceed the operator's limit for 24 hours.")]
     OperatorLimitExceeded,
-    #[msg("The vault is frozen already.")]
+    #[msg("The vault is already frozen.")]
     AlreadyFrozen,
     #[msg("The vault is not frozen.")]
     NotFrozen,
-    #[msg("The policy has not expired.")]
+    #[msg("The policy has not expired yet.")]
     PolicyNotExpired,
-    #[msg("The vault still holds USDC.")]
+    #[msg("The vault still holds USDC. Withdraw it first.")]
     WalletNotEmpty,
-    #[msg("The vault still has open escrows.")]
+    #[msg("The vault still has open escrows. Settle them first.")]
     OpenEscrows,
-    #[msg("There is no such category.")]
+    #[msg("The category does not exist.")]
     UnknownCategory,
-    #[msg("An approval ends after now and within 24 hours.")]
+    #[msg("An approval must expire in the future and within 24 hours.")]
     InvalidTime,
-    #[msg("A number does not fit.")]
+    #[msg("A computed number is out of range.")]
     Overflow,
     #[msg("The escrow's deadline has passed.")]
     EscrowExpired,
@@ -105,93 +105,95 @@ pub enum VaultError {
     EscrowDisputed,
     #[msg("The escrow is not disputed.")]
     EscrowNotDisputed,
-    #[msg("More would be released than the escrow holds.")]
+    #[msg("The amount to release exceeds the escrow's amount.")]
     EscrowAmountExceeded,
-    #[msg(
-        "The instruction before this one verifies no signature of this escrow and output by the right key."
-    )]
+    #[msg("The preceding instruction must verify the required key's signature of this escrow and output.")]
     InvalidProof,
-    #[msg("The vault has as many open escrows as it may.")]
+    #[msg("The vault has reached its maximum number of open escrows.")]
     TooManyEscrows,
-    #[msg("The account is not an escrow of the vault.")]
+    #[msg("The escrow does not belong to this vault.")]
     WrongEscrow,
-    #[msg("The receiver is not the one of the escrow.")]
+    #[msg("The receiver does not match the escrow.")]
     WrongReceiver,
     #[msg("The receiving vault is frozen.")]
     ReceiverFrozen,
     #[msg("The receiving vault is archived.")]
     ReceiverArchived,
-    #[msg("The organisation or the vault has changed since its sequence was read.")]
+    #[msg("The organisation or vault is no longer at the expected sequence. Read it again and retry.")]
     SequenceMismatch,
-    #[msg("The organisation lets nobody attach policies without its authority.")]
+    #[msg("This organisation requires its authority's signature to attach a policy or budget.")]
     AuthorityRequired,
-    #[msg("The policy needs its allowlist.")]
+    #[msg("The policy's allowlist account, or the digest of a new allowlist, is missing.")]
     AllowlistRequired,
-    #[msg("The entries of the list have another count or hash.")]
+    #[msg("The entries of the list do not match the given count and hash.")]
     AllowlistMismatch,
-    #[msg("The list is sealed.")]
+    #[msg("The list is sealed and cannot be changed.")]
     AllowlistSealed,
-    #[msg("Both the policy attached and the one to attach are needed.")]
+    #[msg("Pass both the attached policy and the new one.")]
     PolicyRequired,
-    #[msg("The mint is not one that can be used.")]
+    #[msg("The mint is not supported.")]
     UnsupportedMint,
-    #[msg("The token program is not one that can be used.")]
+    #[msg("The token program is not supported.")]
     UnsupportedTokenProgram,
-    #[msg("The account is no token account of the organisation's token program.")]
+    #[msg("The account is not a token account of the organisation's token program.")]
     NotATokenAccount,
-    #[msg("The token account exists in a state in which it cannot be used.")]
+    #[msg("The token account cannot be used, for example because it is frozen.")]
     UnusableTokenAccount,
     #[msg("The approval has expired.")]
     ApprovalExpired,
-    #[msg("The policy or the operator is no longer that of the approval.")]
+    #[msg("The policy or the operator has changed since the approval was given.")]
     ApprovalOutdated,
-    #[msg("The account that gets the rent back is missing.")]
+    #[msg("The account of the rent receiver is missing.")]
     RentReceiverRequired,
-    #[msg("An escrow accepts at least one of the known kinds of proof.")]
+    #[msg("An escrow must accept at least one kind of proof, and only known kinds.")]
     InvalidProofKinds,
     #[msg("The escrow does not accept this kind of proof.")]
     ProofKindNotAccepted,
-    #[msg("The output is not the one that the escrow expects.")]
+    #[msg("The output does not match the escrow's output commitment.")]
     UnexpectedOutput,
-    #[msg("An escrow's time is 60 seconds to 30 days.")]
+    #[msg("An escrow's timeout must be between 60 seconds and 30 days.")]
     InvalidTimeout,
-    #[msg("The receiver's account, or one to pay for and make its token account with, is missing.")]
+    #[msg("The receiver's account, or an account needed to create its token account, is missing.")]
     ReceiverRequired,
-    #[msg("The escrow is decided.")]
+    #[msg("The escrow is already decided.")]
     EscrowDecided,
-    #[msg("The escrow is not decided.")]
+    #[msg("The escrow is not decided yet.")]
     EscrowUndecided,
-    #[msg("No side that the escrow owes a share can be paid.")]
+    #[msg("Neither party can be paid its share yet.")]
     NothingToCollect,
-    #[msg("The payment would exceed the budget's maximum of 24 hours.")]
+    #[msg("The payment would exceed the budget's limit for 24 hours.")]
     BudgetMaxPerDayExceeded,
-    #[msg("The payment would exceed the budget's maximum of the calendar month.")]
+    #[msg("The payment would exceed the budget's limit for the calendar month.")]
     BudgetMaxPerMonthExceeded,
-    #[msg("The payment would exceed the budget's number of payments in an hour.")]
+    #[msg("The payment would exceed the budget's maximum number of payments per hour.")]
     BudgetVelocityCapExceeded,
-    #[msg("The account of the vault's or the escrow's budget is missing.")]
+    #[msg("A budget's account is missing: the vault's, or the one charged for the escrow or allowance.")]
     BudgetRequired,
-    #[msg("The budget is not the one of the vault or the escrow.")]
+    #[msg("The budget is not the one of this vault, escrow or allowance.")]
     WrongBudget,
-    #[msg("Vaults are still attached to the budget.")]
+    #[msg("Vaults are still attached to the budget. Detach them first.")]
     BudgetInUse,
-    #[msg("The policy permits no allowances.")]
+    #[msg("The policy does not permit allowances.")]
     AllowancesNotAllowed,
-    #[msg("The vault has as many outstanding allowances as it may.")]
+    #[msg("The vault has reached its maximum number of outstanding allowances.")]
     TooManyAllowances,
-    #[msg("The vault still has outstanding allowances.")]
+    #[msg("The vault still has outstanding allowances. Settle them first.")]
     OpenAllowances,
-    #[msg("The delegate is address zero, an account of this program, or a key that has a role.")]
+    #[msg("The delegate must not be address zero, an account of this program or a key with a role.")]
     UnusableDelegate,
-    #[msg("An allowance ends after now, within 180 seconds, and not after its session or policy.")]
+    #[msg(
+        "An allowance must expire in the future, within 180 seconds, and no later than its session and policy."
+    )]
     InvalidAllowanceTime,
-    #[msg("The account is not an allowance of the vault.")]
+    #[msg("The allowance does not belong to this vault.")]
     WrongAllowance,
-    #[msg("The allowance is not yet for anyone to settle.")]
+    #[msg(
+        "The allowance has not expired. Only the operator, session authority or authority can settle it now."
+    )]
     AllowanceNotExpired,
-    #[msg("This side has raised a dispute of the escrow before.")]
+    #[msg("This side has already raised its dispute of the escrow.")]
     DisputeRaisedBefore,
-    #[msg("The organisation is paused already.")]
+    #[msg("The organisation is already paused.")]
     AlreadyPaused,
 }
 

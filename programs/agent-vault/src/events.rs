@@ -1,9 +1,9 @@
-//! One event for each change of state, sent as an inner instruction to the program itself: unlike log lines these can
-//! be neither cut nor forged.
+//! One event for each change of state, sent as an inner instruction to the program itself. Unlike log lines, such
+//! events can neither be truncated nor forged.
 //!
-//! Each has the organisation, so that an index can ignore others, and a sequence number: the vault's for what happens
-//! to a vault, the organisation's otherwise. A gap in the numbers is a lost event.
-//! [`PolicyViolation`] alone is a log line: a refused transaction leaves nothing else behind.
+//! Each event names the organisation, so that an indexer can ignore other organisations. Each also carries a sequence
+//! number: the vault's for changes of a vault, the organisation's otherwise. A gap in the numbers means a lost event.
+//! [`PolicyViolation`] is the only log line, because a refused transaction leaves nothing else behind.
 
 use crate::{
     invoke::invoke,
@@ -19,9 +19,10 @@ use anchor_lang::{
     Discriminator,
 };
 
-/// Emits an event from inside an instruction whose accounts have `#[event_cpi]`, given its context.
+/// Emits an event from an instruction with event accounts ([`with_event_accounts`]), given its context.
 ///
-/// On the wire it is the framework's `emit_cpi!`, which expands some 3 kB at each use and copies the event twice.
+/// The bytes on the wire are those of the framework's `emit_cpi!`, which expands to some 3 kB at each use and copies
+/// the event twice.
 macro_rules! emit_event {
     ($ctx:ident, $event:expr) => {
         $crate::events::send(
@@ -32,7 +33,7 @@ macro_rules! emit_event {
 }
 pub(crate) use emit_event;
 
-/// The same for an event with optional fields, which writes its own body.
+/// Like [`emit_event`], for an event with optional fields, which writes its own body.
 macro_rules! emit_borsh_event {
     ($ctx:ident, $event:expr) => {
         $crate::events::send($ctx.accounts.event_authority.account(), &$event.message())
@@ -40,7 +41,7 @@ macro_rules! emit_borsh_event {
 }
 pub(crate) use emit_borsh_event;
 
-/// A plain event as it is sent, made in place instead of being copied into a buffer.
+/// A plain event in its wire form, built in place instead of being copied into a buffer.
 #[repr(C)]
 pub struct Message<E> {
     tag: [u8; 8],
@@ -49,22 +50,22 @@ pub struct Message<E> {
 }
 
 impl<E: Pod + Discriminator> Message<E> {
-    /// Puts tag and discriminator before an event.
+    /// Prepends tag and discriminator to an event.
     #[inline(always)]
     pub fn new(event: E) -> Self {
         const { assert!(size_of::<Self>() == size_of::<E>() + 16) };
         Message { tag: EVENT_IX_TAG.to_le_bytes(), discriminator: state::discriminator_of::<E>(), event }
     }
 
-    /// The instruction data.
+    /// Returns the instruction data.
     #[inline(always)]
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: no padding: the event has none, and it begins after its 16 bytes, as asserted above.
+        // SAFETY: there is no padding: the event has none, and it starts right after its 16 bytes, as asserted above.
         unsafe { core::slice::from_raw_parts(core::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
 }
 
-/// The beginning of the message of an event that writes its own body.
+/// Returns the first bytes of the message of an event that writes its own body.
 fn message<E: Discriminator>() -> Vec<u8> {
     let mut message = Vec::with_capacity(CAPACITY);
     message.extend_from_slice(EVENT_IX_TAG_LE);
@@ -72,17 +73,17 @@ fn message<E: Discriminator>() -> Vec<u8> {
     message
 }
 
-/// Appends the two accounts that emitting an event needs to an instruction's accounts, with the names and in the places
-/// of the framework's `#[event_cpi]`.
+/// Appends the two accounts needed for emitting an event to an instruction's accounts. Names and positions match the
+/// framework's `#[event_cpi]`.
 ///
-/// That also derives the address of the event authority in each instruction. Here the runtime shows that it is right: no
-/// other address can be signed for with its seeds, and the program refuses events that another signer brings.
+/// The framework also derives the event authority's address in each instruction. Here the runtime verifies the address:
+/// its seeds can sign for no other address, and the program refuses events with a different signer.
 macro_rules! with_event_accounts {
     ($(#[$attributes:meta])* pub struct $name:ident { $($fields:tt)* }) => {
         $(#[$attributes])*
         pub struct $name {
             $($fields)*
-            /// Signs the program's events.
+            /// The signer of the program's events.
             #[cfg_attr(feature = "idl-build", account(seeds = [b"__event_authority"], bump))]
             pub event_authority: UncheckedAccount,
             /// This program.
@@ -92,23 +93,23 @@ macro_rules! with_event_accounts {
 }
 pub(crate) use with_event_accounts;
 
-/// Room for the largest event, so that its buffer is allocated once.
+/// Buffer size for the largest event, so that the buffer is allocated only once.
 const CAPACITY: usize = 512;
 
-/// Address of the event authority and its bump; found by the build script.
+/// Address and bump of the event authority, computed by the build script.
 const AUTHORITY: ([u8; 32], u8) = include!(concat!(env!("OUT_DIR"), "/event_authority.rs"));
 
-/// Invokes this program with an event's message. There only the event authority is accepted, which nobody but this program
-/// can sign for.
+/// Invokes this program with an event's message. The program accepts events only from the event authority, and only
+/// this program can sign for it.
 #[inline(never)]
 pub fn send(event_authority: &AccountView, message: &[u8]) {
     let metas = [InstructionAccount::readonly_signer(event_authority.address())];
-    // SAFETY: this program writes nothing when it is sent an event.
+    // SAFETY: this program writes nothing when it receives an event.
     unsafe { invoke(&ID, message, &metas, &[event_authority], &[b"__event_authority", &[AUTHORITY.1]]) }
 }
 
-/// Whether an instruction is an event that the event authority signed, before anything else is looked at. The framework
-/// would accept it, too, and refuses what this does not take.
+/// Returns true if the instruction is an event signed by the event authority. Runs before anything else is examined.
+/// The framework would accept such an event too, and it refuses other instructions with the event tag.
 ///
 /// # Safety
 /// See [`crate::entrypoint::entrypoint`].
@@ -139,16 +140,16 @@ pub struct OrgInitialized {
     pub sequence: u64,
     pub operator_daily_limit: u64,
     pub attestation_delay: u64,
-    /// Of the cluster, as the creator gave it.
+    /// Genesis hash of the cluster, as given by the creator.
     pub genesis_hash: [u8; 32],
 }
 
-/// Roles or limits of an organisation changed; the values are those after the change.
+/// Roles or limits of an organisation changed. The fields contain the values after the change.
 #[event(bytemuck)]
 pub struct OrgUpdated {
     pub org: Address,
     pub authority: Address,
-    /// All zero: no proposal.
+    /// All zero if there is no proposal.
     pub pending_authority: Address,
     pub operator: Address,
     pub arbiter: Address,
@@ -159,12 +160,12 @@ pub struct OrgUpdated {
     pub attestation_delay: u64,
     /// One while paused.
     pub paused: u8,
-    /// One when only the authority attaches policies.
+    /// One if only the authority attaches policies.
     pub authority_attaches: u8,
     pub reserved: [u8; 6],
 }
 
-/// The proposed authority accepted.
+/// The proposed authority accepted its role.
 #[event(bytemuck)]
 pub struct AuthorityAccepted {
     pub org: Address,
@@ -181,13 +182,14 @@ pub struct PolicyCreated {
     /// Also the policy's version.
     pub sequence: u64,
     pub key: [u8; 16],
-    /// A preset.
+    /// True for a preset.
     pub immutable: bool,
     pub rules: PolicyRules,
 }
 
 impl PolicyCreated {
-    /// The message, with the fields in Borsh, in their order. By hand: the framework's writer takes four times the space.
+    /// Returns the message, with the fields in Borsh encoding in declaration order. Written by hand, because the
+    /// framework's writer takes four times the space.
     pub fn message(&self) -> Vec<u8> {
         let mut message = message::<Self>();
         message.extend_from_slice(self.org.as_ref());
@@ -210,12 +212,12 @@ pub struct PolicyUpdated {
     pub previous: PolicyRules,
     pub rules: PolicyRules,
     pub previous_allowlist: Address,
-    /// All zero: none.
+    /// All zero if there is none.
     pub allowlist: Address,
 }
 
 impl PolicyUpdated {
-    /// The message, with the fields in Borsh, in their order.
+    /// Returns the message, with the fields in Borsh encoding in declaration order.
     pub fn message(&self) -> Vec<u8> {
         let mut message = message::<Self>();
         message.extend_from_slice(self.org.as_ref());
@@ -237,7 +239,7 @@ pub struct PolicyClosed {
     pub sequence: u64,
 }
 
-/// A chunk of a list that is not in force yet was written.
+/// A chunk was written to a list that is not in force yet.
 #[event(bytemuck)]
 pub struct AllowlistWritten {
     pub org: Address,
@@ -245,14 +247,14 @@ pub struct AllowlistWritten {
     pub allowlist: Address,
     pub sequence: u64,
     pub version: u64,
-    /// Entries so far.
+    /// Number of entries so far.
     pub count: u32,
-    /// One when complete.
+    /// One if the list is complete.
     pub sealed: u8,
     pub reserved: [u8; 3],
 }
 
-/// A list that was not in force was discarded; its version is used up.
+/// A list that was not in force was discarded. Its version is used up.
 #[event(bytemuck)]
 pub struct AllowlistClosed {
     pub org: Address,
@@ -267,14 +269,14 @@ pub struct AllowlistClosed {
 pub struct BudgetCreated {
     pub org: Address,
     pub budget: Address,
-    /// Also the budget's version, and that of its creation.
+    /// Also the budget's version and its creation version.
     pub sequence: u64,
     pub key: [u8; 16],
     pub limits: BudgetLimits,
 }
 
 impl BudgetCreated {
-    /// The message, with the fields in Borsh, in their order.
+    /// Returns the message, with the fields in Borsh encoding in declaration order.
     pub fn message(&self) -> Vec<u8> {
         let mut message = message::<Self>();
         message.extend_from_slice(self.org.as_ref());
@@ -297,7 +299,7 @@ pub struct BudgetUpdated {
 }
 
 impl BudgetUpdated {
-    /// The message, with the fields in Borsh, in their order.
+    /// Returns the message, with the fields in Borsh encoding in declaration order.
     pub fn message(&self) -> Vec<u8> {
         let mut message = message::<Self>();
         message.extend_from_slice(self.org.as_ref());
@@ -316,15 +318,15 @@ pub struct BudgetClosed {
     pub sequence: u64,
 }
 
-/// A vault was put into a budget, into another one, or into none.
+/// A vault was attached to a budget, moved to a different one, or detached.
 #[event(bytemuck)]
 pub struct WalletBudgetSet {
     pub org: Address,
     pub vault: Address,
     pub sequence: u64,
-    /// All zero: none.
+    /// All zero if there is none.
     pub budget: Address,
-    /// All zero: none.
+    /// All zero if there was none.
     pub previous: Address,
     pub signer: Address,
 }
@@ -338,19 +340,19 @@ pub struct WalletCreated {
     pub vault_tokens: Address,
     pub sequence: u64,
     pub agent_hash: [u8; 32],
-    /// All zero: none.
+    /// All zero if there is none.
     pub session_authority: Address,
     pub session_expires_at: i64,
 }
 
-/// A vault's policy or session authority changed; the values are those after the change.
+/// A vault's policy or session authority changed. The fields contain the values after the change.
 #[event(bytemuck)]
 pub struct WalletUpdated {
     pub org: Address,
     pub vault: Address,
     pub policy: Address,
     pub sequence: u64,
-    /// All zero: none.
+    /// All zero if there is none.
     pub session_authority: Address,
     pub session_expires_at: i64,
 }
@@ -362,24 +364,24 @@ pub struct WalletFrozen {
     pub vault: Address,
     pub signer: Address,
     pub sequence: u64,
-    /// 1: by hand; 2: the policy expired.
+    /// 1: frozen manually; 2: frozen because the policy expired.
     pub reason: u8,
     pub reserved: [u8; 7],
 }
 
-/// A vault's freeze was lifted.
+/// A vault was unfrozen.
 #[event(bytemuck)]
 pub struct WalletUnfrozen {
     pub org: Address,
     pub vault: Address,
     pub signer: Address,
     pub sequence: u64,
-    /// The reason that it had been frozen for.
+    /// The reason of the lifted freeze.
     pub reason: u8,
     pub reserved: [u8; 7],
 }
 
-/// A vault was archived. It has left its policy and its budget.
+/// A vault was archived. It is detached from its policy and its budget.
 #[event(bytemuck)]
 pub struct WalletClosed {
     pub org: Address,
@@ -388,7 +390,7 @@ pub struct WalletClosed {
     pub sequence: u64,
 }
 
-/// The reserve funded a vault.
+/// A vault was funded from the reserve.
 #[event(bytemuck)]
 pub struct WalletFunded {
     pub org: Address,
@@ -396,9 +398,9 @@ pub struct WalletFunded {
     pub sequence: u64,
     pub org_sequence: u64,
     pub amount: u64,
-    /// The vault's balance afterwards.
+    /// The vault's balance after the transfer.
     pub vault_balance: u64,
-    /// The reserve's balance afterwards.
+    /// The reserve's balance after the transfer.
     pub reserve_balance: u64,
     pub reference: [u8; 16],
 }
@@ -410,22 +412,22 @@ pub struct WalletWithdrawn {
     pub vault: Address,
     pub sequence: u64,
     pub amount: u64,
-    /// The vault's balance afterwards.
+    /// The vault's balance after the transfer.
     pub vault_balance: u64,
-    /// The reserve's balance afterwards.
+    /// The reserve's balance after the transfer.
     pub reserve_balance: u64,
     pub reference: [u8; 16],
 }
 
-/// The authority took money out of the reserve.
+/// The authority withdrew money from the reserve.
 #[event(bytemuck)]
 pub struct ReserveWithdrawn {
     pub org: Address,
-    /// The token account that received it.
+    /// The token account that received the money.
     pub destination: Address,
     pub sequence: u64,
     pub amount: u64,
-    /// The reserve's balance afterwards.
+    /// The reserve's balance after the transfer.
     pub reserve_balance: u64,
     pub reference: [u8; 16],
 }
@@ -439,15 +441,15 @@ pub struct RecipientRegistered {
     /// SHA-256 of the SHA-256 of the lower-case domain; see `has_domain`.
     pub domain_hash: [u8; 32],
     pub sequence: u64,
-    /// Unix time from which it counts.
+    /// Unix time of effect. The attestation counts from then on.
     pub effective_at: i64,
     pub category: u8,
-    /// One when `domain_hash` counts.
+    /// One if `domain_hash` is set.
     pub has_domain: u8,
     pub reserved: [u8; 6],
 }
 
-/// The operator approved a payment, an escrow or an allowance before it is made.
+/// The operator approved a payment, an escrow or an allowance in advance.
 #[event(bytemuck)]
 pub struct PaymentApproved {
     pub org: Address,
@@ -455,7 +457,7 @@ pub struct PaymentApproved {
     pub policy: Address,
     pub approval: Address,
     pub recipient: Address,
-    /// Paid the approval's rent, gets it back.
+    /// Payer of the approval's rent, refunded on closing.
     pub payer: Address,
     pub sequence: u64,
     pub amount: u64,
@@ -467,7 +469,8 @@ pub struct PaymentApproved {
     pub reserved: [u8; 7],
 }
 
-/// An approval was withdrawn, or cleared away after its time. A used one is named in the event of what it was for.
+/// An approval was withdrawn, or closed after its expiry. A used approval is named in the event of its payment, escrow
+/// or allowance instead.
 #[event(bytemuck)]
 pub struct ApprovalClosed {
     pub org: Address,
@@ -476,29 +479,29 @@ pub struct ApprovalClosed {
     pub sequence: u64,
 }
 
-/// A vault paid.
+/// A vault made a payment.
 #[event(bytemuck)]
 pub struct PaymentExecuted {
     pub org: Address,
     pub vault: Address,
     pub policy: Address,
-    /// Owner of the token account that was paid.
+    /// The owner of the paid token account.
     pub recipient: Address,
-    /// The token account that was paid.
+    /// The paid token account.
     pub destination: Address,
     pub signer: Address,
-    /// The approval used; all zero: none.
+    /// The approval used; all zero if none.
     pub approval: Address,
     pub sequence: u64,
     pub amount: u64,
-    /// The vault's balance afterwards.
+    /// The vault's balance after the payment.
     pub balance: u64,
-    /// The time that the rules were judged at.
+    /// The time used to judge the rules.
     pub timestamp: i64,
     pub reference: [u8; 16],
-    /// One when the operator co-signed or had approved.
+    /// One if the operator co-signed or had approved.
     pub co_signed: u8,
-    /// One when the session authority signed, zero when the operator did.
+    /// One if the session authority signed, zero if the operator did.
     pub by_session: u8,
     pub reserved: [u8; 6],
 }
@@ -512,32 +515,32 @@ pub struct EscrowCreated {
     pub escrow: Address,
     pub receiver: Address,
     pub signer: Address,
-    /// The approval used; all zero: none.
+    /// The approval used; all zero if none.
     pub approval: Address,
-    /// Paid the rent, gets it back.
+    /// Payer of the rent, refunded on closing.
     pub payer: Address,
     pub task_hash: [u8; 32],
-    /// See `has_output_commitment`.
+    /// Commitment to the output; see `has_output_commitment`.
     pub output_commitment: [u8; 32],
     pub reference: [u8; 16],
     pub sequence: u64,
     pub counter: u64,
     pub amount: u64,
-    /// The vault's balance afterwards.
+    /// The vault's balance after the transfer.
     pub balance: u64,
-    /// The time that the rules were judged at.
+    /// The time used to judge the rules.
     pub timestamp: i64,
-    /// Unix time from which it is refunded.
+    /// Deadline as Unix time. The escrow is refunded from then on.
     pub deadline: i64,
     /// Bit set of accepted kinds of proof.
     pub proof_kinds: u8,
-    /// One when `output_commitment` counts.
+    /// One if `output_commitment` is set.
     pub has_output_commitment: u8,
-    /// One when the receiver is a vault.
+    /// One if the receiver is a vault.
     pub receiver_is_vault: u8,
-    /// One when the operator co-signed or had approved.
+    /// One if the operator co-signed or had approved.
     pub co_signed: u8,
-    /// One when the session authority signed, zero when the operator did.
+    /// One if the session authority signed, zero if the operator did.
     pub by_session: u8,
     pub reserved: [u8; 3],
 }
@@ -552,7 +555,7 @@ pub struct EscrowDisputed {
     pub signer: Address,
     /// SHA-256 of the reason.
     pub reason_hash: [u8; 32],
-    /// Hash of the evidence, as the party gave it.
+    /// Hash of the evidence, as given by the party.
     pub evidence_hash: [u8; 32],
     pub sequence: u64,
     pub timestamp: i64,
@@ -568,44 +571,44 @@ pub struct DisputeWithdrawn {
     pub signer: Address,
     pub sequence: u64,
     pub timestamp: i64,
-    /// The new deadline, Unix time.
+    /// The new deadline, as Unix time.
     pub deadline: i64,
 }
 
-/// An escrow was settled: `released + refunded` is its amount. A side that could not be paid is collected later.
+/// An escrow was settled: `released + refunded` equals its amount. A share that could not be paid is collected later.
 #[event(bytemuck)]
 pub struct EscrowSettled {
     pub org: Address,
     pub vault: Address,
     pub escrow: Address,
     pub receiver: Address,
-    /// Of a completion: the output's hash; otherwise zero.
+    /// Hash of the output after a completion; zero otherwise.
     pub output_hash: [u8; 32],
-    /// The escrow's, as in [`EscrowCreated`].
+    /// The escrow's reference, as in [`EscrowCreated`].
     pub reference: [u8; 16],
     pub sequence: u64,
     pub amount: u64,
     pub released: u64,
     pub refunded: u64,
-    /// The vault's balance afterwards.
+    /// The vault's balance after the settlement.
     pub vault_balance: u64,
-    /// The receiver's balance afterwards; zero when nothing was released.
+    /// The receiver's balance after the settlement; zero if the receiver was not paid.
     pub receiver_balance: u64,
     pub timestamp: i64,
-    /// How it ended: 1 completed, 2 timed out; by the arbiter 3 released, 4 refunded, 5 split; 6 not decided in time.
+    /// The outcome: 1 completed, 2 timed out; by the arbiter 3 released, 4 refunded, 5 split; 6 undecided in time.
     pub outcome: u8,
-    /// Of a completion: the kind of its proof.
+    /// The kind of proof of a completion.
     pub proof_kind: u8,
-    /// One when the receiver is a vault.
+    /// One if the receiver is a vault.
     pub receiver_is_vault: u8,
-    /// One when the receiver's share stayed in the escrow; see [`EscrowCollected`].
+    /// One if the receiver's share stayed in the escrow; see [`EscrowCollected`].
     pub receiver_owed: u8,
-    /// One when the vault's share stayed in the escrow.
+    /// One if the vault's share stayed in the escrow.
     pub vault_owed: u8,
     pub reserved: [u8; 3],
 }
 
-/// Shares that had stayed in a decided escrow were paid.
+/// Shares left in a decided escrow were paid.
 #[event(bytemuck)]
 pub struct EscrowCollected {
     pub org: Address,
@@ -614,18 +617,18 @@ pub struct EscrowCollected {
     pub receiver: Address,
     pub reference: [u8; 16],
     pub sequence: u64,
-    /// The receiver's share; zero when it was not paid now.
+    /// The receiver's share; zero if it was not paid now.
     pub released: u64,
-    /// The vault's share; zero when it was not paid now.
+    /// The vault's share; zero if it was not paid now.
     pub refunded: u64,
-    /// The vault's balance afterwards.
+    /// The vault's balance after the payment.
     pub vault_balance: u64,
-    /// The receiver's balance afterwards; zero when it was not paid.
+    /// The receiver's balance after the payment; zero if the receiver was not paid.
     pub receiver_balance: u64,
     pub timestamp: i64,
-    /// One when the receiver is a vault.
+    /// One if the receiver is a vault.
     pub receiver_is_vault: u8,
-    /// One when a share is still to be collected.
+    /// One if a share is still to be collected.
     pub remains: u8,
     pub reserved: [u8; 6],
 }
@@ -637,67 +640,68 @@ pub struct AllowanceGranted {
     pub vault: Address,
     pub policy: Address,
     pub allowance: Address,
-    /// Owner of `destination`.
+    /// The owner of `destination`.
     pub recipient: Address,
-    /// The token account that is to be paid.
+    /// The token account to be paid.
     pub destination: Address,
     pub delegate: Address,
     /// The allowance's token account.
     pub tokens: Address,
     pub signer: Address,
-    /// The approval used; all zero: none.
+    /// The approval used; all zero if none.
     pub approval: Address,
-    /// Paid the rent, gets it back.
+    /// Payer of the rent, refunded on closing.
     pub payer: Address,
     pub reference: [u8; 16],
     pub sequence: u64,
     pub counter: u64,
     pub amount: u64,
-    /// The vault's balance afterwards.
+    /// The vault's balance after the transfer.
     pub balance: u64,
-    /// The time that the rules were judged at.
+    /// The time used to judge the rules.
     pub timestamp: i64,
-    /// Unix time from which anyone settles it.
+    /// Unix time of expiry. From then on, anyone may settle the allowance.
     pub expires_at: i64,
     pub policy_version: u64,
-    /// One when the operator had approved.
+    /// One if the operator had approved.
     pub co_signed: u8,
-    /// One when the session authority signed, zero when the operator alone did.
+    /// One if the session authority signed, zero if only the operator did.
     pub by_session: u8,
     pub reserved: [u8; 6],
 }
 
-/// An allowance was settled: `amount - spent` went back into the windows of the vault and of its budget.
+/// An allowance was settled: `amount - spent` was returned to the spending windows of the vault and of its budget.
 #[event(bytemuck)]
 pub struct AllowanceSettled {
     pub org: Address,
     pub vault: Address,
     pub allowance: Address,
-    /// Owner of `destination` when it was granted.
+    /// The owner of `destination` at the time of the grant.
     pub recipient: Address,
-    /// The token account that was to be paid.
+    /// The token account intended to be paid.
     pub destination: Address,
     pub delegate: Address,
-    /// All zero: nobody signed.
+    /// All zero if there was no signer.
     pub signer: Address,
-    /// The allowance's, as in [`AllowanceGranted`].
+    /// The allowance's reference, as in [`AllowanceGranted`].
     pub reference: [u8; 16],
     pub sequence: u64,
     pub amount: u64,
-    /// What the delegate transferred, by the token program's count; see `delegate_missing`.
+    /// The amount transferred by the delegate, as counted by the token program; see `delegate_missing`.
     pub spent: u64,
-    /// What came back into the vault, with what strangers had sent.
+    /// The amount swept into the vault, including deposits of third parties.
     pub swept: u64,
-    /// The vault's balance afterwards.
+    /// The vault's balance after the settlement.
     pub vault_balance: u64,
     pub timestamp: i64,
-    /// One when the token account no longer had the granted delegate, so that all counts as spent: because it was, or because
-    /// the delegate burnt it or gave itself up.
+    /// One if the token account no longer had the granted delegate. The whole amount then counts as spent. Either it
+    /// was spent, or the delegate burnt it or revoked its own approval.
     pub delegate_missing: u8,
     pub reserved: [u8; 7],
 }
 
-/// A payment was refused by a rule. Logged by the refused instruction; see `agent_vault_policy::Violation` for units.
+/// A rule refused a payment. The refused instruction logs this event; for the units see
+/// `agent_vault_policy::Violation`.
 #[event(bytemuck)]
 pub struct PolicyViolation {
     pub org: Address,
@@ -715,7 +719,7 @@ mod tests {
     use super::*;
     use anchor_lang::Event;
 
-    /// Every other rule set, so that each kind of field is written both ways.
+    /// Sets every other rule, so that each kind of field is written both ways.
     fn rules(odd: bool) -> PolicyRules {
         let some = |number: u64| (odd == (number % 2 == 1)).then_some(number);
         PolicyRules {

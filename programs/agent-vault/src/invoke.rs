@@ -1,4 +1,4 @@
-//! How this program calls others.
+//! Calls from this program to others.
 
 use anchor_lang::{
     pinocchio::{
@@ -8,14 +8,14 @@ use anchor_lang::{
     prelude::*,
 };
 
-/// Calls `program`, signing with `seeds` if there are any. A refusal aborts the transaction.
+/// Calls `program`, signing with `seeds` if there are any. If the called program refuses, the transaction aborts.
 ///
-/// One function for all calls: the framework's is expanded at each, and keeps a list of borrows. None is needed, as no
-/// program called here writes to data that this one holds a reference to: they write token accounts, which are read
-/// anew after a call, and accounts that are not loaded yet.
+/// One function serves all calls, because the framework's is expanded at each call and keeps a list of borrows. That
+/// list is unnecessary here: no called program writes to data that this program holds a reference to. Called programs
+/// write token accounts, which this program reads again after a call, and accounts that are not loaded yet.
 ///
 /// # Safety
-/// The caller holds no reference to the data of an account that `program` writes.
+/// The caller must hold no reference to the data of an account that `program` writes.
 pub unsafe fn invoke<const ACCOUNTS: usize, const SEEDS: usize>(
     program: &Address,
     data: &[u8],
@@ -28,6 +28,6 @@ pub unsafe fn invoke<const ACCOUNTS: usize, const SEEDS: usize>(
     let seeds = seeds.map(Seed::from);
     let signer = [Signer::from(&seeds)];
     let signers = if SEEDS == 0 { &[] } else { signer.as_slice() };
-    // SAFETY: the caller's, see above.
+    // SAFETY: guaranteed by the caller, see above.
     unsafe { invoke_signed_unchecked(&instruction, &accounts, signers) }
 }

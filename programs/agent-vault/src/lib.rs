@@ -1,11 +1,12 @@
 //! Vaults from which AI agents pay USDC, each guarded by a policy that this program enforces.
 //!
 //! An organisation ([`state::Org`]) holds a reserve and has roles. Each agent has a vault ([`state::Vault`]) with one
-//! policy ([`state::Policy`]) attached. Money leaves a vault for others only through [`agent_vault::execute_payment`],
-//! [`agent_vault::create_escrow`] and [`agent_vault::grant_allowance`], which judge it by the policy crate; all other ways
-//! lead into the reserve, and out of it only the authority's.
+//! policy ([`state::Policy`]) attached. Money leaves a vault for third parties only through
+//! [`agent_vault::execute_payment`], [`agent_vault::create_escrow`] and [`agent_vault::grant_allowance`]. The policy
+//! crate judges all three. Every other way out of a vault leads into the reserve, and only the authority can withdraw
+//! from the reserve.
 #![cfg_attr(not(test), no_std)]
-#![allow(unexpected_cfgs)] // the framework's macros ask for features that this crate does not have
+#![allow(unexpected_cfgs)] // the framework's macros check for features that this crate does not define
 
 extern crate alloc;
 
@@ -36,8 +37,9 @@ pub mod agent_vault {
         initialize_org::handler(ctx, args)
     }
 
-    /// Changes roles, limits or the pause of an organisation, or proposes the next authority. All but a pause alone names
-    /// the organisation's `authority_sequence`, so that what was signed and never sent does not stay good.
+    /// Changes roles, limits or the pause of an organisation, or proposes the next authority. Except for a pure pause,
+    /// the call must name the organisation's `authority_sequence`, so that a signed but unsent change does not stay
+    /// valid.
     pub fn update_org(
         ctx: &mut Context<UpdateOrg>,
         changes: OrgChanges,
@@ -47,7 +49,8 @@ pub mod agent_vault {
         update_org::handler(ctx, changes, expected_sequence)
     }
 
-    /// Makes the proposed authority the authority. Signed by it, so that no typing error locks the organisation.
+    /// Makes the proposed authority the authority. The proposed authority signs, so a mistyped address cannot lock the
+    /// organisation.
     pub fn accept_authority(ctx: &mut Context<AcceptAuthority>, _end: End) -> Result<()> {
         accept_authority::handler(ctx)
     }
@@ -62,8 +65,8 @@ pub mod agent_vault {
         create_policy::handler(ctx, key, rules)
     }
 
-    /// Replaces the rules of a policy, for all vaults attached to it at once, and puts a sealed allowlist in
-    /// force whose entries have the given digest.
+    /// Replaces the rules of a policy, for all attached vaults at once. It can also put a sealed allowlist in force if
+    /// the list's entries match the given digest.
     pub fn update_policy(
         ctx: &mut Context<UpdatePolicy>,
         expected_version: u64,
@@ -74,12 +77,12 @@ pub mod agent_vault {
         update_policy::handler(ctx, expected_version, rules, digest)
     }
 
-    /// Closes a policy that no vault is attached to, with its allowlist and the next one, as far as that was written.
+    /// Closes a policy without attached vaults, along with its allowlist and any chunks written of the next one.
     pub fn close_policy(ctx: &mut Context<ClosePolicy>, _end: End) -> Result<()> {
         close_policy::handler(ctx)
     }
 
-    /// Writes a chunk of a policy's next allowlist, and seals it with the last one.
+    /// Writes a chunk of a policy's next allowlist. The last chunk can seal the list.
     pub fn write_allowlist(
         ctx: &mut Context<WriteAllowlist>,
         offset: u32,
@@ -90,12 +93,12 @@ pub mod agent_vault {
         write_allowlist::handler(ctx, offset, entries, seal)
     }
 
-    /// Discards a policy's next allowlist. Its version is used up.
+    /// Discards a policy's next allowlist. The list's version is used up.
     pub fn close_allowlist(ctx: &mut Context<CloseAllowlist>, _end: End) -> Result<()> {
         close_allowlist::handler(ctx)
     }
 
-    /// Creates a budget, which vaults share.
+    /// Creates a budget that several vaults can share.
     pub fn create_budget(
         ctx: &mut Context<CreateBudget>,
         key: [u8; 16],
@@ -105,7 +108,7 @@ pub mod agent_vault {
         create_budget::handler(ctx, key, limits)
     }
 
-    /// Replaces the limits of a budget, for all vaults in it at once. What was spent stays.
+    /// Replaces the limits of a budget, for all attached vaults at once. Spending so far still counts.
     pub fn update_budget(
         ctx: &mut Context<UpdateBudget>,
         expected_version: u64,
@@ -115,12 +118,13 @@ pub mod agent_vault {
         update_budget::handler(ctx, expected_version, limits)
     }
 
-    /// Closes a budget that no vault is in.
+    /// Closes a budget without attached vaults.
     pub fn close_budget(ctx: &mut Context<CloseBudget>, _end: End) -> Result<()> {
         close_budget::handler(ctx)
     }
 
-    /// Puts a vault into a budget, into another one, or into none. By the operator where it has none, else by the authority.
+    /// Attaches a vault to a budget, moves it to a different one, or detaches it. The operator signs if the vault has
+    /// no budget, the authority otherwise.
     pub fn set_wallet_budget(ctx: &mut Context<SetWalletBudget>, _end: End) -> Result<()> {
         set_wallet_budget::handler(ctx)
     }
@@ -135,12 +139,13 @@ pub mod agent_vault {
         create_wallet::handler(ctx, agent_hash, session)
     }
 
-    /// Gives a vault another session authority, another policy, or both. What it has spent stays.
+    /// Sets a vault's session authority, its policy, or both. Spending so far still counts.
     pub fn update_wallet(ctx: &mut Context<UpdateWallet>, session: Option<Session>, _end: End) -> Result<()> {
         update_wallet::handler(ctx, session)
     }
 
-    /// Freezes a vault or lifts its freeze, which takes the sequence of that freeze. Anyone freezes a vault whose policy has expired.
+    /// Freezes or unfreezes a vault. Unfreezing must name the sequence of the freeze. Anyone may freeze a vault with an
+    /// expired policy.
     pub fn freeze_wallet(
         ctx: &mut Context<FreezeWallet>,
         action: FreezeAction,
@@ -150,12 +155,13 @@ pub mod agent_vault {
         freeze_wallet::handler(ctx, action, expected_sequence)
     }
 
-    /// Archives an empty vault for good.
+    /// Archives an empty vault permanently.
     pub fn close_wallet(ctx: &mut Context<CloseWallet>, _end: End) -> Result<()> {
         close_wallet::handler(ctx)
     }
 
-    /// Moves USDC from the reserve into a vault; with `only_below`, if the vault holds less than that many micro-USDC.
+    /// Moves USDC from the reserve into a vault. With `only_below`, only if the vault holds less than that many
+    /// micro-USDC.
     pub fn fund_wallet(
         ctx: &mut Context<FundWallet>,
         amount: u64,
@@ -166,7 +172,7 @@ pub mod agent_vault {
         fund_wallet::handler(ctx, amount, reference, only_below)
     }
 
-    /// Moves USDC from a vault, live or archived, into the reserve. Without an amount: all of it.
+    /// Moves USDC from a live or archived vault into the reserve. Without an amount, moves the whole balance.
     pub fn withdraw(
         ctx: &mut Context<Withdraw>,
         amount: Option<u64>,
@@ -176,7 +182,7 @@ pub mod agent_vault {
         withdraw::handler(ctx, amount, reference)
     }
 
-    /// Moves USDC out of the reserve. Without an amount: all of it. Names the organisation's
+    /// Moves USDC out of the reserve. Without an amount, moves the whole balance. The call must name the organisation's
     /// `authority_sequence`.
     pub fn withdraw_reserve(
         ctx: &mut Context<WithdrawReserve>,
@@ -189,7 +195,7 @@ pub mod agent_vault {
     }
 
     /// Attests category and domain of an address that may be paid. `domain_digest` is the SHA-256 of the lower-case
-    /// domain; what is stored, and stands on allowlists, is its SHA-256 again.
+    /// domain. The account and allowlists contain the SHA-256 of that digest.
     pub fn register_recipient(
         ctx: &mut Context<RegisterRecipient>,
         address: Address,
@@ -200,7 +206,7 @@ pub mod agent_vault {
         register_recipient::handler(ctx, address, domain_digest, category)
     }
 
-    /// Approves one payment, escrow or allowance of exactly this recipient and amount before it is made.
+    /// Approves one payment, escrow or allowance with exactly this recipient and amount, in advance.
     pub fn approve_payment(
         ctx: &mut Context<ApprovePayment>,
         reference: [u8; 16],
@@ -213,7 +219,7 @@ pub mod agent_vault {
         approve_payment::handler(ctx, reference, recipient, amount, expires_at, kind)
     }
 
-    /// Withdraws an approval that was not used. Anyone clears away one whose time has passed.
+    /// Withdraws an unused approval. Anyone may close an expired one.
     pub fn close_approval(ctx: &mut Context<CloseApproval>, _end: End) -> Result<()> {
         close_approval::handler(ctx)
     }
@@ -228,8 +234,8 @@ pub mod agent_vault {
         execute_payment::handler(&mut ctx.accounts, amount, &reference)
     }
 
-    /// Locks money of a vault for a task, if the vault's policy allows a payment of it to the receiver. `bump` is that of
-    /// the escrow's address, so that it need not be searched for.
+    /// Locks money of a vault for a task if the vault's policy allows a payment of that amount to the receiver. `bump`
+    /// is the bump of the escrow's address; passing it avoids a search.
     pub fn create_escrow(
         ctx: &mut Context<CreateEscrow>,
         terms: EscrowTerms,
@@ -239,7 +245,7 @@ pub mod agent_vault {
         create_escrow::handler(ctx, &terms, bump)
     }
 
-    /// Releases an escrow to its receiver upon a proof of completion, before its deadline.
+    /// Releases an escrow to its receiver, given a proof of completion before the deadline.
     pub fn complete_escrow(
         ctx: &mut Context<SettleEscrow>,
         kind: u8,
@@ -249,13 +255,14 @@ pub mod agent_vault {
         complete_escrow::handler(ctx, kind, output_hash)
     }
 
-    /// Gives an escrow back to the vault when its deadline has passed, or a dispute was not decided for 30 days.
-    /// By anyone.
+    /// Refunds an escrow to the vault once its deadline has passed, or once a dispute has been undecided for 30 days.
+    /// Anyone may call it.
     pub fn refund_escrow(ctx: &mut Context<SettleEscrow>, _end: End) -> Result<()> {
         refund_escrow::handler(ctx)
     }
 
-    /// Stops an escrow until the arbiter decides. By either party, before the deadline; each side once in an escrow's life.
+    /// Stops an escrow until the arbiter decides. Either party may call it before the deadline, each side once in an
+    /// escrow's life.
     pub fn dispute_escrow(
         ctx: &mut Context<DisputeEscrow>,
         reason_hash: [u8; 32],
@@ -265,23 +272,26 @@ pub mod agent_vault {
         dispute_escrow::handler(ctx, reason_hash, evidence_hash)
     }
 
-    /// Lets the deadline of a disputed escrow run on. By who raised the dispute, or the operator of that side.
+    /// Resumes the deadline of a disputed escrow. The signer that raised the dispute may call it, or the operator if a
+    /// vault's side did.
     pub fn withdraw_dispute(ctx: &mut Context<DisputeEscrow>, _end: End) -> Result<()> {
         withdraw_dispute::handler(ctx)
     }
 
-    /// Divides a disputed escrow as its arbiter decides: `released` micro-USDC to the receiver, the rest back.
+    /// Divides a disputed escrow by its arbiter's decision: `released` micro-USDC for the receiver, the rest for the
+    /// vault.
     pub fn resolve_dispute(ctx: &mut Context<SettleEscrow>, released: u64, _end: End) -> Result<()> {
         resolve_dispute::handler(ctx, released)
     }
 
-    /// Pays the shares of a split escrow that stayed in it because their side could not be paid. By anyone.
+    /// Pays the shares left in a split escrow because their side could not be paid. Anyone may call it.
     pub fn collect_escrow(ctx: &mut Context<SettleEscrow>, _end: End) -> Result<()> {
         collect_escrow::handler(ctx)
     }
 
-    /// Sets money of a vault aside for a delegate to pay out with a plain transfer, if the vault's policy allows allowances and a
-    /// payment of it to the owner of `destination`. The operator signs every one. `bump` is that of the allowance's address.
+    /// Sets money of a vault aside, so that a delegate can pay it out with a plain transfer. The vault's policy must
+    /// allow allowances and a payment of that amount to the owner of `destination`. The operator signs every grant.
+    /// `bump` is the bump of the allowance's address.
     pub fn grant_allowance(
         ctx: &mut Context<GrantAllowance>,
         amount: u64,
@@ -293,15 +303,15 @@ pub mod agent_vault {
         grant_allowance::handler(ctx, amount, reference, expires_at, bump)
     }
 
-    /// Takes back what the delegate of an allowance has not paid out, and closes it. By operator, session authority or
-    /// authority at any time; by anyone when its time has passed, while the vault is frozen or the organisation paused, and
-    /// when the vault's policy is another one or has changed.
+    /// Takes back the amount that an allowance's delegate has not paid out, and closes the allowance. The operator, the
+    /// session authority and the authority may call it at any time. Anyone may call it once the allowance has expired,
+    /// while the vault is frozen or the organisation is paused, and if the vault's policy was replaced or changed.
     pub fn settle_allowance(ctx: &mut Context<SettleAllowance>, _end: End) -> Result<()> {
         settle_allowance::handler(ctx)
     }
 
-    /// Returns the verdict of every rule on a payment, counting `outstanding_count` payments of together
-    /// `outstanding_amount` as if they were paid. Changes nothing; meant to be simulated.
+    /// Returns the verdict of every rule on a payment. Counts `outstanding_count` outstanding payments,
+    /// `outstanding_amount` in total, as if they were already paid. Changes nothing; meant to be simulated.
     pub fn check_payment(
         ctx: &mut Context<CheckPayment>,
         amount: u64,

@@ -1,13 +1,13 @@
-//! Where to report a vulnerability, readable from the deployed program.
+//! The contact for vulnerability reports, readable from the deployed program.
 //!
-//! The format of `security.txt` for Solana programs: <https://github.com/neodyme-labs/solana-security-txt>.
-//! Its values end in NUL bytes between two markers. Who deploys the program puts their own here.
+//! The format is `security.txt` for Solana programs: <https://github.com/neodyme-labs/solana-security-txt>. Its values
+//! end in NUL bytes between two markers. If you deploy the program, put your own values here.
 
-/// The statement. `used` keeps the linker from dropping what no code refers to.
+/// The statement. `used` keeps the linker from dropping it, because no code refers to it.
 #[used]
 #[link_section = ".security.txt"]
 #[no_mangle]
-#[allow(non_upper_case_globals)] // the name that readers of the format look for
+#[allow(non_upper_case_globals)] // the name expected by readers of the format
 pub static security_txt: &str = concat!(
     "=======BEGIN SECURITY.TXT V1=======\0",
     "name\0Agent Vault\0",

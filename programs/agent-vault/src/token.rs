@@ -1,4 +1,4 @@
-//! Token accounts: what the program reads of them, how it makes them, and the only transfer.
+//! Token accounts: reading them, creating them, and the program's only transfer.
 
 use crate::{errors::VaultError, invoke::invoke};
 use anchor_lang::{
@@ -22,12 +22,13 @@ mod layout {
     pub const DELEGATED_AMOUNT: usize = 121;
     pub const CLOSE_AUTHORITY_TAG: usize = 129;
     pub const LENGTH: usize = 165;
-    /// A multisig is told apart by its length, and no account with extensions has it: its bytes are those of addresses that
-    /// its maker chose, the account type among them.
+    /// Length of a multisig, which only its length reveals. Its bytes are addresses chosen by its creator, including
+    /// the byte read as account type. No account with extensions has this length.
     pub const MULTISIG_LENGTH: usize = 355;
-    /// In a longer account (Token-2022 with extensions) this byte tells mints from token accounts.
+    /// Offset of the account type. In a longer account (Token-2022 with extensions), this byte distinguishes mints from
+    /// token accounts.
     pub const ACCOUNT_TYPE: usize = 165;
-    /// Behind that byte, to the end.
+    /// Offset of the extensions, which follow that byte up to the end.
     pub const EXTENSIONS: usize = 166;
     pub const MINT_LENGTH: usize = 82;
     pub const MINT_DECIMALS: usize = 44;
@@ -36,18 +37,18 @@ mod layout {
     pub const TYPE_ACCOUNT: u8 = 2;
 }
 
-/// What the program reads of a token account.
+/// The fields of a token account that the program reads.
 #[derive(Clone, Copy)]
 pub struct TokenAccount {
-    /// The wallet that owns it.
+    /// The wallet that owns the account.
     pub owner: Address,
-    /// Micro-USDC in it.
+    /// Balance in micro-USDC.
     pub amount: u64,
 }
 
 /// Reads a token account of `token_program`.
 ///
-/// The mint is not compared here: `TransferChecked` refuses accounts of different mints.
+/// The mint is not compared here, because `TransferChecked` refuses accounts of different mints.
 ///
 /// # Errors
 /// [`VaultError::NotATokenAccount`].
@@ -69,7 +70,8 @@ pub fn read(account: &AccountView, token_program: &Address) -> Result<TokenAccou
     })
 }
 
-/// `N` bytes at a constant offset; out of bounds does not compile away into a panic because the offsets are constants.
+/// Returns `N` bytes at an offset. All offsets are constants within bounds; an offset out of bounds would give zeros
+/// instead of a panic.
 #[inline(always)]
 fn bytes_at<const N: usize>(data: &[u8; layout::LENGTH], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
@@ -79,11 +81,11 @@ fn bytes_at<const N: usize>(data: &[u8; layout::LENGTH], at: usize) -> [u8; N] {
     bytes
 }
 
-/// Whether a token account is `owner`'s and can be paid: it is initialized and not frozen, and asks for no memo, which the
-/// program's transfers do not have.
+/// Returns true if a token account belongs to `owner` and can be paid. It must be initialized, not frozen, and must not
+/// require a memo, because the program's transfers carry none.
 ///
 /// # Errors
-/// [`VaultError::NotATokenAccount`]; when the account is being written.
+/// [`VaultError::NotATokenAccount`]. Also fails while the account is borrowed for writing.
 pub fn can_be_paid(account: &AccountView, token_program: &Address, owner: &Address) -> Result<bool> {
     const INITIALIZED: u8 = 1;
     let found = read(account, token_program)?;
@@ -92,8 +94,8 @@ pub fn can_be_paid(account: &AccountView, token_program: &Address, owner: &Addre
     Ok(state == Some(INITIALIZED) && address_eq(&found.owner, owner) && !requires_memo(&data))
 }
 
-/// Whether a token account has the extension that refuses transfers without a memo, switched on. What cannot be read as
-/// extensions the token program cannot read either; it refuses the transfer.
+/// Returns true if the extension that refuses transfers without a memo is present and switched on. Bytes that this
+/// function cannot read as extensions are unreadable for the token program too, and it then refuses the transfer.
 fn requires_memo(data: &[u8]) -> bool {
     const MEMO_TRANSFER: u16 = 8;
     let mut rest = data.get(layout::EXTENSIONS..).unwrap_or_default();
@@ -106,8 +108,9 @@ fn requires_memo(data: &[u8]) -> bool {
     false
 }
 
-/// Type and value of the first extension (type and length of 16 bits each, then the value) and what comes after it; `None`
-/// at the end, and where the bytes are none. Each takes at least four bytes, so the account's length bounds their number.
+/// Returns type and value of the first extension (type and length of 16 bits each, then the value), and the bytes after
+/// it. Returns `None` at the end and for bytes that are no extension. Each extension takes at least four bytes, so the
+/// account's length limits their number.
 fn first_extension(extensions: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     const UNINITIALIZED: u16 = 0;
     let (header, behind) = extensions.split_first_chunk::<4>()?;
@@ -117,7 +120,7 @@ fn first_extension(extensions: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     (kind != UNINITIALIZED).then_some((kind, value, next))
 }
 
-/// Owner of a token account that can be paid in `mint`: see [`can_be_paid`].
+/// Returns the owner of a token account that can be paid in `mint`: see [`can_be_paid`].
 ///
 /// # Errors
 /// [`VaultError::NotATokenAccount`], [`VaultError::WrongMint`], [`VaultError::UnusableTokenAccount`].
@@ -129,7 +132,8 @@ pub fn payable_owner(account: &AccountView, token_program: &Address, mint: &Addr
     Ok(owner)
 }
 
-/// What `delegate` may still transfer out of a token account that the program made; `None` when it is not its delegate.
+/// Returns the amount that `delegate` may still transfer out of a token account created by the program, or `None` if
+/// `delegate` is not its delegate.
 ///
 /// # Errors
 /// [`VaultError::NotATokenAccount`].
@@ -143,7 +147,8 @@ pub fn delegated(account: &AccountView, token_program: &Address, delegate: &Addr
     Ok(is_set.then(|| u64::from_le_bytes(bytes_at(base, layout::DELEGATED_AMOUNT))))
 }
 
-/// The balance of a token account at an address that the program has stored: what it made there, or found fit.
+/// Returns the balance of a token account at an address that the program has stored. The program created or checked the
+/// account before it stored the address.
 ///
 /// # Errors
 /// [`VaultError::NotATokenAccount`].
@@ -160,11 +165,11 @@ pub fn balance(account: &AccountView, token_program: &Address) -> Result<u64> {
 pub struct Transfer<'a> {
     /// The organisation's token program.
     pub token_program: &'a Address,
-    /// Token account that pays.
+    /// The paying token account.
     pub from: &'a AccountView,
     /// The mint.
     pub mint: &'a AccountView,
-    /// Token account that is paid.
+    /// The paid token account.
     pub to: &'a AccountView,
     /// Owner of `from`: a program-derived address.
     pub owner: &'a AccountView,
@@ -174,10 +179,10 @@ pub struct Transfer<'a> {
     pub decimals: u8,
 }
 
-/// Moves tokens. Every movement of money in this program is this one call, made after every check.
+/// Moves tokens. Every movement of money in this program is this one call, made after all checks.
 ///
-/// The metas are fixed and the token program is the one in the Org, so that no caller can put another program in its
-/// place. A refusal of the token program aborts the transaction.
+/// The metas are fixed and the token program is the one in the Org, so a caller cannot substitute another program. If
+/// the token program refuses, the transaction aborts.
 #[inline(never)]
 pub fn transfer(transfer: Transfer, seeds: &[&[u8]; 4]) {
     const TRANSFER_CHECKED: u8 = 12;
@@ -209,11 +214,11 @@ pub fn transfer(transfer: Transfer, seeds: &[&[u8]; 4]) {
 pub struct Approve<'a> {
     /// The organisation's token program.
     pub token_program: &'a Address,
-    /// Token account of which the delegate may transfer.
+    /// The token account that the delegate may transfer from.
     pub tokens: &'a AccountView,
     /// The mint.
     pub mint: &'a AccountView,
-    /// May transfer, by its signature alone.
+    /// The delegate, which may transfer with its own signature alone.
     pub delegate: &'a AccountView,
     /// Owner of `tokens`: a program-derived address.
     pub owner: &'a AccountView,
@@ -223,7 +228,8 @@ pub struct Approve<'a> {
     pub decimals: u8,
 }
 
-/// Lets a delegate transfer tokens. Only out of a token account made for it: a vault's own never has a delegate.
+/// Lets a delegate transfer tokens. Used only for token accounts created for this purpose: a vault's own account never
+/// has a delegate.
 pub fn approve(approve: &Approve, seeds: &[&[u8]; 4]) {
     const APPROVE_CHECKED: u8 = 13;
     let Approve { token_program, tokens, mint, delegate, owner, amount, decimals } = *approve;
@@ -240,10 +246,10 @@ pub fn approve(approve: &Approve, seeds: &[&[u8]; 4]) {
     unsafe { invoke(token_program, &data, &metas, &[tokens, mint, delegate, owner], seeds) }
 }
 
-/// Bytes of a token account without extensions; the mints that [`accepted_mint`] accepts ask for none.
+/// Size in bytes of a token account without extensions. The mints that [`accepted_mint`] accepts require none.
 pub const ACCOUNT_SPACE: usize = layout::LENGTH;
 
-/// Makes a token account out of an account that was just created for `owner`.
+/// Initializes a newly created account as a token account of `owner`.
 pub fn initialize<'a>(
     token_program: &'a Address,
     account: &'a AccountView,
@@ -259,7 +265,7 @@ pub fn initialize<'a>(
     unsafe { invoke(token_program, &data, &metas, &[account, mint], &[]) }
 }
 
-/// Closes an empty token account; its rent goes to `destination`.
+/// Closes an empty token account. Its rent goes to `destination`.
 pub fn close<'a>(
     token_program: &'a Address,
     account: &'a AccountView,
@@ -273,14 +279,14 @@ pub fn close<'a>(
         InstructionAccount::writable(destination.address()),
         InstructionAccount::readonly_signer(owner.address()),
     ];
-    // SAFETY: see `transfer`; of the destination only the lamports are written.
+    // SAFETY: see `transfer`; in the destination, only the lamports are written.
     unsafe { invoke(token_program, &[CLOSE_ACCOUNT], &metas, &[account, destination, owner], seeds) }
 }
 
-/// Decimals of a mint that vaults may hold.
+/// Returns the decimals of a mint that vaults may hold.
 ///
-/// SPL Token, or Token-2022 with extensions that only describe: none that could take a fee, run a hook, freeze new
-/// accounts or move the vault's tokens.
+/// Accepted are mints of SPL Token, and of Token-2022 with purely descriptive extensions. Refused are extensions that
+/// could take a fee, run a hook, freeze new accounts or move the vault's tokens.
 ///
 /// # Errors
 /// [`VaultError::UnsupportedTokenProgram`], [`VaultError::UnsupportedMint`].
@@ -301,7 +307,7 @@ pub fn accepted_mint(mint: &AccountView, token_program: &Address) -> Result<u8> 
     data.get(layout::MINT_DECIMALS).copied().ok_or(VaultError::UnsupportedMint.into())
 }
 
-/// Whether a mint's extensions are all harmless, with nothing but zeros behind them.
+/// Returns true if all extensions of a mint are harmless, with only zeros after them.
 fn only_describing(extensions: &[u8]) -> bool {
     // MetadataPointer, TokenMetadata, GroupPointer, TokenGroup, GroupMemberPointer, TokenGroupMember
     const HARMLESS: core::ops::RangeInclusive<u16> = 18..=23;
@@ -315,11 +321,11 @@ fn only_describing(extensions: &[u8]) -> bool {
     rest.iter().all(|byte| *byte == 0)
 }
 
-/// Accounts of the making of an associated token account.
+/// The accounts for creating an associated token account.
 pub struct Association<'a> {
     /// Pays the rent.
     pub payer: &'a AccountView,
-    /// The account to be.
+    /// The account to create.
     pub tokens: &'a AccountView,
     /// Its owner.
     pub owner: &'a AccountView,
@@ -333,12 +339,12 @@ pub struct Association<'a> {
     pub system_program: &'a AccountView,
 }
 
-/// Makes an associated token account unless it exists, and then checks it whoever made it: anyone may make one first,
-/// so making must not fail, and what was made must be trusted by nobody's word.
+/// Creates an associated token account unless it exists, then checks it, regardless of its creator. Anyone may create
+/// one first, so an existing account must not be an error, and its contents must not be trusted.
 ///
 /// # Errors
-/// [`VaultError::WrongTokenAccount`] for another address; [`VaultError::UnusableTokenAccount`] when owner, mint or state is
-/// not as it must be.
+/// [`VaultError::WrongTokenAccount`] for a different address; [`VaultError::UnusableTokenAccount`] if owner, mint or
+/// state is wrong, or if the account has a delegate or a close authority.
 pub fn associate(association: Association<'_>) -> Result<()> {
     const CREATE_IDEMPOTENT: u8 = 1;
     let Association { payer, tokens, owner, mint, token_program, associated_token_program, system_program } =

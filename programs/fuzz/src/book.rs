@@ -4,7 +4,7 @@ use crate::calendar::month_end;
 use agent_vault_policy::{Ledger, Place, UnixTime};
 use std::collections::BTreeMap;
 
-/// What was charged, by quarter of an hour, minute and month of the charge.
+/// All charges, by quarter of an hour, minute and month.
 #[derive(Clone, Default)]
 pub struct Book {
     quarters: BTreeMap<i64, u128>,
@@ -13,7 +13,7 @@ pub struct Book {
     last: i64,
 }
 
-/// Where a charge stands.
+/// The place of a charge in the book.
 #[derive(Clone, Copy)]
 pub struct Entry {
     quarter: i64,
@@ -21,27 +21,28 @@ pub struct Entry {
 }
 
 impl Book {
-    /// The time that counts.
+    /// Returns the effective time.
     pub fn time(&self, clock: i64) -> i64 {
         clock.max(self.last)
     }
 
-    /// Charged in the quarter of `now` and the 96 before it: 24 hours and the quarter that has begun.
+    /// Returns the amount charged in the quarter of `now` and the 96 quarters before it: 24 hours plus the current
+    /// quarter.
     pub fn day(&self, now: i64) -> u128 {
         self.quarters.range(now / 900 - 96..).map(|(_, amount)| amount).sum()
     }
 
-    /// Payments in the minute of `now` and the 60 before it.
+    /// Returns the number of payments in the minute of `now` and the 60 minutes before it.
     pub fn hour(&self, now: i64) -> u128 {
         self.minutes.range(now / 60 - 60..).map(|(_, count)| count).sum()
     }
 
-    /// Charged in the month of `now`.
+    /// Returns the amount charged in the month of `now`.
     pub fn month(&self, now: i64) -> u128 {
         self.months.get(&month_end(now)).copied().unwrap_or(0)
     }
 
-    /// Adds `count` payments of together `amount`; `None` where 64 bits do not hold them.
+    /// Adds `count` payments, `amount` in total. Returns `None` if they do not fit into 64 bits.
     pub fn charge(&mut self, now: i64, amount: u64, count: u64) -> Option<Entry> {
         let mut next = self.clone();
         *next.quarters.entry(now / 900).or_default() += u128::from(amount);
@@ -55,7 +56,7 @@ impl Book {
         })
     }
 
-    /// Takes back what a charge did not use.
+    /// Takes back the unused part of a charge.
     pub fn credit(&mut self, entry: Entry, returned: u64) {
         for (kept, key) in [(&mut self.quarters, entry.quarter), (&mut self.months, entry.month)] {
             let amount = kept.get_mut(&key).expect("it was charged");
@@ -63,7 +64,7 @@ impl Book {
         }
     }
 
-    /// Asserts that the ledger says the same at `now`.
+    /// Asserts that the ledger reports the same totals at `now`.
     pub fn assert_is(&self, ledger: &Ledger, now: i64) {
         let at = UnixTime(now);
         assert_eq!(ledger.day.total_at(at).map(u128::from), Ok(self.day(now)));
@@ -73,7 +74,7 @@ impl Book {
     }
 }
 
-/// A charge in the ledger and in the book.
+/// A charge's place in the ledger and its entry in the book.
 #[derive(Clone, Copy)]
 pub struct Charged {
     pub place: Place,

@@ -1,5 +1,5 @@
-//! What a budget is for: whatever its vaults do and whatever the clock does, no 24 hours, no hour and no month hold
-//! more than its limits. Judged by a list of all payments with their times, every span of them.
+//! The purpose of a budget: whatever its vaults and the clock do, no 24 hours, no hour and no month hold more than its
+//! limits. Checked against a list of all payments with their times, for every such interval.
 
 use crate::{calendar::month_end, inputs, start, Step};
 use agent_vault_policy::{

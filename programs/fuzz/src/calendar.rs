@@ -3,14 +3,14 @@
 use agent_vault_policy::{Ledger, UnixTime, Usdc};
 
 const DAY: i64 = 86_400;
-/// Seconds of 400 years, after which the calendar repeats.
+/// Length of 400 years in seconds, after which the calendar repeats.
 const ERA: i64 = 146_097 * DAY;
 
 fn is_leap(year: i64) -> bool {
     year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
 }
 
-/// The first second of the month after that of `time`, which is not before 1970.
+/// Returns the first second of the month after the month of `time`. `time` is not before 1970.
 pub fn month_end(time: i64) -> i64 {
     let mut end = time / ERA * ERA;
     let mut year = 1970;
@@ -32,7 +32,7 @@ fn months_end_where_counting_them_says() {
         let mut ledger = Ledger::default();
         ledger.count_outstanding(UnixTime(time), Usdc(1), 1).unwrap();
         let expected = month_end(time.max(0));
-        // The last month of 64 bits has no end: its last second is taken for it.
+        // The last month that fits into 64 bits has no representable end; its last second is used instead.
         assert_eq!(ledger.month.ends_at, UnixTime(expected));
     });
 }

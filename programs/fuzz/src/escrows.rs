@@ -1,4 +1,4 @@
-//! The life of an escrow: against a list of what was done to it.
+//! The life of an escrow, checked against a list of the actions on it.
 
 use crate::{inputs, start, Step};
 use agent_vault_policy::{
@@ -16,7 +16,7 @@ enum Deed {
     Resolve { eighths: u8, more: bool },
 }
 
-/// When it is done: after a step, or so many seconds from where something changes.
+/// The time of an action: after a step, or some seconds away from a change of state.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum When {
     After(Step),
@@ -35,14 +35,14 @@ impl When {
     }
 }
 
-/// The model: an escrow runs for so many seconds, not counting those in which it is disputed.
+/// The model: an escrow runs for a number of seconds, not counting the time in dispute.
 struct Life {
     amount: u64,
-    /// Seconds that are left, counted from `running_since`.
+    /// Seconds left, counted from `running_since`.
     left: i64,
     running_since: i64,
     disputed_since: Option<i64>,
-    /// Whether the requester has raised a dispute, and the receiver.
+    /// True at index 0 if the requester has raised a dispute, at index 1 if the receiver has.
     raised: [bool; 2],
     decided: bool,
 }
@@ -52,7 +52,7 @@ impl Life {
         now - self.running_since >= self.left
     }
 
-    /// What a deed does: how the escrow ends, that it goes on, or why not.
+    /// Returns the effect of an action: the escrow's outcome, its continuation, or the reason for a refusal.
     fn judge(&self, deed: Deed, now: i64, released: u64) -> Result<Option<(Outcome, u64)>, EscrowRefusal> {
         use EscrowRefusal::*;
         match (deed, self.disputed_since) {

@@ -1,4 +1,4 @@
-//! The windows and the credit of escrows: a ledger against a book.
+//! The windows and the credit of escrows: a ledger checked against a book.
 
 use crate::{
     book::{Book, Charged},

@@ -1,8 +1,8 @@
-//! Fuzzes the policy crate against models of it that are slow and obvious: lists and maps of everything that ever
-//! happened, in 128 bits, without windows, rings or formulas.
+//! Fuzzes the policy crate against slow and obvious models of it: lists and maps of everything that ever happened, in
+//! 128 bits, without windows, rings or formulas.
 //!
-//! `cargo test` replays the corpus (`src/__fuzz__`, found by libFuzzer) and tries random inputs, as many as
-//! [`inputs`] says: it does not look for new paths. CONTRIBUTING.md says how to fuzz for an hour, by coverage.
+//! `cargo test` replays the corpus (`src/__fuzz__`, found by libFuzzer) and tries random inputs, as many as [`inputs`]
+//! returns. It does not search for new paths. For an hour of coverage-guided fuzzing, see CONTRIBUTING.md.
 #![cfg(test)]
 
 mod book;
@@ -14,12 +14,13 @@ mod rules;
 
 use bolero::TypeGenerator;
 
-/// Random inputs of a test that takes `microseconds` for each, so that each test takes some four seconds.
+/// Returns the number of random inputs for a test that takes `microseconds` per input, so that each test takes about
+/// four seconds.
 const fn inputs(microseconds: usize) -> usize {
     4_000_000 / microseconds
 }
 
-/// How far the clock goes before something happens. Steps that end at boundaries are likely.
+/// The advance of the clock before an action. Steps that end at boundaries are likely.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Step {
     Stay,
@@ -44,12 +45,12 @@ impl Step {
             Step::ToMonth(more) => calendar::month_end(clock.max(0)) + i64::from(more),
             Step::Back(count) => clock - i64::from(count),
         };
-        // The models walk the calendar: far times have a test of their own.
+        // The models walk the calendar, so steps stay near; distant times have a separate test.
         next.clamp(-1_000_000, 20_000_000_000)
     }
 }
 
-/// An amount, mostly small, so that sums come near limits.
+/// An amount, mostly small, so that sums approach the limits.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Amount {
     Few(u8),
@@ -69,7 +70,7 @@ impl Amount {
     }
 }
 
-/// The second at which a run begins: 2027-01-15T08:00:00Z and up to four years more.
+/// Returns the start of a run in seconds: 2027-01-15T08:00:00Z plus up to four years.
 fn start(offset: u32) -> i64 {
     1_800_000_000 + i64::from(offset % 126_230_400)
 }

@@ -1,4 +1,5 @@
-//! The judgement of payments by all rules, of vaults with and without a budget: against one long list of conditions.
+//! The verdicts of all rules on payments, of vaults with and without a budget, checked against one long list of
+//! conditions.
 
 use crate::{
     book::{Book, Charged},
@@ -66,7 +67,7 @@ struct Asked {
     category: u8,
     co_signed: bool,
     in_budget: bool,
-    /// Paused where all its bits are set, so that most payments are judged.
+    /// Means paused if all bits are set, so that most payments are judged.
     paused: u8,
     frozen: u8,
 }
@@ -80,7 +81,7 @@ enum Move {
     Limits(Bounds),
 }
 
-/// A payment as the model sees it.
+/// A payment in the model's terms.
 struct Case<'a> {
     rules: Rules,
     limits: Option<Limits>,
@@ -92,7 +93,8 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// For each rule in the order of judgement: its code, whether it refuses, its limit, and what the payment makes of it.
+    /// Returns, for each rule in the order of judgement: its code, true if it refuses, its limit, and the value that
+    /// the payment would reach.
     fn judge(&self) -> Vec<(u8, bool, u64, u64)> {
         let Case { rules, payment, standing, own, shared, clock, .. } = self;
         let (amount, now) = (payment.amount.0, own.time(*clock));
@@ -134,7 +136,8 @@ impl Case<'_> {
     }
 }
 
-/// Asserts that the preview says of each rule what the model says, and that the time it names is the first that serves.
+/// Asserts that the preview's verdict on each rule matches the model's, and that its `retry_at` is the first time that
+/// passes.
 fn assert_previewed(case: &Case, ledger: &Ledger, budget: Option<&Budget>, judged: &[(u8, bool, u64, u64)]) {
     let ask = |clock: i64| {
         assess(&case.rules, ledger, budget, &case.payment, case.standing, UnixTime(clock)).unwrap()
@@ -234,7 +237,7 @@ fn every_payment_is_judged_as_one_list_of_conditions_says() {
                 }
                 (found, expected) => panic!("{found:?} instead of {expected:?}"),
             };
-            // A charge that 64 bits do not hold leaves everything as it was.
+            // A charge that does not fit into 64 bits leaves everything unchanged.
             let (amount, mut own_next, mut pot_next) = (asked.amount.get(), ledgers[vault], pot);
             let (mut own_book, mut shared_book) = (books[vault].clone(), shared.clone());
             let charged = own_next

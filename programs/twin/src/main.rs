@@ -1,8 +1,9 @@
-//! Runs the native build of the program on what the virtual machine's program would be given.
+//! Runs the native build of the program on the input that the virtual machine's program would get.
 //!
-//! `twin PROGRAM.so`, then requests on standard input: see [`wire`]. Each runs in a child process of its own, with the
-//! virtual machine's addresses for input and heap, so that what it breaks ends with it. The program's syscalls are
-//! functions of this executable; other programs are called by whoever sent the request, which answers what they did.
+//! Start it with `twin PROGRAM.so` and send requests on standard input: see [`wire`]. Each request runs in a separate
+//! child process, with the virtual machine's addresses for input and heap, so any damage ends with that process. The
+//! program's syscalls are functions of this executable. Calls of other programs are answered by the sender of the
+//! request, with their effects.
 
 mod memory;
 mod syscalls;
@@ -16,7 +17,7 @@ use std::{
 
 type Entrypoint = unsafe extern "C" fn(*mut u8, *const u8) -> u64;
 
-/// Seconds of processor time that a run may take. The virtual machine counts units instead.
+/// Seconds of processor time that a run may take. The virtual machine counts compute units instead.
 const MAX_SECONDS: libc::rlim_t = 10;
 
 fn main() {
@@ -39,7 +40,7 @@ fn fail(message: &str) -> ! {
 
 fn load(program: &str) -> Entrypoint {
     let path = CString::new(program).unwrap_or_else(|_| fail("the path has a zero byte"));
-    // SAFETY: the program's file has nothing that runs when it is loaded, and its entrypoint has this type.
+    // SAFETY: loading the program's file runs no code, and its entrypoint has this type.
     unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
         if library.is_null() {
@@ -68,16 +69,17 @@ fn run(entrypoint: Entrypoint, request: &wire::Request) -> ! {
 
 fn limit(resource: libc::__rlimit_resource_t, most: libc::rlim_t) {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-    // SAFETY: the pointer is to a value of the right type.
+    // SAFETY: the pointer refers to a value of the right type.
     if unsafe { libc::setrlimit(resource, &limit) } != 0 {
         fail("a limit could not be set");
     }
 }
 
-/// Waits for a run, and says so where it did not come to its end: an abort, or memory that is not the program's.
+/// Waits for a run, and reports it if it did not finish because of an abort or an access to memory outside the
+/// program's.
 fn wait(child: libc::pid_t) {
     let mut status = 0;
-    // SAFETY: the pointer is to a value of the right type.
+    // SAFETY: the pointer refers to a value of the right type.
     if unsafe { libc::waitpid(child, &mut status, 0) } != child {
         fail("the run was lost");
     }

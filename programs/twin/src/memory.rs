@@ -1,4 +1,4 @@
-//! The memory of a run, at the virtual machine's addresses and of its sizes, with nothing mapped next to it.
+//! The memory of a run, with the virtual machine's addresses and sizes, and nothing mapped next to it.
 
 use std::{ptr, slice};
 
@@ -8,7 +8,7 @@ const INPUT: usize = 0x4_0000_0000;
 
 fn map(address: usize, length: usize) -> *mut u8 {
     let wanted = address as *mut libc::c_void;
-    // SAFETY: fails where something is mapped already.
+    // SAFETY: the call fails if the addresses are already mapped.
     let mapped = unsafe {
         libc::mmap(
             wanted,
@@ -25,7 +25,7 @@ fn map(address: usize, length: usize) -> *mut u8 {
     mapped.cast()
 }
 
-/// Maps a heap of zeros, where the program's allocator expects it.
+/// Maps a zeroed heap at the address that the program's allocator expects.
 pub fn map_heap() {
     map(HEAP, HEAP_LENGTH);
 }
@@ -33,13 +33,13 @@ pub fn map_heap() {
 /// Maps the input and returns its address.
 pub fn map_input(input: &[u8]) -> *mut u8 {
     let mapped = map(INPUT, input.len());
-    // SAFETY: just mapped, as long as the input.
+    // SAFETY: just mapped, with the length of the input.
     unsafe { ptr::copy_nonoverlapping(input.as_ptr(), mapped, input.len()) };
     mapped
 }
 
-/// The input as it is now.
+/// Returns the input in its present state.
 pub fn input<'a>(length: usize) -> &'a [u8] {
-    // SAFETY: mapped with this length; the program does not run any more.
+    // SAFETY: mapped with this length; the program no longer runs.
     unsafe { slice::from_raw_parts(INPUT as *const u8, length) }
 }

@@ -1,5 +1,5 @@
-//! The syscalls that the program uses. One that is missing here keeps the program from being loaded.
-#![allow(clippy::missing_safety_doc)] // called by the program alone, with the runtime's own contract
+//! The syscalls that the program uses. A missing syscall keeps the program from being loaded.
+#![allow(clippy::missing_safety_doc)] // called by the program alone, under the runtime's own contract
 
 use crate::wire::{self, Answer};
 use curve25519_dalek::edwards::CompressedEdwardsY;
@@ -8,14 +8,14 @@ use std::{ptr, slice, sync::OnceLock};
 
 static SYSVARS: OnceLock<Vec<([u8; 32], Vec<u8>)>> = OnceLock::new();
 
-/// Sets what `sol_get_sysvar` reads.
+/// Sets the content that `sol_get_sysvar` reads.
 pub fn set(sysvars: &[([u8; 32], Vec<u8>)]) {
     if SYSVARS.set(sysvars.to_vec()).is_err() {
         super::fail("a run has one set of sysvars");
     }
 }
 
-/// A slice of the runtime's: address and length.
+/// A slice as the runtime passes it: address and length.
 #[repr(C)]
 struct Part {
     at: *const u8,
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn sol_sha256(values: *const u8, length: u64, result: *mut
     0
 }
 
-/// Zero where the point is on the curve.
+/// Returns zero if the point is on the curve.
 #[no_mangle]
 pub unsafe extern "C" fn sol_curve_validate_point(curve: u64, point: *const u8, _: *mut u8) -> u64 {
     const EDWARDS: u64 = 0;
@@ -116,9 +116,10 @@ pub unsafe extern "C" fn sol_get_sysvar(
     0
 }
 
-/// Sends `C`: program (32 bytes); number of metas, and of each its address and two bytes (writable, signer); the data
-/// (bytes); number of signers, and of each the number of its seeds, bytes each; number of accounts, and of each its
-/// address, lamports, owner and data (bytes). Then writes back what the accounts became.
+/// Sends `C` with these fields: the program (32 bytes); the number of metas, and for each its address and two bytes
+/// (writable, signer); the data (bytes); the number of signers, and for each the number of its seeds and their bytes;
+/// the number of accounts, and for each its address, lamports, owner and data (bytes). Then writes back the accounts'
+/// new contents.
 #[no_mangle]
 pub unsafe extern "C" fn sol_invoke_signed_c(
     instruction: *const u8,
@@ -147,14 +148,14 @@ pub unsafe extern "C" fn sol_invoke_signed_c(
     }
     answer.send();
     if wire::exact::<1>() == [0] {
-        // The transaction ends with the error of the program called.
+        // The transaction ends with the error of the called program.
         std::process::exit(0);
     }
     for account in accounts {
         *account.lamports = wire::number();
         *account.owner = wire::exact();
         let data = wire::bytes();
-        // The length stands before the data in the serialized account.
+        // The serialized account stores the length right before the data.
         *account.data.cast::<u64>().sub(1) = data.len() as u64;
         ptr::copy_nonoverlapping(data.as_ptr(), account.data, data.len());
     }

@@ -1,14 +1,22 @@
-//! Requests and answers, in binary; numbers are little-endian. `bytes` are preceded by their length in 64 bits.
+//! Requests and answers, in binary. Numbers are little-endian. `bytes` are preceded by their length in 64 bits.
 //!
-//! Request: whether the second register has the address of the data (one byte), where the data is in the input (64
-//! bits), the number of the input's parts (64 bits), and of each its bytes and how many zeros follow (64 bits), the number
-//! of sysvars (64 bits), and of each its address (32 bytes) and content (bytes).
+//! A request consists of:
 //!
-//! Answers, each behind a letter: `L` a line logged (bytes), `D` data logged (number of parts, bytes each), `T` return
-//! data (bytes), `C` a call of another program (see [`crate::syscalls`]), which is answered with a byte that is zero
-//! where it failed, or else with lamports, owner (32 bytes) and data (bytes) of each account. At the end `R` the result
-//! (64 bits) and the words of the input that are others then (their number, and of each where it is and the word, 64
-//! bits each), or `X` the number of the signal that ended the run (64 bits).
+//! - one byte: one if the second register contains the address of the data,
+//! - the offset of the data in the input (64 bits),
+//! - the number of the input's parts (64 bits), and for each its bytes and the number of zeros after them (64 bits),
+//! - the number of sysvars (64 bits), and for each its address (32 bytes) and content (bytes).
+//!
+//! Each answer follows a letter:
+//!
+//! - `L`: a logged line (bytes).
+//! - `D`: logged data (number of parts, and the bytes of each).
+//! - `T`: return data (bytes).
+//! - `C`: a call of another program (see [`crate::syscalls`]). The reply is a byte, zero if the call failed; otherwise
+//!   lamports, owner (32 bytes) and data (bytes) of each account follow.
+//! - `R`, at the end: the result (64 bits) and the changed words of the input (their number, then offset and new word
+//!   of each, 64 bits each).
+//! - `X`, at the end: the number of the signal that ended the run (64 bits).
 
 use std::{
     io::{self, Read, Write},
@@ -23,9 +31,9 @@ pub struct Request {
     pub sysvars: Vec<([u8; 32], Vec<u8>)>,
 }
 
-/// Standard input without a buffer: parent and child read it in turns.
+/// Standard input without a buffer, because parent and child take turns reading it.
 fn stream(descriptor: i32) -> ManuallyDrop<std::fs::File> {
-    // SAFETY: open as long as the process runs, and not closed by this.
+    // SAFETY: the descriptor is open while the process runs, and this value does not close it.
     ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(descriptor) })
 }
 
@@ -58,7 +66,7 @@ fn parts() -> Vec<u8> {
     whole
 }
 
-/// The next request; none at the end of the input.
+/// Returns the next request, or none at the end of the input.
 pub fn request() -> Option<Request> {
     let mut first = [0];
     if stream(0).read(&mut first).unwrap_or_else(lost) == 0 {
@@ -72,7 +80,7 @@ pub fn request() -> Option<Request> {
     })
 }
 
-/// An answer that is being put together, sent as a whole.
+/// An answer under construction, sent as a whole.
 pub struct Answer(Vec<u8>);
 
 impl Answer {
@@ -98,7 +106,7 @@ impl Answer {
     }
 }
 
-/// Sends the result, and what became of the input.
+/// Sends the result and the changed words of the input.
 pub fn finish(result: u64, before: &[u8], after: &[u8]) {
     let word = |bytes: &[u8]| u64::from_le_bytes(std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0)));
     let words = before.chunks(8).zip(after.chunks(8)).enumerate();

@@ -1,10 +1,14 @@
-//! Replays payments from standard input and prints the verdict of each: the native side of the comparison with the
-//! program as built for the chain.
+//! Replays payments from standard input and prints the verdict of each. This is the native side of the comparison with
+//! the program as built for the chain.
 //!
-//! `rules TX DAY MONTH VELOCITY COSIGN EXPIRY BLOCKED RESTRICTED` sets the rules (`-`: not set);
-//! `budget DAY MONTH VELOCITY` gives the vaults a budget, or changes its limits; `vault NUMBER` names the vault that pays;
-//! `reset` empties all ledgers and takes the budget away; `pay CLOCK AMOUNT LISTED CATEGORY COSIGNED` pays and prints
-//! `ok` or `CODE LIMIT ATTEMPTED` or `overflow`; `refund NUMBER AMOUNT` gives back part of the payment made as that number.
+//! The commands, one per line:
+//!
+//! - `rules TX DAY MONTH VELOCITY COSIGN EXPIRY BLOCKED RESTRICTED` sets the rules (`-` leaves a rule unset).
+//! - `budget DAY MONTH VELOCITY` gives the vaults a budget, or changes its limits.
+//! - `vault NUMBER` selects the vault that pays.
+//! - `reset` empties all ledgers and removes the budget.
+//! - `pay CLOCK AMOUNT LISTED CATEGORY COSIGNED` pays and prints `ok`, `CODE LIMIT ATTEMPTED` or `overflow`.
+//! - `refund NUMBER AMOUNT` returns AMOUNT of successful payment NUMBER, counted from zero since the last `reset`.
 
 use agent_vault_policy::{
     authorize, Budget, Category, Ledger, Limits, Payment, Place, Refusal, Rules, Standing, UnixTime, Usdc,

@@ -1,4 +1,4 @@
-//! A budget that vaults share: the rules about time of a vault, over the ledger of all of them.
+//! A budget shared by several vaults: a vault's time-based rules, applied to one ledger for all of them.
 
 use crate::{
     rules::{max_per_day, max_per_month, velocity_cap},
@@ -7,23 +7,25 @@ use crate::{
     Charge, Verdict,
 };
 
-/// A budget: its limits, and what all its vaults have spent.
+/// A budget: its limits, and the spending of all its vaults.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget<'a> {
-    /// Its limits.
+    /// The budget's limits.
     pub limits: Limits,
-    /// Charged for every payment of every vault. Not the vault's: each has a time of its own.
+    /// The ledger charged for every payment of every vault. It is separate from the vaults' ledgers: each ledger has
+    /// its own time.
     pub ledger: &'a Ledger,
 }
 
 impl Budget<'_> {
-    /// Its rules, in the order of judgement.
+    /// The budget's rules, in the order of judgement.
     pub const RULES: [Rule; 3] = [Rule::BudgetMaxPerDay, Rule::BudgetMaxPerMonth, Rule::BudgetVelocityCap];
 
     /// Judges `payment` at the time `clock`; see [`crate::authorize`].
     ///
     /// # Errors
-    /// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] when the ledger cannot count it.
+    /// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if the ledger cannot count the
+    /// payment.
     #[inline(never)]
     pub(crate) fn authorize(&self, payment: &Payment, clock: UnixTime) -> Result<Charge, Refusal> {
         let (verdicts, charge) = self.judge(payment, clock)?;
@@ -34,15 +36,15 @@ impl Budget<'_> {
         Ok(charge)
     }
 
-    /// The verdict of each rule on `payment`.
+    /// Returns the verdict of each rule on `payment`.
     ///
     /// # Errors
-    /// [`Refusal::Overflow`] when the ledger contradicts itself.
+    /// [`Refusal::Overflow`] if the ledger contradicts itself.
     pub(crate) fn assess(&self, payment: &Payment, clock: UnixTime) -> Result<[Verdict; 3], Refusal> {
         Ok(self.judge(payment, clock)?.0)
     }
 
-    /// The verdict of each rule, and the charge that the payment is when all let it pass.
+    /// Returns the verdict of each rule, and the charge to record if all of them let the payment pass.
     #[inline(always)]
     fn judge(&self, payment: &Payment, clock: UnixTime) -> Result<([Verdict; 3], Charge), Refusal> {
         let Budget { limits, ledger } = self;

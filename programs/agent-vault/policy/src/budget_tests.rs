@@ -1,4 +1,4 @@
-//! Vaults that share a budget, against a model that remembers every payment of all of them.
+//! Vaults that share a budget, checked against a model that remembers every payment of all of them.
 #![allow(clippy::arithmetic_side_effects, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
 extern crate std;
 
@@ -13,7 +13,7 @@ use std::{env, vec::Vec};
 
 const NOW: UnixTime = UnixTime(1_700_000_000);
 
-/// A vault that pays, and gets the other vaults' ledger of the budget as it is.
+/// Pays from a vault. `shared` is the budget's ledger in its present state, including the other vaults' payments.
 fn pay(
     rules: &Rules,
     vault: &mut Ledger,
@@ -29,7 +29,7 @@ fn pay(
     Ok(charges)
 }
 
-/// A payment of a vault, as the model remembers it.
+/// A vault's payment, as remembered by the model.
 struct Paid {
     at: i64,
     amount: u64,
@@ -54,7 +54,7 @@ fn no_interleaving_of_vaults_passes_the_budget() {
             clock = step(random, clock);
             let vault = random.below(4) as usize;
             match random.below(12) {
-                // A refund goes back to both ledgers, each at its own place; whose vault it was does not matter here.
+                // A refund is credited to both ledgers, each at its own place, regardless of the vault.
                 0 if !paid.is_empty() => {
                     let index = random.below(paid.len() as u64) as usize;
                     let returned = random.below(paid[index].amount + 1);
@@ -91,7 +91,8 @@ fn drawn(random: &mut Random) -> Limits {
     }
 }
 
-/// Checks every interval that ends with the newest payment; the earlier ones were checked when theirs was new.
+/// Checks every interval that ends with the newest payment. Earlier intervals were checked when their last payment was
+/// new.
 fn keeps_within(limits: &Limits, paid: &[Paid], seed: u64) {
     let now = paid.last().unwrap().at;
     let since = |seconds: i64| paid.iter().filter(move |one| one.at > now - seconds);
@@ -131,12 +132,12 @@ fn a_vault_that_is_ahead_of_the_clock_does_not_move_the_budget() {
         (Ledger { last: UnixTime(NOW.0 + 200_000), ..Ledger::default() }, Ledger::default());
     let charges = pay(&Rules::default(), &mut ahead, limits, &mut shared, &plain(50), NOW.0).unwrap();
     assert_eq!((charges.vault.at.0, shared.last), (NOW.0 + 200_000, NOW));
-    // So the preview refuses what the payment would be refused, whatever the vault's time
+    // The preview refuses every payment that would be refused, whatever the vault's time
     let budget = Budget { limits, ledger: &shared };
     let verdicts =
         assess(&Rules::default(), &ahead, Some(&budget), &plain(1), Standing::default(), NOW).unwrap();
     assert!(!verdicts[9].passed);
-    // And a budget that is ahead makes no room under a clock that steps back
+    // A budget that is ahead makes no room if the clock steps back
     shared.last = UnixTime(NOW.0 + 500);
     let mut other = Ledger::default();
     assert!(pay(&Rules::default(), &mut other, limits, &mut shared, &plain(1), NOW.0 - 90_000).is_err());

@@ -1,18 +1,18 @@
 //! The life of an escrow: locked until it is completed, refunded after its deadline, or disputed and then decided.
 //!
-//! [`Escrow::complete`], [`Escrow::refund`] and [`Escrow::resolve`] take the escrow by value: what is settled is gone,
-//! so nothing settles twice. Whatever happens, some way to settle opens with time: a locked escrow can be refunded
-//! from its deadline on, a disputed one [`UNDECIDED_SECONDS`] after the dispute. Each side raises at most one dispute in an
-//! escrow's life, withdrawn or not, so nobody puts these times off for ever. A side that cannot be paid after a split
-//! leaves a decided escrow behind, of which nothing but that share is still to be decided.
+//! [`Escrow::complete`], [`Escrow::refund`] and [`Escrow::resolve`] consume the escrow, so that no escrow settles
+//! twice. Every escrow can eventually be settled: a locked one can be refunded from its deadline on, a disputed one
+//! [`UNDECIDED_SECONDS`] after the dispute. Each side raises at most one dispute in an escrow's life, withdrawn or not,
+//! so these times cannot be postponed forever. If a side cannot be paid after a split, a decided escrow remains and
+//! holds that side's share; nothing else about it is left to decide.
 
 use crate::units::{UnixTime, Usdc};
 
-/// Shortest time that the receiver gets, in seconds.
+/// Shortest time that the receiver gets for completion, in seconds.
 pub const MIN_TIMEOUT_SECONDS: u32 = 60;
-/// Longest time that the receiver gets, in seconds: 30 days.
+/// Longest time that the receiver gets for completion, in seconds: 30 days.
 pub const MAX_TIMEOUT_SECONDS: u32 = 30 * 86_400;
-/// Seconds after which a dispute that the arbiter has not decided may be refunded: 30 days.
+/// Seconds from a dispute until the escrow may be refunded if the arbiter has not decided: 30 days.
 pub const UNDECIDED_SECONDS: i64 = 30 * 86_400;
 
 /// A side of an escrow. The discriminants are the bits of [`Escrow::raised`].
@@ -21,82 +21,82 @@ pub const UNDECIDED_SECONDS: i64 = 30 * 86_400;
 pub enum Side {
     /// The vault that pays.
     Requester = 1,
-    /// Who is paid on completion.
+    /// The address that is paid on completion.
     Receiver = 2,
 }
 
-/// An escrow that is not settled.
+/// An escrow that is not settled yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Escrow {
-    /// What was locked.
+    /// The locked amount.
     pub amount: Usdc,
-    /// Up to this time it can be completed or disputed; from it on refunded.
+    /// The deadline: before it, the escrow can be completed or disputed; from it on, refunded.
     pub deadline: UnixTime,
-    /// When it was disputed.
+    /// The time of the dispute, if the escrow is disputed.
     pub disputed_at: Option<UnixTime>,
-    /// The sides that have raised a dispute, withdrawn or not: the bits of [`Side`].
+    /// The sides that have raised a dispute, withdrawn or not, as the bits of [`Side`].
     pub raised: u8,
-    /// The arbiter has split it, and a share waits for a side that could not be paid.
+    /// True if the arbiter has split the escrow and the share of a side that could not be paid remains.
     pub decided: bool,
 }
 
-/// How an escrow ended. The discriminants are the codes used on-chain.
+/// The way an escrow ended. The discriminants are the codes used on-chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
     /// The receiver proved completion.
     Completed = 1,
-    /// Its deadline passed.
+    /// The deadline passed.
     TimedOut = 2,
-    /// The arbiter gave all of it to the receiver.
+    /// The arbiter awarded the whole amount to the receiver.
     Released = 3,
-    /// The arbiter gave all of it back to the requester.
+    /// The arbiter returned the whole amount to the requester.
     Refunded = 4,
-    /// The arbiter split it.
+    /// The arbiter split the amount.
     Split = 5,
     /// The arbiter did not decide in time.
     Undecided = 6,
 }
 
-/// Who gets what: `released + refunded` is what was locked.
+/// The division of the locked amount: `released + refunded` equals it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// How it ended.
+    /// The way the escrow ended.
     pub outcome: Outcome,
-    /// The receiver's part.
+    /// The receiver's share.
     pub released: Usdc,
-    /// The requester's part.
+    /// The requester's share.
     pub refunded: Usdc,
 }
 
-/// Why an escrow is not in the state for what was asked.
+/// The reason why an escrow's state does not permit an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscrowRefusal {
     /// The deadline has passed.
     Expired,
-    /// The time for a refund has not come.
+    /// The time for a refund has not come yet.
     NotExpired,
-    /// It is disputed already.
+    /// The escrow is already disputed.
     Disputed,
-    /// The side has raised its dispute before.
+    /// This side has already raised its dispute.
     RaisedBefore,
-    /// It is not disputed.
+    /// The escrow is not disputed.
     NotDisputed,
-    /// More was to be released than is locked.
+    /// The amount to release exceeds the locked amount.
     ExceedsAmount,
-    /// It is decided: what is left of it is a share that is collected.
+    /// The escrow is decided: only a remaining share is left, to be collected.
     Decided,
 }
 
 impl Escrow {
-    /// The deadline of an escrow made at `now`; `None` when the timeout is out of range.
+    /// Returns the deadline of an escrow created at `now`, or `None` if the timeout is out of range.
     #[inline(always)]
     pub fn deadline(now: UnixTime, timeout_seconds: u32) -> Option<UnixTime> {
         let in_range = (MIN_TIMEOUT_SECONDS..=MAX_TIMEOUT_SECONDS).contains(&timeout_seconds);
         in_range.then(|| UnixTime(now.0.saturating_add(i64::from(timeout_seconds))))
     }
 
-    /// Releases everything to the receiver, whose proof was found right, before the deadline.
+    /// Releases the whole amount to the receiver before the deadline. The caller has verified the receiver's proof.
     ///
     /// # Errors
     /// [`EscrowRefusal::Decided`], [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`].
@@ -106,7 +106,7 @@ impl Escrow {
         Ok(self.settle(Outcome::Completed, self.amount))
     }
 
-    /// Gives everything back: from the deadline on, or when a dispute was not decided in time.
+    /// Refunds the whole amount from the deadline on, or if a dispute was not decided in time.
     ///
     /// # Errors
     /// [`EscrowRefusal::Decided`], [`EscrowRefusal::NotExpired`].
@@ -123,7 +123,8 @@ impl Escrow {
         Ok(self.settle(outcome, Usdc(0)))
     }
 
-    /// Stops the deadline until the arbiter decides, or the dispute is withdrawn. Before the deadline, and once for a side.
+    /// Stops the deadline until the arbiter decides or the dispute is withdrawn. Allowed before the deadline, and once
+    /// per side.
     ///
     /// # Errors
     /// [`EscrowRefusal::Decided`], [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`],
@@ -138,7 +139,7 @@ impl Escrow {
         Ok(Escrow { disputed_at: Some(now), raised, ..self })
     }
 
-    /// Lets the deadline run on: the receiver gets the time that was left when the dispute was raised.
+    /// Resumes the deadline. The receiver gets the time that was left when the dispute was raised.
     ///
     /// # Errors
     /// [`EscrowRefusal::Decided`], [`EscrowRefusal::NotDisputed`].
@@ -150,7 +151,7 @@ impl Escrow {
         Ok(Escrow { deadline: UnixTime(now.0.saturating_add(remaining)), disputed_at: None, ..self })
     }
 
-    /// Divides a disputed escrow as the arbiter decides.
+    /// Divides a disputed escrow by the arbiter's decision.
     ///
     /// # Errors
     /// [`EscrowRefusal::Decided`], [`EscrowRefusal::NotDisputed`], [`EscrowRefusal::ExceedsAmount`].
@@ -191,7 +192,7 @@ impl Escrow {
         Ok(())
     }
 
-    /// `released` is at most the amount: every caller has seen to it.
+    /// Divides the amount. Every caller has checked that `released` is at most the amount.
     fn settle(self, outcome: Outcome, released: Usdc) -> Settlement {
         Settlement { outcome, released, refunded: Usdc(self.amount.0.saturating_sub(released.0)) }
     }

@@ -1,4 +1,4 @@
-//! Every sequence of what can be asked of an escrow, at every time that matters, against a table of what may happen.
+//! Every sequence of actions on an escrow, at every relevant time, checked against a table of expected results.
 #![allow(clippy::arithmetic_side_effects)] // small numbers
 
 extern crate std;
@@ -14,7 +14,7 @@ fn locked() -> Escrow {
     Escrow { amount: Usdc(AMOUNT), deadline, disputed_at: None, raised: 0, decided: false }
 }
 
-/// What can be asked.
+/// The actions on an escrow.
 #[derive(Clone, Copy, Debug)]
 enum Move {
     Complete,
@@ -36,7 +36,8 @@ const MOVES: [Move; 9] = [
     Move::Resolve(AMOUNT + 1),
 ];
 
-/// The model: two states, and what each allows at a time. `deadline` is the present one, `raised` who has raised a dispute.
+/// The model: two states, and the actions that each allows at a time. `deadline` is the current deadline, `raised` the
+/// sides that have raised a dispute.
 fn expected(
     deadline: i64,
     disputed_at: Option<i64>,
@@ -61,7 +62,7 @@ fn expected(
     }
 }
 
-/// The escrow after a move, or how it was settled.
+/// The escrow after a move, or its settlement.
 fn ask(escrow: Escrow, asked: Move, now: UnixTime) -> Result<Result<Escrow, Settlement>, EscrowRefusal> {
     match asked {
         Move::Complete => escrow.complete(now).map(Err),
@@ -99,7 +100,7 @@ fn walk(
                     *settled += 1;
                 }
                 (Ok(Ok(after)), Ok(None)) => {
-                    // A withdrawal gives the time that was left when the dispute was raised.
+                    // A withdrawal restores the time that was left when the dispute was raised.
                     let (deadline, since) =
                         disputed_at.map_or((deadline, Some(time)), |at| (time + deadline - at, None));
                     let mut raised = vec::Vec::from(raised);

@@ -1,9 +1,9 @@
-//! The rules of a vault's policy, and the ledger of what the vault has spent.
+//! The rules of a vault's policy, and the ledger of the vault's spending.
 //!
-//! Everything here is pure: [`authorize`] decides and changes nothing, [`Ledger::charge`] records what was decided.
-//! A refusal therefore leaves the ledger as it was. The on-chain program is the only caller that moves money.
+//! The crate is pure: [`authorize`] decides without changing anything, and [`Ledger::charge`] records the decision. A
+//! refusal therefore leaves the ledger as it was. The on-chain program is the only caller that moves money.
 //!
-//! The rules are judged in one fixed order, that of [`authorize`]; the first that refuses is the one reported.
+//! [`authorize`] judges the rules in one fixed order and reports the first one that refuses.
 #![no_std]
 
 mod budget;
@@ -22,33 +22,35 @@ pub use units::{Month, UnixTime, Usdc};
 pub use verdict::{assess, Verdict};
 pub use window::{DayWindow, HourWindow, Overflow, Window};
 
-/// What an authorized payment will put into the ledger, and where: recorded by [`Ledger::charge`].
+/// An authorized payment's entry for the ledger: its amount, its time and the window totals before it.
+/// [`Ledger::charge`] records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The amount.
     pub amount: Usdc,
-    /// The time of the payment: the clock, or the ledger's last time where the clock stepped back.
+    /// The time of the payment: the clock, or the ledger's last time if the clock stepped back.
     pub at: UnixTime,
-    /// What the day held at that time, before the payment.
+    /// Spending in the day window at that time, before this payment.
     day_held: u64,
-    /// How many payments the hour held at that time, before the payment.
+    /// Number of payments in the hour window at that time, before this payment.
     hour_held: u64,
 }
 
-/// What an authorized payment will put into each ledger.
+/// An authorized payment's entries for the ledger of the vault and of its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charges {
-    /// For the vault's.
+    /// The entry for the vault's ledger.
     pub vault: Charge,
-    /// For that of its budget, where it has one.
+    /// The entry for the budget's ledger, if the vault has a budget.
     pub budget: Option<Charge>,
 }
 
-/// Judges `payment` by `rules` at the time `clock`, given what `ledger` says was spent, and by `budget` where the vault
-/// has one. Each ledger is judged at its own time, so that one that is ahead of the clock moves no other.
+/// Judges `payment` at the time `clock` by `rules` and the spending in `ledger`, and by `budget` if the vault has one.
+/// Each ledger is judged at its own time, so a ledger that is ahead of the clock does not advance the other one.
 ///
 /// # Errors
-/// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] when the ledger cannot count it.
+/// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if the ledger cannot count the
+/// payment.
 #[inline(always)]
 pub fn authorize(
     rules: &Rules,

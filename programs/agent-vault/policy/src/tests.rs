@@ -1,7 +1,7 @@
-//! Random sequences of payments against a model that remembers every payment.
+//! Random sequences of payments, checked against a model that remembers every payment.
 //!
-//! The model knows no slots: it checks the promise itself, that no 24 hours, no hour and no UTC month ever hold more
-//! than their caps. `POLICY_SEQUENCES` sets how many sequences run.
+//! The model has no slots. It checks the promise itself: no 24 hours, no hour and no UTC month ever hold more than
+//! their caps. `POLICY_SEQUENCES` sets the number of sequences.
 #![allow(clippy::arithmetic_side_effects, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
 extern crate std;
 
@@ -32,7 +32,7 @@ fn assess(
     crate::assess(rules, ledger, None, payment, standing, clock)
 }
 
-/// Marsaglia's xorshift64*: reproducible from its seed.
+/// Marsaglia's xorshift64*, reproducible from its seed.
 pub(crate) struct Random(pub u64);
 
 impl Random {
@@ -52,7 +52,7 @@ impl Random {
     }
 }
 
-/// A step of time that likes to land on, just before and just after the edges that matter.
+/// Returns a time step that often lands on, just before or just after a relevant boundary.
 pub(crate) fn step(random: &mut Random, now: i64) -> i64 {
     let edge = random.pick(&[1, 60, 900, 3_600, 86_400]);
     let nudge = random.pick(&[-1, 0, 0, 1]);
@@ -115,7 +115,7 @@ fn no_refund_makes_room_beyond_the_caps() {
             ..Rules::default()
         };
         let mut ledger = Ledger::default();
-        // What was really spent: a refund takes from the payment that it refunds.
+        // Net spending: a refund reduces the payment that it refunds.
         let mut paid: Vec<(i64, u64)> = Vec::new();
         let mut open: Vec<(usize, crate::Place)> = Vec::new();
         let mut clock = 1_700_000_000 + random.below(100_000_000) as i64;
@@ -161,7 +161,7 @@ fn what_is_refunded_can_be_spent_again_while_its_charge_counts() {
     pay(&mut ledger, 100, paid).unwrap();
     let place = ledger.place();
     assert!(pay(&mut ledger, 1, paid).is_err());
-    // When 40 come back a little later, then 40 and not more can be spent
+    // When 40 come back a little later, then 40 can be spent and no more
     ledger.credit(place, Usdc(40));
     assert!(pay(&mut ledger, 41, paid + 1).is_err());
     pay(&mut ledger, 40, paid + 1).unwrap();
@@ -179,17 +179,17 @@ fn what_is_refunded_after_its_slot_or_month_was_let_go_changes_nothing() {
     let paid = 1_700_000_100; // the first second of a slot
     charge(&mut ledger, 100, paid);
     let place = ledger.place();
-    // Given that the last slot in which the charge counts was written to, then it can still be taken back
+    // Given a write to the last slot that still counts the charge, then the charge can still be taken back
     let mut counted = ledger;
     charge(&mut counted, 7, paid + 96 * 900);
     counted.credit(place, Usdc(100));
     assert_eq!(counted.day.total, 7);
-    // One slot later its place holds another time, which is not touched
+    // One slot later, the charge's place holds a different time, and that time is not touched
     charge(&mut ledger, 7, paid + 97 * 900);
     ledger.credit(place, Usdc(100));
     assert_eq!(ledger.day.total, 7);
     assert_eq!(ledger.month.spent, Usdc(7));
-    // And in another month, the month's spending is not touched either
+    // In a different month, the month's spending is not touched either
     let next = ledger.month.ends_at.0;
     charge(&mut ledger, 5, next);
     ledger.credit(place, Usdc(100));
@@ -211,7 +211,8 @@ fn more_than_the_slot_holds_is_never_taken_out() {
     assert_eq!(ledger.day.slots.iter().sum::<u64>(), 0);
 }
 
-/// Checks every interval that ends with the newest payment; the earlier ones were checked when theirs was new.
+/// Checks every interval that ends with the newest payment. Earlier intervals were checked when their last payment was
+/// new.
 fn keeps_the_caps(rules: &Rules, paid: &[(i64, u64)], seed: u64) {
     let (now, amount) = *paid.last().unwrap();
     let since = |seconds: i64| paid.iter().filter(move |(at, _)| *at > now - seconds);
@@ -339,7 +340,7 @@ fn an_amount_that_the_ledger_cannot_count_is_an_error() {
     assert!(ledger.charge(&charge).is_err());
 }
 
-/// A payment of `amount` to nobody in particular.
+/// A payment of `amount` to an arbitrary recipient.
 pub(crate) fn plain(amount: u64) -> Payment {
     Payment { amount: Usdc(amount), listed: false, category: Category(0), co_signed: false }
 }

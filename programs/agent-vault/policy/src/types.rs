@@ -1,4 +1,4 @@
-//! Records of the policy: rules, payments, verdicts, and the ledger of what was spent.
+//! Records of the policy: rules, payments, refusals, and the ledger of spending.
 
 use crate::{
     units::{Month, UnixTime, Usdc},
@@ -11,11 +11,11 @@ use crate::{
 #[repr(transparent)]
 pub struct Category(pub u8);
 
-/// How many category codes there are.
+/// The number of category codes.
 pub const CATEGORIES: u8 = 20;
 
-/// What refused a payment. The discriminants are the codes used on-chain and are only appended; [`crate::authorize`] has the
-/// order of judgement.
+/// A rule that can refuse a payment. The discriminants are the codes used on-chain; new ones are only appended. For the
+/// order of judgement see [`crate::authorize`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Rule {
@@ -23,13 +23,13 @@ pub enum Rule {
     Paused = 0,
     /// The vault is frozen.
     Frozen = 1,
-    /// The policy's time has passed.
+    /// The policy has expired.
     Expiry = 2,
     /// The recipient is not on the policy's allowlist.
     AllowedRecipients = 3,
     /// The recipient's category is blocked.
     BlockedCategories = 4,
-    /// The amount is above the maximum of one payment.
+    /// The amount is above the maximum for one payment.
     MaxPerTx = 5,
     /// Too many payments in an hour.
     VelocityCap = 6,
@@ -37,91 +37,93 @@ pub enum Rule {
     MaxPerDay = 7,
     /// Too much in the UTC calendar month.
     MaxPerMonth = 8,
-    /// The amount is above the threshold and nobody co-signed. Judged last, whatever its code: nobody is asked to approve
-    /// what anything else refuses.
+    /// The amount is above the threshold and lacks a co-signature. This rule is judged last, whatever its code, so that
+    /// no operator is asked to approve a payment that another rule refuses anyway.
     RequireCoSign = 9,
-    /// Too much in 24 hours for the budget that the vault shares.
+    /// Too much in 24 hours for the vault's shared budget.
     BudgetMaxPerDay = 10,
-    /// Too much in the UTC calendar month for that budget.
+    /// Too much in the UTC calendar month for that shared budget.
     BudgetMaxPerMonth = 11,
-    /// Too many payments in an hour for that budget.
+    /// Too many payments in an hour for that shared budget.
     BudgetVelocityCap = 12,
 }
 
-/// The values of a policy. `None` is a rule that is not set; zero is a limit of zero.
+/// The values of a policy. `None` means that a rule is not set; zero is a limit of zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Largest amount of one payment.
+    /// Maximum amount of one payment.
     pub max_per_tx: Option<Usdc>,
-    /// Most that any 24 hours may hold.
+    /// Maximum spending in any 24 hours.
     pub max_per_day: Option<Usdc>,
-    /// Most that a UTC calendar month may hold.
+    /// Maximum spending in a UTC calendar month.
     pub max_per_month: Option<Usdc>,
-    /// Most payments that any hour may hold.
+    /// Maximum number of payments in any hour.
     pub velocity_cap: Option<u64>,
-    /// Above this amount a payment must be co-signed.
+    /// Threshold for co-signing: larger payments must be co-signed.
     pub require_co_sign: Option<Usdc>,
-    /// After this time payments are refused.
+    /// Last second that still accepts payments.
     pub expiry: Option<UnixTime>,
-    /// Bit `c` set: category code `c` is blocked.
+    /// Blocked categories: bit `c` is set if category code `c` is blocked.
     pub blocked_categories: u32,
-    /// Only listed recipients are paid. With an empty list nobody is.
+    /// True if only listed recipients are paid. With an empty list, every recipient is refused.
     pub restricted: bool,
 }
 
-/// What bounds a budget, as the rules of the same names bound a vault. `None` is a limit that is not set.
+/// The limits of a budget, which work like the rules of the same names in a policy. `None` means that a limit is not
+/// set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Most that any 24 hours may hold.
+    /// Maximum spending in any 24 hours.
     pub max_per_day: Option<Usdc>,
-    /// Most that a UTC calendar month may hold.
+    /// Maximum spending in a UTC calendar month.
     pub max_per_month: Option<Usdc>,
-    /// Most payments that any hour may hold.
+    /// Maximum number of payments in any hour.
     pub velocity_cap: Option<u64>,
 }
 
-/// One payment as the rules see it.
+/// One payment, reduced to the facts that the rules judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payment {
     /// The amount.
     pub amount: Usdc,
-    /// The recipient, or a domain attested for it, is on the policy's allowlist.
+    /// True if the recipient, or a domain attested for it, is on the policy's allowlist.
     pub listed: bool,
     /// The recipient's attested category.
     pub category: Category,
-    /// The session authority signed, and the operator signed or approved.
+    /// True if the session authority signed, and the operator also signed or approved.
     pub co_signed: bool,
 }
 
-/// What stops every payment whatever the policy says.
+/// The two states that stop every payment, regardless of the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The organisation is paused.
+    /// True if the organisation is paused.
     pub paused: bool,
-    /// The vault is frozen.
+    /// True if the vault is frozen.
     pub frozen: bool,
 }
 
-/// A rule that refuses, with its limit and what the payment would have made of it.
+/// A rule that refuses a payment, with its limit and the value that the payment would have reached.
 ///
-/// Micro-USDC for money rules; the number of payments for velocity caps; seconds for `expiry`; the blocked bit set
-/// and the category code for `blocked_categories`; zeros where there is nothing to count.
+/// Units: micro-USDC for money rules, the number of payments for velocity caps, seconds since the epoch for `expiry`.
+/// For `blocked_categories`, the limit is the blocked bit set and the attempted value is the category code. Rules that
+/// count nothing report zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The rule.
     pub rule: Rule,
     /// Its limit.
     pub limit: u64,
-    /// What the payment would have made of it.
+    /// The value that the payment would have reached.
     pub attempted: u64,
 }
 
-/// Why a payment was not authorized.
+/// The reason for not authorizing a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A rule refuses it.
+    /// A rule refuses the payment.
     Violation(Violation),
-    /// The ledger cannot count it.
+    /// The ledger cannot count the payment.
     Overflow,
 }
 
@@ -132,32 +134,33 @@ impl From<Overflow> for Refusal {
     }
 }
 
-/// What a vault, or all vaults of a budget, have spent. Laid out for zero-copy use as account data: no padding, every bit pattern valid.
+/// The spending of one vault, or of all vaults of a budget. The layout allows zero-copy use as account data: it has no
+/// padding, and every bit pattern is valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ledger {
-    /// Time of the last payment. Time never runs backwards from here.
+    /// Time of the last payment. The ledger's time never runs backwards from here.
     pub last: UnixTime,
-    /// The month's spending.
+    /// Spending in the current UTC calendar month.
     pub month: Month,
-    /// Spending of the last 24 hours.
+    /// Spending in the last 24 hours.
     pub day: DayWindow,
-    /// Number of payments of the last hour.
+    /// Number of payments in the last hour.
     pub hour: HourWindow,
 }
 
 impl Ledger {
-    /// The time that counts: the clock, or the last payment's time where the clock stepped back.
+    /// Returns the effective time: the clock, or the time of the last payment if the clock stepped back.
     #[inline(always)]
     pub fn time(&self, clock: UnixTime) -> UnixTime {
         clock.max(self.last)
     }
 
-    /// Records a payment that was authorized by this ledger as it is. Every payment is recorded, also where its rule
-    /// is not set, so that setting a rule later finds the truth.
+    /// Records a payment that was authorized against the ledger in its present state. Payments are recorded even for
+    /// rules that are not set, so that a rule set later already counts earlier spending.
     ///
     /// # Errors
-    /// [`Overflow`] when a sum does not fit; the ledger may then be half written and must be thrown away.
+    /// [`Overflow`] if a sum does not fit. The ledger may then be half written and must be discarded.
     #[inline(always)]
     pub fn charge(&mut self, charge: &Charge) -> Result<(), Overflow> {
         self.day.add_to(charge.day_held, charge.at, charge.amount.0)?;
@@ -167,11 +170,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// Counts `count` payments of together `amount` as if they were made now: what is handed out and not seen yet. For
-    /// previews; a payment is recorded by [`Ledger::charge`].
+    /// Counts outstanding payments, `count` in number and `amount` in total, as if they were made now. Used only for
+    /// previews; an actual payment is recorded by [`Ledger::charge`].
     ///
     /// # Errors
-    /// [`Overflow`] when a sum does not fit; the ledger may then be half written and must be thrown away.
+    /// [`Overflow`] if a sum does not fit. The ledger may then be half written and must be discarded.
     pub fn count_outstanding(&mut self, clock: UnixTime, amount: Usdc, count: u64) -> Result<(), Overflow> {
         let now = self.time(clock);
         self.day.add(now, amount.0)?;
@@ -181,16 +184,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// Where a charge of this time is kept, for [`Ledger::credit`]; to be asked right after [`Ledger::charge`].
+    /// Returns the place of the latest charge, to be passed to [`Ledger::credit`] later. Call this right after
+    /// [`Ledger::charge`].
     #[inline(always)]
     pub fn place(&self) -> Place {
         Place { day_slot: self.day.newest, month_ends_at: self.month.ends_at }
     }
 
-    /// Takes back `returned` of what was charged at `place`: from the day while its slot is still counted, from the
-    /// month if it is still the same; at most what they hold. The hour's count stays: the payment was made.
+    /// Takes back `returned` of the amount charged at `place`. The day window is reduced while it still counts that
+    /// slot, and the month if it is still the same one; neither drops below zero. The hour's count is unchanged,
+    /// because the payment was made.
     ///
-    /// Nothing is moved to another slot, so a refund never makes room that the charge itself did not take.
+    /// Nothing moves to another slot, so a refund never makes room in a slot that was not charged.
     pub fn credit(&mut self, place: Place, returned: Usdc) {
         self.day.take_back(place.day_slot, returned.0);
         if self.month.ends_at == place.month_ends_at {
@@ -199,11 +204,11 @@ impl Ledger {
     }
 }
 
-/// Where a charge stands in the ledger.
+/// The place of a charge in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Absolute number of the day window's slot.
     pub day_slot: u64,
-    /// The month, by its end.
+    /// The month of the charge, identified by its end.
     pub month_ends_at: UnixTime,
 }

@@ -11,19 +11,19 @@ pub struct Usdc(pub u64);
 pub struct UnixTime(pub i64);
 
 impl UnixTime {
-    /// Seconds since the epoch as an unsigned count; a time before it counts as the epoch.
+    /// Returns the seconds since the epoch as an unsigned count. A time before the epoch counts as the epoch.
     #[inline(always)]
     pub fn seconds(self) -> u64 {
         u64::try_from(self.0).unwrap_or(0)
     }
 }
 
-/// What was spent in the UTC calendar month that ends at `ends_at`.
+/// The amount spent in the UTC calendar month that ends at `ends_at`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Month {
-    /// First second of the next month. Names the month: a later one is a later month.
+    /// First second of the next month. It identifies the month: a later value means a later month.
     pub ends_at: UnixTime,
-    /// Spent in it.
+    /// The amount spent in this month.
     pub spent: Usdc,
 }

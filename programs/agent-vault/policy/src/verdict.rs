@@ -1,4 +1,4 @@
-//! The verdict of every rule at once, for the preview of a payment.
+//! The verdicts of all rules at once, for the preview of a payment.
 
 use crate::{
     rules,
@@ -7,39 +7,42 @@ use crate::{
     Budget, Overflow,
 };
 
-/// How one rule judges one payment.
+/// The verdict of one rule on one payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The rule.
     pub rule: Rule,
-    /// The policy sets this rule.
+    /// True if the policy or the budget sets this rule.
     pub set: bool,
-    /// The rule lets the payment pass.
+    /// True if the rule lets the payment pass.
     pub passed: bool,
-    /// See [`Violation`]; zero where the rule is not set.
+    /// Limit in the units of [`Violation`]; zero if the rule is not set.
     pub limit: u64,
-    /// See [`Violation`].
+    /// Attempted value in the units of [`Violation`].
     pub attempted: u64,
-    /// What still fits: micro-USDC for money rules, payments for velocity caps; [`u64::MAX`] where nothing is counted.
+    /// Headroom: micro-USDC for money rules, payments for velocity caps; [`u64::MAX`] if the rule counts nothing.
     pub headroom: u64,
-    /// The first time at which the same payment passes this rule if nothing else is paid until then; `None`: never.
+    /// First time at which the same payment passes this rule, provided that no other payment is made before; `None` if
+    /// never.
     pub retry_at: Option<UnixTime>,
 }
 
 impl Verdict {
-    /// A rule that the policy, or the budget, does not set.
+    /// Builds the verdict of a rule that neither the policy nor the budget sets.
     #[inline(always)]
     pub(crate) fn unset(rule: Rule) -> Self {
         Verdict { rule, set: false, passed: true, limit: 0, attempted: 0, headroom: u64::MAX, retry_at: None }
     }
 
-    /// A rule that is set. Waiting does not change its mind unless `retry_at` is filled in afterwards.
+    /// Builds the verdict of a rule that is set. Its `retry_at` starts as `None`, which means that waiting does not
+    /// help; [`assess`] fills it in afterwards.
     #[inline(always)]
     pub(crate) fn set(rule: Rule, passed: bool, limit: u64, attempted: u64, headroom: u64) -> Self {
         Verdict { rule, set: true, passed, limit, attempted, headroom, retry_at: None }
     }
 
-    /// The first time from `now` on at which a payment that this verdict refuses fits into the ledger that it judged by.
+    /// Returns the first time from `now` on when the refused payment fits into `ledger`, the ledger behind this
+    /// verdict.
     fn fits_from(
         &self,
         ledger: &Ledger,
@@ -57,7 +60,7 @@ impl Verdict {
         }
     }
 
-    /// The refusal that this verdict means for a payment.
+    /// Returns the refusal that follows from this verdict, or `Ok` if the payment passed.
     #[inline(always)]
     pub(crate) fn refuse(self) -> Result<(), Refusal> {
         if self.passed {
@@ -67,10 +70,11 @@ impl Verdict {
     }
 }
 
-/// The verdict of each rule on `payment`, in the order of judgement. Without a budget its rules are not set.
+/// Returns the verdict of each rule on `payment`, in the order of judgement. The rules of a budget are not set if the
+/// vault has none.
 ///
 /// # Errors
-/// [`Refusal::Overflow`] when a ledger contradicts itself.
+/// [`Refusal::Overflow`] if a ledger contradicts itself.
 pub fn assess(
     rules: &Rules,
     ledger: &Ledger,

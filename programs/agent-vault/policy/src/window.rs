@@ -1,20 +1,20 @@
 //! Rolling windows over time slots, and UTC calendar months.
 //!
-//! Slots are numbered absolutely (time / slot length), so a slot's number says which time it covers, and a ring holds
-//! the newest of them. A window of `SLOTS` slots covers the slot of now and the `SLOTS - 1` before it: 97 slots of 15
-//! minutes are 24 hours and the partial slot of now. A slot leaves the window only when all of it is older than the
-//! window's span, so no interval of that span ever holds more than the window's total.
+//! Slots are numbered absolutely (time / slot length), so a slot's number identifies the time that it covers. A ring
+//! holds the newest slots. A window of `SLOTS` slots covers the current slot and the `SLOTS - 1` before it: 97 slots of
+//! 15 minutes are 24 hours plus the current, partial slot. A slot leaves the window only once all of it is older than
+//! the window's span, so no interval of that span ever holds more than the window's total.
 
 use crate::units::{Month, UnixTime, Usdc};
 use core::ops::Range;
 
-/// A sum does not fit into 64 bits, or a stored sum contradicts its slots.
+/// An error: a sum does not fit into 64 bits, or a stored sum contradicts its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow;
 
-/// 24 hours in slots of 15 minutes, and the partial one.
+/// 24 hours in slots of 15 minutes, plus the partial slot.
 pub type DayWindow = Window<97, 900>;
-/// One hour in slots of one minute, and the partial one.
+/// One hour in slots of one minute, plus the partial slot.
 pub type HourWindow = Window<61, 60>;
 
 /// A ring of `SLOTS` sums, each over `SECONDS` seconds.
@@ -25,7 +25,7 @@ pub struct Window<const SLOTS: usize, const SECONDS: u64> {
     pub newest: u64,
     /// Sum of all slots.
     pub total: u64,
-    /// Slot `n` is at index `n % SLOTS`.
+    /// The sums: slot `n` is at index `n % SLOTS`.
     pub slots: [u64; SLOTS],
 }
 
@@ -36,7 +36,7 @@ impl<const SLOTS: usize, const SECONDS: u64> Default for Window<SLOTS, SECONDS> 
 }
 
 impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
-    /// Absolute number of the slot that `time` falls into.
+    /// Returns the absolute number of the slot that contains `time`.
     #[inline(always)]
     pub fn slot_at(time: UnixTime) -> u64 {
         #[allow(clippy::arithmetic_side_effects)] // no window has slots of zero seconds
@@ -45,10 +45,10 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         }
     }
 
-    /// What the window holds at `now`. A `now` before the newest slot counts as in it.
+    /// Returns the window's total at `now`. A `now` before the newest slot counts as part of that slot.
     ///
     /// # Errors
-    /// [`Overflow`] when the stored total contradicts the slots.
+    /// [`Overflow`] if the stored total contradicts the slots.
     #[inline(always)]
     pub fn total_at(&self, now: UnixTime) -> Result<u64, Overflow> {
         let slot = Self::slot_at(now);
@@ -58,16 +58,16 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         self.ring().total_at_slot(slot)
     }
 
-    /// Adds `value` to the slot of `now`, after letting go of the slots that have left the window.
+    /// Adds `value` to the slot of `now`, after dropping the slots that have left the window.
     ///
     /// # Errors
-    /// [`Overflow`] when the sum does not fit.
+    /// [`Overflow`] if the sum does not fit.
     pub fn add(&mut self, now: UnixTime, value: u64) -> Result<(), Overflow> {
         let held = self.total_at(now)?;
         self.add_to(held, now, value)
     }
 
-    /// [`Window::add`] for a caller that has asked [`Window::total_at`] for this `now` already: `held`.
+    /// [`Window::add`] for a caller that already has `held`, the result of [`Window::total_at`] for this `now`.
     #[inline(always)]
     pub(crate) fn add_to(&mut self, held: u64, now: UnixTime, value: u64) -> Result<(), Overflow> {
         let slot = Self::slot_at(now);
@@ -80,7 +80,8 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         Ok(())
     }
 
-    /// Takes `value` out of the slot of this absolute number if the ring still holds it; at most what is in it.
+    /// Takes up to `value` out of the slot with this absolute number, if the ring still holds it. A slot never drops
+    /// below zero.
     pub(crate) fn take_back(&mut self, slot: u64, value: u64) {
         if slot > self.newest || self.newest.saturating_sub(slot) >= SLOTS as u64 {
             return;
@@ -92,8 +93,8 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         }
     }
 
-    /// Empties the slots from the one after the newest to `slot`, which becomes the newest. A gap as long as the ring
-    /// empties it whole.
+    /// Empties the slots after the newest one up to `slot`, which becomes the newest. A gap as long as the ring empties
+    /// the whole ring.
     fn advance(&mut self, slot: u64) {
         let leaving = slot.saturating_sub(self.newest).min(SLOTS as u64);
         if leaving == SLOTS as u64 {
@@ -112,11 +113,11 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         self.newest = slot;
     }
 
-    /// The first time from `now` on at which `value` more fits under `limit`, if nothing else is added until then.
-    /// `None` when it never fits.
+    /// Returns the first time from `now` on at which another `value` fits under `limit`, provided that nothing else is
+    /// added before. Returns `None` if it never fits.
     ///
     /// # Errors
-    /// [`Overflow`] when the stored total contradicts its slots.
+    /// [`Overflow`] if the stored total contradicts its slots.
     pub fn fits_from(&self, now: UnixTime, value: u64, limit: u64) -> Result<Option<UnixTime>, Overflow> {
         let Some(room) = limit.checked_sub(value) else {
             return Ok(None);
@@ -134,7 +135,7 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
     }
 }
 
-/// A window of any length, to be read: its methods are compiled once for all windows.
+/// A read-only window of any length. Its methods are compiled once for all windows.
 struct Ring<'a> {
     newest: u64,
     total: u64,
@@ -142,8 +143,8 @@ struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// What the window holds at a slot after the newest: the sum of the slots that stay, or the total without those
-    /// that leave, whichever are fewer.
+    /// Returns the window's total at a slot after the newest. Sums the slots that stay, or subtracts the slots that
+    /// leave from the total: it adds up the smaller group.
     #[inline(never)]
     fn total_at_slot(&self, slot: u64) -> Result<u64, Overflow> {
         let leaving = slot.saturating_sub(self.newest);
@@ -159,7 +160,7 @@ impl Ring<'_> {
         self.total.checked_sub(gone).ok_or(Overflow)
     }
 
-    /// The first slot after `slot` at which no more than `room` is held.
+    /// Returns the first slot after `slot` with a window total of at most `room`.
     #[inline(never)]
     fn fits_after(&self, mut slot: u64, room: u64) -> Result<u64, Overflow> {
         let end = self.newest.saturating_add(self.slots.len() as u64);
@@ -172,8 +173,9 @@ impl Ring<'_> {
         Ok(slot)
     }
 
-    /// Sum of `count` slots from the one numbered `first` on. Wraps where the total does not hold them all: the total is
-    /// their sum and fits, so no part of them wraps unless it contradicts them, which the callers look at.
+    /// Returns the sum of `count` slots, starting with slot number `first`. The additions wrap. A total that matches
+    /// its slots fits into 64 bits, and so does the sum of any part of them; the callers check for a total that
+    /// contradicts its slots.
     #[inline(always)]
     fn sum(&self, first: u64, count: u64) -> Result<u64, Overflow> {
         let (older, newer) = halves(first, count, self.slots.len());
@@ -184,10 +186,10 @@ impl Ring<'_> {
         Ok(sum.wrapping_add(self.sum_of(newer)?))
     }
 
-    /// Sum of a part of the ring; see [`Ring::sum`].
+    /// Returns the sum of a part of the ring; see [`Ring::sum`].
     #[inline(never)]
     fn sum_of(&self, part: Range<usize>) -> Result<u64, Overflow> {
-        // In eights, because the build for the chain does not unroll loops.
+        // Add eight at a time, because the build for the chain does not unroll loops.
         let (eights, rest) = self.slots.get(part).ok_or(Overflow)?.as_chunks::<8>();
         let mut sum = 0u64;
         for [a, b, c, d, e, f, g, h] in eights {
@@ -198,7 +200,8 @@ impl Ring<'_> {
     }
 }
 
-/// Where `count` slots from the one numbered `first` on are kept in a ring of `length`: up to its end, and from its start.
+/// Returns the index ranges of `count` slots in a ring of `length`, starting with slot number `first`: one up to the
+/// ring's end, and one from its start.
 #[inline(always)]
 fn halves(first: u64, count: u64, length: usize) -> (Range<usize>, Range<usize>) {
     let start = index(first, length);
@@ -206,7 +209,7 @@ fn halves(first: u64, count: u64, length: usize) -> (Range<usize>, Range<usize>)
     (start..end.min(length), 0..end.saturating_sub(length))
 }
 
-/// Where the slot of this absolute number is kept in a ring of `length`.
+/// Returns the index of the slot with this absolute number in a ring of `length`.
 #[inline(always)]
 fn index(slot: u64, length: usize) -> usize {
     // The remainder is below `length`, which is a usize and never zero.
@@ -217,7 +220,7 @@ fn index(slot: u64, length: usize) -> usize {
 }
 
 impl Month {
-    /// Spent in the month of `now`.
+    /// Returns the spending in the month of `now`.
     #[inline(always)]
     pub fn spent_at(&self, now: UnixTime) -> Usdc {
         if now < self.ends_at {
@@ -227,10 +230,10 @@ impl Month {
         }
     }
 
-    /// Adds `amount` to the month of `now`. The month never goes back.
+    /// Adds `amount` to the month of `now`. The stored month never goes back to an earlier one.
     ///
     /// # Errors
-    /// [`Overflow`] when the sum does not fit.
+    /// [`Overflow`] if the sum does not fit.
     #[inline(always)]
     pub fn add(&mut self, now: UnixTime, amount: Usdc) -> Result<(), Overflow> {
         if now >= self.ends_at {
@@ -242,9 +245,9 @@ impl Month {
     }
 }
 
-/// The first second of the UTC calendar month after that of `time`.
+/// Returns the first second of the UTC calendar month after the month of `time`.
 ///
-/// Howard Hinnant's `civil_from_days` and its inverse, in years that begin in March:
+/// Uses Howard Hinnant's `civil_from_days` and its inverse, in years that begin in March:
 /// <https://howardhinnant.github.io/date_algorithms.html>. Times are at or after 1970, so every value is positive.
 #[allow(clippy::arithmetic_side_effects)] // bounded by the calendar: see the comments
 pub fn month_end(time: UnixTime) -> UnixTime {
@@ -260,9 +263,9 @@ pub fn month_end(time: UnixTime) -> UnixTime {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153; // 0 is March, 11 is February
 
-    // The first day of the next month, in the same count of days.
+    // Compute the first day of the next month in the same count of days.
     let next_day_of_era = if month_from_march == 11 {
-        // The next March begins the next year of the era (or the next era, one day later still right).
+        // The next March begins the next year of the era. For year 400, the result is the first day of the next era.
         let year = year_of_era + 1;
         365 * year + year / 4 - year / 100 + year / 400
     } else {

@@ -1,4 +1,4 @@
-//! Every boundary of the windows, one second before and at it.
+//! Every boundary of the windows, tested one second before it and exactly at it.
 #![allow(clippy::arithmetic_side_effects, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
 
 use super::*;
@@ -12,7 +12,7 @@ fn a_slot_counts_until_all_of_it_is_older_than_24_hours() {
         let paid = 900 * 1_000 + second;
         let mut day = DayWindow::default();
         day.add(UnixTime(paid), 7).unwrap();
-        // Then it counts up to the last second in which any of the slot is within 24 hours, and no longer
+        // Then it counts as long as part of the slot is within 24 hours, and no longer
         let slot_end = 900 * 1_001;
         assert_eq!(day.total_at(UnixTime(paid)), Ok(7));
         assert_eq!(day.total_at(UnixTime(slot_end + DAY - 1)), Ok(7));
@@ -38,7 +38,7 @@ fn what_is_added_later_drops_exactly_what_has_left() {
     }
     let all = day.total;
     assert_eq!(day.total_at(UnixTime(900 * 96)), Ok(all));
-    // When one is added in the 98th slot, then only the first has left
+    // When one is added in the 98th slot, then only the first one leaves
     assert_eq!(day.total_at(UnixTime(900 * 97)), Ok(all - 1));
     day.add(UnixTime(900 * 97), 0).unwrap();
     assert_eq!(day.total, all - 1);
@@ -91,7 +91,7 @@ fn a_total_that_contradicts_its_slots_is_an_error() {
     day.newest = 96;
     assert_eq!(day.total_at(UnixTime(900 * 98)), Err(Overflow));
     assert_eq!(day.add(UnixTime(900 * 98), 1), Err(Overflow));
-    // What stays is added up where it is less than what leaves
+    // The staying slots are added up if they are fewer than the leaving ones
     let mut staying = DayWindow::default();
     staying.add(UnixTime(900 * 90), 5).unwrap();
     staying.total = 4;
@@ -105,7 +105,7 @@ fn summing_what_stays_and_subtracting_what_leaves_agree() {
     for slot in 200..297 {
         day.add(UnixTime(900 * slot), slot as u64 * slot as u64).unwrap();
     }
-    // Then at every later slot the window holds just the values of the slots that are still in it
+    // Then at every later slot the window's total is exactly the sum of the slots that are still in it
     for now in 296..400u64 {
         let expected: u64 = (200..297u64).filter(|slot| slot + 97 > now).map(|slot| slot * slot).sum();
         assert_eq!(day.total_at(UnixTime(900 * now as i64)), Ok(expected), "{now}");
@@ -123,7 +123,7 @@ fn says_when_a_payment_will_fit() {
     day.add(UnixTime(900 * 110), 40).unwrap();
     let now = UnixTime(900 * 111);
     assert_eq!(day.fits_from(now, 0, 100), Ok(Some(now)));
-    // 60 leave with slot 100: when slot 197 begins
+    // 60 leave with slot 100, when slot 197 begins
     assert_eq!(day.fits_from(now, 1, 100), Ok(Some(UnixTime(900 * 197))));
     assert_eq!(day.fits_from(now, 60, 100), Ok(Some(UnixTime(900 * 197))));
     assert_eq!(day.fits_from(now, 61, 100), Ok(Some(UnixTime(900 * 207))));
@@ -198,11 +198,11 @@ fn what_is_taken_back_comes_out_of_its_slot_alone() {
     let mut day = DayWindow::default();
     day.add(UnixTime(900 * 10), 5).unwrap();
     day.add(UnixTime(900 * 11), 7).unwrap();
-    // More than the slot holds empties the slot and not the others
+    // A value above the slot's content empties this slot and no other
     let mut emptied = day;
     emptied.take_back(10, 6);
     assert_eq!((emptied.total, emptied.slots[10], emptied.slots[11]), (7, 0, 7));
-    // A slot that was let go, or is yet to come, is not held, whatever is kept at its place in the ring
+    // A slot that has left the window or is still to come does not count, whatever its place in the ring contains
     for slot in [12, 10 + 97, 12 + 97, u64::MAX] {
         let mut same = day;
         same.take_back(slot, 5);

@@ -1,4 +1,4 @@
-//! The proposed authority takes over.
+//! The proposed authority takes over its role.
 
 use crate::{
     errors::VaultError,

@@ -1,4 +1,4 @@
-//! The operator approves a payment, an escrow or an allowance before it is made.
+//! The operator approves a payment, an escrow or an allowance in advance.
 #![allow(unused_variables)] // the framework's macro binds the #[instruction] arguments twice and uses them once
 
 use crate::{
@@ -16,7 +16,7 @@ with_event_accounts! {
     #[derive(Accounts)]
     #[instruction(reference: [u8; 16])]
     pub struct ApprovePayment {
-        /// Pays the rent, and gets it back when the approval is used or withdrawn.
+        /// Payer of the rent, refunded when the approval is used or withdrawn.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
         /// The organisation's operator.
@@ -27,13 +27,13 @@ with_event_accounts! {
         /// The vault that may pay.
         #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
         pub vault: Outlined<Account<Vault>>,
-        /// The policy attached: the approval holds for its present version.
+        /// The attached policy. The approval is valid only for its current version.
         pub policy: Outlined<Account<Policy>>,
-        /// The approval to be.
+        /// The approval to create.
         #[account(mut)]
         #[cfg_attr(feature = "idl-build", account(seeds = [seeds::APPROVAL, vault.address().as_ref(), &reference], bump))]
         pub approval: UncheckedAccount,
-        /// Makes the account.
+        /// The system program, used to create the account.
         pub system_program: Program<System>,
     }
 }
@@ -51,7 +51,7 @@ pub fn handler(
     kind: SpendingKind,
 ) -> Result<()> {
     require!(amount > 0, VaultError::ZeroAmount);
-    // The vault's time, by which a payment will judge whether the approval still counts.
+    // Use the vault's time, because a payment will use it to judge if the approval is still valid.
     let now = ctx.accounts.vault.ledger.as_policy().time(clock()?).0;
     let latest = now.saturating_add(MAX_APPROVAL_SECONDS);
     require!(now < expires_at && expires_at <= latest, VaultError::InvalidTime);

@@ -6,7 +6,7 @@ use anchor_lang::{pinocchio::sysvars::instructions::Instructions, prelude::*};
 /// The runtime's ed25519 program.
 const ED25519_PROGRAM: Address = Address::from_str_const("Ed25519SigVerify111111111111111111111111111");
 
-/// Layout of an instruction with one signature, as SDKs make it: header, key, signature, message.
+/// Layout of an instruction with one signature, in the form that SDKs produce: header, key, signature, message.
 /// <https://docs.solanalabs.com/runtime/programs#ed25519-program>
 mod layout {
     pub const KEY: usize = 16;
@@ -14,11 +14,11 @@ mod layout {
     pub const MESSAGE: usize = 112;
 }
 
-/// What was attested: the output of one escrow's task.
+/// The attested statement: the output of one escrow's task.
 pub struct Attested<'a> {
-    /// The kind of proof, as the message names it.
+    /// The kind of proof, by its name in the message.
     pub kind: &'a [u8],
-    /// Genesis hash of the cluster, as the organisation names it.
+    /// Genesis hash of the cluster, as stored in the organisation.
     pub genesis_hash: &'a [u8; 32],
     /// The escrow's address.
     pub escrow: &'a Address,
@@ -28,10 +28,11 @@ pub struct Attested<'a> {
     pub output_hash: &'a [u8; 32],
 }
 
-/// Checks that the instruction right before this one has the ed25519 program verify `key`'s signature over exactly this.
+/// Checks that the instruction right before this one makes the ed25519 program verify `key`'s signature over exactly
+/// this statement.
 ///
-/// The header is compared whole: one signature, and all three parts inside that very instruction, so nothing that was
-/// verified elsewhere in the transaction counts.
+/// The whole header is compared: it must declare one signature, with all three parts inside the same instruction. A
+/// signature that was verified elsewhere in the transaction does not count.
 ///
 /// # Errors
 /// [`VaultError::InvalidProof`].
@@ -45,7 +46,7 @@ pub fn verify(instructions: Option<&UncheckedAccount>, key: &Address, attested: 
     Ok(())
 }
 
-/// Whether an instruction of the ed25519 program is about this key and message, and nothing else.
+/// Returns true if the data of an ed25519 instruction contains exactly this key and message.
 fn says(data: &[u8], key: &Address, attested: &Attested) -> bool {
     let (Some(head), Some(message)) = (data.get(..layout::SIGNATURE), data.get(layout::MESSAGE..)) else {
         return false;
@@ -67,7 +68,7 @@ fn says(data: &[u8], key: &Address, attested: &Attested) -> bool {
     strip(head, &[&header, key.as_ref()]) && strip(message, &expected)
 }
 
-/// Whether `bytes` are these parts, one after the other, and nothing behind them.
+/// Returns true if `bytes` is exactly the concatenation of `parts`.
 fn strip(bytes: &[u8], parts: &[&[u8]]) -> bool {
     let mut rest = Some(bytes);
     for part in parts {

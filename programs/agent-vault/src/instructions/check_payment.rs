@@ -10,31 +10,33 @@ use agent_vault_policy::{self as policy, assess, Payment, Standing, UnixTime, Us
 use alloc::{boxed::Box, vec::Vec};
 use anchor_lang::{prelude::*, IdlType};
 
-/// How one rule judges a payment. Units: see `agent_vault_policy::Violation`.
+/// The verdict of one rule on a payment. For units see `agent_vault_policy::Violation`.
 #[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
 pub struct RuleVerdict {
     /// Code of the rule.
     pub rule: u8,
-    /// The policy, or the budget, sets it.
+    /// True if the policy or the budget sets the rule.
     pub set: bool,
-    /// It lets the payment pass.
+    /// True if the rule lets the payment pass.
     pub passed: bool,
-    /// Its limit.
+    /// The rule's limit.
     pub limit: u64,
-    /// What the payment would make of it.
+    /// The value that the payment would reach.
     pub attempted: u64,
-    /// What still fits; `u64::MAX` where nothing is counted.
+    /// Headroom; `u64::MAX` if the rule counts nothing.
     pub headroom: u64,
-    /// The first unix time at which the payment passes this rule if nothing else is paid; `None`: never.
+    /// First Unix time at which the payment passes this rule, provided that no other payment is made before; `None` if
+    /// never.
     pub retry_at: Option<i64>,
 }
 
-/// How all rules judge a payment.
+/// The verdicts of all rules on a payment.
 #[derive(Clone, AnchorSerialize, AnchorDeserialize, IdlType)]
 pub struct PaymentCheck {
-    /// All rules let it pass.
+    /// True if all rules let the payment pass.
     pub passed: bool,
-    /// The first unix time at which the payment passes all rules if nothing else is paid; `None`: never.
+    /// First Unix time at which the payment passes all rules, provided that no other payment is made before; `None` if
+    /// never.
     pub retry_at: Option<i64>,
     /// The verdicts, in the order of judgement.
     pub rules: Vec<RuleVerdict>,
@@ -45,34 +47,35 @@ pub struct PaymentCheck {
 pub struct CheckPayment {
     /// The organisation.
     pub org: Outlined<Account<Org>>,
-    /// The policy attached.
+    /// The attached policy.
     #[account(constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
     pub policy: Outlined<Account<Policy>>,
     /// The vault that would pay.
     #[account(constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
     pub vault: Outlined<Account<Vault>>,
-    /// The policy's allowlist, when it has one.
+    /// The policy's allowlist, if it has one.
     pub allowlist: Option<Unloaded<AllowlistAccount>>,
-    /// The recipient's Recipient account: needed when the policy blocks categories, or for an attested domain.
+    /// The recipient's Recipient account. Required if the policy blocks categories, and for an attested domain.
     pub recipient_account: Option<UncheckedAccount>,
-    /// The vault's budget, when it has one.
+    /// The vault's budget, if it has one.
     #[account(constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
     pub budget: Option<Outlined<Account<Budget>>>,
 }
 
-/// Payments that are handed out and not seen on the chain yet; the preview counts them as if they were paid now.
+/// Outstanding payments, not seen on the chain yet. The preview counts them as if they were paid now.
 pub struct Outstanding {
-    /// Micro-USDC, together.
+    /// Total amount in micro-USDC.
     pub amount: u64,
-    /// How many.
+    /// Number of payments.
     pub count: u32,
 }
 
 impl Outstanding {
-    /// A copy of `ledger` with them in it. On the heap, where two fit.
+    /// Returns a copy of `ledger` that includes the outstanding payments. The copy is on the heap, which has room for
+    /// two.
     ///
     /// # Errors
-    /// [`VaultError::Overflow`] when a sum does not fit.
+    /// [`VaultError::Overflow`] if a sum does not fit.
     #[inline(never)]
     fn counted_in(&self, ledger: &Ledger, clock: UnixTime) -> Result<Box<policy::Ledger>> {
         let mut ledger = Box::new(*ledger.as_policy());
@@ -88,7 +91,7 @@ impl Outstanding {
 /// See [`crate::agent_vault::check_payment`].
 ///
 /// # Errors
-/// [`VaultError::BudgetRequired`], [`VaultError::Overflow`] and those of the accounts.
+/// [`VaultError::BudgetRequired`], [`VaultError::Overflow`] and the errors of the accounts.
 pub fn handler(
     ctx: &mut Context<CheckPayment>,
     amount: u64,
@@ -123,7 +126,7 @@ pub fn handler(
     let verdicts = assess(&a.policy.rules(), &ledger, budget.as_ref(), &payment, stops, clock)
         .map_err(VaultError::from)?;
     let passed = verdicts.iter().all(|verdict| verdict.passed);
-    // Waiting does not help past the policy's time.
+    // Waiting does not help if the policy expires first.
     let expiry = a.policy.rules().expiry;
     let retry_at = verdicts
         .iter()

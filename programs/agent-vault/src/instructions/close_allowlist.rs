@@ -1,4 +1,4 @@
-//! Discards a list that is not in force.
+//! Discards an allowlist that is not in force.
 
 use super::close_policy::close_list;
 use crate::{
@@ -18,15 +18,15 @@ with_event_accounts! {
         /// The organisation.
         #[account(mut)]
         pub org: Outlined<Account<Org>>,
-        /// The policy that the list is for.
+        /// The policy that the list belongs to.
         #[account(mut, constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
         pub policy: Outlined<Account<Policy>>,
-        /// The next list, sealed or not.
+        /// The policy's next list, sealed or not.
         #[account(mut,
             constraint = same_address(&allowlist.policy, policy.address()) @ VaultError::WrongAllowlist,
             constraint = allowlist.version == policy.next_allowlist_version @ VaultError::WrongAllowlist)]
         pub allowlist: Outlined<AllowlistAccount>,
-        /// Paid the list's rent.
+        /// Payer of the list's rent, refunded here.
         #[account(mut, unsafe(dup))]
         pub rent_receiver: UncheckedAccount,
     }
@@ -39,7 +39,7 @@ with_event_accounts! {
 pub fn handler(ctx: &mut Context<CloseAllowlist>) -> Result<()> {
     let CloseAllowlist { org, policy, allowlist, rent_receiver, .. } = &mut ctx.accounts;
     let sequence = org.next_sequence()?;
-    // The version is used up: what was signed for this list is not good for another one.
+    // Use up the version, so that a signature given for this list is not valid for a later one.
     policy.next_allowlist_version = sequence;
     let event = AllowlistClosed {
         org: *org.address(),

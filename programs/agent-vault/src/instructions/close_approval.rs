@@ -12,17 +12,17 @@ with_event_accounts! {
     /// Accounts of `close_approval`.
     #[derive(Accounts)]
     pub struct CloseApproval {
-        /// The operator; anyone once the approval's time has passed.
+        /// The operator, or anyone once the approval has expired.
         pub signer: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
-        /// The vault that may pay, live or archived; checked by [`live_or_archived`].
+        /// The vault that may pay, live or archived. Checked by [`live_or_archived`].
         #[account(mut)]
         pub vault: Unloaded<ArchivedVault>,
         /// The approval.
         #[account(mut, constraint = same_address(&approval.vault, vault.address()) @ VaultError::WrongApproval)]
         pub approval: Outlined<Account<Approval>>,
-        /// Paid the approval's rent.
+        /// Payer of the approval's rent, refunded here.
         #[account(mut, constraint = same_address(&approval.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver, unsafe(dup))]
         pub rent_receiver: UncheckedAccount,
     }
@@ -33,8 +33,8 @@ with_event_accounts! {
 /// # Errors
 /// [`VaultError::Unauthorized`], [`VaultError::WrongVault`], [`VaultError::WrongOrg`].
 pub fn handler(ctx: &mut Context<CloseApproval>) -> Result<()> {
-    // The cluster's time, not the vault's: an archived vault has no ledger. Where the clock stepped back, an approval that no
-    // payment can use any more is cleared away a little later.
+    // Use the cluster's time, because an archived vault has no ledger. If the clock stepped back, an approval that has
+    // already expired for payments can be closed a little later.
     let now = clock()?.0;
     let CloseApproval { signer, org, vault, approval, rent_receiver, .. } = &mut ctx.accounts;
     let may = now >= approval.expires_at || org.is_operator(signer.address());

@@ -22,7 +22,7 @@ with_event_accounts! {
             constraint = same_address(&budget.org, org.address()) @ VaultError::WrongOrg,
             constraint = budget.wallet_count == 0 @ VaultError::BudgetInUse)]
         pub budget: Outlined<Account<Budget>>,
-        /// Paid the rent.
+        /// Payer of the rent, refunded here.
         #[account(mut, constraint = same_address(&budget.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver, unsafe(dup))]
         pub rent_receiver: UncheckedAccount,
     }

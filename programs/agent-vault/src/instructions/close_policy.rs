@@ -24,26 +24,27 @@ with_event_accounts! {
             constraint = policy.immutable == 0 @ VaultError::PolicyImmutable,
             constraint = policy.wallet_count == 0 @ VaultError::PolicyInUse)]
         pub policy: Outlined<Account<Policy>>,
-        /// Paid the policy's rent.
+        /// Payer of the policy's rent, refunded here.
         #[account(mut, constraint = same_address(&policy.payer, policy_rent_receiver.address()) @ VaultError::WrongRentReceiver, unsafe(dup))]
         pub policy_rent_receiver: UncheckedAccount,
-        /// The list in force.
+        /// The allowlist in force.
         #[account(mut)]
         pub allowlist: Option<Outlined<AllowlistAccount>>,
-        /// Paid the list's rent.
+        /// Payer of that list's rent, refunded here.
         #[account(mut, unsafe(dup))]
         pub allowlist_rent_receiver: Option<UncheckedAccount>,
-        /// The next list, whether or not any of it was written: what was is closed, too. Its address is checked in the handler.
+        /// The policy's next allowlist, whether written or not. Any written part is closed too. The address is checked
+        /// in the handler.
         #[account(mut)]
         #[cfg_attr(feature = "idl-build", account(seeds = [seeds::ALLOWLIST, policy.address().as_ref(), &policy.next_allowlist_version.to_le_bytes()], bump))]
         pub next_allowlist: Unloaded<AllowlistAccount>,
-        /// Paid the next list's rent.
+        /// Payer of the next list's rent, refunded here.
         #[account(mut, unsafe(dup))]
         pub next_rent_receiver: Option<UncheckedAccount>,
     }
 }
 
-/// Closes a list; the rent goes to who paid it.
+/// Closes an allowlist and refunds its rent to the payer.
 ///
 /// # Errors
 /// [`VaultError::RentReceiverRequired`], [`VaultError::WrongRentReceiver`].
@@ -78,7 +79,7 @@ pub fn handler(ctx: &mut Context<ClosePolicy>) -> Result<()> {
             close_list(list, allowlist_rent_receiver.as_ref())?;
         }
     }
-    // Nothing of the policy may outlive it: what is staged would be lost with its rent.
+    // Close the staged list too: it belongs to the policy, and its rent would be lost if it outlived the policy.
     let version = policy.next_allowlist_version.to_le_bytes();
     let seeds: [&[u8]; 3] = [seeds::ALLOWLIST, policy.address().as_ref(), &version];
     find_and_verify_program_address(&seeds, &ID, next_allowlist.address())

@@ -24,16 +24,16 @@ with_event_accounts! {
             constraint = vault.open_escrows == 0 @ VaultError::OpenEscrows,
             constraint = vault.open_allowances == 0 @ VaultError::OpenAllowances)]
         pub vault: Outlined<Account<Vault>>,
-        /// The policy attached.
+        /// The attached policy.
         #[account(mut)]
         pub policy: Outlined<Account<Policy>>,
-        /// The vault's budget, when it has one.
+        /// The vault's budget, if it has one.
         #[account(mut, constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
         pub budget: Option<Outlined<Account<Budget>>>,
         /// The vault's token account.
         #[account(constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub vault_tokens: UncheckedAccount,
-        /// Paid the vault's rent.
+        /// Payer of the vault's rent, refunded here.
         #[account(mut, constraint = same_address(&vault.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver, unsafe(dup))]
         pub rent_receiver: UncheckedAccount,
     }
@@ -41,11 +41,12 @@ with_event_accounts! {
 
 /// See [`crate::agent_vault::close_wallet`].
 ///
-/// The account stays, so that the agent's id is not given again and a stray deposit can be withdrawn; it shrinks to
-/// what that needs.
+/// The account remains, so that the agent's id cannot be reused and a stray deposit can be withdrawn. It shrinks to the
+/// size required for that.
 ///
 /// # Errors
-/// [`VaultError::WalletNotEmpty`], [`VaultError::OpenEscrows`], [`VaultError::OpenAllowances`], [`VaultError::BudgetRequired`].
+/// [`VaultError::WalletNotEmpty`], [`VaultError::OpenEscrows`], [`VaultError::OpenAllowances`],
+/// [`VaultError::BudgetRequired`].
 pub fn handler(ctx: &mut Context<CloseWallet>) -> Result<()> {
     let CloseWallet { org, vault, policy, budget, vault_tokens, rent_receiver, .. } = &mut ctx.accounts;
     let balance = token::balance(vault_tokens.account(), &org.token_program)?;
@@ -62,7 +63,7 @@ pub fn handler(ctx: &mut Context<CloseWallet>) -> Result<()> {
         sequence: vault.next_sequence()?,
     };
     let mut view = *vault.account();
-    // SAFETY: nothing reads the vault through its typed account any more.
+    // SAFETY: the vault is not read through its typed account after this.
     let data = unsafe { view.borrow_unchecked_mut() };
     data.get_mut(..8).ok_or(VaultError::WrongVault)?.copy_from_slice(ArchivedVault::DISCRIMINATOR);
     realloc_account(&mut view, ARCHIVED_SPACE, rent_receiver.account(), false)?;

@@ -1,4 +1,4 @@
-//! Pays the shares that stayed in a decided escrow.
+//! Pays the shares left in a decided escrow.
 
 use super::settle_escrow::{close_if_paid, make_receiver_tokens, pay_sides, receiver_balance, SettleEscrow};
 use crate::{
@@ -10,7 +10,7 @@ use anchor_lang::prelude::*;
 /// See [`crate::agent_vault::collect_escrow`].
 ///
 /// # Errors
-/// [`VaultError::EscrowUndecided`], [`VaultError::NothingToCollect`] and those of [`make_receiver_tokens`].
+/// [`VaultError::EscrowUndecided`], [`VaultError::NothingToCollect`] and the errors of [`make_receiver_tokens`].
 pub fn handler(ctx: &mut Context<SettleEscrow>) -> Result<()> {
     let a = &mut ctx.accounts;
     require!(a.escrow.outcome != 0, VaultError::EscrowUndecided);

@@ -1,4 +1,4 @@
-//! Releases an escrow upon a proof.
+//! Releases an escrow, given a proof of completion.
 
 use super::{
     attestation::{self, Attested},
@@ -15,12 +15,13 @@ use anchor_lang::prelude::*;
 
 /// See [`crate::agent_vault::complete_escrow`].
 ///
-/// A signature is proof whoever brings it. A bare hash is public, so only a party may show it.
+/// A signature is proof regardless of its bearer. A bare hash is public, so only a party may present it.
 ///
 /// # Errors
 /// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::EscrowDecided`],
 /// [`VaultError::ProofKindNotAccepted`], [`VaultError::UnexpectedOutput`], [`VaultError::InvalidProof`],
-/// [`VaultError::Unauthorized`], [`VaultError::SessionExpired`], [`VaultError::WrongReceiver`] and those of [`settle`].
+/// [`VaultError::Unauthorized`], [`VaultError::SessionExpired`], [`VaultError::WrongReceiver`] and the errors of
+/// [`settle`].
 pub fn handler(ctx: &mut Context<SettleEscrow>, kind: u8, output_hash: [u8; 32]) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.now()?;

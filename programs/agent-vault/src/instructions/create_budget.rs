@@ -13,7 +13,7 @@ with_event_accounts! {
     #[derive(Accounts)]
     #[instruction(key: [u8; 16])]
     pub struct CreateBudget {
-        /// Pays the rent, and gets it back when the budget is closed.
+        /// Payer of the rent, refunded when the budget is closed.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
         /// The organisation's authority.
@@ -22,11 +22,11 @@ with_event_accounts! {
         /// The organisation.
         #[account(mut)]
         pub org: Outlined<Account<Org>>,
-        /// The budget to be.
+        /// The budget to create.
         #[account(mut)]
         #[cfg_attr(feature = "idl-build", account(seeds = [seeds::BUDGET, org.address().as_ref(), &key], bump))]
         pub budget: UncheckedAccount,
-        /// Makes the account.
+        /// The system program, used to create the account.
         pub system_program: Program<System>,
     }
 }
@@ -34,7 +34,7 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_budget`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`]; those of [`Outlined::create`].
+/// [`VaultError::Unauthorized`] and the errors of [`Outlined::create`].
 pub fn handler(ctx: &mut Context<CreateBudget>, key: [u8; 16], limits: BudgetLimits) -> Result<()> {
     let a = &mut ctx.accounts;
     let org = *a.org.address();

@@ -18,21 +18,21 @@ use agent_vault_policy::escrow;
 use anchor_lang::{find_and_verify_program_address, prelude::*, IdlType};
 use anchor_spl::associated_token;
 
-/// What an escrow is about.
+/// The terms of an escrow.
 #[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
 pub struct EscrowTerms {
-    /// Micro-USDC.
+    /// Amount in micro-USDC.
     pub amount: u64,
-    /// Names the escrow to its maker.
+    /// Reference chosen by the creator of the escrow.
     pub reference: [u8; 16],
     /// SHA-256 of the task's description.
     pub task_hash: [u8; 32],
-    /// SHA-256 of the hash that the output must have, whatever the kind of proof. Everybody can read it, so it is not
-    /// that hash itself, which alone would do as a proof.
+    /// SHA-256 of the required output hash, for every kind of proof. The terms are public, so they do not contain the
+    /// output hash itself, which alone would suffice as a proof.
     pub output_commitment: Option<[u8; 32]>,
-    /// Accepted kinds of proof, a bit `1 << code` for each.
+    /// Accepted kinds of proof, with a bit `1 << code` for each.
     pub proof_kinds: u8,
-    /// Seconds until it is refunded instead of completed.
+    /// Seconds until the escrow is refunded instead of completed.
     pub timeout: u32,
 }
 
@@ -40,14 +40,14 @@ with_event_accounts! {
     /// Accounts of `create_escrow`.
     #[derive(Accounts)]
     pub struct CreateEscrow {
-        /// Pays the rent, and gets it back when the escrow is settled.
+        /// Payer of the rent, refunded when the escrow is settled.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
         /// The session authority or the operator.
         pub signer: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
-        /// The policy attached.
+        /// The attached policy.
         #[account(constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
         pub policy: Outlined<Account<Policy>>,
         /// The vault that pays.
@@ -56,15 +56,16 @@ with_event_accounts! {
         /// The vault's token account.
         #[account(mut, constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub vault_tokens: UncheckedAccount,
-        /// Who is paid on completion: a live vault of the organisation, or an address that is not of this program.
+        /// The address paid on completion: a live vault of the organisation, or an address that is no account of this
+        /// program.
         pub receiver: UncheckedAccount,
         /// The receiver's associated token account. It need not exist yet.
         pub receiver_tokens: UncheckedAccount,
-        /// The escrow to be.
+        /// The escrow to create.
         #[account(mut)]
         #[cfg_attr(feature = "idl-build", account(seeds = [seeds::ESCROW, vault.address().as_ref(), &vault.escrow_counter.to_le_bytes()], bump))]
         pub escrow: UncheckedAccount,
-        /// Its token account to be.
+        /// The escrow's token account to create.
         #[account(mut)]
         pub escrow_tokens: UncheckedAccount,
         /// The organisation's mint.
@@ -73,23 +74,23 @@ with_event_accounts! {
         /// The organisation's token program.
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
-        /// The policy's allowlist, when it has one.
+        /// The policy's allowlist, if it has one.
         pub allowlist: Option<Unloaded<AllowlistAccount>>,
-        /// The receiver's Recipient account: needed when the policy blocks categories, or for an attested domain.
+        /// The receiver's Recipient account. Required if the policy blocks categories, and for an attested domain.
         pub recipient: Option<UncheckedAccount>,
-        /// The operator, co-signing above the policy's threshold.
+        /// The operator, who co-signs above the policy's threshold.
         #[account(constraint = same_address(&org.operator, co_signer.address()) @ VaultError::Unauthorized)]
         pub co_signer: Option<Signer>,
-        /// The operator's approval in place of its signature; the escrow closes it.
+        /// The operator's approval, in place of its signature. Creating the escrow closes it.
         #[account(mut, constraint = same_address(&approval.vault, vault.address()) @ VaultError::WrongApproval)]
         pub approval: Option<Outlined<Account<Approval>>>,
-        /// Paid the approval's rent.
+        /// Payer of the approval's rent, refunded here.
         #[account(mut, unsafe(dup))]
         pub approval_rent_receiver: Option<UncheckedAccount>,
-        /// The vault's budget, when it has one.
+        /// The vault's budget, if it has one.
         #[account(mut, constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
         pub budget: Option<Outlined<Account<Budget>>>,
-        /// Makes the accounts.
+        /// The system program, used to create the accounts.
         pub system_program: Program<System>,
     }
 }
@@ -97,9 +98,10 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_escrow`].
 ///
 /// # Errors
-/// Those of [`judge`]; [`VaultError::ReceiverFrozen`], [`VaultError::ReceiverArchived`], [`VaultError::WrongOrg`],
+/// The errors of [`judge`]; [`VaultError::ReceiverFrozen`], [`VaultError::ReceiverArchived`], [`VaultError::WrongOrg`],
 /// [`VaultError::WrongTokenAccount`], [`VaultError::InvalidProofKinds`], [`VaultError::InvalidTimeout`],
-/// [`VaultError::TooManyEscrows`], [`VaultError::InsufficientBalance`]; `InvalidSeeds` when another escrow was made before.
+/// [`VaultError::TooManyEscrows`], [`VaultError::InsufficientBalance`]; `InvalidSeeds` if another escrow was created
+/// first.
 pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -> Result<()> {
     let a = &mut ctx.accounts;
     let org = a.org.address();
@@ -207,12 +209,13 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
     Ok(())
 }
 
-/// Whether the receiver is a vault, and that `tokens` is where it is paid.
+/// Returns true if the receiver is a vault, after checking that `tokens` is the token account where the receiver is
+/// paid.
 ///
-/// A vault is recognised by its account, so none of another organisation passes for a plain address. An address at which
-/// a vault will only be made later, of whatever organisation, does pass: it cannot be told apart from that of a smart
-/// wallet, and refusing all addresses off the curve would refuse those. Of a plain address the token account is derived,
-/// so that nobody names one that the receiver does not look at.
+/// A vault is recognised by its account, so a vault of another organisation cannot pass as a plain address. An address
+/// that becomes a vault only later, of any organisation, does pass. It is indistinguishable from a smart wallet's
+/// address, and refusing all addresses off the curve would refuse smart wallets too. For a plain address, the token
+/// account is derived, so that no caller can choose an account that the receiver does not watch.
 fn check_receiver(
     receiver: &AccountView,
     tokens: &Address,

@@ -13,7 +13,7 @@ with_event_accounts! {
     #[derive(Accounts)]
     #[instruction(key: [u8; 16])]
     pub struct CreatePolicy {
-        /// Pays the rent, and gets it back when the policy is closed.
+        /// Payer of the rent, refunded when the policy is closed.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
         /// The organisation's authority.
@@ -22,11 +22,11 @@ with_event_accounts! {
         /// The organisation.
         #[account(mut)]
         pub org: Outlined<Account<Org>>,
-        /// The policy to be.
+        /// The policy to create.
         #[account(mut)]
         #[cfg_attr(feature = "idl-build", account(seeds = [seeds::POLICY, org.address().as_ref(), &key], bump))]
         pub policy: UncheckedAccount,
-        /// Makes the account.
+        /// The system program, used to create the account.
         pub system_program: Program<System>,
     }
 }
@@ -42,10 +42,10 @@ pub fn handler(ctx: &mut Context<CreatePolicy>, key: [u8; 16], rules: PolicyRule
     Ok(())
 }
 
-/// Makes a policy.
+/// Creates a policy.
 ///
 /// # Errors
-/// [`VaultError::UnknownCategory`]; those of [`Outlined::create`].
+/// [`VaultError::UnknownCategory`] and the errors of [`Outlined::create`].
 #[inline(never)]
 pub fn make(
     org: &mut Outlined<Account<Org>>,

@@ -14,7 +14,7 @@ with_event_accounts! {
     #[derive(Accounts)]
     #[instruction(agent_hash: [u8; 32])]
     pub struct CreateWallet {
-        /// Pays the rent, and gets most of it back when the vault is archived.
+        /// Payer of the rent, most of it refunded when the vault is archived.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
         /// The organisation's operator.
@@ -22,17 +22,17 @@ with_event_accounts! {
         pub operator: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
-        /// The organisation's authority, where only it attaches policies.
+        /// The organisation's authority. Required if only the authority attaches policies.
         #[account(address = org.authority @ VaultError::Unauthorized)]
         pub authority: Option<Signer>,
         /// The policy to attach.
         #[account(mut, constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
         pub policy: Outlined<Account<Policy>>,
-        /// The vault to be. The address of an archived one is taken for ever.
+        /// The vault to create. An archived vault's address stays taken forever.
         #[account(mut)]
         #[cfg_attr(feature = "idl-build", account(seeds = [seeds::VAULT, org.address().as_ref(), &agent_hash], bump))]
         pub vault: UncheckedAccount,
-        /// The vault's associated token account; made and checked by [`token::associate`].
+        /// The vault's associated token account. Created and checked by [`token::associate`].
         #[account(mut)]
         pub vault_tokens: UncheckedAccount,
         /// The organisation's mint.
@@ -41,9 +41,9 @@ with_event_accounts! {
         /// The organisation's token program.
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
-        /// Makes the token account.
+        /// The associated token program, used to create the token account.
         pub associated_token_program: Program<AssociatedToken>,
-        /// Makes the vault.
+        /// The system program, used to create the vault.
         pub system_program: Program<System>,
     }
 }
@@ -51,7 +51,7 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_wallet`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::AuthorityRequired`] and those of [`token::associate`].
+/// [`VaultError::Unauthorized`], [`VaultError::AuthorityRequired`] and the errors of [`token::associate`].
 pub fn handler(
     ctx: &mut Context<CreateWallet>,
     agent_hash: [u8; 32],

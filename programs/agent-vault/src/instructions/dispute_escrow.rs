@@ -21,7 +21,7 @@ with_event_accounts! {
         /// The vault that pays.
         #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
         pub vault: Outlined<Account<Vault>>,
-        /// The receiving vault, when its session authority signs.
+        /// The receiving vault, if its session authority signs.
         pub receiver: Option<UncheckedAccount>,
         /// The escrow.
         #[account(mut, constraint = same_address(&escrow.vault, vault.address()) @ VaultError::WrongEscrow)]

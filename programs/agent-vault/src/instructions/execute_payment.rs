@@ -12,15 +12,15 @@ use anchor_lang::{address_eq, prelude::*};
 with_event_accounts! {
     /// Accounts of `execute_payment`.
     ///
-    /// One transfer between existing token accounts, signed by payer and session authority alone: so that wallets and
-    /// x402 facilitators can read it.
+    /// The instruction is one transfer between existing token accounts, signed only by payer and session authority, so
+    /// that wallets and x402 facilitators can understand it.
     #[derive(Accounts)]
     pub struct ExecutePayment {
         /// The session authority or the operator.
         pub signer: Signer,
         /// The organisation.
         pub org: Account<Org>,
-        /// The policy attached.
+        /// The attached policy.
         #[account(constraint = address_eq(&policy.org, org.address()) @ VaultError::WrongOrg)]
         pub policy: Account<Policy>,
         /// The vault that pays.
@@ -29,7 +29,7 @@ with_event_accounts! {
         /// The vault's token account.
         #[account(mut, constraint = address_eq(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub vault_tokens: UncheckedAccount,
-        /// The token account that is paid; its owner is the recipient that the policy judges.
+        /// The paid token account. Its owner is the recipient that the policy judges.
         #[account(mut)]
         pub destination: UncheckedAccount,
         /// The organisation's mint.
@@ -38,20 +38,20 @@ with_event_accounts! {
         /// The organisation's token program.
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
-        /// The policy's allowlist, when it has one.
+        /// The policy's allowlist, if it has one.
         pub allowlist: Option<Unloaded<AllowlistAccount>>,
-        /// The recipient's Recipient account: needed when the policy blocks categories, or for an attested domain.
+        /// The recipient's Recipient account. Required if the policy blocks categories, and for an attested domain.
         pub recipient: Option<UncheckedAccount>,
-        /// The operator, co-signing above the policy's threshold.
+        /// The operator, who co-signs above the policy's threshold.
         #[account(constraint = address_eq(&org.operator, co_signer.address()) @ VaultError::Unauthorized)]
         pub co_signer: Option<Signer>,
-        /// The operator's approval in place of its signature; the payment closes it.
+        /// The operator's approval, in place of its signature. The payment closes it.
         #[account(mut, constraint = address_eq(&approval.vault, vault.address()) @ VaultError::WrongApproval)]
         pub approval: Option<Outlined<Account<Approval>>>,
-        /// Paid the approval's rent.
+        /// Payer of the approval's rent, refunded here.
         #[account(mut, unsafe(dup))]
         pub approval_rent_receiver: Option<UncheckedAccount>,
-        /// The vault's budget, when it has one.
+        /// The vault's budget, if it has one.
         #[account(mut, constraint = address_eq(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
         pub budget: Option<Outlined<Account<Budget>>>,
     }
@@ -60,7 +60,7 @@ with_event_accounts! {
 /// See [`crate::agent_vault::execute_payment`].
 ///
 /// # Errors
-/// Those of [`judge`]; [`VaultError::InsufficientBalance`] and those of the accounts.
+/// The errors of [`judge`]; [`VaultError::InsufficientBalance`] and the errors of the accounts.
 #[inline(never)]
 pub fn handler(a: &mut ExecutePayment, amount: u64, reference: &[u8; 16]) -> Result<()> {
     let token_program = &a.org.token_program;

@@ -1,4 +1,4 @@
-//! Freezes a vault or lifts its freeze.
+//! Freezes or unfreezes a vault.
 
 use crate::{
     errors::VaultError,
@@ -9,16 +9,17 @@ use crate::{
 use agent_vault_policy::rules::expiry;
 use anchor_lang::{prelude::*, IdlType};
 
-/// What to do with a vault.
+/// The action on a vault.
 #[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
 pub enum FreezeAction {
-    /// Freeze it by hand: operator or authority.
+    /// Freeze the vault manually. Signed by the operator or the authority.
     Freeze,
-    /// Lift the freeze: the authority; the operator where the vault was frozen because its policy had expired.
-    /// A vault whose policy is still expired stays frozen. Names the sequence of the freeze, so that what was signed once and
-    /// never sent lifts no later freeze, and nobody delays it by other changes of the vault.
+    /// Unfreeze the vault. Signed by the authority, or by the operator if the vault was frozen because its policy had
+    /// expired. A vault with a policy that is still expired stays frozen. The call must name the sequence of the
+    /// freeze, so that an unfreeze signed earlier but never sent cannot lift a later freeze. Other changes of the vault
+    /// cannot delay it.
     Unfreeze,
-    /// Freeze it because its policy has expired: anyone, once.
+    /// Freeze the vault because its policy has expired. Anyone may do so, once.
     Expire,
 }
 
@@ -26,14 +27,14 @@ with_event_accounts! {
     /// Accounts of `freeze_wallet`.
     #[derive(Accounts)]
     pub struct FreezeWallet {
-        /// See [`FreezeAction`].
+        /// The signer required by the [`FreezeAction`].
         pub signer: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
         /// The vault.
         #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
         pub vault: Outlined<Account<Vault>>,
-        /// The policy attached.
+        /// The attached policy.
         #[account(constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
         pub policy: Outlined<Account<Policy>>,
     }

@@ -53,13 +53,13 @@ pub fn handler(
     require!(amount > 0, VaultError::ZeroAmount);
     let token_program = a.org.token_program;
     if let Some(threshold) = only_below {
-        // So that two who fill up the same vault do not both do it.
+        // Keep two callers that fill up the same vault from both doing so.
         let held = token::balance(a.vault_tokens.account(), &token_program)?;
         require!(held < threshold, VaultError::BalanceNotBelow);
     }
     let reserve = token::balance(a.reserve_tokens.account(), &token_program)?;
     require!(amount <= reserve, VaultError::ReserveInsufficient);
-    // After the reserve, which the operator cannot overdraw whatever the limit.
+    // Check the limit after the reserve's balance, which the operator cannot overdraw whatever the limit.
     a.org.charge_funding(clock()?, amount)?;
     let sequence = a.vault.next_sequence()?;
     let org_sequence = a.org.next_sequence()?;

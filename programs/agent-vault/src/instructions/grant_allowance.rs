@@ -1,4 +1,4 @@
-//! Sets money of a vault aside for a delegate to pay out.
+//! Sets money of a vault aside, so that a delegate can pay it out.
 
 use super::{
     set_aside::{set_aside, SetAside},
@@ -20,17 +20,17 @@ with_event_accounts! {
     /// Accounts of `grant_allowance`.
     #[derive(Accounts)]
     pub struct GrantAllowance {
-        /// Pays the rent, and gets it back when the allowance is settled.
+        /// Payer of the rent, refunded when the allowance is settled.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
         /// The session authority or the operator.
         pub signer: Signer,
-        /// The organisation's operator: vouches for the delegate's key. Its signature here is no co-signature.
+        /// The organisation's operator, who vouches for the delegate's key. Its signature here is no co-signature.
         #[account(address = org.operator @ VaultError::Unauthorized)]
         pub operator: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
-        /// The policy attached.
+        /// The attached policy.
         #[account(constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
         pub policy: Outlined<Account<Policy>>,
         /// The vault that pays.
@@ -39,15 +39,15 @@ with_event_accounts! {
         /// The vault's token account.
         #[account(mut, constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub vault_tokens: UncheckedAccount,
-        /// The token account that is to be paid; its owner is the recipient that the policy judges.
+        /// The token account to be paid. Its owner is the recipient that the policy judges.
         pub destination: UncheckedAccount,
-        /// Signs the transfer.
+        /// The key that signs the transfer.
         pub delegate: UncheckedAccount,
-        /// The allowance to be.
+        /// The allowance to create.
         #[account(mut)]
         #[cfg_attr(feature = "idl-build", account(seeds = [seeds::ALLOWANCE, vault.address().as_ref(), &vault.allowance_counter.to_le_bytes()], bump))]
         pub allowance: UncheckedAccount,
-        /// Its token account to be.
+        /// The allowance's token account to create.
         #[account(mut)]
         pub allowance_tokens: UncheckedAccount,
         /// The organisation's mint.
@@ -56,20 +56,20 @@ with_event_accounts! {
         /// The organisation's token program.
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
-        /// The policy's allowlist, when it has one.
+        /// The policy's allowlist, if it has one.
         pub allowlist: Option<Unloaded<AllowlistAccount>>,
-        /// The recipient's Recipient account: needed when the policy blocks categories, or for an attested domain.
+        /// The recipient's Recipient account. Required if the policy blocks categories, and for an attested domain.
         pub recipient: Option<UncheckedAccount>,
-        /// The operator's approval of this allowance, above the policy's threshold; the grant closes it.
+        /// The operator's approval of this allowance, for amounts above the policy's threshold. The grant closes it.
         #[account(mut, constraint = same_address(&approval.vault, vault.address()) @ VaultError::WrongApproval)]
         pub approval: Option<Outlined<Account<Approval>>>,
-        /// Paid the approval's rent.
+        /// Payer of the approval's rent, refunded here.
         #[account(mut, unsafe(dup))]
         pub approval_rent_receiver: Option<UncheckedAccount>,
-        /// The vault's budget, when it has one.
+        /// The vault's budget, if it has one.
         #[account(mut, constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
         pub budget: Option<Outlined<Account<Budget>>>,
-        /// Makes the accounts.
+        /// The system program, used to create the accounts.
         pub system_program: Program<System>,
     }
 }
@@ -77,10 +77,10 @@ with_event_accounts! {
 /// See [`crate::agent_vault::grant_allowance`].
 ///
 /// # Errors
-/// Those of [`judge`]; [`VaultError::AllowancesNotAllowed`], [`VaultError::TooManyAllowances`],
+/// The errors of [`judge`]; [`VaultError::AllowancesNotAllowed`], [`VaultError::TooManyAllowances`],
 /// [`VaultError::UnusableDelegate`], [`VaultError::InvalidAllowanceTime`], [`VaultError::InsufficientBalance`],
-/// [`VaultError::NotATokenAccount`], [`VaultError::WrongMint`], [`VaultError::UnusableTokenAccount`]; `InvalidSeeds` when another
-/// allowance was granted before.
+/// [`VaultError::NotATokenAccount`], [`VaultError::WrongMint`], [`VaultError::UnusableTokenAccount`]; `InvalidSeeds` if
+/// another allowance was granted first.
 pub fn handler(
     ctx: &mut Context<GrantAllowance>,
     amount: u64,
@@ -108,7 +108,7 @@ pub fn handler(
         kind: SpendingKind::Allowance,
         allowlist: a.allowlist.as_ref(),
         about: a.recipient.as_ref(),
-        // The operator signs every grant, so its signature says nothing about this amount.
+        // The operator signs every grant, so its signature is no consent to this amount.
         co_signer: false,
         approval: a.approval.as_deref(),
         approval_rent_receiver: a.approval_rent_receiver.as_ref(),
@@ -209,7 +209,8 @@ pub fn handler(
     Ok(())
 }
 
-/// Refuses delegates that are no key of this grant alone: those that have a role, and those that nobody can hold back.
+/// Refuses a delegate that is not a key for this grant alone: a key with a role, address zero, or an account of this
+/// program.
 ///
 /// # Errors
 /// [`VaultError::UnusableDelegate`].

@@ -9,22 +9,22 @@ use crate::{
 };
 use anchor_lang::{prelude::*, programs::AssociatedToken, IdlType};
 
-/// What an organisation starts with.
+/// The initial settings of an organisation.
 #[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
 pub struct OrgSettings {
     /// SHA-256 of the organisation's id.
     pub org_hash: [u8; 32],
     /// Genesis hash of the cluster.
     pub genesis_hash: [u8; 32],
-    /// Runs the vaults.
+    /// The key that runs the vaults.
     pub operator: Address,
-    /// Decides disputed escrows.
+    /// The key that decides disputed escrows.
     pub arbiter: Address,
-    /// Signs completion proofs of third parties.
+    /// The key that signs completion proofs of third parties.
     pub verifier: Address,
-    /// Most micro-USDC that the operator moves into vaults in any 24 hours; `u64::MAX` is no limit.
+    /// Maximum micro-USDC that the operator may move into vaults in any 24 hours; `u64::MAX` means no limit.
     pub operator_daily_limit: u64,
-    /// Seconds until a recipient that the operator registers counts.
+    /// Seconds until a recipient registered by the operator counts as registered.
     pub attestation_delay: u64,
 }
 
@@ -33,37 +33,37 @@ with_event_accounts! {
     #[derive(Accounts)]
     #[instruction(args: OrgSettings)]
     pub struct InitializeOrg {
-        /// Pays the rent.
+        /// Payer of the rent.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
-        /// Becomes the authority.
+        /// The signer that becomes the authority.
         pub creator: Signer,
-        /// The organisation to be.
+        /// The organisation to create.
         #[account(mut)]
         #[cfg_attr(feature = "idl-build", account(seeds = [seeds::ORG, creator.address().as_ref(), &args.org_hash], bump))]
         pub org: UncheckedAccount,
-        /// The mint of the USDC; checked by [`token::accepted_mint`].
+        /// The USDC mint. Checked by [`token::accepted_mint`].
         pub mint: UncheckedAccount,
-        /// The reserve: the organisation's associated token account; made and checked by [`token::associate`].
+        /// The reserve: the organisation's associated token account. Created and checked by [`token::associate`].
         #[account(mut)]
         pub reserve_tokens: UncheckedAccount,
-        /// Preset of 10, 50 and 500 USDC.
+        /// The preset of 10, 50 and 500 USDC.
         #[account(mut)]
         pub preset_conservative: UncheckedAccount,
-        /// Preset of 100, 500 and 5,000 USDC.
+        /// The preset of 100, 500 and 5,000 USDC.
         #[account(mut)]
         pub preset_moderate: UncheckedAccount,
-        /// Preset of 1,000, 10,000 and 100,000 USDC.
+        /// The preset of 1,000, 10,000 and 100,000 USDC.
         #[account(mut)]
         pub preset_permissive: UncheckedAccount,
-        /// Preset that pays nothing.
+        /// The preset that allows no payments.
         #[account(mut)]
         pub preset_locked: UncheckedAccount,
-        /// The mint's program: SPL Token or Token-2022; checked by [`token::accepted_mint`].
+        /// The mint's program: SPL Token or Token-2022. Checked by [`token::accepted_mint`].
         pub token_program: UncheckedAccount,
-        /// Makes the reserve.
+        /// The associated token program, used to create the reserve.
         pub associated_token_program: Program<AssociatedToken>,
-        /// Makes the accounts.
+        /// The system program, used to create the accounts.
         pub system_program: Program<System>,
     }
 }
@@ -71,7 +71,7 @@ with_event_accounts! {
 /// See [`crate::agent_vault::initialize_org`].
 ///
 /// # Errors
-/// Those of [`token::accepted_mint`] and [`token::associate`].
+/// The errors of [`token::accepted_mint`] and [`token::associate`].
 pub fn handler(ctx: &mut Context<InitializeOrg>, args: OrgSettings) -> Result<()> {
     let a = &mut ctx.accounts;
     let creator = a.creator.address();

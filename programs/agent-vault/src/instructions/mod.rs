@@ -1,4 +1,4 @@
-//! One instruction a file: its accounts with all that can be said about them in attributes, then its handler.
+//! One instruction per file: first its accounts, with as many checks as possible in attributes, then its handler.
 
 pub mod accept_authority;
 pub mod approve_payment;
@@ -42,7 +42,7 @@ mod set_aside;
 mod settle_escrow;
 mod spending;
 
-// The framework's macros look for what they generate beside each accounts struct at the root of the crate.
+// The framework's macros generate code next to each accounts struct, but look for it at the root of the crate.
 #[allow(ambiguous_glob_reexports)]
 pub use {
     accept_authority::*, approve_payment::*, check_payment::*, close_allowlist::*, close_approval::*,
@@ -58,10 +58,10 @@ pub use end::End;
 use agent_vault_policy::UnixTime;
 use anchor_lang::prelude::*;
 
-/// The cluster's time.
+/// Returns the cluster's time.
 ///
 /// # Errors
-/// When the runtime has no clock.
+/// Fails if the runtime has no clock.
 #[inline(always)]
 pub fn clock() -> Result<UnixTime> {
     Ok(UnixTime(Clock::get()?.unix_timestamp))

@@ -1,4 +1,4 @@
-//! Who speaks for the two sides of an escrow.
+//! The keys that act for the two sides of an escrow.
 
 use crate::{
     errors::VaultError,
@@ -7,11 +7,11 @@ use crate::{
 use agent_vault_policy::{escrow::Side, UnixTime};
 use anchor_lang::prelude::*;
 
-/// The key that signs for the receiver, and the time from which it no longer does: the receiving vault's session
-/// authority (all zero when it has none), or the receiving address itself, for ever.
+/// Returns the key that signs for the receiver, and its expiry. For a receiving vault, this is its session authority
+/// (all zero if it has none). For any other receiver, it is the receiving address itself, without expiry.
 ///
 /// # Errors
-/// [`VaultError::ReceiverRequired`] and [`VaultError::WrongReceiver`] when the receiving vault is not among the accounts.
+/// [`VaultError::ReceiverRequired`] and [`VaultError::WrongReceiver`] if the receiving vault is not among the accounts.
 pub fn receiver_key(escrow: &Escrow, receiver: Option<&UncheckedAccount>) -> Result<(Address, UnixTime)> {
     if escrow.receiver_is_vault == 0 {
         return Ok((escrow.receiver, UnixTime(i64::MAX)));
@@ -22,11 +22,12 @@ pub fn receiver_key(escrow: &Escrow, receiver: Option<&UncheckedAccount>) -> Res
     Ok((vault.session_authority, UnixTime(vault.session_expires_at)))
 }
 
-/// The side that `signer` speaks for: the operator or the paying vault's live session authority for that vault, or the
-/// receiver for itself.
+/// Returns the side that `signer` acts for. The operator and the paying vault's live session authority act for that
+/// vault, the receiver for itself.
 ///
 /// # Errors
-/// [`VaultError::SessionExpired`] when it did until its time had passed; [`VaultError::Unauthorized`].
+/// [`VaultError::SessionExpired`] if `signer` acted for a side until its session expired; [`VaultError::Unauthorized`]
+/// otherwise.
 pub fn check_party(
     signer: &Address,
     org: &Org,

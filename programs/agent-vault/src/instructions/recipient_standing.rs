@@ -1,4 +1,4 @@
-//! What the policy's lists say about a recipient: the same for a payment and for its preview.
+//! A recipient's standing in the policy's lists, computed in the same way for a payment and for its preview.
 
 use crate::{
     errors::VaultError,
@@ -7,18 +7,18 @@ use crate::{
 use agent_vault_policy::{rules::allowed_recipients::contains, Category, UnixTime};
 use anchor_lang::{address_eq, prelude::*};
 
-/// Category code of a recipient about whom nothing is attested.
+/// Category code of a recipient without an attestation.
 const UNCATEGORIZED: u8 = 0;
 
-/// A recipient in the eyes of a policy.
+/// A recipient's standing under a policy.
 pub struct RecipientStanding {
-    /// On the allowlist, by address or by attested domain.
+    /// True if the recipient is on the allowlist, by address or by attested domain.
     pub listed: bool,
-    /// Attested category.
+    /// The category that counts for the policy.
     pub category: Category,
 }
 
-/// Looks `address` up in the policy's allowlist and in what the organisation attests about it.
+/// Looks `address` up in the policy's allowlist and in the organisation's attestations.
 ///
 /// # Errors
 /// [`VaultError::RecipientAccountRequired`], [`VaultError::WrongRecipientAccount`], [`VaultError::AllowlistRequired`],
@@ -39,7 +39,8 @@ pub fn recipient_standing(
             None
         }
     };
-    // Before its time, and so under a clock that steps back, an attestation may close but not open.
+    // Before its time of effect, an attestation can restrict payments but not permit them. This also holds if the clock
+    // steps back.
     let counts = attested.as_ref().is_some_and(|about| now >= UnixTime(about.effective_at));
     let category = match &attested {
         Some(about) if counts || policy.blocked_categories & (1 << UNCATEGORIZED) == 0 => about.category,

@@ -1,4 +1,4 @@
-//! Gives an escrow back whose time has passed.
+//! Refunds an escrow after its deadline or an undecided dispute.
 
 use super::settle_escrow::{settle, SettleEscrow};
 use crate::{errors::VaultError, events::emit_event};
@@ -7,7 +7,7 @@ use anchor_lang::prelude::*;
 /// See [`crate::agent_vault::refund_escrow`].
 ///
 /// # Errors
-/// [`VaultError::EscrowDecided`], [`VaultError::EscrowNotExpired`] and those of [`settle`].
+/// [`VaultError::EscrowDecided`], [`VaultError::EscrowNotExpired`] and the errors of [`settle`].
 pub fn handler(ctx: &mut Context<SettleEscrow>) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.now()?;

@@ -14,27 +14,27 @@ with_event_accounts! {
     /// Accounts of `register_recipient`.
     #[derive(Accounts)]
     pub struct RegisterRecipient {
-        /// Pays the rent.
+        /// Payer of the rent.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
-        /// The operator for a new recipient; the authority for any.
+        /// The operator for a new recipient, the authority for any.
         pub signer: Signer,
         /// The organisation.
         #[account(mut)]
         pub org: Outlined<Account<Org>>,
-        /// The Recipient account of the address; checked in the handler.
+        /// The Recipient account of the address. Checked in the handler.
         #[account(mut)]
         pub recipient: Unloaded<Recipient>,
-        /// Makes the account.
+        /// The system program, used to create the account.
         pub system_program: Program<System>,
     }
 }
 
 /// See [`crate::agent_vault::register_recipient`].
 ///
-/// What the operator registers opens nothing before the organisation's delay, so that the authority can see and correct it;
-/// what the authority registers counts at once, whatever is registered there. A registration is never closed: an address
-/// cannot shed its category.
+/// A registration by the operator permits no payments before the organisation's delay has passed, so that the authority
+/// can see and correct it. A registration by the authority counts at once and replaces any existing one. A registration
+/// is never closed, so an address cannot shed its category.
 ///
 /// # Errors
 /// [`VaultError::Unauthorized`], [`VaultError::UnknownCategory`], [`VaultError::WrongRecipientAccount`].
@@ -64,21 +64,22 @@ pub fn handler(
         )?;
     }
 
-    // The cluster's time: an organisation has no ledger. A vault whose own time is ahead sees the attestation earlier by as
-    // much as the clock stepped back, never by more.
+    // Use the cluster's time, because an organisation has no ledger. For a vault with a time ahead of the clock, the
+    // attestation takes effect earlier, but by no more than the clock stepped back.
     let now = clock()?.0;
     let delay = i64::try_from(ctx.accounts.org.attestation_delay).unwrap_or(i64::MAX);
     let effective_at = if is_authority { now } else { now.saturating_add(delay) };
     // SAFETY: the dispatcher has refused a second mutable reference to the account.
     let mut recipient = unsafe { Outlined::<Account<Recipient>>::load_mut(view) }?;
-    // Derived again, not taken from what the account says: the authority can repair whatever is there.
+    // Derive the address instead of reading it from the account, so that the authority can repair any contents.
     let expected = recipient_address(ctx.accounts.org.address(), &address);
     require!(same_address(&expected, &at), VaultError::WrongRecipientAccount);
     recipient.org = *ctx.accounts.org.address();
     recipient.address = address;
     recipient.domain_hash = [0; 32];
     if let Some(digest) = &domain_digest {
-        // Hashed here: an operator that could choose these bytes freely would choose those of a listed address.
+        // Hash the digest here: an operator that could choose these bytes freely could choose those of a listed
+        // address.
         recipient.domain_hash = sha256(digest);
     }
     recipient.has_domain = u8::from(domain_digest.is_some());

@@ -9,8 +9,7 @@ use anchor_lang::prelude::*;
 ///
 /// # Errors
 /// [`VaultError::Unauthorized`], [`VaultError::EscrowDecided`], [`VaultError::EscrowNotDisputed`],
-/// [`VaultError::EscrowAmountExceeded`] and those of
-/// [`settle`].
+/// [`VaultError::EscrowAmountExceeded`] and the errors of [`settle`].
 pub fn handler(ctx: &mut Context<SettleEscrow>, released: u64) -> Result<()> {
     let a = &mut ctx.accounts;
     let by_arbiter =

@@ -1,4 +1,4 @@
-//! Money that is set aside in a token account of its own: the same for an escrow and for an allowance.
+//! Money set aside in a separate token account, in the same way for an escrow and for an allowance.
 
 use crate::{
     state::{create_seeded, Org, Outlined, Seeded, Vault},
@@ -6,19 +6,19 @@ use crate::{
 };
 use anchor_lang::prelude::*;
 
-/// Money of a vault that is to be set aside.
+/// Money of a vault to be set aside.
 pub struct SetAside<'a> {
-    /// Pays the rent.
+    /// Payer of the rent.
     pub payer: &'a Signer,
-    /// The escrow or the allowance, from whose address that of the token account is derived.
+    /// The escrow or allowance. The token account's address is derived from its address.
     pub holder: &'a AccountView,
-    /// Sign for it.
+    /// Seeds that sign for the holder.
     pub holder_seeds: &'a [&'a [u8]; 4],
     /// The seed of the token account.
     pub seed: &'a [u8],
-    /// The token account to be.
+    /// The token account to create.
     pub tokens: &'a UncheckedAccount,
-    /// Its owner.
+    /// The token account's owner.
     pub owner: &'a Address,
     /// The organisation.
     pub org: &'a Org,
@@ -28,14 +28,14 @@ pub struct SetAside<'a> {
     pub vault: &'a Outlined<Account<Vault>>,
     /// The vault's token account.
     pub vault_tokens: &'a UncheckedAccount,
-    /// Micro-USDC.
+    /// Amount in micro-USDC.
     pub amount: u64,
 }
 
-/// Makes the token account and moves the money into it.
+/// Creates the token account and moves the money into it.
 ///
 /// # Errors
-/// Those of [`create_seeded`].
+/// The errors of [`create_seeded`].
 #[inline(never)]
 pub fn set_aside(aside: &SetAside) -> Result<()> {
     let SetAside { payer, holder, holder_seeds, seed, tokens, owner, org, mint, vault, vault_tokens, amount } =
@@ -67,11 +67,11 @@ pub fn set_aside(aside: &SetAside) -> Result<()> {
     Ok(())
 }
 
-/// Where the rent of what was set aside goes: to its payer, unless that became a program, which can take no lamports; the
-/// vault takes them then, and they leave it with [`crate::state::sweep`].
+/// Returns the account that receives the rent: the payer, unless it has become a program, which cannot receive
+/// lamports. In that case the vault receives the rent, and [`crate::state::sweep`] pays it out later.
 ///
 /// # Errors
-/// `ConstraintMut` when that account was passed read-only.
+/// `ConstraintMut` if that account was passed read-only.
 pub fn rent_destination(payer: &UncheckedAccount, vault: &AccountView) -> Result<AccountView> {
     let payer = payer.account();
     let destination = if payer.executable() { *vault } else { *payer };

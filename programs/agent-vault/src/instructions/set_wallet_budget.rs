@@ -1,4 +1,4 @@
-//! Puts a vault into a budget, into another one, or into none.
+//! Attaches a vault to a budget, moves it to a different one, or detaches it.
 
 use crate::{
     errors::VaultError,
@@ -11,21 +11,21 @@ with_event_accounts! {
     /// Accounts of `set_wallet_budget`.
     #[derive(Accounts)]
     pub struct SetWalletBudget {
-        /// The organisation's operator where the vault has no budget; its authority where it has one, because a way out of a
-        /// budget is a way around it.
+        /// The organisation's operator if the vault has no budget. If it has one, the organisation's authority, because
+        /// leaving a budget evades its limits.
         pub signer: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
-        /// The organisation's authority, where only it attaches the first budget.
+        /// The organisation's authority. Required for the first budget if only the authority attaches policies.
         #[account(address = org.authority @ VaultError::Unauthorized)]
         pub authority: Option<Signer>,
         /// The vault.
         #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
         pub vault: Outlined<Account<Vault>>,
-        /// The vault's budget, when it has one.
+        /// The vault's budget, if it has one.
         #[account(mut, constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
         pub budget: Option<Outlined<Account<Budget>>>,
-        /// The budget to attach; none: the vault is left without.
+        /// The budget to attach. Without it, the vault is left without a budget.
         #[account(mut, constraint = same_address(&new_budget.org, org.address()) @ VaultError::WrongOrg)]
         pub new_budget: Option<Outlined<Account<Budget>>>,
     }
@@ -33,10 +33,10 @@ with_event_accounts! {
 
 /// See [`crate::agent_vault::set_wallet_budget`].
 ///
-/// What the vault has spent stays where it was charged: nothing moves from one budget's ledger to another's.
+/// The vault's spending stays where it was charged: nothing moves from one budget's ledger to another's.
 ///
 /// # Errors
-/// [`VaultError::BudgetRequired`] when the vault's budget is not among the accounts, or there is neither one;
+/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts, or if neither budget is given;
 /// [`VaultError::Unauthorized`], [`VaultError::AuthorityRequired`].
 pub fn handler(ctx: &mut Context<SetWalletBudget>) -> Result<()> {
     let SetWalletBudget { signer, org, authority, vault, budget, new_budget, .. } = &mut ctx.accounts;

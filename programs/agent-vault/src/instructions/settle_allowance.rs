@@ -1,4 +1,4 @@
-//! Takes back what a delegate has not paid out.
+//! Takes back the money that a delegate has not paid out.
 
 use super::set_aside::rent_destination;
 use crate::{
@@ -15,26 +15,26 @@ with_event_accounts! {
     /// Accounts of `settle_allowance`.
     #[derive(Accounts)]
     pub struct SettleAllowance {
-        /// The operator, the vault's live session authority or the authority; nobody where anyone may.
+        /// The operator, the vault's live session authority or the authority. Not needed if anyone may settle.
         pub signer: Option<Signer>,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
         /// The vault.
         #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
         pub vault: Outlined<Account<Vault>>,
-        /// Its token account.
+        /// The vault's token account.
         #[account(mut, constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub vault_tokens: UncheckedAccount,
-        /// The policy attached, where it is a change of it that lets anyone settle.
+        /// The attached policy. Needed if a change of the policy is the reason why anyone may settle.
         #[account(constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
         pub policy: Option<Outlined<Account<Policy>>>,
         /// The allowance.
         #[account(mut, constraint = same_address(&allowance.vault, vault.address()) @ VaultError::WrongAllowance)]
         pub allowance: Outlined<Account<Allowance>>,
-        /// Its token account.
+        /// The allowance's token account.
         #[account(mut, constraint = same_address(&allowance.tokens, allowance_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub allowance_tokens: UncheckedAccount,
-        /// Paid the rent, gets it back. Not required to be writable here: see [`rent_destination`].
+        /// Payer of the rent, refunded here. Not required to be writable here: see [`rent_destination`].
         #[cfg_attr(feature = "idl-build", account(mut))]
         #[account(constraint = same_address(&allowance.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver)]
         pub rent_receiver: UncheckedAccount,
@@ -44,7 +44,7 @@ with_event_accounts! {
         /// The organisation's token program.
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
-        /// The budget that the allowance was charged to, whether or not it still exists and whatever the vault's is now. Its
+        /// The budget charged for the allowance, even if it no longer exists or the vault has a different one now. Its
         /// address is checked in [`crate::state::Charged::credit`].
         #[account(mut)]
         pub budget: Option<Unloaded<Budget>>,
@@ -54,8 +54,9 @@ with_event_accounts! {
 /// See [`crate::agent_vault::settle_allowance`].
 ///
 /// # Errors
-/// [`VaultError::AllowanceNotExpired`], [`VaultError::SessionExpired`] and those of [`crate::state::Charged::credit`]; the
-/// token program's while the issuer has frozen a token account: then the allowance stays recorded until a thaw.
+/// [`VaultError::AllowanceNotExpired`], [`VaultError::SessionExpired`] and the errors of
+/// [`crate::state::Charged::credit`]. While the issuer has frozen a token account, the token program's error; the
+/// allowance then stays recorded until the account is thawed.
 pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.vault.ledger.as_policy().time(clock()?);
@@ -112,10 +113,12 @@ pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the caller may settle: who has a say in the vault at any time, anyone once the grant's time or ground is gone.
+/// Checks that the caller may settle. The operator, the authority and the session authority may do so at any time.
+/// Anyone may if the allowance has expired, the vault is frozen, the organisation is paused, or the policy was replaced
+/// or changed.
 ///
 /// # Errors
-/// [`VaultError::AllowanceNotExpired`]; [`VaultError::SessionExpired`] when the session authority's time has passed.
+/// [`VaultError::AllowanceNotExpired`]; [`VaultError::SessionExpired`] if the session authority has expired.
 fn check_settler(a: &SettleAllowance, now: UnixTime) -> Result<()> {
     let other_policy = !same_address(&a.vault.policy, &a.allowance.policy)
         || a.policy.as_ref().is_some_and(|policy| policy.version != a.allowance.policy_version);

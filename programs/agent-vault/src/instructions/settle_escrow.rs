@@ -1,4 +1,4 @@
-//! What the ways to settle an escrow share: the accounts, and the settling.
+//! The shared part of settling an escrow: the accounts and the payout.
 
 use super::set_aside::rent_destination;
 use crate::{
@@ -18,32 +18,33 @@ with_event_accounts! {
     /// Accounts of `complete_escrow`, `refund_escrow`, `resolve_dispute` and `collect_escrow`.
     #[derive(Accounts)]
     pub struct SettleEscrow {
-        /// Pays for the receiver's token account when it does not exist.
+        /// Payer for the receiver's token account, if that does not exist.
         #[account(mut, unsafe(dup))]
         pub payer: Option<Signer>,
-        /// Who decides: a party that shows an output's hash, or the arbiter.
+        /// The deciding signer: a party that presents an output's hash, or the arbiter.
         pub signer: Option<Signer>,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
         /// The vault that pays.
         #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
         pub vault: Outlined<Account<Vault>>,
-        /// Its token account.
+        /// The vault's token account.
         #[account(mut, constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub vault_tokens: UncheckedAccount,
-        /// The receiver, when it is a vault whose session authority acts or attests.
+        /// The receiver. Required if it is a vault and its session authority acts or attests, and for creating its
+        /// token account.
         pub receiver: Option<UncheckedAccount>,
-        /// The receiver's associated token account, when anything is released.
+        /// The receiver's associated token account, if anything is released.
         #[account(mut)]
         pub receiver_tokens: Option<UncheckedAccount>,
         /// The escrow.
         #[account(mut, constraint = same_address(&escrow.vault, vault.address()) @ VaultError::WrongEscrow)]
         pub escrow: Outlined<Account<Escrow>>,
-        /// Its token account.
+        /// The escrow's token account.
         #[account(mut, constraint = same_address(&escrow.tokens, escrow_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub escrow_tokens: UncheckedAccount,
-        /// Paid the rent, gets it back. Not required to be writable here, because the runtime passes a program read-only and
-        /// a payer that became one stops no settlement: see [`rent_destination`].
+        /// Payer of the rent, refunded here. Not required to be writable here, because the runtime passes a program
+        /// read-only, and a payer that has become a program must not stop a settlement: see [`rent_destination`].
         #[cfg_attr(feature = "idl-build", account(mut))]
         #[account(constraint = same_address(&escrow.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver)]
         pub rent_receiver: UncheckedAccount,
@@ -53,38 +54,39 @@ with_event_accounts! {
         /// The organisation's token program.
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
-        /// Makes the receiver's token account.
+        /// The associated token program, used to create the receiver's token account.
         pub associated_token_program: Option<Program<AssociatedToken>>,
-        /// Makes the receiver's token account.
+        /// The system program, used to create the receiver's token account.
         pub system_program: Option<Program<System>>,
-        /// The instructions sysvar, where a signature is the proof.
+        /// The instructions sysvar, if the proof is a signature.
         pub instructions: Option<UncheckedAccount>,
-        /// The budget that the escrow was charged to, whether or not it still exists and whatever the vault's is now. Its address
-        /// is checked in [`crate::state::Charged::credit`]; collecting does not need it.
+        /// The budget charged for the escrow, even if it no longer exists or the vault has a different one now. Its
+        /// address is checked in [`crate::state::Charged::credit`]. Collecting does not need it.
         #[account(mut)]
         pub budget: Option<Unloaded<Budget>>,
     }
 }
 
 impl SettleEscrow {
-    /// The time that counts for the vault.
+    /// Returns the effective time of the vault.
     ///
     /// # Errors
-    /// When the runtime has no clock.
+    /// Fails if the runtime has no clock.
     pub fn now(&self) -> Result<UnixTime> {
         Ok(self.vault.ledger.as_policy().time(clock()?))
     }
 }
 
-/// Pays both sides, gives back to the ledger what was charged and not released, and closes the escrow's accounts.
+/// Pays both sides, returns the unreleased part of the charge to the ledgers, and closes the escrow's accounts.
 ///
-/// Freeze, pause and policy do not count here: what is locked always comes out. Of a split, a side that cannot be paid
-/// (its token account is frozen, or no longer its own) does not keep the other from its share: its own stays in the
-/// escrow, which anyone has paid out later.
+/// Freeze, pause and policy have no effect here: locked money can always be paid out. After a split, one side may be
+/// impossible to pay, because its token account is frozen or has a different owner. The other side still gets its
+/// share. The unpaid share stays in the escrow, and anyone can have it paid out later.
 ///
 /// # Errors
-/// Those of [`crate::state::Charged::credit`]; [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`] and
-/// [`VaultError::WrongTokenAccount`] when something is released and the receiver's token account is not there or not its own.
+/// The errors of [`crate::state::Charged::credit`]; [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`] and
+/// [`VaultError::WrongTokenAccount`] if something is released and the receiver's token account is missing or not its
+/// own.
 #[inline(never)]
 pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> Result<EscrowSettled> {
     let Settlement { outcome, released: Usdc(released), refunded: Usdc(refunded) } = *settlement;
@@ -125,7 +127,7 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
     Ok(event)
 }
 
-/// The balance of the receiver's token account, when it was paid.
+/// Returns the balance of the receiver's token account if it was paid, otherwise zero.
 ///
 /// # Errors
 /// [`VaultError::NotATokenAccount`].
@@ -136,7 +138,7 @@ pub fn receiver_balance(a: &SettleEscrow, paid: bool) -> Result<u64> {
     }
 }
 
-/// Makes the receiver's token account where it is missing, at the caller's cost.
+/// Creates the receiver's token account at the caller's cost if it is missing.
 ///
 /// # Errors
 /// [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`], [`VaultError::WrongTokenAccount`].
@@ -163,13 +165,15 @@ pub fn make_receiver_tokens(a: &SettleEscrow) -> Result<()> {
     })
 }
 
-/// Pays each side that is owed something. `leaves` a side that cannot be paid its share; otherwise nothing is paid then.
+/// Pays each side that is owed a share. With `leaves`, the share of a side that cannot be paid stays in the escrow;
+/// otherwise nothing is paid in that case.
 ///
-/// The last side to be paid gets all that the escrow holds: what strangers sent it, too. So on completion the receiver is
-/// the only one, and nobody stops it with a millionth of a dollar for a vault whose token account is frozen.
+/// The last side to be paid gets the escrow's whole balance, including deposits of third parties. On completion, the
+/// receiver is the only side owed a share, so it gets the surplus too. If the surplus went to the vault, a donation of
+/// a millionth of a dollar could block the completion while the vault's token account is frozen.
 ///
 /// # Errors
-/// [`VaultError::WrongTokenAccount`] when the receiver's token account is not its own.
+/// [`VaultError::WrongTokenAccount`] if the receiver's token account is not its own.
 pub fn pay_sides(a: &mut SettleEscrow, leaves: bool) -> Result<()> {
     let held = token::balance(a.escrow_tokens.account(), &a.org.token_program)?;
     let share = a.escrow.released.min(held);
@@ -210,7 +214,7 @@ fn can_pay_vault(a: &SettleEscrow, leaves: bool) -> Result<bool> {
 /// Closes the escrow's accounts once neither side is owed anything.
 ///
 /// # Errors
-/// Those of [`rent_destination`].
+/// The errors of [`rent_destination`].
 pub fn close_if_paid(a: &mut SettleEscrow) -> Result<()> {
     if a.escrow.receiver_owed != 0 || a.escrow.vault_owed != 0 {
         return Ok(());

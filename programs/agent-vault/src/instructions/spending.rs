@@ -1,4 +1,4 @@
-//! Who may spend from a vault, and what its policy says: the same for a payment, an escrow and an allowance.
+//! The right to spend from a vault, and its policy's verdict: the same for a payment, an escrow and an allowance.
 
 use super::recipient_standing::recipient_standing;
 use crate::{
@@ -10,10 +10,10 @@ use crate::{
 use agent_vault_policy::{authorize, Charges, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
 use anchor_lang::{address_eq, prelude::*};
 
-/// Money that is to leave a vault, with the accounts that decide whether it may. That vault, policy, budget and
-/// organisation belong together, and that `co_signer` is the operator, is checked before.
+/// Money about to leave a vault, with the accounts that decide about it. The caller has checked that vault, policy,
+/// budget and organisation belong together, and that `co_signer` is the operator.
 pub struct Spending<'a> {
-    /// Who signs for the vault.
+    /// The key that signs for the vault.
     pub signer: &'a Address,
     /// The organisation.
     pub org: &'a Org,
@@ -25,41 +25,42 @@ pub struct Spending<'a> {
     pub budget: Option<&'a Budget>,
     /// The vault's address.
     pub address: &'a Address,
-    /// Who is paid.
+    /// The address that is paid.
     pub recipient: &'a Address,
-    /// Micro-USDC.
+    /// Amount in micro-USDC.
     pub amount: u64,
-    /// What becomes of it.
+    /// The purpose of the money.
     pub kind: SpendingKind,
     /// The policy's allowlist.
     pub allowlist: Option<&'a Unloaded<AllowlistAccount>>,
     /// The recipient's Recipient account.
     pub about: Option<&'a UncheckedAccount>,
-    /// The operator co-signs.
+    /// True if the operator co-signs.
     pub co_signer: bool,
-    /// The operator's approval in place of its signature.
+    /// The operator's approval, in place of its signature.
     pub approval: Option<&'a Approval>,
-    /// Gets the approval's rent.
+    /// The account that gets the approval's rent.
     pub approval_rent_receiver: Option<&'a UncheckedAccount>,
 }
 
-/// Spending that is allowed.
+/// Spending that the rules allow.
 pub struct Allowed {
-    /// What the ledgers are to record: the vault's, and its budget's.
+    /// The charges to record in the ledgers of the vault and of its budget.
     pub charges: Charges,
-    /// The session authority signs, not the operator.
+    /// True if the session authority signs, false if the operator does.
     pub by_session: bool,
-    /// The operator signs beside the session authority, or has approved.
+    /// True if the operator signs in addition to the session authority, or has approved.
     pub co_signed: bool,
 }
 
-/// Judges spending; changes nothing.
+/// Judges spending without changing anything.
 ///
 /// # Errors
 /// The error of the rule that refuses, with a [`PolicyViolation`] logged; [`VaultError::ZeroAmount`],
-/// [`VaultError::PaymentToSelf`], [`VaultError::BudgetRequired`], [`VaultError::Unauthorized`], [`VaultError::SessionExpired`],
-/// [`VaultError::WrongApproval`], [`VaultError::ApprovalOutdated`], [`VaultError::ApprovalExpired`],
-/// [`VaultError::RentReceiverRequired`], [`VaultError::WrongRentReceiver`] and those of [`recipient_standing`].
+/// [`VaultError::PaymentToSelf`], [`VaultError::BudgetRequired`], [`VaultError::Unauthorized`],
+/// [`VaultError::SessionExpired`], [`VaultError::WrongApproval`], [`VaultError::ApprovalOutdated`],
+/// [`VaultError::ApprovalExpired`], [`VaultError::RentReceiverRequired`], [`VaultError::WrongRentReceiver`] and the
+/// errors of [`recipient_standing`].
 #[inline(never)]
 pub fn judge(spending: &Spending) -> Result<Allowed> {
     let Spending { org, policy, vault, recipient, amount, .. } = *spending;
@@ -101,11 +102,11 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
     }
 }
 
-/// Closes the approval that stood for the operator's signature, if there is one, and sets `used` to its address. [`judge`]
-/// has seen that the rent goes to who paid it.
+/// Closes the approval that replaced the operator's signature, if there is one, and sets `used` to its address.
+/// [`judge`] has checked that the rent receiver is the account that paid the rent.
 ///
 /// # Errors
-/// `ArithmeticOverflow` when the lamports do not fit.
+/// `ArithmeticOverflow` if the lamports do not fit.
 #[inline(always)]
 pub fn use_approval(
     approval: &mut Option<Outlined<Account<Approval>>>,
@@ -119,7 +120,7 @@ pub fn use_approval(
     Ok(())
 }
 
-/// Logs which rule refuses, and returns its error. A pause or freeze is no rule of the policy and logs nothing.
+/// Logs the rule that refuses and returns its error. A pause or freeze is no rule of the policy, so it is not logged.
 #[cold]
 fn refuse(spending: &Spending, refusal: Refusal) -> ProgramError {
     if let Refusal::Violation(violation) = refusal {

@@ -7,30 +7,30 @@ use crate::{
 };
 use anchor_lang::{prelude::*, IdlType};
 
-/// What changes; `None` stays as it is.
+/// The changes to make; `None` leaves a value unchanged.
 #[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
 pub struct OrgChanges {
-    /// Proposes the next authority; all zero withdraws the proposal.
+    /// Proposed next authority. All zero withdraws the proposal.
     pub pending_authority: Option<Address>,
-    /// The next operator.
+    /// The new operator.
     pub operator: Option<Address>,
-    /// The next arbiter.
+    /// The new arbiter.
     pub arbiter: Option<Address>,
-    /// The next verifier.
+    /// The new verifier.
     pub verifier: Option<Address>,
-    /// Most micro-USDC that the operator moves into vaults in any 24 hours; `u64::MAX` is no limit.
+    /// Maximum micro-USDC that the operator may move into vaults in any 24 hours; `u64::MAX` means no limit.
     pub operator_daily_limit: Option<u64>,
-    /// Seconds until a recipient that the operator registers counts.
+    /// Seconds until a recipient registered by the operator counts as registered.
     pub attestation_delay: Option<u64>,
-    /// Stops or lets go on payments, escrow creation, allowances and funding.
+    /// True stops payments, escrow creation, allowances and funding; false resumes them.
     pub paused: Option<bool>,
-    /// Only the authority attaches policies to vaults.
+    /// True if only the authority may attach policies to vaults.
     pub authority_attaches: Option<bool>,
 }
 
 impl OrgChanges {
-    /// Nothing but a pause, which the operator may call too, and which never waits for a sequence. Only of an organisation
-    /// that is not paused: repeated, it would put off what the authority signs.
+    /// Returns true for a pure pause, which the operator may make too and which needs no sequence. The organisation
+    /// must not be paused already: a repeated pause would delay changes signed by the authority.
     fn only_pauses(&self) -> bool {
         self.paused == Some(true)
             && self.pending_authority.is_none()
@@ -47,7 +47,7 @@ with_event_accounts! {
     /// Accounts of `update_org`.
     #[derive(Accounts)]
     pub struct UpdateOrg {
-        /// The authority; the operator to pause.
+        /// The authority, or the operator for a pure pause.
         pub signer: Signer,
         /// The organisation.
         #[account(mut)]
@@ -100,7 +100,7 @@ pub fn handler(
     Ok(())
 }
 
-/// Takes over `change`, if there is one.
+/// Replaces the address by `change`, if there is one.
 fn replace(address: &mut Address, change: &Option<Address>) {
     if let Some(change) = change {
         *address = *change;

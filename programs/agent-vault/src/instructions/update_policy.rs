@@ -25,12 +25,12 @@ with_event_accounts! {
             constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg,
             constraint = policy.immutable == 0 @ VaultError::PolicyImmutable)]
         pub policy: Outlined<Account<Policy>>,
-        /// A sealed list to be put in force; checked in the handler.
+        /// A sealed list to put in force. Checked in the handler.
         pub new_allowlist: Option<Unloaded<AllowlistAccount>>,
-        /// The list in force, to be closed because another takes its place or none does.
+        /// The list in force, to be closed because it is replaced or dropped.
         #[account(mut)]
         pub old_allowlist: Option<Outlined<AllowlistAccount>>,
-        /// Paid the rent of the list in force.
+        /// Payer of that list's rent, refunded here.
         #[account(mut, unsafe(dup))]
         pub rent_receiver: Option<UncheckedAccount>,
     }
@@ -40,8 +40,8 @@ with_event_accounts! {
 ///
 /// # Errors
 /// [`VaultError::VersionMismatch`], [`VaultError::UnknownCategory`], [`VaultError::WrongAllowlist`],
-/// [`VaultError::AllowlistRequired`], [`VaultError::AllowlistNotSealed`], [`VaultError::AllowlistMismatch`] and those of
-/// [`close_list`].
+/// [`VaultError::AllowlistRequired`], [`VaultError::AllowlistNotSealed`], [`VaultError::AllowlistMismatch`] and the
+/// errors of [`close_list`].
 pub fn handler(
     ctx: &mut Context<UpdatePolicy>,
     expected_version: u64,
@@ -56,7 +56,7 @@ pub fn handler(
     let sequence = org.next_sequence()?;
     policy.version = sequence;
 
-    // A new list takes the place of the one in force; without restriction there is no list.
+    // A new list replaces the one in force. Without restriction, there is no list.
     require!(new_allowlist.is_some() == digest.is_some(), VaultError::AllowlistRequired);
     if let (Some(list), Some(digest)) = (new_allowlist, digest) {
         let list = AllowlistAccount::load(**list)?;

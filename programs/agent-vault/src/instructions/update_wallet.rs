@@ -19,10 +19,10 @@ with_event_accounts! {
         /// The vault.
         #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
         pub vault: Outlined<Account<Vault>>,
-        /// The organisation's authority, where only it attaches policies.
+        /// The organisation's authority. Required if only the authority attaches policies.
         #[account(address = org.authority @ VaultError::Unauthorized)]
         pub authority: Option<Signer>,
-        /// The policy attached; given when another takes its place.
+        /// The attached policy. Required if a new policy replaces it.
         #[account(mut, address = vault.policy @ VaultError::WrongPolicy)]
         pub policy: Option<Outlined<Account<Policy>>>,
         /// The policy to attach.
@@ -34,7 +34,7 @@ with_event_accounts! {
 /// See [`crate::agent_vault::update_wallet`].
 ///
 /// # Errors
-/// [`VaultError::PolicyRequired`] when only one of the two policies is given; [`VaultError::AuthorityRequired`].
+/// [`VaultError::PolicyRequired`] if only one of the two policies is given; [`VaultError::AuthorityRequired`].
 pub fn handler(ctx: &mut Context<UpdateWallet>, session: Option<Session>) -> Result<()> {
     let UpdateWallet { org, authority, vault, policy, new_policy, .. } = &mut ctx.accounts;
     match (policy, new_policy) {

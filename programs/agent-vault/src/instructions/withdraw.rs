@@ -19,7 +19,7 @@ with_event_accounts! {
         pub operator: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
-        /// The vault, live or archived; checked by [`live_or_archived`].
+        /// The vault, live or archived. Checked by [`live_or_archived`].
         #[account(mut)]
         pub vault: Unloaded<ArchivedVault>,
         /// The vault's token account.
@@ -34,13 +34,13 @@ with_event_accounts! {
         /// The organisation's token program.
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
-        /// Paid the vault's rent: gets the lamports that the vault holds above its rent exemption.
+        /// Payer of the vault's rent, who receives the lamports above the vault's rent exemption.
         #[account(mut, unsafe(dup))]
         pub rent_receiver: Option<UncheckedAccount>,
     }
 }
 
-/// See [`crate::agent_vault::withdraw`]. Neither freeze nor pause stops it: money may always go home.
+/// See [`crate::agent_vault::withdraw`]. Neither a freeze nor a pause stops it: money may always return to the reserve.
 ///
 /// # Errors
 /// [`VaultError::WrongVault`], [`VaultError::WrongOrg`], [`VaultError::WrongTokenAccount`],

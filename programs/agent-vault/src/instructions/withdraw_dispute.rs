@@ -11,8 +11,8 @@ use anchor_lang::prelude::*;
 
 /// See [`crate::agent_vault::withdraw_dispute`].
 ///
-/// Who raised it must still speak for its side: a session authority that was taken away does not. The operator speaks for
-/// the vaults of its organisation, not for a receiver that is none.
+/// The signer that raised the dispute must still act for its side, so a removed session authority cannot withdraw it.
+/// The operator acts for the vaults of its organisation, but not for a receiver that is no vault.
 ///
 /// # Errors
 /// [`VaultError::EscrowNotDisputed`], [`VaultError::EscrowDecided`], [`VaultError::Unauthorized`],

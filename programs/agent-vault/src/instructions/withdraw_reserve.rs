@@ -21,7 +21,7 @@ with_event_accounts! {
         /// The reserve.
         #[account(mut, address = org.reserve_tokens @ VaultError::WrongTokenAccount)]
         pub reserve_tokens: UncheckedAccount,
-        /// Any token account of the mint: the authority says where the money goes.
+        /// Any token account of the mint, chosen by the authority.
         #[account(mut)]
         pub destination: UncheckedAccount,
         /// The organisation's mint.

@@ -17,24 +17,24 @@ with_event_accounts! {
     /// Accounts of `write_allowlist`.
     #[derive(Accounts)]
     pub struct WriteAllowlist {
-        /// Pays the rent. When the list is closed it goes to who paid for the first chunk.
+        /// Payer of the rent. When the list is closed, the rent goes to the payer of its first chunk.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
-        /// The organisation's operator or authority. What is written counts only once the authority names its digest.
+        /// The organisation's operator or authority. The entries count only once the authority names their digest.
         #[account(constraint = org.is_operator(writer.address()) || org.is_authority(writer.address()) @ VaultError::Unauthorized)]
         pub writer: Signer,
         /// The organisation.
         #[account(mut)]
         pub org: Outlined<Account<Org>>,
-        /// The policy that the list is for.
+        /// The policy that the list belongs to.
         #[account(
             constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg,
             constraint = policy.immutable == 0 @ VaultError::PolicyImmutable)]
         pub policy: Outlined<Account<Policy>>,
-        /// The policy's next list. Made by its first chunk; the address is checked in the handler.
+        /// The policy's next list, created by its first chunk. The address is checked in the handler.
         #[account(mut)]
         pub allowlist: UncheckedAccount,
-        /// Makes the account.
+        /// The system program, used to create the account.
         pub system_program: Program<System>,
     }
 }
@@ -77,12 +77,12 @@ pub fn handler(
 
     // SAFETY: the dispatcher has refused a second mutable reference to the account.
     let mut list = unsafe { AllowlistAccount::load_mut(view) }?;
-    // The program makes lists only at their addresses: one that names policy and version is the right one.
+    // The program creates lists only at their addresses, so a list that names this policy and version is the right one.
     let right = same_address(&list.policy, policy) && list.version == version;
     require!(right, VaultError::WrongAllowlist);
     require!(list.sealed == 0, VaultError::AllowlistSealed);
     if offset == 0 {
-        // The first chunk starts the list again. The one in force has another version, so it is never this one.
+        // The first chunk starts the list over. The list in force has a different version, so it is never this one.
         list.clear();
     }
     require!(list.len() == offset as usize, VaultError::AllowlistGap);

@@ -1,9 +1,9 @@
-//! Money that a delegate may pay out.
+//! Allowances: money that a delegate may pay out.
 
 use super::{seeds, Charged};
 use anchor_lang::prelude::*;
 
-/// Most allowances that a vault may have outstanding.
+/// Maximum number of outstanding allowances per vault.
 #[constant]
 pub const MAX_OPEN_ALLOWANCES: u8 = 4;
 
@@ -11,42 +11,42 @@ pub const MAX_OPEN_ALLOWANCES: u8 = 4;
 #[constant]
 pub const MAX_ALLOWANCE_SECONDS: i64 = 180;
 
-/// An allowance that is not settled: settling closes the account. Its money is in a token account of its own, which is the
-/// vault's, and of which the delegate may transfer exactly the amount granted.
+/// An allowance that is not settled yet; settling closes the account. Its money is in a separate token account. The
+/// vault owns that account, and the delegate may transfer exactly the granted amount from it.
 ///
-/// The token program binds a delegate to no destination: who has the delegate's key decides who is paid. The rules judged
-/// the owner of `destination`, and hold only as far as that key is in good hands.
+/// The token program binds a delegate to no destination: the holder of the delegate's key decides who is paid. The
+/// rules judged the owner of `destination`, so they hold only while that key is in good hands.
 #[account]
 pub struct Allowance {
     /// The organisation of the vault.
     pub org: Address,
     /// The vault that pays.
     pub vault: Address,
-    /// The policy attached when it was granted.
+    /// The policy attached to the vault at the time of the grant.
     pub policy: Address,
-    /// Who is to be paid: the owner of `destination` when it was granted.
+    /// The intended recipient: the owner of `destination` at the time of the grant.
     pub recipient: Address,
-    /// The token account that is to be paid.
+    /// The token account to be paid.
     pub destination: Address,
-    /// Signs the transfer.
+    /// The key that signs the transfer.
     pub delegate: Address,
     /// The allowance's token account.
     pub tokens: Address,
-    /// Paid the rent, gets it back.
+    /// Payer of the rent, refunded on closing.
     pub payer: Address,
-    /// Where the vault's ledger and its budget's hold the charge.
+    /// The places of the charge in the ledgers of the vault and of its budget.
     pub charged: Charged,
-    /// Names the allowance to its maker.
+    /// Reference chosen by the creator of the allowance.
     pub reference: [u8; 16],
-    /// Part of the address: the vault's number of allowances before.
+    /// Part of the address: the vault's number of earlier allowances.
     pub counter: u64,
-    /// Micro-USDC granted.
+    /// Granted amount in micro-USDC.
     pub amount: u64,
-    /// Version of that policy when it was granted.
+    /// Version of that policy at the time of the grant.
     pub policy_version: u64,
-    /// Unix time of its making.
+    /// Unix time of the grant.
     pub granted_at: i64,
-    /// Unix time from which anyone settles it. It stops no transfer.
+    /// Unix time of expiry. From then on, anyone may settle the allowance; the delegate can still transfer.
     pub expires_at: i64,
     /// Bump of this address.
     pub bump: u8,
@@ -55,17 +55,18 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// What was spent, given how much the delegate may still transfer; nothing is known of that (`None`) once it is no longer
-    /// the token account's delegate.
+    /// Returns the amount spent, given the amount that the delegate may still transfer. `None` means that `delegate` is
+    /// no longer the token account's delegate, so the amount it could still transfer is unknown.
     ///
-    /// The token program forgets a delegate with the last of what it may transfer. It can have gone for other reasons, too, and
-    /// then everything counts as spent. The balance says nothing: anyone may send money.
+    /// The token program forgets a delegate when it transfers the last of its amount. The delegate can also disappear
+    /// for other reasons; the whole amount then counts as spent. The balance proves nothing, because anyone may send
+    /// money to the account.
     pub fn spent(&self, delegated: Option<u64>) -> u64 {
         self.amount.saturating_sub(delegated.unwrap_or(0))
     }
 }
 
-/// The seeds of an allowance's address. `end` is the vault's counter and the bump.
+/// Returns the seeds of an allowance's address. `end` holds the vault's counter and the bump.
 pub fn allowance_seeds<'a>(vault: &'a Address, end: &'a ([u8; 8], [u8; 1])) -> [&'a [u8]; 4] {
     [seeds::ALLOWANCE, vault.as_ref(), &end.0, &end.1]
 }

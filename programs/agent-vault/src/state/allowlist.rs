@@ -1,26 +1,26 @@
-//! The allowlist of a policy: sorted entries behind a header.
+//! The allowlist of a policy: sorted entries after a header.
 
 use anchor_lang::{accounts::Slab, prelude::*, IdlType};
 
 /// An address, or the SHA-256 of the SHA-256 of a lower-case domain.
 pub type Entry = [u8; 32];
 
-/// Most entries of one list.
+/// Maximum number of entries in one list.
 #[constant]
 pub const MAX_ENTRIES: u32 = 1_000;
 
-/// Header of an allowlist. Behind it: the number of entries (u32, little endian) and the entries of 32 bytes each,
-/// sorted ascending as byte strings. Written in chunks, sealed, and only then put in force, so a policy never shows a
-/// half-edited list.
+/// Header of an allowlist. The number of entries (u32, little endian) and the entries follow it: 32 bytes each, sorted
+/// in ascending order as byte strings. A list is written in chunks, sealed, and only then put in force, so a policy
+/// never exposes a half-edited list.
 #[account]
 pub struct Allowlist {
-    /// The policy it is for.
+    /// The policy that the list belongs to.
     pub policy: Address,
-    /// Paid the rent, gets it back.
+    /// Payer of the rent, refunded on closing.
     pub payer: Address,
     /// Part of the address.
     pub version: u64,
-    /// One when complete: then nothing is written to it any more.
+    /// One if the list is complete. A sealed list cannot be written to any more.
     pub sealed: u8,
     /// Bump of this address.
     pub bump: u8,
@@ -28,21 +28,21 @@ pub struct Allowlist {
     pub reserved: [u8; 6],
 }
 
-/// What the authority agrees to when it puts a list in force that the operator may have written.
+/// The authority's consent to a list that the operator may have written, given when it puts the list in force.
 #[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
 pub struct AllowlistDigest {
     /// Number of entries.
     pub count: u32,
-    /// SHA-256 of the entries, one after the other.
+    /// SHA-256 of the concatenated entries.
     pub hash: [u8; 32],
 }
 
 impl AllowlistDigest {
-    /// Whether these are the entries that were agreed to.
+    /// Returns true if `entries` are the ones that the authority agreed to.
     pub fn is_of(&self, entries: &[Entry]) -> bool {
         entries.len() == self.count as usize && sha256(entries.as_flattened()) == self.hash
     }
 }
 
-/// An allowlist with its entries.
+/// An allowlist including its entries.
 pub type AllowlistAccount = Slab<Allowlist, Entry>;

@@ -1,13 +1,13 @@
-//! The operator's approval of one payment, escrow or allowance, made before it.
+//! The operator's approval of one payment, escrow or allowance, given in advance.
 
 use anchor_lang::{prelude::*, IdlType};
 
-/// Longest time that an approval lives, in seconds.
+/// Longest lifetime of an approval, in seconds.
 #[constant]
 pub const MAX_APPROVAL_SECONDS: i64 = 86_400;
 
-/// The ways out of a vault, each with an approval of its own kind: who agrees to lock money until there is proof has not
-/// agreed to pay it out, and who agrees to a payment has not agreed to hand its sum to a delegate.
+/// The ways out of a vault. Each needs an approval of its own kind: consent to lock money until there is proof is no
+/// consent to pay it out, and consent to a payment is no consent to hand its amount to a delegate.
 #[derive(Clone, Copy, PartialEq, Eq, AnchorSerialize, AnchorDeserialize, IdlType)]
 #[repr(u8)]
 pub enum SpendingKind {
@@ -19,31 +19,32 @@ pub enum SpendingKind {
     Allowance,
 }
 
-/// Stands for the operator's signature on one payment, escrow or allowance of exactly this vault, recipient and amount,
-/// under the policy as it is. Used once: what it was for closes it.
+/// Replaces the operator's signature on one payment, escrow or allowance with exactly this vault, recipient and amount,
+/// under the policy as it is. It can be used once: the payment, escrow or allowance closes it.
 #[account]
 pub struct Approval {
     /// The vault that may pay.
     pub vault: Address,
-    /// The policy attached when it was approved: another one, even of the same version, is not meant.
+    /// The policy attached at the time of the approval. A different policy does not match, even if it has the same
+    /// version.
     pub policy: Address,
-    /// The operator that approved: what a former operator approved no longer counts.
+    /// The operator that gave the approval. Approvals of a former operator no longer count.
     pub operator: Address,
-    /// Who may be paid.
+    /// The recipient that may be paid.
     pub recipient: Address,
-    /// Paid the rent, gets it back.
+    /// Payer of the rent, refunded on closing.
     pub payer: Address,
-    /// Names the approval.
+    /// Identifies the approval.
     pub reference: [u8; 16],
-    /// Exactly this many micro-USDC.
+    /// The exact amount in micro-USDC.
     pub amount: u64,
-    /// Version of that policy when it was approved.
+    /// Version of that policy at the time of the approval.
     pub policy_version: u64,
-    /// Unix time from which it no longer counts.
+    /// Unix time of expiry. The approval no longer counts from then on.
     pub expires_at: i64,
     /// Bump of this address.
     pub bump: u8,
-    /// What it is for: the code of a [`SpendingKind`].
+    /// The kind of spending approved: the code of a [`SpendingKind`].
     pub kind: u8,
     /// Zero.
     pub reserved: [u8; 6],

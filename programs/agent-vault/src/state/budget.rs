@@ -1,4 +1,4 @@
-//! A budget that vaults share.
+//! A budget shared by several vaults.
 
 use super::{count_in, count_out, flag, set_value, value_if_set, write_option, Ledger};
 use crate::errors::VaultError;
@@ -6,52 +6,53 @@ use agent_vault_policy as policy;
 use alloc::vec::Vec;
 use anchor_lang::{prelude::*, IdlType};
 
-/// What vaults of an organisation may spend together, on top of what each one's policy lets it. Every payment of such a
-/// vault is charged here in the same instruction.
+/// A limit on the joint spending of several vaults of an organisation, in addition to each vault's policy. Every
+/// payment of an attached vault is charged here in the same instruction.
 #[account]
 pub struct Budget {
     /// The organisation.
     pub org: Address,
-    /// Paid the rent, gets it back.
+    /// Payer of the rent, refunded on closing.
     pub payer: Address,
-    /// Names the budget within the organisation.
+    /// Identifies the budget within the organisation.
     pub key: [u8; 16],
-    /// The organisation's sequence at its creation or last change. No two budgets, nor two states of one, share it.
+    /// The organisation's sequence at the budget's creation or last change. No two budgets, and no two states of one
+    /// budget, share it.
     pub version: u64,
-    /// The organisation's sequence at its creation: names its ledger, which a change keeps and a budget created anew under the
-    /// same key does not have.
+    /// The organisation's sequence at the budget's creation. It identifies the ledger: a change keeps the ledger, while
+    /// a budget that is recreated under the same key starts a new one.
     pub created_version: u64,
     /// Number of vaults attached.
     pub wallet_count: u64,
-    /// Micro-USDC in any 24 hours; see `flags`.
+    /// Maximum micro-USDC in any 24 hours; see `flags`.
     pub max_per_day: u64,
-    /// Micro-USDC in a UTC calendar month; see `flags`.
+    /// Maximum micro-USDC in a UTC calendar month; see `flags`.
     pub max_per_month: u64,
-    /// Payments in any hour; see `flags`.
+    /// Maximum payments in any hour; see `flags`.
     pub velocity_cap: u32,
-    /// Which of the limits count, by the bits of the policy's rules of the same names: see [`flag`].
+    /// The limits that are set, as the bits of the policy rules of the same names: see [`flag`].
     pub flags: u32,
     /// Bump of this address.
     pub bump: u8,
     /// Zero.
     pub reserved: [u8; 7],
-    /// What its vaults have spent, and when.
+    /// The spending of its vaults over time.
     pub ledger: Ledger,
 }
 
-/// The limits of a budget as instructions and events carry them. `None`: the limit is not set.
+/// The limits of a budget as used in instructions and events. `None` means that the limit is not set.
 #[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
 pub struct BudgetLimits {
-    /// Most that any 24 hours may hold, micro-USDC.
+    /// Maximum spending in any 24 hours, in micro-USDC.
     pub max_per_day: Option<u64>,
-    /// Most that a UTC calendar month may hold, micro-USDC.
+    /// Maximum spending in a UTC calendar month, in micro-USDC.
     pub max_per_month: Option<u64>,
-    /// Most payments that any hour may hold.
+    /// Maximum number of payments in any hour.
     pub velocity_cap: Option<u32>,
 }
 
 impl BudgetLimits {
-    /// Appends the fields in Borsh, in their order.
+    /// Appends the fields in Borsh encoding, in declaration order.
     pub fn write(&self, out: &mut Vec<u8>) {
         write_option(out, self.max_per_day, 8);
         write_option(out, self.max_per_month, 8);
@@ -60,7 +61,7 @@ impl BudgetLimits {
 }
 
 impl Budget {
-    /// The budget as the policy crate judges by it.
+    /// Returns the budget in the form that the policy crate judges by.
     #[inline(always)]
     pub fn as_policy(&self) -> policy::Budget<'_> {
         let limits = policy::Limits {
@@ -72,7 +73,7 @@ impl Budget {
         policy::Budget { limits, ledger: self.ledger.as_policy() }
     }
 
-    /// Takes over `limits` whole.
+    /// Replaces all limits by `limits`.
     pub fn set_limits(&mut self, limits: &BudgetLimits) {
         self.flags = 0;
         self.max_per_day = set_value(&mut self.flags, flag::MAX_PER_DAY, limits.max_per_day);
@@ -80,26 +81,26 @@ impl Budget {
         self.velocity_cap = set_value(&mut self.flags, flag::VELOCITY_CAP, limits.velocity_cap);
     }
 
-    /// Counts one more vault attached.
+    /// Adds one attached vault to the count.
     ///
     /// # Errors
-    /// [`VaultError::Overflow`] at the end of 64 bits.
+    /// [`VaultError::Overflow`] if the count exceeds 64 bits.
     pub fn attach(&mut self) -> Result<()> {
         count_in(&mut self.wallet_count)
     }
 
-    /// Counts one vault less.
+    /// Removes one attached vault from the count.
     ///
     /// # Errors
-    /// [`VaultError::Overflow`] when none was attached.
+    /// [`VaultError::Overflow`] if no vault was attached.
     pub fn detach(&mut self) -> Result<()> {
         count_out(&mut self.wallet_count)
     }
 
-    /// Records what was authorized, and returns where.
+    /// Records an authorized charge and returns its place.
     ///
     /// # Errors
-    /// [`VaultError::Overflow`] when a sum does not fit.
+    /// [`VaultError::Overflow`] if a sum does not fit.
     #[inline(never)]
     pub fn charge(&mut self, charge: &policy::Charge) -> Result<policy::Place> {
         let ledger = self.ledger.as_policy_mut();

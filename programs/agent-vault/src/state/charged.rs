@@ -1,4 +1,4 @@
-//! Where money was charged that may come back: part of the accounts of escrows and allowances.
+//! The places of a charge that may be refunded. Stored in the accounts of escrows and allowances.
 
 use super::{same_address, Budget, Outlined, Unloaded, Vault, NONE};
 use crate::{errors::VaultError, ID};
@@ -10,21 +10,21 @@ use anchor_lang::{
 };
 use core::mem::size_of;
 
-/// Where the ledgers of a vault and of its budget hold a charge.
+/// The places of a charge in the ledgers of a vault and of its budget.
 #[derive(Clone, Copy, IdlType)]
 #[repr(C)]
 pub struct Charged {
-    /// The budget of the vault at that time; none (all zero): it had none.
+    /// The vault's budget at that time; all zero if it had none.
     pub budget: Address,
-    /// The budget's `created_version`, which names the ledger that it was charged to.
+    /// The budget's `created_version`, which identifies the charged ledger.
     pub budget_created_version: u64,
-    /// Absolute number of the slot of the budget's ledger that it was charged to.
+    /// Absolute number of the charged slot in the budget's ledger.
     pub budget_slot: u64,
-    /// End of the calendar month of the budget's ledger that it was charged to.
+    /// End of the charged calendar month in the budget's ledger.
     pub budget_month: i64,
-    /// Absolute number of the 15-minute slot of the vault's ledger that it was charged to.
+    /// Absolute number of the charged 15-minute slot in the vault's ledger.
     pub slot: u64,
-    /// End of the calendar month of the vault's ledger that it was charged to.
+    /// End of the charged calendar month in the vault's ledger.
     pub month: i64,
 }
 
@@ -34,10 +34,10 @@ unsafe impl Zeroable for Charged {}
 const _: () = assert!(size_of::<Charged>() == 32 + 5 * 8);
 
 impl Charged {
-    /// Records what was authorized in both ledgers, and returns where.
+    /// Records authorized charges in both ledgers and returns their places.
     ///
     /// # Errors
-    /// [`VaultError::Overflow`] when a sum does not fit.
+    /// [`VaultError::Overflow`] if a sum does not fit.
     #[inline(never)]
     pub fn record(vault: &mut Vault, budget: Option<&mut Budget>, charges: &Charges) -> Result<Self> {
         let ledger = vault.ledger.as_policy_mut();
@@ -57,9 +57,9 @@ impl Charged {
         })
     }
 
-    /// Gives back to both ledgers what of the charge was not spent. `given` is the account of the budget that it was
-    /// charged to, whether or not it still exists and whatever the vault's is now: one that was closed since, even if created
-    /// anew, has another ledger, to which nothing was charged.
+    /// Returns the unspent part of the charge to both ledgers. `given` is the account of the charged budget, even if
+    /// that budget no longer exists or the vault has a different one now. A budget that was closed in between gets
+    /// nothing back, even if it was recreated: the recreated one has a new ledger, which was never charged.
     ///
     /// # Errors
     /// [`VaultError::BudgetRequired`], [`VaultError::WrongBudget`].

@@ -1,7 +1,7 @@
 //! The policy crate's ledger as account data.
 //!
-//! The types here mirror those of the policy crate field by field, because only types of this crate can be described
-//! in the IDL and marked as plain old data. The assertions below fail the build when the two layouts differ.
+//! These types mirror the policy crate's types field by field, because only types of this crate can be described in the
+//! IDL and marked as plain old data. The assertions below fail the build if the two layouts differ.
 
 use agent_vault_policy as policy;
 use anchor_lang::{
@@ -18,7 +18,7 @@ pub struct DayWindow {
     pub newest: u64,
     /// Sum of all slots, in micro-USDC.
     pub total: u64,
-    /// Slot `n` is at index `n % 97`.
+    /// The sums: slot `n` is at index `n % 97`.
     pub slots: [u64; 97],
 }
 
@@ -30,23 +30,23 @@ pub struct HourWindow {
     pub newest: u64,
     /// Number of payments in all slots.
     pub total: u64,
-    /// Slot `n` is at index `n % 61`.
+    /// The counts: slot `n` is at index `n % 61`.
     pub slots: [u64; 61],
 }
 
-/// What a vault has spent.
+/// The spending of a vault or of a budget's vaults.
 #[derive(Clone, Copy, IdlType)]
 #[repr(C)]
 pub struct Ledger {
-    /// Unix time of the last payment; time never runs backwards from here.
+    /// Unix time of the last payment. The ledger's time never runs backwards from here.
     pub last: i64,
-    /// First second of the month after the one that `month_spent` is about.
+    /// First second of the month after the one counted by `month_spent`.
     pub month_ends_at: i64,
-    /// Spent in that UTC calendar month, in micro-USDC.
+    /// Amount spent in that UTC calendar month, in micro-USDC.
     pub month_spent: u64,
-    /// Spending of the last 24 hours.
+    /// Spending in the last 24 hours.
     pub day: DayWindow,
-    /// Number of payments of the last hour.
+    /// Number of payments in the last hour.
     pub hour: HourWindow,
 }
 
@@ -83,26 +83,26 @@ const _: () = assert!(size_of::<HourWindow>() == 8 * 63);
 const _: () = assert!(size_of::<Ledger>() == 8 * (3 + 99 + 63));
 
 impl DayWindow {
-    /// The window as the policy crate computes with it.
+    /// Returns the window as the policy crate's type, for reading and writing.
     #[inline(always)]
     pub fn as_policy_mut(&mut self) -> &mut policy::DayWindow {
-        // SAFETY: the same layout, asserted above; every bit pattern is valid on both sides.
+        // SAFETY: both types have the same layout (asserted above), and every bit pattern is valid on both sides.
         unsafe { &mut *core::ptr::from_mut(self).cast() }
     }
 }
 
 impl Ledger {
-    /// The ledger as the policy crate reads it.
+    /// Returns the ledger as the policy crate's type, for reading.
     #[inline(always)]
     pub fn as_policy(&self) -> &policy::Ledger {
-        // SAFETY: the same layout, asserted above; every bit pattern is valid on both sides.
+        // SAFETY: both types have the same layout (asserted above), and every bit pattern is valid on both sides.
         unsafe { &*core::ptr::from_ref(self).cast() }
     }
 
-    /// The ledger as the policy crate writes it.
+    /// Returns the ledger as the policy crate's type, for writing.
     #[inline(always)]
     pub fn as_policy_mut(&mut self) -> &mut policy::Ledger {
-        // SAFETY: the same layout, asserted above; every bit pattern is valid on both sides.
+        // SAFETY: both types have the same layout (asserted above), and every bit pattern is valid on both sides.
         unsafe { &mut *core::ptr::from_mut(self).cast() }
     }
 }

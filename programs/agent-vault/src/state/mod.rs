@@ -1,6 +1,7 @@
-//! The accounts that the program owns: layout, invariants and the seeds of their addresses.
+//! The accounts owned by the program: layout, invariants and the seeds of their addresses.
 //!
-//! All are zero-copy: fields are ordered so that there is no padding, flags are bytes, and reserved bytes are zero.
+//! All of them are zero-copy: fields are ordered so that there is no padding, flags are bytes, and reserved bytes are
+//! zero.
 
 pub mod allowance;
 pub mod allowlist;
@@ -40,50 +41,51 @@ use anchor_lang::{
 };
 use core::mem::size_of;
 
-/// The address that stands for "none" in an account field. Nobody can sign for it.
+/// The address that means "none" in an account field. No key can sign for it.
 pub const NONE: Address = Address::new_from_array([0; 32]);
 
-/// Whether two addresses are the same: a function where `address_eq` is expanded, for instructions that run rarely.
+/// Returns true if two addresses are equal. Unlike `address_eq`, which is expanded inline, this is a function, for
+/// instructions that run rarely.
 #[inline(never)]
 pub fn same_address(left: &Address, right: &Address) -> bool {
     address_eq(left, right)
 }
 
-/// Counts `sequence` up and returns the new number, which the event of the change carries.
+/// Increments `sequence` and returns the new number, which the change's event carries.
 ///
 /// # Errors
-/// [`VaultError::Overflow`] at the end of 64 bits.
+/// [`VaultError::Overflow`] if the number exceeds 64 bits.
 #[inline(always)]
 pub fn next_sequence(sequence: &mut u64) -> Result<u64> {
     *sequence = sequence.checked_add(1).ok_or(VaultError::Overflow)?;
     Ok(*sequence)
 }
 
-/// Counts one more vault attached to a policy or a budget.
+/// Adds one vault to the count of vaults attached to a policy or a budget.
 ///
 /// # Errors
-/// [`VaultError::Overflow`] at the end of 64 bits.
+/// [`VaultError::Overflow`] if the count exceeds 64 bits.
 fn count_in(wallets: &mut u64) -> Result<()> {
     *wallets = wallets.checked_add(1).ok_or(VaultError::Overflow)?;
     Ok(())
 }
 
-/// Counts one vault less.
+/// Removes one vault from that count.
 ///
 /// # Errors
-/// [`VaultError::Overflow`] when none was attached.
+/// [`VaultError::Overflow`] if no vault was attached.
 fn count_out(wallets: &mut u64) -> Result<()> {
     *wallets = wallets.checked_sub(1).ok_or(VaultError::Overflow)?;
     Ok(())
 }
 
-/// A value of an account whose `flags` say which of them count.
+/// Returns an account's value if its bit is set in the account's `flags`.
 #[inline(always)]
 fn value_if_set<T>(flags: u32, flag: u32, value: T) -> Option<T> {
     (flags & flag != 0).then_some(value)
 }
 
-/// The value to store for `value`, whose flag is set where there is one.
+/// Returns the value to store for `value`, and sets the flag if there is one.
 fn set_value<T: Default>(flags: &mut u32, flag: u32, value: Option<T>) -> T {
     if value.is_some() {
         *flags |= flag;
@@ -91,11 +93,11 @@ fn set_value<T: Default>(flags: &mut u32, flag: u32, value: Option<T>) -> T {
     value.unwrap_or_default()
 }
 
-/// Makes an account of this program at the canonical address of `seeds`, zero but for its discriminator, and returns
-/// the bump. For accounts that not every call makes, which `init` cannot describe.
+/// Creates an account of this program at the canonical address of `seeds`, zeroed except for its discriminator, and
+/// returns the bump. Used for accounts that only some calls create, which `init` cannot describe.
 ///
 /// # Errors
-/// `InvalidSeeds` when the account is at another address; the system program's error when it exists.
+/// `InvalidSeeds` if the account is at a different address; the system program's error if it already exists.
 #[inline(never)]
 pub fn create_pda(
     payer: &AccountView,
@@ -109,7 +111,8 @@ pub fn create_pda(
     Ok(bump)
 }
 
-/// [`create_pda`] for seeds that end with their bump, which need not be the canonical one: nothing is searched for.
+/// [`create_pda`] for seeds that end with their bump. The bump need not be the canonical one, so no search is
+/// necessary.
 ///
 /// # Errors
 /// See [`create_pda`].
@@ -125,8 +128,8 @@ pub fn create_pda_at(
     make_pda(payer, account, seeds, space, discriminator)
 }
 
-/// What the two ways to an address have in common. `account` has been found to be at the address of `seeds`: one that
-/// signed for itself would be made at any other.
+/// Creates the account; the shared part of [`create_pda`] and [`create_pda_at`]. Both have checked that `account` is at
+/// the address of `seeds`. Without that check, an account that signs for itself could be created at any address.
 #[inline(never)]
 fn make_pda(
     payer: &AccountView,
@@ -142,7 +145,8 @@ fn make_pda(
     Ok(())
 }
 
-/// The address of `seeds`, which end with their bump. That it is on no curve shows when they sign.
+/// Returns the address of `seeds`, which end with their bump. Signing with them proves that the address is off the
+/// curve.
 fn derived(seeds: &[&[u8]; 4]) -> Address {
     let mut preimage = Vec::with_capacity(128);
     for part in [seeds[0], seeds[1], seeds[2], seeds[3], ID.as_ref(), b"ProgramDerivedAddress"] {
@@ -151,7 +155,8 @@ fn derived(seeds: &[&[u8]; 4]) -> Address {
     Address::new_from_array(sha256(&preimage))
 }
 
-/// The discriminator of an account's or an event's type, by value: a constant in memory takes a relocation at each use.
+/// Returns the discriminator of an account or event type by value, because a constant in memory needs a relocation at
+/// each use.
 pub const fn discriminator_of<T: Discriminator>() -> [u8; 8] {
     match T::DISCRIMINATOR.first_chunk() {
         Some(discriminator) => *discriminator,
@@ -159,7 +164,7 @@ pub const fn discriminator_of<T: Discriminator>() -> [u8; 8] {
     }
 }
 
-/// Bytes of an account that holds a `T` behind its discriminator.
+/// Returns the size in bytes of an account that holds a `T` after its discriminator.
 pub const fn space_of<T>() -> usize {
     size_of::<T>().saturating_add(8)
 }

@@ -1,4 +1,4 @@
-//! The organisation: its roles, its reserve and what bounds its operator.
+//! The organisation: its roles, its reserve and the limits of its operator.
 
 use super::{next_sequence, seeds, DayWindow};
 use crate::errors::VaultError;
@@ -8,16 +8,17 @@ use anchor_lang::{address_eq, prelude::*};
 /// An organisation. Its reserve is the associated token account of this address.
 #[account]
 pub struct Org {
-    /// Who created it. Part of the address, so nobody else can make an organisation that looks like this one.
+    /// The creator's key. It is part of the address, so no other key can create an organisation that looks like this
+    /// one.
     pub creator: Address,
     /// SHA-256 of the organisation's id.
     pub org_hash: [u8; 32],
-    /// Genesis hash of the cluster, as its creator gave it; part of the messages that prove an escrow's completion. The
-    /// program cannot check it: clients compare it with their node's.
+    /// Genesis hash of the cluster, as given by the creator. It is part of the messages that prove an escrow's
+    /// completion. The program cannot check it; clients compare it with their node's hash.
     pub genesis_hash: [u8; 32],
     /// Sets policies and roles, lifts manual freezes, empties the reserve.
     pub authority: Address,
-    /// Proposed as the next authority; none (all zero) when there is no proposal.
+    /// The proposed next authority; all zero if there is no proposal.
     pub pending_authority: Address,
     /// Runs the vaults: creates and funds them, withdraws into the reserve, co-signs, registers recipients.
     pub operator: Address,
@@ -25,22 +26,22 @@ pub struct Org {
     pub arbiter: Address,
     /// Signs completion proofs on behalf of a third party.
     pub verifier: Address,
-    /// The mint of the USDC that the vaults hold.
+    /// The USDC mint of the vaults.
     pub mint: Address,
     /// The token program that owns the mint.
     pub token_program: Address,
-    /// Token account of the reserve.
+    /// The token account of the reserve.
     pub reserve_tokens: Address,
-    /// Number of changes to the organisation; each event carries its number.
+    /// Number of changes to the organisation. Each event carries the number of its change.
     pub sequence: u64,
-    /// Number of changes that only the authority makes, and of pauses: what the authority signs is good until the next. The
-    /// operator moves it once, by a pause, until the authority ends that.
+    /// Number of changes reserved for the authority, plus pauses. A signature of the authority is valid until this
+    /// number changes. The operator can change it only once, by a pause, until the authority lifts that pause.
     pub authority_sequence: u64,
-    /// Most micro-USDC that the operator moves into vaults in any 24 hours; `u64::MAX` is no limit.
+    /// Maximum micro-USDC that the operator may move into vaults in any 24 hours; `u64::MAX` means no limit.
     pub operator_daily_limit: u64,
-    /// Seconds until a recipient that the operator registers counts as registered.
+    /// Seconds until a recipient registered by the operator counts as registered.
     pub attestation_delay: u64,
-    /// What was moved into vaults in the last 24 hours.
+    /// The amounts moved into vaults in the last 24 hours.
     pub funded: DayWindow,
     /// One while payments, escrow creation, allowances and funding are stopped.
     pub paused: u8,
@@ -48,32 +49,32 @@ pub struct Org {
     pub decimals: u8,
     /// Bump of this address.
     pub bump: u8,
-    /// One when the operator attaches no policy without the authority's signature.
+    /// One if the operator needs the authority's signature to attach a policy.
     pub authority_attaches: u8,
     /// Zero.
     pub reserved: [u8; 4],
 }
 
 impl Org {
-    /// Payments, escrow creation, allowances and funding are stopped.
+    /// Returns true if payments, escrow creation, allowances and funding are stopped.
     #[inline(always)]
     pub fn is_paused(&self) -> bool {
         self.paused != 0
     }
 
-    /// `signer` is the operator.
+    /// Returns true if `signer` is the operator.
     #[inline(always)]
     pub fn is_operator(&self, signer: &Address) -> bool {
         address_eq(&self.operator, signer)
     }
 
-    /// `signer` is the authority.
+    /// Returns true if `signer` is the authority.
     #[inline(always)]
     pub fn is_authority(&self, signer: &Address) -> bool {
         address_eq(&self.authority, signer)
     }
 
-    /// Checks that whoever attaches a policy may: under `authority_attaches` the authority signs, too.
+    /// Checks that a policy may be attached: under `authority_attaches`, the authority must sign too.
     ///
     /// # Errors
     /// [`VaultError::AuthorityRequired`].
@@ -82,28 +83,29 @@ impl Org {
         Ok(())
     }
 
-    /// Counts a change of the organisation.
+    /// Counts a change of the organisation and returns its number.
     ///
     /// # Errors
-    /// [`VaultError::Overflow`] at the end of 64 bits.
+    /// [`VaultError::Overflow`] if the number exceeds 64 bits.
     pub fn next_sequence(&mut self) -> Result<u64> {
         next_sequence(&mut self.sequence)
     }
 
-    /// Counts a change that only the authority makes, or a pause.
+    /// Counts a change reserved for the authority, or a pause, and returns the organisation's new sequence.
     ///
     /// # Errors
-    /// [`VaultError::Overflow`] at the end of 64 bits.
+    /// [`VaultError::Overflow`] if a number exceeds 64 bits.
     pub fn next_authority_sequence(&mut self) -> Result<u64> {
         next_sequence(&mut self.authority_sequence)?;
         self.next_sequence()
     }
 
-    /// Counts `amount` against the operator's daily limit. `now` is the cluster's time, as an organisation has no ledger: a
-    /// time before the window's newest slot counts as in that slot, so a clock that steps back makes no room.
+    /// Counts `amount` against the operator's daily limit. `now` is the cluster's time, because an organisation has no
+    /// ledger. A time before the window's newest slot counts as part of that slot, so a clock that steps back makes no
+    /// room.
     ///
     /// # Errors
-    /// [`VaultError::OperatorLimitExceeded`] when any 24 hours would hold more than the limit.
+    /// [`VaultError::OperatorLimitExceeded`] if 24 hours would hold more than the limit.
     pub fn charge_funding(&mut self, now: UnixTime, amount: u64) -> Result<()> {
         let limit = self.operator_daily_limit;
         let window = self.funded.as_policy_mut();
@@ -114,7 +116,7 @@ impl Org {
         Ok(())
     }
 
-    /// The seeds that sign for this organisation's reserve.
+    /// Returns the seeds that sign for this organisation's reserve.
     #[inline(always)]
     pub fn signer_seeds<'a>(&'a self, bump: &'a [u8; 1]) -> [&'a [u8]; 4] {
         [seeds::ORG, self.creator.as_ref(), &self.org_hash, bump]

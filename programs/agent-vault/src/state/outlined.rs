@@ -1,4 +1,4 @@
-//! Typed accounts whose loading is a function instead of being expanded where they are used.
+//! Typed accounts that are loaded by a function instead of code expanded at each use.
 
 use super::{create_pda, create_pda_at, discriminator_of, space_of};
 use crate::ID;
@@ -13,30 +13,32 @@ use core::{
     ops::{Deref, DerefMut},
 };
 
-/// A typed account of this program in an instruction that runs rarely: the same checks as of the type itself, by one
-/// function for all types, and nothing kept but where the account is. Some hundred bytes of program less at each use
-/// for a few compute units more. [`crate::instructions::execute_payment`], which runs often, uses the type itself.
+/// A typed account of this program, for instructions that run rarely. One function makes the same checks as the typed
+/// account itself, for all types, and only the account's location is kept. Each use saves some hundred bytes of program
+/// and costs a few more compute units. [`crate::instructions::execute_payment`] runs often, so it uses the typed
+/// accounts themselves.
 ///
-/// Writing needs `#[account(mut)]`, which is also what the dispatcher's check for accounts given twice goes by. Here nothing
-/// panics where that was forgotten; but clients and tests pass accounts as the IDL says, so that every use of such an
-/// instruction fails: the runtime refuses the change of an account that was passed read-only.
+/// Writing requires `#[account(mut)]`, because the dispatcher's check for duplicate accounts relies on it. If the
+/// attribute is missing, this type does not panic. Clients and tests pass accounts as declared in the IDL, so every use
+/// of such an instruction fails: the runtime refuses to change an account that was passed read-only.
 ///
-/// The account stays marked as borrowed to the end of the instruction, which is as long as an instruction's accounts live
-/// anyway; so nothing needs to be done on the many ways out of an instruction.
+/// The account stays marked as borrowed until the instruction ends. An instruction's accounts live that long anyway, so
+/// the many exits of an instruction need no cleanup.
 pub struct Outlined<A> {
     view: AccountView,
     account: PhantomData<A>,
 }
 
-/// Marks of an account's borrows: <https://docs.rs/solana-account-view/latest/solana_account_view/struct.RuntimeAccount.html>.
+/// Values of an account's borrow state:
+/// <https://docs.rs/solana-account-view/latest/solana_account_view/struct.RuntimeAccount.html>.
 const BORROWED_TO_WRITE: u8 = 0;
 const LAST_BORROW_TO_READ: u8 = 1;
 
-/// Checks that an account is this program's, of this kind and long enough, and marks it as borrowed.
+/// Checks that an account belongs to this program, has the right kind and is long enough, and marks it as borrowed.
 ///
 /// # Errors
-/// Those of [`Account`]: `UninitializedAccount`, `IllegalOwner`, `AccountDataTooSmall`, `InvalidAccountData`,
-/// `AccountBorrowFailed`; `ConstraintMut` when it is to be written and was passed read-only.
+/// The errors of [`Account`]: `UninitializedAccount`, `IllegalOwner`, `AccountDataTooSmall`, `InvalidAccountData`,
+/// `AccountBorrowFailed`; `ConstraintMut` if the account is to be written but was passed read-only.
 #[inline(never)]
 fn borrow(mut view: AccountView, discriminator: [u8; 8], space: usize, to_write: bool) -> Result<()> {
     if to_write {
@@ -48,10 +50,10 @@ fn borrow(mut view: AccountView, discriminator: [u8; 8], space: usize, to_write:
         return Err(if is_unused { ProgramError::UninitializedAccount } else { ProgramError::IllegalOwner });
     }
     require!(view.data_len() >= space, ProgramError::AccountDataTooSmall);
-    // SAFETY: only read, and only here.
+    // SAFETY: the data is only read, and only here.
     let data = unsafe { view.borrow_unchecked() };
     require!(data.first_chunk() == Some(&discriminator), ProgramError::InvalidAccountData);
-    // SAFETY: the account's header, which nothing else holds a reference to.
+    // SAFETY: this is the account's header, and no other reference to it exists.
     let mark = unsafe { &mut (*view.account_mut_ptr()).borrow_state };
     if to_write {
         *mark = BORROWED_TO_WRITE;
@@ -62,18 +64,19 @@ fn borrow(mut view: AccountView, discriminator: [u8; 8], space: usize, to_write:
     Ok(())
 }
 
-/// Closes an account of this program: its lamports go to `destination`, and its data to nobody.
+/// Closes an account of this program: its lamports go to `destination`, and its data is erased.
 ///
 /// # Errors
-/// `ArithmeticOverflow` when the lamports do not fit.
+/// `ArithmeticOverflow` if the lamports do not fit.
 #[inline(never)]
 fn close(mut view: AccountView, mut destination: AccountView) -> Result<()> {
     let sum = destination.lamports().checked_add(view.lamports()).ok_or(ProgramError::ArithmeticOverflow)?;
     destination.set_lamports(sum);
     view.set_lamports(0);
-    // SAFETY: the account is borrowed to be written, and its typed account is not used after this.
+    // SAFETY: the account is borrowed for writing, and its typed account is not used after this.
     unsafe {
-        // Lest what is closed be taken for what it was, should it be given lamports again in the same transaction.
+        // Overwrite the discriminator, so that the closed account is not mistaken for a live one if it receives
+        // lamports again in the same transaction.
         view.borrow_unchecked_mut().get_mut(..8).ok_or(ProgramError::AccountDataTooSmall)?.fill(u8::MAX);
         view.close_unchecked();
     }
@@ -81,7 +84,7 @@ fn close(mut view: AccountView, mut destination: AccountView) -> Result<()> {
 }
 
 impl<A> Outlined<A> {
-    /// Address of the account.
+    /// Returns the address of the account.
     #[inline(always)]
     pub fn address(&self) -> &Address {
         self.view.address()
@@ -89,23 +92,20 @@ impl<A> Outlined<A> {
 }
 
 impl<T: Owner + Discriminator + Pod + Zeroable> Outlined<Account<T>> {
-    /// Makes the account at the canonical address of `seeds`, zero but for its discriminator, and returns it with its
-    /// bump. What the framework's `init` does, in a function.
+    /// Creates the account at the canonical address of `seeds`, zeroed except for its discriminator, and returns it
+    /// with its bump. Does the same as the framework's `init`, but as a function.
     ///
     /// # Errors
     /// See [`create_pda`].
     #[inline(always)]
     pub fn create(payer: &AccountView, account: &AccountView, seeds: &[&[u8]; 3]) -> Result<(Self, u8)> {
         let bump = create_pda(payer, account, seeds, space_of::<T>(), discriminator_of::<T>())?;
-        // SAFETY: the dispatcher has refused a second mutable reference to an account that an instruction writes, and
-        // nothing can have loaded one that did not exist.
+        // SAFETY: the dispatcher has refused a second mutable reference to an account that the instruction writes, and
+        // an account that did not exist cannot have been loaded.
         Ok((unsafe { Self::load_mut(*account) }?, bump))
     }
 
     /// [`Outlined::create`] at the address of `seeds`, which end with their bump.
-    ///
-    /// # Errors
-    /// See [`create_pda_at`].
     #[inline(always)]
     pub fn create_at(payer: &AccountView, account: &AccountView, seeds: &[&[u8]; 4]) -> Result<Self> {
         create_pda_at(payer, account, seeds, space_of::<T>(), discriminator_of::<T>())?;
@@ -119,7 +119,7 @@ impl<H: Owner + Discriminator + Pod + Zeroable, T> Deref for Outlined<Slab<H, T>
 
     #[inline(always)]
     fn deref(&self) -> &H {
-        // SAFETY: `borrow` has seen that an `H` is there; the runtime aligns account data to 8 bytes.
+        // SAFETY: `borrow` has verified that an `H` is there; the runtime aligns account data to 8 bytes.
         unsafe { &*self.view.data_ptr().add(H::DISCRIMINATOR.len()).cast() }
     }
 }
@@ -127,7 +127,8 @@ impl<H: Owner + Discriminator + Pod + Zeroable, T> Deref for Outlined<Slab<H, T>
 impl<H: Owner + Discriminator + Pod + Zeroable, T> DerefMut for Outlined<Slab<H, T>> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut H {
-        // SAFETY: as in `deref`; the dispatcher refuses a second reference to an account that an instruction writes.
+        // SAFETY: as in `deref`. The dispatcher also refuses a second reference to an account that the instruction
+        // writes.
         unsafe { &mut *self.view.data_mut_ptr().add(H::DISCRIMINATOR.len()).cast() }
     }
 }

@@ -1,4 +1,4 @@
-//! A policy: the values of the eight rules, shared by all vaults attached to it.
+//! A policy: the values of its eight rules, shared by all vaults attached to it.
 
 use super::{count_in, count_out, set_value, value_if_set, MAX_OPEN_ESCROWS};
 use crate::errors::VaultError;
@@ -6,21 +6,22 @@ use agent_vault_policy::{rules::blocked_categories, Rules, UnixTime, Usdc};
 use alloc::vec::Vec;
 use anchor_lang::{prelude::*, IdlType};
 
-/// A policy. What vaults spend is counted per vault, so attaching another policy resets nothing.
+/// A policy. Spending is counted per vault, so attaching another policy resets nothing.
 #[account]
 pub struct Policy {
     /// The organisation.
     pub org: Address,
-    /// The allowlist in force; none (all zero): nobody is listed.
+    /// The allowlist in force; all zero if none, and then no recipient is listed.
     pub allowlist: Address,
-    /// Paid the rent, gets it back.
+    /// Payer of the rent, refunded on closing.
     pub payer: Address,
-    /// Names the policy within the organisation.
+    /// Identifies the policy within the organisation.
     pub key: [u8; 16],
-    /// The organisation's sequence at its creation or last change. No two policies, nor two states of one, share it, not
-    /// even where a policy is closed and created anew under its key.
+    /// The organisation's sequence at the policy's creation or last change. No two policies, and no two states of one
+    /// policy, share it, even if a policy is closed and recreated under its key.
     pub version: u64,
-    /// Version of the next allowlist, part of its address: the organisation's sequence when the one before it was used up.
+    /// Version of the next allowlist, part of its address. It is the organisation's sequence when the previous version
+    /// was used up.
     pub next_allowlist_version: u64,
     /// Number of vaults attached.
     pub wallet_count: u64,
@@ -32,17 +33,17 @@ pub struct Policy {
     pub max_per_month: u64,
     /// Micro-USDC; see `flags`.
     pub require_co_sign: u64,
-    /// Unix time; see `flags`.
+    /// Unix time of expiry; see `flags`.
     pub expiry: i64,
-    /// Payments per hour; see `flags`.
+    /// Maximum payments per hour; see `flags`.
     pub velocity_cap: u32,
-    /// Bit `c` set: category code `c` is blocked.
+    /// Blocked categories: bit `c` is set if category code `c` is blocked.
     pub blocked_categories: u32,
-    /// Which of the values count: a rule that is not set has its bit clear, never a value of zero.
+    /// The values that are set. The bit of an unset rule is clear; a value of zero does not mean unset.
     pub flags: u32,
-    /// Escrows that a vault may have open; see `flags`.
+    /// Maximum number of open escrows per vault; see `flags`.
     pub max_open_escrows: u32,
-    /// One for a preset, which nobody can change.
+    /// One for a preset, which cannot be changed.
     pub immutable: u8,
     /// Bump of this address.
     pub bump: u8,
@@ -50,33 +51,33 @@ pub struct Policy {
     pub reserved: [u8; 6],
 }
 
-/// The values of a policy's rules as instructions and events carry them. `None`: the rule is not set.
+/// The values of a policy's rules as used in instructions and events. `None` means that the rule is not set.
 #[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
 pub struct PolicyRules {
-    /// Largest payment, micro-USDC.
+    /// Maximum amount of one payment, in micro-USDC.
     pub max_per_tx: Option<u64>,
-    /// Most that any 24 hours may hold, micro-USDC.
+    /// Maximum spending in any 24 hours, in micro-USDC.
     pub max_per_day: Option<u64>,
-    /// Most that a UTC calendar month may hold, micro-USDC.
+    /// Maximum spending in a UTC calendar month, in micro-USDC.
     pub max_per_month: Option<u64>,
-    /// Most payments that any hour may hold.
+    /// Maximum number of payments in any hour.
     pub velocity_cap: Option<u32>,
-    /// Above this many micro-USDC the operator co-signs.
+    /// Threshold in micro-USDC. Larger amounts need the operator's co-signature or approval.
     pub require_co_sign: Option<u64>,
-    /// Unix time after which payments are refused.
+    /// Unix time of expiry. Later payments are refused.
     pub expiry: Option<i64>,
-    /// Bit `c` set: category code `c` is blocked.
+    /// Blocked categories: bit `c` is set if category code `c` is blocked.
     pub blocked_categories: u32,
-    /// Only listed recipients are paid; without a list nobody is.
+    /// True if only listed recipients are paid. Without a list, every recipient is refused.
     pub restricted: bool,
-    /// Most escrows that a vault may have open; `None`: [`super::MAX_OPEN_ESCROWS`], which no policy goes beyond.
+    /// Maximum number of open escrows per vault. `None` means [`super::MAX_OPEN_ESCROWS`], which no policy can exceed.
     pub max_open_escrows: Option<u32>,
-    /// Vaults may grant allowances.
+    /// True if vaults may grant allowances.
     pub allow_allowances: bool,
 }
 
 impl PolicyRules {
-    /// No rule set.
+    /// Rules with no rule set.
     pub const OPEN: PolicyRules = PolicyRules {
         max_per_tx: None,
         max_per_day: None,
@@ -90,7 +91,7 @@ impl PolicyRules {
         allow_allowances: false,
     };
 
-    /// Appends the fields in Borsh, in their order.
+    /// Appends the fields in Borsh encoding, in declaration order.
     pub fn write(&self, out: &mut Vec<u8>) {
         write_option(out, self.max_per_tx, 8);
         write_option(out, self.max_per_day, 8);
@@ -105,7 +106,7 @@ impl PolicyRules {
     }
 }
 
-/// Appends an optional integer of `size` bytes in Borsh.
+/// Appends an optional integer of `size` bytes in Borsh encoding.
 #[inline(never)]
 pub fn write_option(out: &mut Vec<u8>, value: Option<u64>, size: usize) {
     out.push(u8::from(value.is_some()));
@@ -116,28 +117,28 @@ pub fn write_option(out: &mut Vec<u8>, value: Option<u64>, size: usize) {
 
 /// Bits of [`Policy::flags`].
 pub mod flag {
-    /// `max_per_tx` is set.
+    /// Set if `max_per_tx` is set.
     pub const MAX_PER_TX: u32 = 1;
-    /// `max_per_day` is set.
+    /// Set if `max_per_day` is set.
     pub const MAX_PER_DAY: u32 = 2;
-    /// `max_per_month` is set.
+    /// Set if `max_per_month` is set.
     pub const MAX_PER_MONTH: u32 = 4;
-    /// `velocity_cap` is set.
+    /// Set if `velocity_cap` is set.
     pub const VELOCITY_CAP: u32 = 8;
-    /// `require_co_sign` is set.
+    /// Set if `require_co_sign` is set.
     pub const REQUIRE_CO_SIGN: u32 = 16;
-    /// `expiry` is set.
+    /// Set if `expiry` is set.
     pub const EXPIRY: u32 = 32;
-    /// Only listed recipients are paid.
+    /// Set if only listed recipients are paid.
     pub const RESTRICTED: u32 = 64;
-    /// `max_open_escrows` is set.
+    /// Set if `max_open_escrows` is set.
     pub const MAX_OPEN_ESCROWS: u32 = 128;
-    /// Vaults may grant allowances.
+    /// Set if vaults may grant allowances.
     pub const ALLOW_ALLOWANCES: u32 = 256;
 }
 
 impl Policy {
-    /// The rules as the policy crate judges by them.
+    /// Returns the rules in the form that the policy crate judges by.
     #[inline(always)]
     pub fn rules(&self) -> Rules {
         Rules {
@@ -152,18 +153,18 @@ impl Policy {
         }
     }
 
-    /// Only listed recipients are paid.
+    /// Returns true if only listed recipients are paid.
     #[inline(always)]
     pub fn is_restricted(&self) -> bool {
         self.flags & flag::RESTRICTED != 0
     }
 
-    /// Vaults may grant allowances.
+    /// Returns true if vaults may grant allowances.
     pub fn allows_allowances(&self) -> bool {
         self.flags & flag::ALLOW_ALLOWANCES != 0
     }
 
-    /// The rules as events carry them.
+    /// Returns the rules in the form used in events.
     pub fn values(&self) -> PolicyRules {
         PolicyRules {
             max_per_tx: self.value(flag::MAX_PER_TX, self.max_per_tx),
@@ -179,16 +180,16 @@ impl Policy {
         }
     }
 
-    /// Escrows that a vault may have open.
+    /// Returns the maximum number of open escrows per vault.
     pub fn open_escrows_limit(&self) -> u32 {
         let limit = self.value(flag::MAX_OPEN_ESCROWS, self.max_open_escrows);
         limit.unwrap_or(MAX_OPEN_ESCROWS).min(MAX_OPEN_ESCROWS)
     }
 
-    /// Takes over `rules` whole.
+    /// Replaces all rules by `rules`.
     ///
     /// # Errors
-    /// [`VaultError::UnknownCategory`] when a bit is set that is no category's.
+    /// [`VaultError::UnknownCategory`] if a bit is set that belongs to no category.
     pub fn set_rules(&mut self, rules: &PolicyRules) -> Result<()> {
         require!(rules.blocked_categories & !blocked_categories::KNOWN == 0, VaultError::UnknownCategory);
         self.flags = 0;
@@ -209,18 +210,18 @@ impl Policy {
         Ok(())
     }
 
-    /// Counts one more vault attached.
+    /// Adds one attached vault to the count.
     ///
     /// # Errors
-    /// [`VaultError::Overflow`] at the end of 64 bits.
+    /// [`VaultError::Overflow`] if the count exceeds 64 bits.
     pub fn attach(&mut self) -> Result<()> {
         count_in(&mut self.wallet_count)
     }
 
-    /// Counts one vault less.
+    /// Removes one attached vault from the count.
     ///
     /// # Errors
-    /// [`VaultError::Overflow`] when none was attached.
+    /// [`VaultError::Overflow`] if no vault was attached.
     pub fn detach(&mut self) -> Result<()> {
         count_out(&mut self.wallet_count)
     }
@@ -235,7 +236,7 @@ impl Policy {
     }
 }
 
-/// The policies that every organisation starts with. Nobody can change them.
+/// The policies that every organisation starts with. They cannot be changed.
 pub mod presets {
     use super::PolicyRules;
     use anchor_lang::prelude::*;
@@ -266,13 +267,13 @@ pub mod presets {
         }
     }
 
-    /// 10, 50 and 500 USDC per payment, day and month; 10 payments an hour; 8 open escrows.
+    /// Limits of 10, 50 and 500 USDC per payment, day and month; 10 payments an hour; 8 open escrows.
     pub const CONSERVATIVE: PolicyRules = limits(10, 50, 500, 10, 8);
-    /// 100, 500 and 5,000 USDC; 60 payments an hour; 32 open escrows.
+    /// Limits of 100, 500 and 5,000 USDC; 60 payments an hour; 32 open escrows.
     pub const MODERATE: PolicyRules = limits(100, 500, 5_000, 60, 32);
-    /// 1,000, 10,000 and 100,000 USDC; 600 payments an hour; 64 open escrows.
+    /// Limits of 1,000, 10,000 and 100,000 USDC; 600 payments an hour; 64 open escrows.
     pub const PERMISSIVE: PolicyRules = limits(1_000, 10_000, 100_000, 600, 64);
-    /// No payment and no escrow at all.
+    /// Allows no payment and no escrow at all.
     pub const LOCKED: PolicyRules =
         PolicyRules { max_per_tx: Some(0), max_open_escrows: Some(0), ..PolicyRules::OPEN };
 }

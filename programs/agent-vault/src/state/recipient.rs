@@ -1,56 +1,57 @@
-//! What the organisation attests about an address that may be paid.
+//! The organisation's attestations about addresses that may be paid.
 
 use super::{create_seeded, space_of, Seeded};
 use crate::{errors::VaultError, ID};
 use anchor_lang::{address_eq, bytemuck, prelude::*, Discriminator};
 
-/// Category and domain of a recipient, as operator or authority attest them. Never closed.
+/// Category and domain of a recipient, as attested by the operator or the authority. The account is never closed.
 #[account]
 pub struct Recipient {
-    /// The organisation that attests.
+    /// The attesting organisation.
     pub org: Address,
-    /// The recipient: the owner of the token account that is paid.
+    /// The recipient: the owner of the paid token account.
     pub address: Address,
     /// SHA-256 of the SHA-256 of the lower-case domain, as on allowlists; see `has_domain`.
     pub domain_hash: [u8; 32],
-    /// Unix time from which the attestation opens anything; before it, it only closes: the recipient is both of its
-    /// category and `uncategorized`, and of no domain.
+    /// Unix time of effect. From then on, the attestation can permit payments. Before it, the attestation can only
+    /// restrict them: the recipient counts both as its category and as `uncategorized`, and as having no domain.
     pub effective_at: i64,
     /// Category code.
     pub category: u8,
-    /// One when `domain_hash` counts.
+    /// One if `domain_hash` is set.
     pub has_domain: u8,
     /// Zero.
     pub reserved: [u8; 6],
 }
 
-/// The seed under which an organisation keeps the Recipient account of `address`: its SHA-256 without the highest bit of
-/// each byte, because the system program wants text.
+/// Returns the seed of the Recipient account of `address`: the SHA-256 of the address, with the highest bit of each
+/// byte cleared, because the system program requires text.
 ///
-/// The hash keeps addresses apart: of the address itself, another one with a flipped bit would share the seed, and 224
-/// bits of a hash collide for nobody.
+/// The hash keeps addresses apart. With the address itself as the seed, another address that differs only in those bits
+/// would share it. Finding two addresses with the same 224 bits of a hash is infeasible.
 fn seed_of(address: &Address) -> [u8; 32] {
     const TEXT: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let words: [u64; 4] = bytemuck::cast(sha256(address.as_ref()));
     bytemuck::cast(words.map(|word| word & TEXT))
 }
 
-/// Address of the Recipient account of `address`: as the system program derives it from the organisation, the seed and
-/// this program (`create_with_seed`).
+/// Returns the address of the Recipient account of `address`. The system program derives it from the organisation, the
+/// seed and this program (`create_with_seed`).
 ///
-/// Not a program-derived address: those are searched for, which costs hundreds of compute units more for some addresses
-/// than for others, and a payment to a recipient that is not registered has to show just that.
+/// It is not a program-derived address, because deriving one involves a search, which costs hundreds of compute units
+/// more for some addresses than for others. A payment to an unregistered recipient has to derive exactly this address
+/// to show that nothing is there.
 #[inline(always)]
 pub fn recipient_address(org: &Address, address: &Address) -> Address {
     let parts: [[u8; 32]; 3] = [org.to_bytes(), seed_of(address), ID.to_bytes()];
     Address::new_from_array(sha256(bytemuck::cast_slice(&parts)))
 }
 
-/// Makes the Recipient account of `address`, zero but for its discriminator. `org_seeds` sign for the organisation, from
-/// whose address it is derived: so only this program can make it.
+/// Creates the Recipient account of `address`, zeroed except for its discriminator. `org_seeds` sign for the
+/// organisation. The account's address is derived from the organisation's, so only this program can create it.
 ///
 /// # Errors
-/// [`VaultError::WrongRecipientAccount`] when `account` is at another address.
+/// [`VaultError::WrongRecipientAccount`] if `account` is at a different address.
 pub fn create_recipient(
     payer: &AccountView,
     account: &AccountView,
@@ -76,14 +77,15 @@ pub fn create_recipient(
     Ok(())
 }
 
-/// What the organisation attests about `address`, read from `account`, its Recipient account; `None` when nothing.
+/// Returns the organisation's attestation about `address`, read from `account`, its Recipient account; `None` if there
+/// is none.
 ///
-/// An account of the program says itself whom it is about: the program makes Recipient accounts only at their addresses.
-/// One that does not exist must be shown to be the right one, lest an attested category be evaded by passing some other
-/// empty account; so its address is derived.
+/// An account of the program names its own organisation and address, which can be trusted because the program creates
+/// Recipient accounts only at their addresses. For an account that does not exist, the address is derived instead.
+/// Otherwise a caller could evade an attested category by passing some other empty account.
 ///
 /// # Errors
-/// [`VaultError::WrongRecipientAccount`] when the account is not the one of this organisation and address.
+/// [`VaultError::WrongRecipientAccount`] if the account does not belong to this organisation and address.
 #[inline(always)]
 pub fn attestation(
     account: &AccountView,

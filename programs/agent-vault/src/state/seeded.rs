@@ -1,7 +1,8 @@
-//! Accounts at addresses that are derived from another account's with a seed (`create_with_seed`).
+//! Accounts at addresses derived from another account's address and a seed (`create_with_seed`).
 //!
-//! Unlike a program-derived address such a one is computed with one hash: nothing is searched for, which costs hundreds
-//! of compute units more for some addresses than for others. Only who signs for the other account can make it.
+//! Unlike a program-derived address, such an address is computed with a single hash. There is no search, which would
+//! cost hundreds of compute units more for some addresses than for others. Only a signer for the other account can
+//! create the account.
 
 use crate::invoke::invoke;
 use alloc::vec::Vec;
@@ -9,30 +10,30 @@ use anchor_lang::{
     cpi::rent_exempt_lamports, pinocchio::instruction::InstructionAccount, prelude::*, programs::System, Id,
 };
 
-/// An account to be made.
+/// An account to create.
 pub struct Seeded<'a> {
     /// Pays the rent.
     pub payer: &'a AccountView,
     /// The account.
     pub account: &'a AccountView,
-    /// The account from whose address it is derived: a program-derived one.
+    /// The base account of the derived address. It is itself a program-derived account.
     pub base: &'a AccountView,
-    /// Sign for `base`.
+    /// Seeds that sign for `base`.
     pub base_seeds: &'a [&'a [u8]; 4],
-    /// Text, by the system program's rules.
+    /// The seed, which must be text under the system program's rules.
     pub seed: &'a [u8],
-    /// Bytes.
+    /// Size in bytes.
     pub space: usize,
-    /// The program that it belongs to.
+    /// The program that will own the account.
     pub owner: &'a Address,
 }
 
-/// Makes an account of zero bytes. Lamports that are there already do not stop it.
+/// Creates a zeroed account. Lamports that are already there do not prevent the creation.
 ///
-/// The system program derives the address and refuses another one.
+/// The system program derives the address and refuses a different one.
 ///
 /// # Errors
-/// `ArithmeticOverflow` when the space is beyond what can be rent-exempt.
+/// `ArithmeticOverflow` if the space is too large to be rent-exempt.
 #[inline(never)]
 pub fn create_seeded(made: &Seeded) -> Result<()> {
     const TRANSFER: u32 = 2;
@@ -48,7 +49,7 @@ pub fn create_seeded(made: &Seeded) -> Result<()> {
             InstructionAccount::writable_signer(payer.address()),
             InstructionAccount::writable(account.address()),
         ];
-        // SAFETY: nothing is written but lamports.
+        // SAFETY: the instruction writes lamports only.
         unsafe { invoke(&system, &data, &metas, &[payer, account], &[]) }
     }
     let mut data = Vec::with_capacity(116);
@@ -62,7 +63,7 @@ pub fn create_seeded(made: &Seeded) -> Result<()> {
         InstructionAccount::writable(account.address()),
         InstructionAccount::readonly_signer(base.address()),
     ];
-    // SAFETY: the account does not exist yet, so nothing refers to its data.
+    // SAFETY: the account does not exist yet, so no reference to its data exists.
     unsafe { invoke(&system, &data, &metas, &[account, base], base_seeds) }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! The first seed of every program-derived address, and the seeds of the token accounts of escrows and allowances. (For
-//! that of a Recipient account see [`super::recipient_address`].)
+//! the seed of a Recipient account see [`super::recipient_address`].)
 
 use anchor_lang::prelude::*;
 
@@ -24,12 +24,12 @@ pub const APPROVAL: &[u8] = b"approval";
 /// Escrow: `escrow`, the vault that pays, the vault's escrow counter (u64, little endian).
 #[constant]
 pub const ESCROW: &[u8] = b"escrow";
-/// Seed with which the address of an escrow's token account is derived from the escrow's: see [`super::create_seeded`].
+/// Seed that derives an escrow's token account from the escrow's address: see [`super::create_seeded`].
 #[constant]
 pub const ESCROW_TOKENS: &[u8] = b"escrow_tokens";
 /// Allowance: `allowance`, the vault that pays, the vault's allowance counter (u64, little endian).
 #[constant]
 pub const ALLOWANCE: &[u8] = b"allowance";
-/// Seed with which the address of an allowance's token account is derived from the allowance's.
+/// Seed that derives an allowance's token account from the allowance's address.
 #[constant]
 pub const ALLOWANCE_TOKENS: &[u8] = b"allowance_tokens";

@@ -1,10 +1,10 @@
-//! Accounts that a handler checks itself, with the type that the IDL shall say they have.
+//! Accounts that a handler checks itself, with the type to be declared in the IDL.
 
 use anchor_lang::{prelude::*, IdlAccountType};
 use core::{marker::PhantomData, ops::Deref};
 
-/// An [`UncheckedAccount`] that holds a `T` or will: because it may not exist yet, or because its kind is seen only when
-/// it is read. Every use says who checks it.
+/// An [`UncheckedAccount`] that holds a `T` now or later. It is unchecked because it may not exist yet, or because its
+/// kind is only known once it is read. Each use documents where the check is.
 pub struct Unloaded<T> {
     account: UncheckedAccount,
     _type: PhantomData<T>,

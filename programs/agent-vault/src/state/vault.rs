@@ -6,17 +6,17 @@ use agent_vault_policy::UnixTime;
 use anchor_lang::{address_eq, cpi::rent_exempt_lamports, prelude::*, Discriminator};
 use core::mem::size_of;
 
-/// Why a vault does not pay, in [`Vault::frozen`].
+/// The values of [`Vault::frozen`]: the reason why a vault makes no payments.
 pub mod frozen {
-    /// It pays.
+    /// The vault is not frozen.
     pub const NO: u8 = 0;
-    /// Frozen by operator or authority; only the authority lifts it.
+    /// Frozen by the operator or the authority. Only the authority can lift it.
     pub const MANUAL: u8 = 1;
-    /// Frozen because the policy's time had passed.
+    /// Frozen because the policy had expired.
     pub const EXPIRY: u8 = 2;
 }
 
-/// Defines an account that begins with the fields that live and archived vaults share.
+/// Defines an account that begins with the fields shared by live and archived vaults.
 macro_rules! vault_account {
     ($(#[$docs:meta])* $name:ident { $($(#[$field_docs:meta])* $field:ident: $type:ty),* }) => {
         $(#[$docs])*
@@ -30,23 +30,23 @@ macro_rules! vault_account {
             pub policy: Address,
             /// Its associated token account.
             pub tokens: Address,
-            /// Signs payments; none (all zero): only the operator does.
+            /// The key that signs payments; all zero if only the operator signs.
             pub session_authority: Address,
-            /// Paid the rent, gets it back.
+            /// Payer of the rent, refunded on closing.
             pub payer: Address,
-            /// Unix time from which the session authority's signature no longer counts.
+            /// Unix time of the session's expiry. The session authority's signature no longer counts from then on.
             pub session_expires_at: i64,
-            /// Number of changes; each event carries its number.
+            /// Number of changes. Each event carries the number of its change.
             pub sequence: u64,
-            /// Number of the next escrow; never reused.
+            /// Number of the next escrow. Numbers are never reused.
             pub escrow_counter: u64,
-            /// Escrows not settled yet.
+            /// Number of escrows that are not settled yet.
             pub open_escrows: u32,
-            /// See [`frozen`].
+            /// The freeze state; see [`frozen`].
             pub frozen: u8,
             /// Bump of this address.
             pub bump: u8,
-            /// Allowances not settled yet.
+            /// Number of allowances that are not settled yet.
             pub open_allowances: u8,
             /// Zero.
             pub reserved: [u8; 1],
@@ -56,25 +56,25 @@ macro_rules! vault_account {
 }
 
 vault_account! {
-    /// An agent's vault: a token account that only the program can spend from, and what was spent.
+    /// An agent's vault: a token account that only the program can spend from, and its spending.
     Vault {
-        /// The budget that it shares; none (all zero): only its policy bounds it.
+        /// The shared budget; all zero if there is none and only the policy limits the vault.
         budget: Address,
-        /// Number of the next allowance; never reused.
+        /// Number of the next allowance. Numbers are never reused.
         allowance_counter: u64,
-        /// Number of the change that froze it last: what lifts that freeze names it.
+        /// Number of the change that froze the vault last. An unfreeze must name it.
         frozen_sequence: u64,
-        /// What was spent, and when.
+        /// The vault's spending over time.
         ledger: Ledger
     }
 }
 
 vault_account! {
-    /// What is left of an archived vault: enough to withdraw a stray deposit into the reserve.
+    /// The remainder of an archived vault: enough to withdraw a stray deposit into the reserve.
     ArchivedVault {}
 }
 
-/// Bytes of an archived vault's account.
+/// Size of an archived vault's account in bytes.
 pub const ARCHIVED_SPACE: usize = 8 + size_of::<ArchivedVault>();
 
 const _: () = assert!(
@@ -83,31 +83,31 @@ const _: () = assert!(
 );
 
 impl Vault {
-    /// It pays nothing while frozen.
+    /// Returns true if the vault is frozen and therefore makes no payments.
     #[inline(always)]
     pub fn is_frozen(&self) -> bool {
         self.frozen != frozen::NO
     }
 
-    /// Counts a change of the vault.
+    /// Counts a change of the vault and returns its number.
     ///
     /// # Errors
-    /// [`VaultError::Overflow`] at the end of 64 bits.
+    /// [`VaultError::Overflow`] if the number exceeds 64 bits.
     #[inline(always)]
     pub fn next_sequence(&mut self) -> Result<u64> {
         next_sequence(&mut self.sequence)
     }
 
-    /// The seeds that sign for this vault's tokens.
+    /// Returns the seeds that sign for this vault's tokens.
     #[inline(always)]
     pub fn signer_seeds<'a>(&'a self, bump: &'a [u8; 1]) -> [&'a [u8]; 4] {
         [seeds::VAULT, self.org.as_ref(), &self.agent_hash, bump]
     }
 
-    /// Whether `signer` is the session authority at `now`.
+    /// Returns true if `signer` is the session authority at `now`.
     ///
     /// # Errors
-    /// [`VaultError::SessionExpired`] when it is, but its time has passed.
+    /// [`VaultError::SessionExpired`] if `signer` is the session authority but its time has passed.
     #[inline(always)]
     pub fn is_session(&self, signer: &Address, now: UnixTime) -> Result<bool> {
         if !address_eq(&self.session_authority, signer) {
@@ -117,8 +117,8 @@ impl Vault {
         Ok(true)
     }
 
-    /// Checks that the account of the vault's budget is there where it has one. That `given` is that one, and not another,
-    /// its instruction's accounts say.
+    /// Checks that the budget's account is given if the vault has a budget. The constraints on the instruction's
+    /// accounts check that `given` is the right one.
     ///
     /// # Errors
     /// [`VaultError::BudgetRequired`].
@@ -128,26 +128,26 @@ impl Vault {
         Ok(())
     }
 
-    /// Gives the vault a session authority. Address zero takes it away.
+    /// Sets the vault's session authority. Address zero removes it.
     pub fn set_session(&mut self, session: &Session) {
         self.session_authority = session.authority;
         self.session_expires_at = if address_eq(&session.authority, &NONE) { 0 } else { session.expires_at };
     }
 }
 
-/// The key that signs an agent's payments, and until when.
+/// The key that signs an agent's payments, and its expiry.
 #[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, anchor_lang::IdlType)]
 pub struct Session {
-    /// The session authority; all zero: none.
+    /// The session authority; all zero if there is none.
     pub authority: Address,
-    /// Unix time from which it no longer counts.
+    /// Unix time of expiry. The key's signature no longer counts from then on.
     pub expires_at: i64,
 }
 
-/// The fields that live and archived vaults share, of an account that is either.
+/// Returns the fields shared by live and archived vaults, from an account of either kind.
 ///
 /// # Errors
-/// [`VaultError::WrongVault`] when it is neither.
+/// [`VaultError::WrongVault`] if the account is neither.
 pub fn live_or_archived(account: &AccountView) -> Result<ArchivedVault> {
     use anchor_lang::Owner;
     let data = account.try_borrow()?;
@@ -159,19 +159,20 @@ pub fn live_or_archived(account: &AccountView) -> Result<ArchivedVault> {
     Ok(anchor_lang::bytemuck::pod_read_unaligned(fields))
 }
 
-/// Whether an account that [`live_or_archived`] has accepted is archived.
+/// Returns true if an account that [`live_or_archived`] has accepted is archived.
 ///
 /// # Errors
-/// When the account is being written.
+/// Fails while the account is borrowed for writing.
 pub fn is_archived(account: &AccountView) -> Result<bool> {
     Ok(account.try_borrow()?.get(..8) == Some(ArchivedVault::DISCRIMINATOR))
 }
 
-/// Pays what a vault's account holds above its rent exemption to `receiver`, who paid the rent: strangers' lamports, and the
-/// rent of escrows and allowances whose payer could take none. A receiver that became a program can take none either; then it stays.
+/// Pays the lamports above the vault account's rent exemption to `receiver`, who paid the rent. They come from third
+/// parties, or from the rent of escrows and allowances with a payer that cannot receive lamports. If the receiver has
+/// become a program, it cannot receive lamports either, so they stay in the vault.
 ///
 /// # Errors
-/// [`VaultError::Overflow`] when the lamports do not fit.
+/// [`VaultError::Overflow`] if the lamports do not fit.
 pub fn sweep(vault: &mut AccountView, receiver: &AccountView) -> Result<()> {
     let needed = rent_exempt_lamports(vault.data_len())?;
     let surplus = vault.lamports().saturating_sub(needed);
@@ -185,10 +186,10 @@ pub fn sweep(vault: &mut AccountView, receiver: &AccountView) -> Result<()> {
     Ok(())
 }
 
-/// Counts a change of a vault that [`live_or_archived`] has accepted.
+/// Counts a change of a vault that [`live_or_archived`] has accepted, and returns its number.
 ///
 /// # Errors
-/// [`VaultError::WrongVault`] when the account is too small.
+/// [`VaultError::WrongVault`] if the account is too small.
 pub fn count_change(account: &mut AccountView, vault: &mut ArchivedVault) -> Result<u64> {
     let sequence = next_sequence(&mut vault.sequence)?;
     let mut data = account.try_borrow_mut()?;

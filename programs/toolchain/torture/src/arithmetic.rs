@@ -1,4 +1,4 @@
-//! Unsigned arithmetic: checked, saturating and wrapping operations, 128 bits, counting of bits.
+//! Unsigned arithmetic: checked, saturating and wrapping operations, 128 bits, bit counts.
 
 use crate::Input;
 
@@ -17,7 +17,7 @@ pub(crate) fn run(input: &Input) -> Vec<u64> {
     results
 }
 
-/// `None` becomes a number that no sum or product of the inputs is likely to be.
+/// Maps `None` to a number that is an unlikely sum or product of the inputs.
 fn or_mark(value: Option<u64>) -> u64 {
     value.unwrap_or(0xdead_beef_0bad_cafe)
 }
@@ -48,7 +48,7 @@ fn wrapping(a: u64, b: u64) -> [u64; 6] {
     ]
 }
 
-/// Operations on less than a register.
+/// Operations on integers smaller than a register.
 #[inline(never)]
 fn narrow(a: u64, b: u64) -> [u64; 4] {
     let (x, y) = (a as u32, b as u32);
@@ -61,7 +61,7 @@ fn narrow(a: u64, b: u64) -> [u64; 4] {
     ]
 }
 
-/// Division of 128 bits is not here: the toolchain refuses it.
+/// 128-bit operations. Division is missing because the toolchain refuses it.
 #[inline(never)]
 fn wide(a: u64, b: u64, c: u64, d: u64) -> Vec<u64> {
     let product = u128::from(a) * u128::from(b);
@@ -74,7 +74,7 @@ fn wide(a: u64, b: u64, c: u64, d: u64) -> Vec<u64> {
     results
 }
 
-/// A loop that the optimizer replaces by a product of 65 bits.
+/// A loop that the optimizer replaces by a 65-bit product.
 #[inline(never)]
 fn triangle(count: u64, start: u64) -> u64 {
     (0..count).fold(start, |sum, i| sum.wrapping_add(i))

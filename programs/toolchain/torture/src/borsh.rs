@@ -1,4 +1,4 @@
-//! Borsh as Anchor 2 reads and writes it: wincode with 32-bit lengths and fixed-width little-endian integers.
+//! Borsh as read and written by Anchor 2: wincode with 32-bit lengths and fixed-width little-endian integers.
 
 use wincode::{
     config::Configuration,
@@ -9,11 +9,11 @@ use wincode::{
 
 use crate::{fold, Input};
 
-/// The largest allocation for one damaged length, in bytes. The virtual machine has a heap of 32 kB, from which
-/// nothing is given back, so that an input with a larger length would end there in a panic.
+/// The largest allocation for one damaged length, in bytes. The virtual machine has a heap of 32 kB that never frees
+/// memory, so an input with a larger length would end in a panic there.
 const PREALLOCATION_LIMIT: usize = 1024;
 
-/// As `anchor_lang::BORSH_CONFIG`, but for the limit.
+/// Same as `anchor_lang::BORSH_CONFIG`, except for the limit.
 type BorshConfig = Configuration<true, PREALLOCATION_LIMIT, FixIntLen<u32>, LittleEndian, FixInt, u8>;
 
 const BORSH: BorshConfig = Configuration::new();
@@ -52,7 +52,7 @@ pub(crate) fn run(input: &Input) -> Vec<u64> {
     assert!(decoded == arguments);
     let mut results = vec![encoded.len() as u64, fold(encoded.iter().copied())];
 
-    // Damaged input is refused, or read as something else, in the same way everywhere.
+    // Damaged input is refused, or decoded to something else, in the same way by both builds.
     for (i, word) in input.words.iter().step_by(2).enumerate() {
         let mut damaged = encoded.clone();
         let at = *word as usize % damaged.len().min(20 + 10 * i);

@@ -1,4 +1,4 @@
-//! Slices of bytes: copying, filling, comparing, unaligned reads, hashing.
+//! Byte slices: copying, filling, comparing, unaligned reads, hashing.
 
 use crate::{fold, Input};
 
@@ -6,7 +6,7 @@ pub(crate) fn run(input: &Input) -> Vec<u64> {
     let bytes = input.bytes;
     let mut results = Vec::new();
 
-    // Copies longer and shorter than the length from which the toolchain uses a syscall.
+    // Copies longer and shorter than the toolchain's minimum length for a syscall.
     let mut buffer = [0_u8; 300];
     let length = bytes.len().min(buffer.len());
     buffer[..length].copy_from_slice(&bytes[..length]);
@@ -19,7 +19,7 @@ pub(crate) fn run(input: &Input) -> Vec<u64> {
     results
         .push(u64::from(buffer[..100] < buffer[100..200]) << 1 | u64::from(buffer[..32] == buffer[32..64]));
 
-    // The sorted 32-byte entries of an allowlist, searched.
+    // A search in the sorted 32-byte entries of an allowlist.
     let mut entries: Vec<[u8; 32]> = buffer.chunks_exact(32).map(|chunk| chunk.try_into().unwrap()).collect();
     let wanted = entries[usize::from(bytes[0]) % entries.len()];
     entries.sort_unstable();

@@ -1,5 +1,5 @@
-//! Calls that do not fit the virtual machine: more than five arguments, results of more than one register,
-//! direct, through a trait object and through a table of functions.
+//! Calls that exceed the virtual machine's convention: more than five arguments, or results of more than one register.
+//! They are made directly, through a trait object and through a table of functions.
 
 use crate::{fold, Input};
 
@@ -35,7 +35,7 @@ fn six(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u64 {
     a ^ b.rotate_left(3) ^ c.wrapping_mul(d) ^ e.wrapping_sub(f)
 }
 
-#[allow(clippy::too_many_arguments)] // that is what is tested
+#[allow(clippy::too_many_arguments)] // this is the case under test
 #[inline(never)]
 fn many(a: u64, b: u64, c: u32, d: u8, e: i64, f: u64, g: u16, h: u64) -> u64 {
     let small = u64::from(c) << 3 ^ u64::from(d) ^ u64::from(g) << 9;
@@ -71,7 +71,7 @@ fn wide_arguments(a: u64, b: u128, c: u64, d: u128, e: u64) -> u128 {
     b.wrapping_mul(d) ^ u128::from(a) << 64 ^ u128::from(c.wrapping_add(e))
 }
 
-/// The packed arguments of every depth must stay apart.
+/// The packed arguments of different depths must not mix.
 #[inline(never)]
 fn recursive(depth: u64, a: u64, b: u64, c: u64, d: u64, e: u64) -> u64 {
     if depth == 0 {

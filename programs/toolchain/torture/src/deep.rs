@@ -1,9 +1,9 @@
-//! Calls as deep as the virtual machine allows (64 frames), with arguments and results that pass through memory, and
-//! local variables that must stay apart in every frame.
+//! Calls as deep as the virtual machine allows (64 frames). Arguments and results pass through memory, and each frame
+//! has local variables that must not mix with those in other frames.
 
 use crate::{fold, Input};
 
-/// Frames of the virtual machine, less those above.
+/// Frames of the virtual machine, minus the ones above this code.
 const DEPTH: u64 = 56;
 
 pub(crate) fn run(input: &Input) -> Vec<u64> {
@@ -79,7 +79,7 @@ fn visit(seen: &mut dyn FnMut(u64), depth: u64, a: u64, b: u64, c: u64, d: u64) 
     result ^ a.wrapping_mul(c)
 }
 
-/// Ends early, in any frame, when a product does not fit.
+/// Returns early, in any frame, if a product does not fit.
 #[inline(never)]
 fn checked(depth: u64, a: u64, b: u64) -> Option<u64> {
     if depth == 0 {

@@ -1,4 +1,4 @@
-//! The way into the sBPF build: instruction data in, return data out, no accounts.
+//! The entrypoint of the sBPF build: instruction data in, return data out, no accounts.
 
 use core::slice;
 
@@ -6,8 +6,8 @@ pinocchio::default_allocator!();
 pinocchio::default_panic_handler!();
 
 /// # Safety
-/// Called by the runtime only, with the serialized instruction: the number of accounts (0), the length of
-/// the data and the data.
+/// Only the runtime may call this, with the serialized instruction: the number of accounts (0), the length of the data,
+/// and the data.
 #[no_mangle]
 pub unsafe extern "C" fn entrypoint(input: *const u8) -> u64 {
     let length = *(input.add(8) as *const u64) as usize;

@@ -1,7 +1,7 @@
-//! Code that is hard on a compiler, run on random inputs natively and on the Solana virtual machine.
+//! Code that is hard to compile, run on random inputs both natively and on the Solana virtual machine.
 //!
-//! An input's first byte selects a section; the rest are its operands. Every section returns the numbers it
-//! computed. They must be the same in both builds: a difference is a bug of the toolchain.
+//! An input's first byte selects a section; the rest are its operands. Every section returns the numbers that it
+//! computed. Both builds must return the same numbers: a difference is a bug of the toolchain.
 
 mod arithmetic;
 mod borsh;
@@ -17,7 +17,7 @@ mod widths;
 
 type Section = fn(&Input) -> Vec<u64>;
 
-/// In the order of the first input byte.
+/// The sections, in the order of the first input byte.
 const SECTIONS: [Section; 9] = [
     arithmetic::run,
     signed::run,
@@ -30,13 +30,13 @@ const SECTIONS: [Section; 9] = [
     deep::run,
 ];
 
-/// Return data holds 1024 bytes, that is 128 numbers.
+/// Return data holds 1024 bytes, which is 128 numbers.
 const MAX_RESULTS: usize = 128;
 
 /// The operands of one run.
 pub(crate) struct Input<'a> {
     pub bytes: &'a [u8],
-    /// The bytes as little-endian words, repeated when there are too few, each rotated differently.
+    /// The bytes as little-endian words. If there are too few, they repeat, each time rotated differently.
     pub words: [u64; 12],
 }
 
@@ -50,7 +50,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Runs the section that the first byte names, and returns its numbers in little-endian order.
+/// Runs the section selected by the first byte, and returns its numbers in little-endian order.
 pub fn run(data: &[u8]) -> Vec<u8> {
     let Some((&section, bytes)) = data.split_first() else { return Vec::new() };
     if bytes.is_empty() {
@@ -61,7 +61,7 @@ pub fn run(data: &[u8]) -> Vec<u8> {
     results.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// One number from many bytes, sensitive to their order.
+/// Returns one number computed from many bytes, sensitive to their order.
 pub(crate) fn fold(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(1, |sum: u64, byte| sum.wrapping_mul(131) ^ u64::from(byte))
 }

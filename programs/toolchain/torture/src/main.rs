@@ -1,4 +1,4 @@
-//! The native build: one input in hexadecimal a line, its results in hexadecimal on a line of the output.
+//! The native build: reads one input in hexadecimal per line and prints its results in hexadecimal on one line.
 
 use std::io;
 

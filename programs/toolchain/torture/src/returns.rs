@@ -1,5 +1,5 @@
-//! Results of more than a register, of every shape that Rust makes of them: pairs, structs of mixed widths, arrays,
-//! options and results of 128 bits, enums with fields; by name, by pointer and through a trait.
+//! Results larger than a register, in every shape that Rust gives them: pairs, structs of mixed widths, arrays, 128-bit
+//! options and results, enums with fields. Returned by name, by pointer and through a trait.
 
 use crate::{fold, Input};
 
@@ -113,7 +113,7 @@ struct Made {
 }
 
 trait Maker {
-    #[allow(clippy::too_many_arguments)] // that is what is tested
+    #[allow(clippy::too_many_arguments)] // this is the case under test
     fn make(&self, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, g: u8) -> Made;
     fn try_make(&self, a: u64) -> Option<Made>;
 }

@@ -1,4 +1,4 @@
-//! Signed arithmetic, with the divisions that calendars are made of.
+//! Signed arithmetic, including the divisions used by calendars.
 
 use crate::Input;
 
@@ -32,7 +32,7 @@ fn checked(a: i64, b: i64) -> [u64; 7] {
     ]
 }
 
-/// Signed division by a variable and by constants, both kinds of rounding.
+/// Signed division by a variable and by constants, with both kinds of rounding.
 #[inline(never)]
 fn divided(a: i64, b: i64) -> [u64; 6] {
     [
@@ -54,8 +54,8 @@ fn narrow(a: i64, b: i64) -> [u64; 2] {
     ]
 }
 
-/// Year, month and day of a count of days since 1970-01-01 in the proleptic Gregorian calendar
-/// (Howard Hinnant's algorithm).
+/// Returns year, month and day for a count of days since 1970-01-01 in the proleptic Gregorian calendar (Howard
+/// Hinnant's algorithm).
 #[inline(never)]
 fn civil_from_days(days: i64) -> (i64, u32, u32) {
     let shifted = days + 719_468;

@@ -1,6 +1,6 @@
 //! The same operations on integers of every width, signed and unsigned: checked, wrapping, saturating and overflowing.
 //!
-//! Of 128 bits there is no division, no shift by a variable and no product with a check: the toolchain refuses them.
+//! For 128 bits, division, shifts by a variable and checked products are missing, because the toolchain refuses them.
 
 use crate::Input;
 
@@ -8,7 +8,7 @@ pub(crate) fn run(input: &Input) -> Vec<u64> {
     let mut results = Vec::new();
     let [a, b, c, d, ..] = input.words;
     let wide = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
-    // Operands that differ little, so that sums, differences and products come near the ends.
+    // Operands with small differences, so that sums, differences and products come near the ends of the range.
     let near = if c.is_multiple_of(2) { b } else { a.wrapping_neg().wrapping_add(b % 5) };
     results.extend(u8s(a as u8, near as u8));
     results.extend(u16s(a as u16, near as u16));

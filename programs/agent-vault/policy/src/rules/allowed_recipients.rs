@@ -1,11 +1,11 @@
-//! `allowed_recipients`: a restricted policy pays only listed recipients. An empty list refuses everyone.
+//! `allowed_recipients`: a restricted policy pays only listed recipients. An empty list refuses every recipient.
 
 use crate::{
     types::{Payment, Rule, Rules},
     Verdict,
 };
 
-/// Refuses a recipient that is not listed, when the policy is restricted.
+/// Refuses a recipient that is not listed if the policy is restricted.
 #[inline(always)]
 pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
     if !rules.restricted {
@@ -14,20 +14,20 @@ pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
     Verdict::set(Rule::AllowedRecipients, payment.listed, 0, 0, u64::MAX)
 }
 
-/// Whether `entries`, sorted ascending as byte strings, hold `entry`.
+/// Returns true if `entry` is among `entries`, which are sorted in ascending order as byte strings.
 ///
-/// Compares eight bytes at a time: this runs on every payment of a restricted policy.
+/// Compares eight bytes at a time, because this runs on every payment under a restricted policy.
 #[inline(always)]
 pub fn contains(entries: &[[u8; 32]], entry: &[u8; 32]) -> bool {
     let wanted = words(entry);
     let mut rest = entries;
-    // The last entry that is not above the wanted one stays in `rest`.
+    // Invariant: `rest` keeps the last entry that is not above the wanted one.
     while rest.len() > 1 {
         let (below, from) = rest.split_at(rest.len() / 2);
         let Some(candidate) = from.first() else {
             return false;
         };
-        // The first word tells nearly all entries apart.
+        // The first word differs between nearly all entries.
         let [first, ..] = words(candidate);
         let is_above = if first == wanted[0] { words(candidate) > wanted } else { first > wanted[0] };
         rest = if is_above { below } else { from };
@@ -35,13 +35,13 @@ pub fn contains(entries: &[[u8; 32]], entry: &[u8; 32]) -> bool {
     rest.first().is_some_and(|candidate| words(candidate) == wanted)
 }
 
-/// Whether `next` may follow `previous` in a sorted list without repetition.
+/// Returns true if `next` may follow `previous` in a sorted list without duplicates.
 #[inline(always)]
 pub fn follows(previous: &[u8; 32], next: &[u8; 32]) -> bool {
     words(previous) < words(next)
 }
 
-/// The bytes as big-endian words: they compare as the bytes do.
+/// Returns the bytes as big-endian words, which compare in the same order as the bytes.
 #[inline(always)]
 fn words(bytes: &[u8; 32]) -> [u64; 4] {
     let (chunks, _) = bytes.as_chunks::<8>();

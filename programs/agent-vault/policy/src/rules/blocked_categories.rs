@@ -1,14 +1,15 @@
-//! `blocked_categories`: recipients of a blocked category are not paid. An unregistered recipient is `uncategorized`.
+//! `blocked_categories`: recipients in a blocked category are not paid. An unregistered recipient is `uncategorized`.
 
 use crate::{
     types::{Payment, Rule, Rules, CATEGORIES},
     Verdict,
 };
 
-/// The bits that a policy may set.
+/// The bits that a policy may set: one for each existing category.
 pub const KNOWN: u32 = (1 << CATEGORIES) - 1;
 
-/// Refuses a recipient whose category is blocked. The limit is the blocked bit set, attempted the category code.
+/// Refuses a recipient in a blocked category. The verdict's limit is the blocked bit set; its attempted value is the
+/// category code.
 #[inline(always)]
 pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
     if rules.blocked_categories == 0 {
@@ -18,7 +19,7 @@ pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
     let bit = 1u32.checked_shl(u32::from(code)).unwrap_or(0);
     Verdict::set(
         Rule::BlockedCategories,
-        // A code beyond the bit set cannot be judged, so it does not pass.
+        // A code beyond the bit set cannot be judged, so it is refused.
         bit != 0 && rules.blocked_categories & bit == 0,
         u64::from(rules.blocked_categories),
         u64::from(code),

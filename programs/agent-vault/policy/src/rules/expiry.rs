@@ -1,4 +1,4 @@
-//! `expiry`: after this time payments are refused. The second itself still pays.
+//! `expiry`: payments after this time are refused. A payment at exactly this second still passes.
 
 use crate::{
     types::{Rule, Rules},
@@ -6,7 +6,7 @@ use crate::{
     Verdict,
 };
 
-/// Refuses when `now` is after the policy's expiry. Limit and attempted are seconds since the epoch.
+/// Refuses if `now` is after the policy's expiry. Limit and attempted value are seconds since the epoch.
 #[inline(always)]
 pub fn check(rules: &Rules, now: UnixTime) -> Verdict {
     match rules.expiry {
@@ -15,7 +15,7 @@ pub fn check(rules: &Rules, now: UnixTime) -> Verdict {
     }
 }
 
-/// The policy's time has passed at `now`.
+/// Returns true if the policy has expired at `now`.
 #[inline(always)]
 pub fn has_passed(rules: &Rules, now: UnixTime) -> bool {
     !check(rules, now).passed

@@ -1,4 +1,4 @@
-//! A frozen vault does not pay.
+//! A frozen vault makes no payments.
 
 use crate::{
     types::{Rule, Standing},

@@ -1,4 +1,4 @@
-//! `max_per_day`: the most that any 24 hours may hold.
+//! `max_per_day`: the maximum spending in any 24 hours.
 
 use crate::{
     types::{Payment, Rule},
@@ -6,8 +6,8 @@ use crate::{
     Verdict,
 };
 
-/// Refuses a payment that would lift what the last 24 hours hold, `spent`, above the limit: as `rule`, which is the
-/// vault's or its budget's. Attempted is the total that would result.
+/// Refuses a payment that would raise `spent`, the spending of the last 24 hours, above the limit. `rule` names the
+/// limit that is checked: the vault's or its budget's. The attempted value is the resulting total.
 #[inline(always)]
 pub fn check(rule: Rule, limit: Option<Usdc>, spent: u64, payment: &Payment) -> Verdict {
     let Some(limit) = limit else {

@@ -1,4 +1,4 @@
-//! `max_per_month`: the most that a UTC calendar month may hold.
+//! `max_per_month`: the maximum spending in a UTC calendar month.
 
 use crate::{
     types::{Payment, Rule},
@@ -6,8 +6,8 @@ use crate::{
     Verdict,
 };
 
-/// Refuses a payment that would lift the month above the limit: as `rule`, which is the vault's or its budget's.
-/// Attempted is the total that would result.
+/// Refuses a payment that would raise the month's spending above the limit. `rule` names the limit that is checked: the
+/// vault's or its budget's. The attempted value is the resulting total.
 #[inline(always)]
 pub fn check(rule: Rule, limit: Option<Usdc>, month: &Month, payment: &Payment, now: UnixTime) -> Verdict {
     let Some(limit) = limit else {

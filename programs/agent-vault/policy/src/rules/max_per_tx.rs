@@ -1,4 +1,4 @@
-//! `max_per_tx`: the largest amount of one payment.
+//! `max_per_tx`: the maximum amount of one payment.
 
 use crate::{
     types::{Payment, Rule, Rules},

@@ -1,4 +1,4 @@
-//! One rule a file. Each `check` says how the rule judges a payment; the tests below it pin its boundary.
+//! One rule per file. Each `check` defines the rule's verdict on a payment; the tests below it pin the boundary.
 
 pub mod allowed_recipients;
 pub mod blocked_categories;

@@ -1,4 +1,4 @@
-//! While the organisation is paused, no vault of it pays.
+//! While the organisation is paused, none of its vaults makes payments.
 
 use crate::{
     types::{Rule, Standing},

@@ -1,11 +1,12 @@
-//! `require_co_sign`: above this amount the operator co-signs or has approved.
+//! `require_co_sign`: above this amount, a payment needs the operator's co-signature or approval.
 
 use crate::{
     types::{Payment, Rule, Rules},
     Verdict,
 };
 
-/// Refuses an amount above the threshold that was not co-signed. The headroom is what needs no co-signature.
+/// Refuses an amount above the threshold unless it was co-signed. The headroom is the largest amount without a
+/// co-signature.
 #[inline(always)]
 pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
     match rules.require_co_sign {

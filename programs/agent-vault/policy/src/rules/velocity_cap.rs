@@ -1,9 +1,9 @@
-//! `velocity_cap`: the most payments that any hour may hold.
+//! `velocity_cap`: the maximum number of payments in any hour.
 
 use crate::{types::Rule, Verdict};
 
-/// Refuses the payment that would be one too many after the `count` of the last hour: as `rule`, which is the vault's or
-/// its budget's. Limit and attempted are numbers of payments.
+/// Refuses a payment that would exceed the cap, given the `count` payments of the last hour. `rule` names the cap that
+/// is checked: the vault's or its budget's. Limit and attempted value are numbers of payments.
 #[inline(always)]
 pub fn check(rule: Rule, cap: Option<u64>, count: u64) -> Verdict {
     let Some(cap) = cap else {
