@@ -126,7 +126,7 @@ async def test_node_that_cannot_serve_says_why(first: ServiceWorld, tmp_path: Pa
     name = first.service.db.name
     chain = await _refused(first, tmp_path / "other")
     assert f"the {name} belongs to" in chain
-    assert "several nodes share one chain, so name its node with --rpc-url" in chain
+    assert "all nodes must use the same chain, so name its node with --rpc-url" in chain
 
     rpc = ("--rpc-url", "http://127.0.0.1:9")
     missing = await _refused(first, tmp_path / "other", *rpc)

@@ -186,7 +186,7 @@ async def test_other_database_is_not_listened_to(first: ServiceWorld, cluster: C
     async with first.node(database_listen_url=SecretStr(url)) as node:
         assert isinstance(node.service.db, PostgresDatabase)
         place = await node.service.db.place()
-        with pytest.raises(OSError, match="another database"):
+        with pytest.raises(OSError, match="a different database"):
             async with listening(url, _channel(first), print, at=place):
                 pass
         assert (await node.pay(wallet, payee, "1")).json()["status"] == "confirmed"
