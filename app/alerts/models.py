@@ -47,19 +47,19 @@ class _PutAlert(Body):
 
 
 class PutMoneyAlert(_PutAlert):
-    """An alert with an amount as its threshold. Null turns it off."""
+    """An alert with an amount as its threshold. A null threshold turns it off."""
 
     threshold: Money | None
 
 
 class PutInactivityAlert(_PutAlert):
-    """An alert after `threshold` hours without a transaction. Null turns it off."""
+    """An alert after `threshold` hours without a transaction. A null threshold turns it off."""
 
     threshold: Annotated[int, Field(ge=1, le=_MAX_HOURS)] | None
 
 
 class PutVelocityAlert(_PutAlert):
-    """An alert above `threshold` payments and escrows within an hour. Null turns it off."""
+    """An alert above `threshold` payments and escrows within an hour. A null threshold turns it off."""
 
     threshold: Annotated[int, Field(ge=1, le=_MAX_PER_HOUR)] | None
 
@@ -87,13 +87,13 @@ class _Alert(ResponseBody):
 
 
 class MoneyAlert(_Alert):
-    """An alert with an amount as its threshold. Null if the alert is off."""
+    """An alert with an amount as its threshold. The threshold is null if the alert is off."""
 
     threshold: Usdc | None
 
 
 class CountAlert(_Alert):
-    """An alert with hours, or transactions per hour, as its threshold. Null if the alert is off."""
+    """An alert with hours, or transactions per hour, as its threshold. The threshold is null if the alert is off."""
 
     threshold: int | None
 

@@ -13,7 +13,7 @@ async def put_alerts(call: Call, body: PutAlerts) -> Alerts:
     """Set the alerts of all wallets.
 
     They apply to every wallet without its own alerts, and replace all earlier alerts of the organisation. An absent
-    type is off, except `policyViolation`, which is on. An event reports an alert, and an e-mail to each address in
+    type is off, except `policyViolation`, which is on. Each alert is reported by an event, and by e-mail to its
     `emails`. The guide "Alerts" explains when.
     """
     return await alerts.put(call.service, call.principal, body)

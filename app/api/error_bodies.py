@@ -35,8 +35,8 @@ class Violation(ResponseBody):
 class PolicyViolationBody(ErrorBody):
     """The error for a payment or an escrow that the wallet's policy refused.
 
-    `tx_id` is its row in the list of transactions. The row is `blocked`, or `failed` if the policy changed after the
-    payment was sent. `approval_id` is the approval that would make it pass, if there is one.
+    `tx_id` is the id of its row in the list of transactions. The row is `blocked`, or `failed` if the policy changed
+    after the payment was sent. `approval_id` is the id of the approval that would let it pass, if there is one.
     """
 
     model_config = ConfigDict(extra="allow")

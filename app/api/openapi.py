@@ -50,7 +50,7 @@ _REQUEST_HEADERS: Mapping[str, Json] = {
 
 _RESPONSE_HEADERS: Mapping[str, Json] = {
     "Request-Id": {
-        "description": "The request's id. Give it to support. Errors also contain it as `request_id`.",
+        "description": "The request's id, for questions to support. Errors also contain it as `request_id`.",
         "required": True,
         "schema": {"type": "string", "pattern": "^req_[0-9A-Za-z]+$"},
     },

@@ -21,7 +21,7 @@ _MAY_BE_NULL = (_KEY, "budget_id")
 
 
 class PartialBody(Body):
-    """A body with optional fields. ``model_fields_set`` lists the fields that were sent, so `null` is not absence."""
+    """A body in which `null` differs from absence: ``model_fields_set`` lists the fields that were sent."""
 
     @model_serializer(mode="wrap")
     def _as_sent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The type that names an actor everywhere: in the audit log, approvals and events."""
+"""The type of an actor, used everywhere that the service names one, such as in the audit log and in approvals."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

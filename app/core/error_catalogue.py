@@ -37,9 +37,9 @@ KINDS = (
         "The request body did not arrive in time.",
         "Send the request again with the same idempotency key."),
     ErrorKind("rate_limited", 429, "Requests",
-        "Too many requests came with the API key, or from the address without a valid key. Or the organisation already "
-        "runs its maximum of previews, paid requests or test deliveries, or too many payments of the wallet are "
-        "waiting to be sent.",
+        "Too many requests came with this API key, or from this address without a valid key. Or the organisation "
+        "already runs its maximum of previews, paid requests or test deliveries, or too many payments of the wallet "
+        "are waiting to be sent.",
         "Wait for the number of seconds in `Retry-After`. `RateLimit-Policy` gives the requests (`q`) allowed in any "
         "window of `w` seconds. `RateLimit` gives the requests that remain (`r`) and the seconds until the next one is "
         "allowed (`t`)."),
@@ -133,9 +133,9 @@ KINDS = (
     ErrorKind("recipient_unverified", 422, "Payments",
         "The address has no known owner. No private key belongs to it, and it has neither an account nor a token "
         "account.",
-        "Compare the address with its source, because it may lack a character. If it is right, such as a multisig "
-        "vault that never held SOL, repeat the request with `allowUnverifiedRecipient` = `true`. For an agent's key "
-        "this counts only if the policy lists the address in `allowedRecipients`."),
+        "Compare the address with its source, because it may lack a character. If it is correct, for example the "
+        "address of a multisig vault that never held SOL, repeat the request with `allowUnverifiedRecipient` = `true`. "
+        "For an agent's key, this works only if the policy lists the address in `allowedRecipients`."),
     ErrorKind("invalid_amount", 400, "Payments",
         "The amount is not a decimal string above zero with at most 6 decimals and below 2^64 micro-USDC.",
         'Send amounts as strings, as in `"amount": "12.50"`.'),
@@ -148,8 +148,8 @@ KINDS = (
         "A request with this idempotency key is still running, or its outcome is not known yet.",
         "Repeat the same request a little later."),
     ErrorKind("restore_unacknowledged", 409, "Payments",
-        "The service was restored from a backup within the last 24 hours, or its database lost commits, so it may have "
-        "carried out this request without remembering it. Nothing was sent.",
+        "The service was restored from a backup within the last 24 hours, or its database lost commits. It may have "
+        "carried out this request before and lost the record of it. Nothing was sent now.",
         "Check in `GET /v1/transactions` that the money has not moved already. Then send the request again with "
         "`afterRestore` = `true`. An admin can end this check early under Developers in the dashboard, and the "
         "service's operator with `agent-vault restore --gap-checked`."),
@@ -193,7 +193,7 @@ KINDS = (
         "The version does not match `If-Match`, or other requests keep changing the policy or budget concurrently.",
         "Read it again, check that your change still makes sense, and send it with the new `ETag`."),
     ErrorKind("org_insufficient_balance", 422, "Funding",
-        "The organisation's reserve holds less USDC than the funding needs.",
+        "The organisation's reserve holds less USDC than the requested amount.",
         "Deposit USDC into the reserve."),
     ErrorKind("org_paused", 422, "Funding",
         "The organisation is paused; payments and funding are refused. Withdrawals remain possible.",
@@ -277,7 +277,8 @@ KINDS = (
         "full. Transactions that were already sent are recovered later.",
         "Retry with the same idempotency key."),
     ErrorKind("not_ready", 503, "Service",
-        "A part that requests need does not work. `reasons` names it: `chain`, `database` or `indexer`.",
+        "The service is not ready, because one of its parts does not work. `reasons` names the part: `chain`, "
+        "`database` or `indexer`.",
         "Wait, or use another node. `chain` means that the chain does not answer, `database` that the database cannot "
         "be written, and `indexer` that the indexer is behind the chain."),
     ErrorKind("authority_offline", 503, "Service",

@@ -33,7 +33,7 @@ RETRY_AFTER = "1"
 
 
 class ApiError(Exception):
-    """An error of the catalogue; raise it anywhere below a route.
+    """An error from the catalogue. Raise it anywhere below a route.
 
     ``fields`` are additional members of the ``error`` object, ``headers`` additional response headers.
     """
@@ -114,14 +114,14 @@ class StorageUnavailableError(UnavailableError):
 
 
 class StorageDoubtError(StorageUnavailableError):
-    """The connection was lost during a commit, so it is unknown if the commit took place.
+    """The connection was lost during a commit, so it is unknown whether the commit took place.
 
     A replay learns this from the request's idempotency claim, which is part of the same transaction.
     """
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Return True if the database cannot be written or read now, because of a full disk, a lock or a lost file."""
+    """Return True if an error means that a database cannot be written or read now: full disk, lock, lost file."""
     if isinstance(error, UnavailableError):
         return error.code == "storage_unavailable"
     if getattr(error, "connection_invalidated", False):
@@ -137,7 +137,7 @@ def is_storage_error(error: BaseException) -> bool:
 
 
 def _is_outage(error: BaseException) -> bool:
-    """Return True if a psycopg error is a storage error. psycopg is optional, so this module does not import it."""
+    """Return True if a psycopg error means this. psycopg is optional, so this module does not import it."""
     state: str | None = error.sqlstate  # type: ignore[attr-defined]
     if state is None:
         # No message from the server: the connection was lost or never established.
@@ -148,8 +148,8 @@ def _is_outage(error: BaseException) -> bool:
 class PolicyViolationError(ApiError):
     """The wallet's policy refuses the payment (402). The error has the violation, the wallet and the policy.
 
-    ``tx_id`` is the row of the blocked payment. ``approval_id`` is the approval that would make the payment pass.
-    ``remedy`` is appended to the message.
+    ``tx_id`` is the id of the refused payment's row. ``approval_id`` is the id of the approval that would let the
+    payment pass. ``remedy`` is appended to the message.
     """
 
     def __init__(

@@ -33,8 +33,8 @@ class Settings(BaseSettings):
     """Roles of this node, separated by commas. `api` serves the API and the dashboard. `indexer` follows the chain,
     keeps the read models and raises alerts. `worker` runs the keeper and the housekeeping, sends webhooks and e-mails,
     and writes exports. Several nodes may have the same role. A job that must run only once runs on one of them, and
-    another takes over within ten seconds of its death. Each role needs a living node. On SQLite, one process has all
-    roles."""
+    another takes over within ten seconds of its death. Each role needs at least one running node. On SQLite, one
+    process has all roles."""
     database_url: SecretStr | None = None
     """Address of a database on PostgreSQL 15 or newer for the service's state, its read models and the stored events of
     the chain, such as `postgresql://vault@db.example.com:5432/vault`. By default, they are in files in the data folder.
@@ -61,9 +61,9 @@ class Settings(BaseSettings):
     """JSON-RPC address of a cluster, or several addresses of the same cluster, separated by commas. Without it, the
     embedded chain runs. The node's genesis hash identifies the cluster, which determines the mint of USDC, the explorer
     links, the prefix of API keys and the features that are limited to local networks. A data folder belongs to one
-    chain, program and mint, and no command uses it with another. With several nodes, the service reads from the
-    freshest node that answers and sends to all. It trusts "not found" only from a node that has reached the newest slot
-    seen on any node. A node of another chain is left out."""
+    chain, program and mint, and no command uses it with another. With several nodes, the service sends to all of them
+    and reads from the freshest one that answers. It trusts "not found" only from a node that has reached the newest
+    slot seen on any node. A node of another chain is left out."""
     ws_url: str | None = None
     """WebSocket address of that cluster. By default, it is the JSON-RPC address with the scheme ws and, if the address
     names a port, the next port."""
@@ -72,9 +72,9 @@ class Settings(BaseSettings):
     program_id: str | None = None
     """Address of the program; by default the one in the IDL."""
     public_url: str | None = None
-    """Address at which clients reach the service. The `docs` links of errors start with it. Requests must name its
-    host, or `host` without this setting, or the machine itself. All others are refused with `host_not_allowed`, so a
-    proxy must pass on `Host`. `/healthz` and `/readyz` answer under any name."""
+    """Address at which clients reach the service. The `docs` links of errors start with it. A request must name its
+    host (without this setting, the host in `host`) or the machine itself. Any other request is refused with
+    `host_not_allowed`, so a proxy must pass on `Host`. `/healthz` and `/readyz` answer under any name."""
     explorer_url_1: str = "https://explorer.solana.com/tx/{signature}{cluster}"
     """First explorer link; `{signature}` and `{cluster}` (the query that selects the cluster) are replaced."""
     explorer_url_2: str = "https://solscan.io/tx/{signature}{cluster}"
@@ -98,7 +98,7 @@ class Settings(BaseSettings):
     """Maximum USDC that a new organisation's operator may move into vaults in 24 hours. It limits the damage of a
     leaked operator key."""
     attestation_delay: int = Field(default=0, ge=0)
-    """Seconds before a recipient that the operator registers counts as registered, in new organisations."""
+    """Seconds before a recipient counts as registered after the operator of a new organisation registers it."""
     confirm_timeout: float = 5.0
     """Time that a payment request waits for the confirmation after sending."""
     idempotency_wait: float = 10.0
@@ -191,7 +191,7 @@ class Settings(BaseSettings):
     """Port of the mail server; usually 465 with `smtp_tls` = `tls`."""
     smtp_tls: Literal["none", "starttls", "tls"] = "starttls"
     """Encryption of the connection to the mail server: none, after `STARTTLS`, or from the start. The certificate is
-    checked against the system's authorities, or against the file named by `SSL_CERT_FILE`."""
+    checked against the system's authorities, or those in the file named by `SSL_CERT_FILE`."""
     smtp_username: str | None = None
     """User name for the mail server; needs `smtp_password` and an encrypted connection."""
     smtp_password: SecretStr | None = None
@@ -202,7 +202,7 @@ class Settings(BaseSettings):
     """Issuer of the company's OpenID Connect provider, written exactly as the provider writes it. With it, invited
     people may sign in to the dashboard through that provider. Like the dashboard, the provider needs https, except on
     this machine. Redirects are not followed; a private address is allowed. The certificate is checked against the
-    system's authorities, or against the file named by `SSL_CERT_FILE`. Register the dashboard's address followed by
+    system's authorities, or those in the file named by `SSL_CERT_FILE`. Register the dashboard's address followed by
     `/openid/return` as the redirect URI."""
     oidc_client_id: str | None = None
     """Client id of this service at that provider; required with `oidc_issuer`."""

@@ -67,7 +67,7 @@ class Signers:
         if self.arbiter is None:
             raise UnavailableError(
                 "authority_offline",
-                "The service runs without the arbiter's key. Decide disputes with that key elsewhere.",
+                "The service runs without the arbiter's key. Decide disputes where that key is.",
             )
         return self.arbiter
 

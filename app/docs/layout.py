@@ -32,7 +32,7 @@ GUIDES: Mapping[str, str] = {
     "risks": "Accepted risks",
     "limits": "Limits and figures",
 }
-"""Title of each guide, by its name in the file and in the path."""
+"""Title of each guide, by its name in file names and paths."""
 
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Begin": {

@@ -65,7 +65,7 @@ class DeliveryClient:
         """
         pinging = list(self._pings.values()).count(webhook.org)
         if webhook.webhook_id in self._pings or pinging >= PINGS_AT_ONCE:
-            message = "Too many pings are being sent to this webhook or others of the organisation. Retry."
+            message = "Too many pings are being sent to this webhook or to others of the organisation. Retry."
             raise RequestError("rate_limited", message, headers={"Retry-After": "1"})
         self._pings[webhook.webhook_id] = webhook.org
         try:

@@ -16,7 +16,7 @@ class UrlRules:
         self._schemes = ("https", "http") if local else ("https",)
         self._local = local
         self.allowed = is_public_or_loopback if local else is_public
-        """Returns True if the service may connect to an address."""
+        """A function that returns True if the service may connect to an address."""
 
     def check(self, text: str) -> None:
         """Raise ``invalid_request`` for a URL that events cannot be sent to.
