@@ -65,7 +65,7 @@ pub enum VaultError {
     WrongRentReceiver,
     #[msg("Presets cannot be changed.")]
     PolicyImmutable,
-    #[msg("Vaults are still attached to the policy. Detach them first.")]
+    #[msg("Vaults are still attached to the policy. Attach a different one to them first.")]
     PolicyInUse,
     #[msg("The policy or budget is no longer at the expected version. Read it again and retry.")]
     VersionMismatch,

@@ -44,9 +44,9 @@ pub struct Escrow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// The receiver proved completion.
+    /// Completion was proved before the deadline.
     Completed = 1,
-    /// The deadline passed.
+    /// The deadline passed without a completion.
     TimedOut = 2,
     /// The arbiter awarded the whole amount to the receiver.
     Released = 3,
@@ -96,7 +96,7 @@ impl Escrow {
         in_range.then(|| UnixTime(now.0.saturating_add(i64::from(timeout_seconds))))
     }
 
-    /// Releases the whole amount to the receiver before the deadline. The caller has verified the receiver's proof.
+    /// Releases the whole amount to the receiver before the deadline. The caller must verify the proof of completion.
     ///
     /// # Errors
     /// [`EscrowRefusal::Decided`], [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`].

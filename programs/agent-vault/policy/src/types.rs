@@ -141,7 +141,7 @@ impl From<Overflow> for Refusal {
 pub struct Ledger {
     /// Time of the last payment. The ledger's time never runs backwards from here.
     pub last: UnixTime,
-    /// Spending in the current UTC calendar month.
+    /// Spending in the UTC calendar month of the last payment.
     pub month: Month,
     /// Spending in the last 24 hours.
     pub day: DayWindow,

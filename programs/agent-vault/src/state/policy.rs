@@ -252,7 +252,7 @@ pub mod presets {
     /// Key of the permissive preset.
     #[constant]
     pub const PERMISSIVE_KEY: &[u8; 16] = b"pol_permissive\0\0";
-    /// Key of the preset that pays nothing.
+    /// Key of the preset that allows no payments.
     #[constant]
     pub const LOCKED_KEY: &[u8; 16] = b"pol_locked\0\0\0\0\0\0";
 

@@ -26,7 +26,7 @@ macro_rules! vault_account {
             pub org: Address,
             /// SHA-256 of the agent's id.
             pub agent_hash: [u8; 32],
-            /// The policy attached.
+            /// The attached policy.
             pub policy: Address,
             /// Its associated token account.
             pub tokens: Address,
