@@ -154,7 +154,7 @@ class KeyRing:
         return ResponseSeal(key, self.digest(key))
 
     async def recognise(self, key: str) -> Principal | None:
-        """Return the key's owner, or None for a malformed, unknown or revoked key."""
+        """Return the key's principal, or None for a malformed, unknown or revoked key."""
         digest = self.digest(key)
         cached = self._cache.get(digest)
         if cached is None or self._timer() >= cached[0]:

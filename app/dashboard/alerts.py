@@ -1,4 +1,4 @@
-"""Alert rules: when an alert is raised and who gets an e-mail about it, for all vaults and for one."""
+"""Alert rules: the thresholds of alerts and their e-mail addresses, for all vaults or for one."""
 
 import re
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ async def save(view: View) -> str:
 
 @page(roles=READERS)
 async def show_of_vault(view: View) -> Response:
-    """Show the rules that hold for a vault."""
+    """Show the rules that apply to a vault."""
     by, wallet_id = view.principal, view.path("wallet_id")
     wallet = await wallets.find(view.service, by.org, wallet_id)
     return _render(view, await alerts.get_of_wallet(view.service, by, wallet_id), wallet)
@@ -57,7 +57,7 @@ async def show_of_vault(view: View) -> Response:
 
 @action(roles=OPERATORS, back=show_of_vault)
 async def save_of_vault(view: View) -> str:
-    """Replace a vault's own rules; it has those of all vaults for what it has none of."""
+    """Replace a vault's own rules. For any type without a rule of its own, the rule for all vaults applies."""
     wallet_id = view.path("wallet_id")
     body = _body(view, [kind for kind in _KINDS if view.typed(f"{kind}_own")])
     await alerts.put_of_wallet(view.service, view.principal, wallet_id, body)
@@ -75,7 +75,7 @@ def _render(view: View, rules: Alerts, wallet: WalletRecord | None) -> Response:
 
 
 def _body(view: View, kinds: Iterable[AlertType]) -> PutAlerts:
-    """Return the rules that were typed for these types. Raises InvalidFormError with all that is wrong."""
+    """Return the typed rules of these alert types. Raises InvalidFormError with all faults."""
     given: dict[str, Body] = {}
     faults: dict[str, InvalidFormError] = {}
     for kind in kinds:
@@ -89,7 +89,7 @@ def _body(view: View, kinds: Iterable[AlertType]) -> PutAlerts:
 
 
 def _typed(view: View, kind: AlertType) -> dict[str, Any]:
-    """Return a rule as it was typed; no threshold turns it off, and no address inherits those of all vaults."""
+    """Return a rule as typed. Without a threshold it is off. Without addresses it inherits those for all vaults."""
     found: dict[str, Any] = {"emails": [one for one in _SEPARATORS.split(view.typed(f"{kind}_emails")) if one] or None}
     if kind == POLICY_VIOLATION:
         return {**found, "enabled": bool(view.typed(f"{kind}_enabled"))}

@@ -1,4 +1,4 @@
-"""Approvals: payments that wait for an operator."""
+"""Approvals: payments that wait for an operator's decision."""
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,7 +16,7 @@ _SHOWN = 50
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show what waits for a decision, and what was decided."""
+    """Show pending approvals and recent decisions."""
     by = view.principal
     waiting = await approvals.page(view.service, by, ListApprovals(status="pending", limit=_SHOWN))
     recent = await approvals.page(view.service, by, ListApprovals(limit=_SHOWN))

@@ -1,4 +1,4 @@
-"""The audit log: who asked for what, of the whole organisation and of one object."""
+"""The audit log: recorded actions and their actors, for the whole organisation or for one object."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ from app.store.audit_actions import Action
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """An entry of the audit log, and what a page calls who is behind it."""
+    """An entry of the audit log, and its actor's name as shown on a page."""
 
     entry: AuditLogEntry
     who: Words
 
     @property
     def actor(self) -> str:
-        """The actor as the log's filter takes it."""
+        """The actor in the form that the log's filter accepts."""
         return str(self.entry.actor)
 
     @property
     def details(self) -> list[tuple[str, Words]]:
-        """What the entry says beyond its action."""
+        """The entry's details that have a value, each with its name."""
         return [
             (name, _text(name, value)) for name, value in self.entry.details.items() if value not in (None, "", [], {})
         ]
@@ -40,7 +40,7 @@ class AuditLine:
 
 @page(roles=ADMINS)
 async def show(view: View) -> Response:
-    """Show the audit log. A filter that is not understood is left out, with a message."""
+    """Show the audit log. An invalid filter is ignored, with a message."""
     given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
     try:
         found = await audit.page(view.service, view.principal, view.query(ListAuditLog))
@@ -68,13 +68,13 @@ async def about(view: View, identifier: str, limit: int) -> list[AuditLine]:
 
 
 async def recorded(view: View, entries: Sequence[AuditLogEntry]) -> list[AuditLine]:
-    """Return entries with the names of who is behind them."""
+    """Return entries with the names of their actors."""
     names = await names_of(view.service, view.principal.org, {one.actor for one in entries})
     return [AuditLine(one, names[one.actor]) for one in entries]
 
 
 def _text(name: str, value: Any) -> Words:
-    """Return a detail as a page shows it: ids and signatures short, for they are there to be compared."""
+    """Return a detail as shown on a page. Ids and signatures are shortened, because they only serve comparison."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name.endswith("_at") and isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Budgets: what the vaults in each may spend together and have spent, who is in it, and the forms that change that."""
+"""Budgets: their limits, the amounts spent, the vaults in each, and the forms that change a budget."""
 
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ _HERE = "Budgets"
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An entry of the audit log as a page shows it."""
+    """An entry of the audit log as shown on the page."""
 
     timestamp: str
     who: Words
@@ -58,7 +58,7 @@ class _Entry:
 
 @page(roles=READERS)
 async def show_all(view: View) -> Response:
-    """Show all budgets with what is left of them."""
+    """Show all budgets with their headroom."""
     found = (await budgets.list_all(view.service, view.principal)).data
     return view.render(
         "budgets.html",
@@ -70,13 +70,13 @@ async def show_all(view: View) -> Response:
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show a budget; whoever may change it can do so here."""
+    """Show a budget, with a form if the person may change it."""
     found = await look(view, view.path("budget_id"))
     editable = view.principal.role in ADMINS
     typed = "was_name" in dict(view.form)
     since = merge_concurrent_edits(view, found) if typed else []
     if not typed:
-        # What was typed into the other form of the page stays.
+        # Keep the text typed into the page's other form.
         view.form = [*view.form, *fields_of(shown_by(found), found)]
     record = await budgets.find(view.service, view.principal.org, found.budget_id)
     return view.render(
@@ -95,7 +95,7 @@ async def show(view: View) -> Response:
 
 
 async def look(view: View, budget_id: str) -> Budget:
-    """Return a budget, while the chain does not answer without what was spent. Raises ``budget_not_found``."""
+    """Return a budget, without its consumption if the chain does not answer. Raises ``budget_not_found``."""
     try:
         return await budgets.get(view.service, view.principal, budget_id)
     except (ChainUnavailable, RpcError):
@@ -104,7 +104,7 @@ async def look(view: View, budget_id: str) -> Budget:
 
 @action(roles=ADMINS)
 async def check_form(view: View) -> Response:
-    """Say what each limit means as typed, or what is wrong with it; for the page that is open."""
+    """Return the meaning of each typed limit, or its fault. A script of the open page shows it."""
     shown, wrong = check(view)
     said = dict.fromkeys(("name", *budgets.LIMITS), "") | sentences(shown)
     return view.render("policy_says.html", says=said, wrong=wrong)
@@ -120,23 +120,23 @@ async def create(view: View) -> str:
 
 @action(roles=ADMINS, back=show)
 async def review(view: View) -> Response:
-    """Show what saving would change, before it is saved."""
+    """Show the effect of the changes before they are saved."""
     found = await look(view, view.path("budget_id"))
     _wanted(view)
     if view.typed("expected_version") != tag_of(found):
         raise concurrent_edit("budget", found.version)
     shifts = [BeforeAfter(one.label, str(one.before), str(one.after)) for one in typed_differences(view)]
-    text = "No vault is in it, so no agent notices."
+    text = "The budget has no vaults, so no agent is affected."
     if found.wallet_count:
         vaults = "1 vault is" if found.wallet_count == 1 else f"{found.wallet_count:,} vaults are"
-        text = f"{vaults} in it, and bound at once. What was spent stays counted."
+        text = f"{vaults} in the budget. The new limits apply immediately, and earlier spending still counts."
     path = view.url("budgets", found.budget_id)
     return ask(view, Review(f"Change {found.name}", text, shifts, "Save", path, _HERE, moves=False))
 
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def save(view: View) -> str:
-    """Change the budget as its form says, unless somebody else has changed it."""
+    """Change the budget as its form says, unless another person has changed it."""
     body = _wanted(view)
     await once(view, body, Budget, lambda claim: changes.update(_change(view, claim), body))
     return view.url("budgets", view.path("budget_id"), done="budget-saved")
@@ -144,24 +144,24 @@ async def save(view: View) -> str:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def delete(view: View) -> str:
-    """Delete a budget that no vault is in."""
+    """Delete a budget without vaults."""
     await changes.delete(_change(view, view.claim()))
     return view.url("budgets", done="budget-deleted")
 
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def add(view: View) -> str:
-    """Put a vault into the budget that is in no other."""
+    """Add a vault to the budget. The vault must not be in another one."""
     found, budget_id = await vault_named(view, "vault"), view.path("budget_id")
     if found.budget_id not in (None, budget_id):
-        raise BusinessError("invalid_request", "vault: It is in another budget. Move it on its own page.")
+        raise BusinessError("invalid_request", "vault: The vault is in another budget. Move it on its own page.")
     await _put(view, found.wallet_id, budget_id)
     return view.url("budgets", budget_id, done="budget-joined")
 
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def take_out(view: View) -> str:
-    """Take a vault out of the budget, unless it has left it already."""
+    """Take a vault out of the budget, unless it has already left."""
     found = await wallets.find(view.service, view.principal.org, view.path("wallet_id"))
     if found.budget_id == view.path("budget_id"):
         await _put(view, found.wallet_id, None)
@@ -169,7 +169,7 @@ async def take_out(view: View) -> str:
 
 
 async def move(view: View, wallet_id: str) -> str:
-    """Put a vault into the budget that its page names, or out of its own; return the notice about that."""
+    """Move a vault into the chosen budget, or out of its own if none is chosen. Return the key of the notice."""
     chosen = view.typed("budget_id")
     await _put(view, wallet_id, validated(UpdateWallet, {"budget_id": chosen}).budget_id if chosen else None)
     return "budget-joined" if chosen else "budget-left"
@@ -180,7 +180,7 @@ async def _put(view: View, wallet_id: str, budget_id: str | None) -> None:
 
 
 def _wanted(view: View) -> UpdateBudget:
-    """Return what the form changes. Raises InvalidFormError, and ``invalid_request`` if it changes nothing."""
+    """Return the changes made in the form. Raises InvalidFormError, and ``invalid_request`` if there are none."""
     given = wanted(view)
     if not given:
         raise RequestError("invalid_request", "Nothing was changed.")
@@ -193,7 +193,7 @@ def _change(view: View, claim: Claim) -> BudgetChange:
 
 
 async def _history(view: View, budget_id: str) -> list[_Entry]:
-    """Return who changed the budget, newest first."""
+    """Return the budget's changes with their actors, newest first."""
     query = ListAuditLog(object=budget_id, limit=_SHOWN)
     found = [one for one in (await audit.page(view.service, view.principal, query)).data if one.action in _SAID]
     names = await names_of(view.service, view.principal.org, {one.actor for one in found})

@@ -1,7 +1,7 @@
-"""Signing in by the company's OpenID Connect: the way there, and the way back.
+"""Signing in with the company's OpenID Connect provider: the way there, and the way back.
 
-The provider sends browsers back by GET, which changes nothing here: the page sends what came with it on by POST, with
-the CSRF token of the browser that began.
+The provider sends browsers back by GET, and a GET changes nothing here. The returned page therefore sends the
+provider's parameters on by POST, with the CSRF token of the browser that started the sign-in.
 """
 
 from sqlalchemy import Connection
@@ -47,13 +47,13 @@ async def join(view: View) -> str:
 
 @action(roles=READERS)
 async def step_up(view: View) -> str:
-    """Send the browser to the provider to confirm who is signed in."""
+    """Send the browser to the provider to confirm the identity of the person who is signed in."""
     return await _begin(view, "step_up", person_id=view.principal.actor.id)
 
 
 @page(roles=None)
 async def returned(view: View) -> Response:
-    """Show that the browser is back, and send on what it brought."""
+    """Show the page for returning browsers. It sends on the provider's parameters."""
     brought = {name: view.request.query_params.get(name, "") for name in CompanyCallback.model_fields}
     if not brought["state"]:
         return RedirectResponse(view.url(), 303, headers=HEADERS)
@@ -62,7 +62,7 @@ async def returned(view: View) -> Response:
 
 @action(roles=None)
 async def finish(view: View) -> Response:
-    """Sign in, join or confirm, as this browser began to."""
+    """Complete the sign-in, join or step-up that this browser started."""
     _require(view)
     answer, browser, begun = view.body(CompanyCallback), _browser(view), None
     try:
@@ -89,7 +89,7 @@ async def finish(view: View) -> Response:
 async def _confirm(view: View, begun: OpenIdRequest, identity: Identity) -> Response:
     signed_in = view.signed_in
     if signed_in is None or signed_in.person is None or signed_in.person.person_id != begun.person_id:
-        raise SignInRefusedError("signed_out", "You are not signed in any more. Sign in again.")
+        raise SignInRefusedError("signed_out", "Your session has ended. Sign in again.")
     by, session, person_id = view.principal, signed_in.session, signed_in.person.person_id
 
     def work(conn: Connection) -> None:
@@ -120,7 +120,7 @@ async def _begin(
 
 
 def _require(view: View) -> None:
-    """Require that there is a provider. Raises ``not_found``."""
+    """Require a configured provider. Raises ``not_found``."""
     if view.company is None:
         raise NotFoundError("not_found", "This service has no company sign-in.")
 
@@ -130,18 +130,18 @@ def _browser(view: View) -> Browser:
 
 
 async def _record(view: View, error: SignInRefusedError | SignInUnavailableError, begun: OpenIdRequest | None) -> None:
-    """Record why nobody was signed in, in the log of the organisation that it is about, else of the service."""
+    """Record the reason of a failed sign-in in the log of its organisation, or of the service if unknown."""
     recorder: Recorder = view.request.app.state.recorder
     operation = f"{view.request.method} {view.request.scope['route'].path}"
     recorder.refused(await _about(view, begun), operation, reason=error.reason)
-    # The answer is not recorded a second time.
+    # Keep the error page from recording it a second time.
     view.request.state.recorded = True
     if isinstance(error, SignInRefusedError):
         count_failure(view)
 
 
 async def _about(view: View, begun: OpenIdRequest | None) -> Principal:
-    """Return whose sign-in it was, as far as anybody knows."""
+    """Return the principal of a failed sign-in: the person, the invitation or, if both are unknown, the service."""
     visit = visiting(view)
     if begun is not None and begun.purpose == "step_up" and view.signed_in is not None:
         return view.principal

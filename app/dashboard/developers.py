@@ -1,4 +1,4 @@
-"""For developers: API keys, what was asked with them, and the health of the service."""
+"""Pages for developers: API keys, the requests made with them, and the health of the service."""
 
 from sqlalchemy import Connection
 from starlette.responses import Response
@@ -17,18 +17,18 @@ from app.store.guard import forgotten_transactions, mark_checked
 from app.store.wallets import labels
 from app.submission.database_guard import DatabaseGuard
 
-#: Choices for how long a rotated key still works, in seconds.
+#: Choices for the time that a rotated key still works, in seconds.
 _OVERLAPS = (
-    (0, "old key stops at once"),
-    (3_600, "old key works an hour"),
-    (86_400, "old key works a day"),
-    (604_800, "old key works a week"),
+    (0, "old key stops immediately"),
+    (3_600, "old key works for an hour"),
+    (86_400, "old key works for a day"),
+    (604_800, "old key works for a week"),
 )
 
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show the keys to an admin, and the health of the service to everybody."""
+    """Show the keys to an admin, and the health of the service to every role."""
     return await _show(view)
 
 
@@ -55,7 +55,7 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def release(view: View) -> str:
-    """Declare that the organisation's gap is checked."""
+    """Mark the organisation's gap as checked."""
     by, database_guard = view.principal, view.service.part(DatabaseGuard)
 
     def check(conn: Connection) -> None:
@@ -69,10 +69,12 @@ async def release(view: View) -> str:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def create(view: View) -> Response:
-    """Create a key, and show it this once."""
+    """Create a key, and show it this one time."""
     agents = view.typed("role") == "agent"
     if not agents and view.typed("wallet_id").strip():
-        raise RequestError("invalid_request", "wallet_id: Only an agent's key takes a vault. Leave it empty.")
+        raise RequestError(
+            "invalid_request", "wallet_id: Only an agent's key is bound to a vault. Leave this field empty."
+        )
     wallet_id = (await vault_named(view, "wallet_id")).wallet_id if agents else None
     body = view.body(CreateKey, wallet_id=wallet_id)
     made = await once(
@@ -87,7 +89,7 @@ async def create(view: View) -> Response:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
-    """Replace a key, and show the new one this once."""
+    """Replace a key, and show the new one this one time."""
     key_id, body = view.path("key_id"), view.body(RotateKey, overlap_seconds=view.number("overlap_seconds"))
     made = await once(
         view,
@@ -101,14 +103,14 @@ async def rotate(view: View) -> Response:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def revoke(view: View) -> str:
-    """Revoke a key at once."""
+    """Revoke a key immediately."""
     await keys.revoke(view.service, view.principal, view.claim(), view.path("key_id"))
     return view.url("developers", done="key-revoked")
 
 
 @page(roles=ADMINS)
 async def requests(view: View) -> Response:
-    """Show the request log of the last day. A filter that is not understood is left out, with a message."""
+    """Show the request log of the last day. An invalid filter is ignored, with a message."""
     service, by = view.service, view.principal
     given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
     try:

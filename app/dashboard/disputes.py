@@ -1,4 +1,4 @@
-"""Disputes: escrows that wait for the arbiter, who is to decide within 24 hours."""
+"""Disputes: escrows that wait for the arbiter's decision, which is due within 24 hours."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ _HERE = "Disputes"
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a dispute is to be decided, in Unix milliseconds, and how far away that is."""
+    """The deadline for the decision of a dispute, in Unix milliseconds and in words. ``over`` is True once passed."""
 
     at: int
     text: str
@@ -45,7 +45,7 @@ class Deadline:
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show the arbiter's queue, the one that waits longest first."""
+    """Show the arbiter's queue. The dispute that has waited longest comes first."""
     service, by = view.service, view.principal
     found = await escrows.queue(service, by, limit=_SHOWN)
     now = service.clock.seen_ms()
@@ -60,7 +60,7 @@ async def show(view: View) -> Response:
 
 @page(roles=READERS)
 async def of_escrow(view: View) -> Response:
-    """Show an escrow with its dispute, and the form of the decision."""
+    """Show an escrow with its dispute, and the form for the decision."""
     service, by = view.service, view.principal
     found = await escrows.get(service, by, view.path("escrow_id"))
     named = await service.db.read(lambda conn: labels(conn, {found.from_wallet, found.to_wallet}))
@@ -76,7 +76,7 @@ async def of_escrow(view: View) -> Response:
 
 @action(roles=ADMINS, back=of_escrow)
 async def review(view: View) -> Response:
-    """Show what a decision would change."""
+    """Show the effect of a decision on the balances."""
     service, by = view.service, view.principal
     found = await escrows.find(service, by, view.path("escrow_id"))
     body = _decision(view)
@@ -92,41 +92,41 @@ async def review(view: View) -> Response:
         else BeforeAfter.of(name, held, held + released)
     )
     back = found.amount - released
-    shifts.append(BeforeAfter.of(f"{payer.label or payer.wallet_id}, which pays", payer.balance, payer.balance + back))
-    text = f"{usdc(released)} USDC go to the receiver, {usdc(back)} USDC back to the payer. The decision is final."
+    shifts.append(BeforeAfter.of(f"{payer.label or payer.wallet_id}, the payer", payer.balance, payer.balance + back))
+    text = f"{usdc(released)} USDC go to the receiver, {usdc(back)} USDC return to the payer. The decision is final."
     path = view.url("disputes", found.escrow_id, "decide")
     return ask(view, Review(f"Decide: {body.decision}", text, shifts, "Decide", path, _HERE))
 
 
 @action(roles=ADMINS, back=of_escrow, step_up=True)
 async def decide(view: View) -> str:
-    """Decide a dispute, signed by the arbiter's key."""
+    """Decide a dispute. The arbiter's key signs the decision."""
     escrow_id, body = view.path("escrow_id"), _decision(view)
     await once(view, body, Escrow, view.asks(settlement.resolve, escrow_id, body))
     return view.url("disputes", done="decided")
 
 
 def _decision(view: View) -> ResolveDispute:
-    """Return what was decided. Raises InvalidFormError and ``invalid_request``."""
+    """Return the decision in the form. Raises InvalidFormError and ``invalid_request``."""
     amount = view.typed("released_amount").strip()
     if view.typed("decision") != "split" and amount:
-        raise RequestError("invalid_request", "released_amount: Leave it empty, or choose to split.")
+        raise RequestError("invalid_request", "released_amount: Leave this field empty, or choose a split.")
     if view.typed("decision") == "split" and not amount:
         raise RequestError("invalid_request", "released_amount: is required for a split.")
     return view.body(ResolveDispute, released_amount=amount)
 
 
 async def _receiver(service: Service, found: EscrowRecord) -> tuple[str, int | None]:
-    """Return the receiving side's name and what it holds; None if the chain cannot be asked what an address holds."""
+    """Return the receiver's name and balance. The balance is None if it is on the chain and cannot be read."""
     if found.to_wallet is not None:
         wallet = await wallets.find(service, found.org, found.to_wallet)
-        return f"{wallet.label or wallet.wallet_id}, which receives", wallet.balance
+        return f"{wallet.label or wallet.wallet_id}, the receiver", wallet.balance
     tokens = service.addresses.token_account(Pubkey.from_string(found.receiver))
     try:
         held = await service.chain.token_balance(tokens) or 0
     except (ChainUnavailable, RpcError):
         held = None
-    return f"{found.receiver}, which receives", held
+    return f"{found.receiver}, the receiver", held
 
 
 routes = [

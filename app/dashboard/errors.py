@@ -1,4 +1,4 @@
-"""Errors as pages."""
+"""Error pages."""
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -11,7 +11,7 @@ from app.dashboard.site import HEADERS, Site, template
 
 
 async def error_page(request: Request, error: ApiError, docs: str) -> Response:
-    """Show an error with its message, to scripts as the API does, and record it if it is a refusal."""
+    """Show an error with its message, and record it if it is a refusal. Scripts get it as JSON, like API clients."""
     site: Site = request.app.state.dashboard
     signed_in = None if error.status >= 500 else await visitor(request)
     record(request, error, signed_in)

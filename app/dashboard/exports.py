@@ -1,4 +1,4 @@
-"""Exports: files of transactions, how far they are, and their links."""
+"""Exports: files of transactions, their progress and their links."""
 
 from datetime import date, timedelta
 from urllib.parse import urlsplit, urlunsplit
@@ -15,7 +15,7 @@ from app.exports import service as exports
 from app.exports.models import CreateExport, Export, ListExports
 from app.store.wallets import labels
 
-#: Per cent; the rest is the end of the writing, which nobody can foresee.
+#: The highest progress shown, in per cent. The end of the writing cannot be foreseen.
 _MOST = 95
 
 
@@ -34,14 +34,14 @@ async def show(view: View) -> Response:
 
 
 def _progress(export: Export, now: int) -> int:
-    """Return how much of the estimated time has passed, in per cent."""
+    """Return the passed share of the estimated time, in per cent."""
     began = parse_iso_ms(export.created_at)
     passed, needed = now - began, parse_iso_ms(export.estimated_ready_at) - began
     return max(0, min(_MOST, passed * 100 // max(needed, 1)))
 
 
 def _file(export: Export) -> str | None:
-    """Return the link to an export's file at the host that the page was asked for."""
+    """Return the link to an export's file, relative to the host of the page."""
     return (
         None
         if export.download_url is None
@@ -50,7 +50,7 @@ def _file(export: Export) -> str | None:
 
 
 def _day_after(typed: str) -> str:
-    """Return the day after a date; what is none, as it is."""
+    """Return the day after a date. Return any other text unchanged."""
     try:
         return (date.fromisoformat(typed) + timedelta(days=1)).isoformat()
     except (ValueError, OverflowError):
@@ -59,7 +59,7 @@ def _day_after(typed: str) -> str:
 
 @action(roles=READERS, back=show)
 async def create(view: View) -> str:
-    """Ask for an export. The form's last day is part of it; the API's `to` is not."""
+    """Request an export. It includes the form's last day, whereas the API's `to` is exclusive."""
     wallet_id = (await vault_named(view, "wallet_id")).wallet_id if view.typed("wallet_id").strip() else None
     body = view.body(CreateExport, wallet_id=wallet_id, to=_day_after(view.typed("to")))
     await once(view, body, Export, view.asks(exports.create, body))

@@ -1,4 +1,4 @@
-"""The feed: what happened, newest first, and what happens now."""
+"""The feed: past events, newest first, and new ones as they happen."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -22,19 +22,19 @@ from app.store.feed_readers import mark_read, unread_among
 from app.store.wallets import labels
 
 _FIELDS = ("wallet_id", "from_wallet", "to_wallet")
-#: Pages of what an event is about besides its vault: the field with its id, the page's address, and what it is called.
+#: Pages of objects of an event other than its vault: the field with the id, the page's path, and the link's label.
 _OBJECTS = (("policy_id", "policies", "Policy"), ("budget_id", "budgets", "Budget"))
 
 
 class _Read(Body):
-    """What the button sends: the position of the feed's last event when the page was made."""
+    """The field sent by the button: the position of the feed's last event when the page was rendered."""
 
     position: Annotated[int, Field(ge=0)]
 
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show the feed. A filter that is not understood is left out, with a message."""
+    """Show the feed. An invalid filter is ignored, with a message."""
     try:
         query = view.query(ListEvents)
         found = await events.page(view.service, view.principal, query)
@@ -69,14 +69,14 @@ async def show(view: View) -> Response:
 
 @action(roles=READERS, back=show)
 async def read(view: View) -> str:
-    """Note that who is signed in has read the feed, up to where it was when the page was made, and no later event."""
+    """Mark the feed as read for the caller, up to its last event when the page was rendered."""
     by, position = view.principal, view.body(_Read, position=view.number("position")).position
     await view.service.db.write(lambda conn: mark_read(conn, by.org, by.actor, position))
     return view.url("feed")
 
 
 async def _there(view: View, shown: Sequence[Event]) -> set[str]:
-    """Return the ids of the policies and budgets that exist, of those kinds that the events are about."""
+    """Return the ids of existing policies and budgets, reading only the kinds that the events refer to."""
     named = {name for one in shown for name, _, _ in _OBJECTS if (one.model_extra or {}).get(name)}
     there: set[str] = set()
     if "policy_id" in named:
@@ -87,7 +87,7 @@ async def _there(view: View, shown: Sequence[Event]) -> set[str]:
 
 
 def _links(view: View, event: Event, there: Collection[str]) -> list[tuple[str, str]]:
-    """Return where an event leads besides to its vault: what was deleted since has no page."""
+    """Return an event's links other than to its vault. Objects deleted since then have no page."""
     given = event.model_extra or {}
     found = [(view.url(page, str(given[name])), label) for name, page, label in _OBJECTS if given.get(name) in there]
     if event.event == "escrow.disputed" and given.get("escrow_id"):

@@ -1,4 +1,4 @@
-"""The fleet: what every agent holds and spends, and the brakes for some of them or all."""
+"""The fleet: balance and spending of every vault, and the brakes for some or all of them."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,14 +27,14 @@ _COLUMNS = (
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show the fleet. A query that is not understood is left out, with a message."""
+    """Show the fleet. An invalid query is ignored, with a message."""
     query = view.understood(FleetQuery)
     found = await fleet.show(view.service, view.principal, query)
     return view.render("fleet.html", fleet=found, query=query, columns=_COLUMNS, address=addresses(view, query))
 
 
 def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:
-    """Return what makes the address of the same list with something changed; ``path`` leads to its page."""
+    """Return a function for the address of the same list with changed parameters. ``path`` leads to its page."""
 
     def address(**changed: object) -> str:
         given = {**query.model_dump(exclude_defaults=True), **changed}
@@ -45,9 +45,9 @@ def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:
 
 @action(roles=OPERATORS, back=show)
 async def freeze_selected(view: View) -> str:
-    """Freeze the selected vaults, each at once: one that cannot be frozen holds up no other.
+    """Freeze the selected vaults concurrently, so that a vault that cannot be frozen does not delay the others.
 
-    If any is not frozen, the error says of each what became of it.
+    If any is not frozen, the error states the outcome of each vault.
     """
     chosen = list(dict.fromkeys(view.chosen("wallet_id")))
     if not chosen:
@@ -56,7 +56,7 @@ async def freeze_selected(view: View) -> str:
     refused = [error for error in ended if error is not None]
     if not refused:
         return view.url(done="frozen-selected")
-    # Doubt whether a vault is frozen outweighs that another one does not exist.
+    # An unknown outcome (5xx) is worse than a vault that does not exist (404).
     worst = max(refused, key=lambda error: error.status)
     said = (f"{one}: {'Frozen.' if error is None else error.message}" for one, error in zip(chosen, ended, strict=True))
     raise type(worst)(worst.code, " ".join(said), headers=worst.headers)

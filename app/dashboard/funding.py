@@ -1,4 +1,4 @@
-"""Funding: the reserve and how it is filled, what it gives to vaults and gets back, and the rules that refill them."""
+"""Funding: the reserve and its deposits, transfers between it and the vaults, and the rules that refill vaults."""
 
 from collections.abc import Mapping
 
@@ -35,7 +35,7 @@ from app.wallets.models import (
     Withdrawn,
 )
 
-#: Each vault of the table has a field of its own.
+#: Prefix of the amount fields. Each vault of the table has its own field.
 _AMOUNT_OF = "amount_"
 _FUND, _WITHDRAW = "fund_amount", "withdraw_amount"
 _HERE = "Funding"
@@ -43,7 +43,7 @@ _HERE = "Funding"
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show the reserve, where it is filled, and all vaults with what they hold."""
+    """Show the reserve, its deposit address, and all vaults with their balances."""
     query = view.understood(FundingQuery)
     deposit = await deposit_address(view.service, view.principal)
     return view.render(
@@ -58,7 +58,7 @@ async def show(view: View) -> Response:
 
 
 def _qr(address: str) -> Markup:
-    """Return an address as a QR code in SVG without any style, dark on light as cameras need it."""
+    """Return an address as a QR code in SVG without any style, dark on light for the cameras."""
     made = segno.make_qr(address, error="m")
     title = f"QR code of {address}"
     return Markup(made.svg_inline(omitsize=True, light="#fff", svgclass="qr", lineclass=None, title=title))  # noqa: S704
@@ -66,7 +66,7 @@ def _qr(address: str) -> Markup:
 
 @action(roles=OPERATORS, back=show)
 async def review_many(view: View) -> Response:
-    """Show what funding these vaults would change."""
+    """Show the effect of funding these vaults on all balances."""
     body = _allocations(view)
     receiving = await overview.receivers(view.service, view.principal, body)
     total = sum(one.amount for one in body.allocations)
@@ -75,7 +75,7 @@ async def review_many(view: View) -> Response:
     for wallet, one in zip(receiving, body.allocations, strict=True):
         shifts.append(BeforeAfter.of(_name(wallet), wallet.balance, wallet.balance + one.amount))
     vaults = f"{len(receiving)} vaults" if len(receiving) > 1 else _name(receiving[0])
-    text = f"{usdc(total)} USDC move from the reserve to {vaults}, in one transaction: all of it or nothing."
+    text = f"{usdc(total)} USDC move from the reserve to {vaults}, in one transaction: all amounts or none."
     return ask(view, Review("Fund vaults", text, shifts, "Fund", view.url("funding", "fund"), _HERE))
 
 
@@ -89,7 +89,7 @@ async def fund_many(view: View) -> str:
 
 @page(roles=READERS)
 async def of_vault(view: View) -> Response:
-    """Show what a vault holds, and the forms that change it."""
+    """Show a vault's balance, and the forms that change it."""
     service, by, wallet_id = view.service, view.principal, view.path("wallet_id")
     return view.render(
         "vault_funding.html",
@@ -101,7 +101,7 @@ async def of_vault(view: View) -> Response:
 
 @action(roles=OPERATORS, back=of_vault)
 async def review_fund(view: View) -> Response:
-    """Show what funding the vault would change."""
+    """Show the effect of funding the vault on both balances."""
     wallet = await _wallet(view, living=True)
     amount = _money(view, FundWallet, _FUND).amount
     reserve = await _reserve(view, amount, _FUND)
@@ -123,11 +123,11 @@ async def fund(view: View) -> str:
 
 @action(roles=OPERATORS, back=of_vault)
 async def review_withdrawal(view: View) -> Response:
-    """Show what a withdrawal would change."""
+    """Show the effect of a withdrawal on both balances."""
     wallet = await _wallet(view)
     asked = _money(view, WithdrawFromWallet, _WITHDRAW).amount
     if wallet.balance < (asked or 1):
-        # It may hold more by now than we have seen.
+        # The read models may be behind, and the vault may hold more by now.
         await view.service.catch_up()
         wallet = await _wallet(view)
     if wallet.balance < (asked or 1):
@@ -141,7 +141,7 @@ async def review_withdrawal(view: View) -> Response:
     )
     text = f"{usdc(amount)} USDC move from {_name(wallet)} to the reserve."
     if asked is None:
-        text = f"All that {_name(wallet)} holds then moves to the reserve: {usdc(amount)} USDC now."
+        text = f"The full balance of {_name(wallet)} at that time moves to the reserve: {usdc(amount)} USDC now."
     return ask(view, Review("Withdraw", text, shifts, "Withdraw", _place(view, "withdraw"), _HERE))
 
 
@@ -156,7 +156,7 @@ async def withdraw(view: View) -> str:
 
 @action(roles=OPERATORS, back=of_vault)
 async def review_topup(view: View) -> Response:
-    """Show what another rule for automatic top-ups would change."""
+    """Show the effect of a changed rule for automatic top-ups."""
     wallet = await _wallet(view, living=True)
     body = _rule(view)
     rule = await topups.get(view.service, view.principal, wallet.wallet_id)
@@ -167,7 +167,7 @@ async def review_topup(view: View) -> Response:
     )
     text = f"{_name(wallet)} holds {usdc(wallet.balance)} USDC."
     if body.enabled and body.trigger_below is not None and wallet.balance < body.trigger_below:
-        text += " That is less than the new limit: the reserve refills it at once."
+        text += " That is less than the new limit, so the reserve refills it immediately."
     path = _place(view, "auto-topup")
     return ask(view, Review("Automatic top-up", text, shifts, "Save the rule", path, _HERE, moves=False))
 
@@ -186,7 +186,7 @@ async def put_topup(view: View) -> str:
 
 
 def _money(view: View, model: type[Arguments], field: str, **values: str) -> Arguments:
-    """Return the API's body of the amount in a field, under whose name it is refused. Raises InvalidFormError."""
+    """Return the API's body with the amount of a field. Raises InvalidFormError with the message at that field."""
     given: dict[str, object] = {"amount": view.typed(field).strip(), **values}
     if "idempotency_key" in model.model_fields:
         given |= _confirmed(view)
@@ -199,7 +199,7 @@ def _money(view: View, model: type[Arguments], field: str, **values: str) -> Arg
 
 
 def _confirmed(view: View) -> Mapping[str, object]:
-    """Return what the page that asks for a confirmation adds to a form."""
+    """Return the fields that the confirmation page adds to a form."""
     return {
         "idempotency_key": view.typed("idempotency_key"),
         "after_restore": view.typed("after_restore") == "true",
@@ -207,7 +207,7 @@ def _confirmed(view: View) -> Mapping[str, object]:
 
 
 def _allocations(view: View) -> FundWallets:
-    """Return the vaults that were given an amount. Raises InvalidFormError with the message at each wrong one."""
+    """Return the vaults with an amount. Raises InvalidFormError with a message at each invalid amount."""
     found, wrong = [], None
     for name, value in view.form:
         if not (name.startswith(_AMOUNT_OF) and value.strip()):
@@ -220,14 +220,14 @@ def _allocations(view: View) -> FundWallets:
     if wrong is not None:
         raise wrong
     if not found:
-        raise RequestError("invalid_request", "Type an amount next to each vault that is to be funded.")
+        raise RequestError("invalid_request", "Type an amount next to each vault that you want to fund.")
     if len(found) > MAX_ALLOCATIONS:
         raise RequestError("invalid_request", f"One transaction funds at most {MAX_ALLOCATIONS} vaults.")
     return validated(FundWallets, {"allocations": found, **_confirmed(view)})
 
 
 def _rule(view: View) -> PutTopupRule:
-    """Return the rule that was typed. Raises InvalidFormError and ``invalid_request``."""
+    """Return the typed rule. Raises InvalidFormError and ``invalid_request``."""
     enabled = view.typed("enabled") == "true"
     given = {name: view.typed(name).strip() for name in ("trigger_below", "topup_amount")}
     for name, value in given.items():
@@ -237,11 +237,11 @@ def _rule(view: View) -> PutTopupRule:
 
 
 async def _reserve(view: View, needed: int, field: str = "") -> int:
-    """Return what the reserve holds. Raises ``org_insufficient_balance`` if it is known to be less than needed."""
+    """Return the reserve's balance. Raises ``org_insufficient_balance`` if it is too low even after catch-up."""
     org = view.principal.org
     held = await view.service.db.read(lambda conn: reserve_balance(conn, org))
     if held < needed:
-        # A deposit may have arrived that we have not seen.
+        # The read models may not yet include a recent deposit.
         await view.service.catch_up()
         held = await view.service.db.read(lambda conn: reserve_balance(conn, org))
     if held < needed:

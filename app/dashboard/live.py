@@ -1,4 +1,4 @@
-"""Live events: what happens in an organisation, to each of its open pages."""
+"""Live events: sends new events and changes of an organisation to each of its open pages."""
 
 import asyncio
 import json
@@ -31,50 +31,50 @@ from app.store.wallets import orgs_of_vaults
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds between two looks at the feed while a page is open, and between two at a silent page's session.
+#: Seconds between two reads of the feed while a page is open, and between two session checks without events.
 INTERVAL, PATIENCE = 0.25, 15.0
-#: Events that a page may be behind; a slower one misses some, and its next refresh shows them all the same.
+#: Events that a page may be behind. A slower page misses some, but its next refresh shows their effects.
 _MAX_BEHIND = 100
 _BATCH = 500
-#: Pages that may be open on a node.
+#: Pages that may be open on one node.
 _OF_ALL = 1_000
-#: Seconds that streams may take to end when the service stops.
+#: Seconds for streams to end when the service stops.
 _GRACE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What an organisation's open pages are told: an event, or that something changed which no event reports."""
+    """A message to an organisation's open pages: an event, or the hint at a change without an event."""
 
-    #: The organisation's total `Progress` with it.
+    #: The organisation's total `Progress` including this message.
     reached: int
     event: FeedEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FeedSnapshot:
-    """What a look at the database found in one transaction."""
+    """The state of the feed and the audit logs, read in one transaction."""
 
     events: list[FeedEvent]
-    #: Of the feed, after these events.
+    #: The feed's position after these events.
     position: int
-    #: Organisations with a vault that changed on the chain.
+    #: Organisations with a vault that has changed on the chain.
     moved: set[str]
-    #: Of the organisations' audit logs.
+    #: Lengths of the organisations' audit logs.
     lengths: dict[str, int]
 
 
-#: Of messages, after the total `Progress` that there was when queueing began.
+#: A queue that starts with the organisation's total `Progress` at that moment. Messages follow.
 Queue = asyncio.Queue[Message | int]
 
 
 @dataclass(eq=False, slots=True)
 class OpenPage:
-    """An open page: whose it is, by which session, and what it is to be told."""
+    """An open page: its organisation, actor and session, and its queue of messages."""
 
     org: str
     actor: Actor
-    #: Of the session's cookie.
+    #: Digest of the session's cookie.
     digest: str
     queue: Queue = field(default_factory=lambda: Queue(_MAX_BEHIND))
     #: Set once the session has ended, or the service stops.
@@ -82,10 +82,10 @@ class OpenPage:
 
 
 class FeedHub:
-    """Reads new events once for all open pages, and only while there are any.
+    """Reads new events once for all open pages, and only while pages are open.
 
-    Without an event, it hints at a change that moved the organisation's audit log, or one of its vaults on the chain.
-    Sessions are looked at for all pages at once, too, before anybody is told anything.
+    It also sends a hint, without an event, at a change in the organisation's audit log or in one of its vaults on the
+    chain. Sessions are checked for all pages together, before any page gets a message.
     """
 
     def __init__(self, db: Database, *, most: int) -> None:
@@ -99,7 +99,7 @@ class FeedHub:
 
     @contextmanager
     def listen(self, listener: OpenPage) -> Iterator[None]:
-        """Queue how far the organisation has come, as soon as it is known, and what happens to it after that.
+        """Queue the organisation's progress as soon as it is known, and its later events after that.
 
         Raises ``rate_limited``.
         """
@@ -117,11 +117,11 @@ class FeedHub:
             self._listeners.discard(listener)
 
     def __len__(self) -> int:
-        """Return how many listen."""
+        """Return the number of listening pages."""
         return len(self._listeners) + len(self._starting)
 
     async def changed(self, vaults: set[str]) -> None:
-        """Note vaults that changed on the chain, for the next look."""
+        """Note vaults that changed on the chain, for the next read."""
         if len(self):
             self._vaults |= vaults
 
@@ -177,7 +177,7 @@ class FeedHub:
 
 
 def _moved(found: FeedSnapshot, last: FeedSnapshot | None) -> set[str]:
-    """Return the organisations in which something changed that no event reports."""
+    """Return the organisations with a change but without a new event."""
     before = found.lengths if last is None else last.lengths
     longer = {org for org, length in found.lengths.items() if before.get(org, length) != length}
     return (found.moved | longer) - {event.org for event in found.events}
@@ -191,7 +191,7 @@ def _look(conn: Connection, *, after: int | None, vaults: set[str], orgs: set[st
 
 
 class _Stream(EventSourceResponse):
-    """What a listener is told, for as long as it is sent."""
+    """The response with a listener's messages. The listener is registered while the stream runs."""
 
     def __init__(self, hub: FeedHub, listener: OpenPage) -> None:
         super().__init__(
@@ -210,7 +210,7 @@ class _Stream(EventSourceResponse):
 
 @page(roles=READERS)
 async def stream(view: View) -> Response:
-    """Send what happens until the session ends. Raises ``rate_limited``."""
+    """Stream the organisation's events until the session ends. Raises ``rate_limited``."""
     by = view.principal
     return _Stream(view.service.part(FeedHub), OpenPage(by.org, by.actor, digest(view.token)))
 

@@ -1,4 +1,4 @@
-"""The form that makes a vault for an agent."""
+"""The form that creates a vault for an agent."""
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,8 +15,8 @@ from app.wallets import service as wallets
 from app.wallets.models import CreateWallet, Wallet
 
 _ELSEWHERE = (
-    "Only the organisation's authority puts vaults under policies here, and its key is elsewhere. Start the service "
-    "with that key, or let operators attach policies."
+    "In this organisation, only the authority may put vaults under policies, and the service does not have its key. "
+    "Start the service with that key, or let operators attach policies."
 )
 
 
@@ -40,9 +40,9 @@ async def show(view: View) -> Response:
 
 @action(roles=OPERATORS, back=show)
 async def create(view: View) -> str:
-    """Create a vault, and lead to its page."""
+    """Create a vault, and redirect to its page."""
     if view.sign_offline:
-        # A signature that comes later, or never, would leave an agent's name taken by a vault that is not there.
+        # If the signature came late or never, the agent's name would be taken by a vault that does not exist.
         raise UnavailableError("authority_offline", _ELSEWHERE)
     tags = [tag for text in view.typed("tags").split(",") if (tag := text.strip())]
     body = view.body(CreateWallet, tags=tags, budget_id=view.typed("budget_id") or None)

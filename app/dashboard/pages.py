@@ -1,4 +1,4 @@
-"""How a page is declared: `page` for what is shown, `action` for what a form does.
+"""Declares pages: `page` for views, `action` for the effect of a form.
 
 ```python
 @page(roles=READERS)
@@ -8,14 +8,14 @@ async def wallet(view: View) -> Response:
 @action(roles=OPERATORS, back=wallet)
 async def freeze(view: View) -> str:
     ...                              # the capability's use case, with view.principal
-    return view.url("vaults", id)    # where the browser goes
+    return view.url("vaults", id)    # the browser's next page
 ```
 
-Whoever is not signed in is led to the sign-in. An action's request must come from a page of ours: it is refused without
-the CSRF token of the browser's cookie, and with any other `Origin`. With `step_up`, it also needs a confirmation of the
-last five minutes. If it raises an ApiError, its `back` page is shown with the message, at the field if it names one,
-and with what was typed. A change that the organisation's authority must sign elsewhere becomes a transaction, which
-waits on the page of signatures; for that, a use case gets its claim from `view.claim()`.
+Visitors without a session are redirected to the sign-in. An action's request must come from a page of the dashboard: it
+is refused without the CSRF token of the browser's cookie, or with a different `Origin`. With `step_up`, it also needs a
+confirmation of the last five minutes. If it raises an ApiError, its `back` page is shown with the typed values and the
+message, next to the field if the error names one. A change that the organisation's authority must sign elsewhere
+becomes a transaction that waits on the page of signatures. This requires the use case's claim to be `view.claim()`.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -52,20 +52,20 @@ Changed = TypeVar("Changed")
 Given = TypeVarTuple("Given")
 Endpoint = Callable[[Request], Awaitable[Response]]
 Shown = Callable[["View"], Awaitable[Response]]
-#: An action returns its answer, or the address that the browser goes to.
+#: An action returns a response, or the address of the browser's next page.
 Done = Callable[["View"], Awaitable[Response | str]]
 
 _CSRF, _DONE = "csrf", "done"
 #: The hidden field of a form that takes effect once.
 FORM_KEY = "idempotency_key"
-#: The field of the button that leads from a confirmation back to what was typed.
+#: The field of the button that leads from a confirmation back to the filled form.
 CHANGE = "change"
 _MAX_DIGITS = 15
 
 
 @dataclass(slots=True)
 class View:
-    """A request for a page: who asks, what they typed, and what was wrong with it."""
+    """A request for a page: the session of its browser, the typed form, and the errors in it."""
 
     request: Request
     site: Site
@@ -73,44 +73,44 @@ class View:
     token: str
     signed_in: SignedIn | None
     now: int
-    #: How far things had come before anything was read for the page: what comes later, the page may not show.
+    #: The progress before anything was read for the page. The page may lack later changes.
     progress: Progress = field(default_factory=Progress)
     form: Fields = field(default_factory=list)
     errors: Mapping[str, str] = field(default_factory=dict)
-    #: Whether the browser has a cookie of ours already.
+    #: True if the browser already has the dashboard's cookie.
     known: bool = True
-    #: Whether the authority's key is elsewhere, and signs there what it must sign.
+    #: True if the authority's key is elsewhere, so that its transactions are signed offline.
     sign_offline: bool = False
 
     @property
     def principal(self) -> Principal:
-        """Who is signed in."""
+        """The principal that is signed in."""
         assert self.signed_in is not None
         return self.signed_in.principal(client_address(self.request), self.request.state.request_id)
 
     @property
     def alone(self) -> bool:
-        """Whether the admin key is signed in, which nobody can do once the organisation has a person."""
+        """True if the admin key is signed in. It cannot sign in once the organisation has a person."""
         return self.signed_in is not None and self.signed_in.person is None
 
     @property
     def company(self) -> str | None:
-        """What the company's sign-in is called, if there is one."""
+        """The name of the company's sign-in, or None if there is none."""
         return self.service.part(CompanySignIn).name
 
     @property
     def ceremony(self) -> Ceremony:
-        """What signs with a passkey in this browser."""
+        """The WebAuthn ceremony of this browser."""
         return Ceremony(self.site.party, self.site.origin(self.request), digest(self.token), self.now)
 
     def claim(self) -> Claim:
-        """Return the claim with which a use case makes a change."""
+        """Return the claim for a change by a use case."""
         return Claim(self.service.db, sign_offline=self.sign_offline)
 
     def asks(
         self, change: Callable[[Service, Principal, Claim, *Given], Awaitable[Changed]], *given: *Given
     ) -> Callable[[Claim], Awaitable[Changed]]:
-        """Return the use case that the person asks for; it takes only its claim."""
+        """Return a use case with its arguments bound, except the claim."""
         return lambda claim: change(self.service, self.principal, claim, *given)
 
     def url(self, *parts: str, **query: str) -> str:
@@ -120,12 +120,12 @@ class View:
 
     @property
     def here(self) -> str:
-        """The address of the request, as the browser sees it."""
+        """The path and query of the request as seen by the browser."""
         query = self.request.url.query
         return self.site.party.prefix + self.request.url.path + (f"?{query}" if query else "")
 
     def form_key(self, path: str) -> str:
-        """Return the key of the form for this path: what was refused keeps its own, for it may have had an effect."""
+        """Return the key of the form for this path. A refused form keeps its key, because it may have had an effect."""
         refused = self.errors and self.here == path
         return (self.typed(FORM_KEY) if refused else "") or random_id("frm_")
 
@@ -134,11 +134,11 @@ class View:
         return str(self.request.path_params[name])
 
     def typed(self, name: str, default: str = "") -> str:
-        """Return what was typed into a field."""
+        """Return the text typed into a field."""
         return next((value for one, value in self.form if one == name), default)
 
     def number(self, name: str) -> int | str:
-        """Return what was typed into a field as a whole number, or as it is if it is none."""
+        """Return a field's text as a whole number, or unchanged if it is not one."""
         text = self.typed(name)
         return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else text
 
@@ -147,18 +147,18 @@ class View:
         return [value for one, value in self.form if one == name]
 
     def body(self, model: type[Arguments], **values: Any) -> Arguments:
-        """Return the API's body of what was typed, with ``values`` in place of the fields of their names.
+        """Return the form as a body of the API. ``values`` replace the form's fields of the same names.
 
         Raises InvalidFormError.
         """
         return validated(model, {name: self.typed(name) for name, _ in self.form if name != _CSRF} | values)
 
     def query(self, model: type[Arguments]) -> Arguments:
-        """Return the API's query of the page's address. Raises InvalidFormError."""
+        """Return the query of the page's address as a query of the API. Raises InvalidFormError."""
         return validated(model, {name: value for name, value in self._asked().items() if name != _DONE})
 
     def understood(self, model: type[Arguments]) -> Arguments:
-        """Return the API's query of the page's address; one that is not understood is left out, with a message."""
+        """Like ``query``, but replace an invalid query with an empty one and show a message."""
         try:
             return self.query(model)
         except InvalidFormError as error:
@@ -166,18 +166,18 @@ class View:
             return model()
 
     def listed(self, model: type[Arguments], **values: Any) -> Arguments:
-        """Return the API's query of a list, from the place in it that the page's address names.
+        """Return the API's query of a list, starting at the cursor in the page's address.
 
         Raises InvalidFormError.
         """
         return validated(model, values | {"cursor": self._asked().get("cursor")})
 
     def _asked(self) -> Mapping[str, str]:
-        """Return what the address asks to see; nothing for a change, whose outcome must not fail to be shown."""
+        """Return the address's query. It is empty for an action, because its outcome must always be shown."""
         return self.request.query_params if self.request.method == "GET" else {}
 
     def render(self, name: str, *, status: int = 200, **context: Any) -> Response:
-        """Return a page from its template."""
+        """Return a page rendered from its template."""
         signed_in = self.signed_in
         notice = NOTICES.get(self.request.query_params.get(_DONE, "")) if not self.errors else None
         shared = {"view": self, "base": self.site.base, "csrf": csrf_token(self.token), "me": signed_in}
@@ -189,9 +189,9 @@ class View:
 
 
 def page(*, roles: Collection[Role] | None, enrolling: bool = False) -> Callable[[Shown], Endpoint]:
-    """Make an endpoint of what shows a page; with ``roles=None`` it is shown to everybody.
+    """Turn a function that shows a page into an endpoint. With ``roles=None`` the page is public.
 
-    ``enrolling``: also to those who must first make a passkey.
+    With ``enrolling``, visitors who must first create a passkey can see it too.
     """
 
     def decorate(shown: Shown) -> Endpoint:
@@ -217,7 +217,7 @@ def page(*, roles: Collection[Role] | None, enrolling: bool = False) -> Callable
 def action(
     *, roles: Collection[Role] | None, back: Endpoint | None = None, step_up: bool = False, enrolling: bool = False
 ) -> Callable[[Done], Endpoint]:
-    """Make an endpoint of what a form does; see the module."""
+    """Turn a form's action into an endpoint. See the module's docstring."""
 
     def decorate(done: Done) -> Endpoint:
         @wraps(done)
@@ -228,7 +228,7 @@ def action(
             _check_source(view)
             if roles is not None:
                 if view.signed_in is None:
-                    raise AuthenticationError("authentication_failed", "You are not signed in any more. Sign in again.")
+                    raise AuthenticationError("authentication_failed", "Your session has ended. Sign in again.")
                 _allow(view, roles)
                 if not enrolling and must_enrol(view):
                     raise AuthenticationError("step_up_required", "Make a passkey first.")
@@ -260,12 +260,12 @@ def action(
 
 
 async def _carry_out(done: Done, view: View) -> Response | str:
-    """Do what the form asks for, or store it as a transaction where the authority's key is elsewhere."""
+    """Carry out the action, or store its transaction for signing if the authority's key is elsewhere."""
     try:
         try:
             return await done(view)
         except UnavailableError as error:
-            # Raised before anything is done.
+            # `authority_offline` is raised before the action has any effect.
             if error.code != "authority_offline":
                 raise
             view.sign_offline = True
@@ -276,13 +276,13 @@ async def _carry_out(done: Done, view: View) -> Response | str:
 
 
 def must_enrol(view: View) -> bool:
-    """Whether an admin key is signed in where a passkey must be made at once: anywhere but on a local network."""
+    """Return True if an admin key is signed in and must create a passkey first. A localnet does not require one."""
     signed_in = view.signed_in
     return signed_in is not None and signed_in.person is None and view.service.identity.cluster != "localnet"
 
 
 async def visitor(request: Request) -> SignedIn | None:
-    """Return who is signed in, for a request that no page serves."""
+    """Return the session of a request that is not served by a page."""
     site: Site = request.app.state.dashboard
     service: Service = request.app.state.service
     token = request.cookies.get(site.cookie)
@@ -305,7 +305,7 @@ def _recognised(conn: Connection, token: str, now: int) -> tuple[SignedIn | None
 
 
 def _check_source(view: View) -> None:
-    """Require a page of ours. Raises ``host_not_allowed`` and ``form_outdated``."""
+    """Require that the form was sent by a page of the dashboard. Raises ``host_not_allowed`` and ``form_outdated``."""
     if view.request.headers.get("origin") != view.site.origin(view.request):
         raise AuthenticationError("host_not_allowed", "The form was not sent by a page of this dashboard.")
     if not view.known or not compare_digest(view.typed(_CSRF).encode(), csrf_token(view.token).encode()):
@@ -321,12 +321,12 @@ def _allow(view: View, roles: Collection[Role]) -> None:
     except AuthenticationError:
         named = " or ".join(sorted(roles))
         raise AuthenticationError(
-            "insufficient_permissions", f"Your role does not allow this: it takes {named}."
+            "insufficient_permissions", f"Your role does not allow this. Required: {named}."
         ) from None
 
 
 async def ask_first(view: View) -> Response:
-    """Ask for a confirmation, after which the form is sent again as it is, or the page is shown."""
+    """Ask for a confirmation. Afterwards, the browser sends the same form again or shows the page."""
     if _wants_json(view.request):
         raise AuthenticationError("step_up_required")
     view.request.state.error_code = "step_up_required"

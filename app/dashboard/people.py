@@ -1,4 +1,4 @@
-"""People: who may sign in, invitations, and where one is signed in."""
+"""People: persons who may sign in, invitations, and the caller's sessions."""
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -13,7 +13,7 @@ from app.people import sessions
 from app.people.models import InvitePerson, NewInvitation
 from app.store.people import open_invitations, people_of, sessions_of
 
-_FIRST = "Make a passkey of your own first: once somebody has joined, the admin key signs in no more."
+_FIRST = "Make a passkey of your own first. Once a person has joined, the admin key can no longer sign in."
 
 
 @page(roles=READERS)
@@ -45,7 +45,7 @@ async def _show(view: View, link: str | None = None, invited: str = "") -> Respo
 
 @action(roles=ADMINS, back=list_people, step_up=True)
 async def invite(view: View) -> Response:
-    """Invite a person, and show the link this once."""
+    """Invite a person, and show the link this one time."""
     if view.alone:
         raise BusinessError("invalid_request", _FIRST)
     body = view.body(InvitePerson)

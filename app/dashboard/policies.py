@@ -1,4 +1,4 @@
-"""Policies: what each allows, an editor that shows the effect of a change before it is made, and who changed what."""
+"""Policies: their rules, an editor that previews the effect of a change, and the history of changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ _NOTHING_CHANGED = "Nothing was changed."
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """An entry of the audit log as a page shows it."""
+    """An entry of the audit log as shown on the page."""
 
     timestamp: str
     who: str
@@ -68,7 +68,7 @@ async def show_all(view: View) -> Response:
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show a policy; whoever may change it can do so here."""
+    """Show a policy, with a form if the person may change it."""
     found = await _policy(view)
     typed = "name" in dict(view.form)
     since = await _merge_concurrent_edits(view, found) if typed else []
@@ -97,7 +97,7 @@ async def show(view: View) -> Response:
 
 @page(roles=ADMINS)
 async def new(view: View) -> Response:
-    """Show the form of a new policy, which may begin as a copy of another."""
+    """Show the form of a new policy. It may start as a copy of another policy."""
     source = view.typed("source") or view.request.query_params.get("from", "")
     copied = await policies.get(view.service, view.principal, source) if source else None
     if not view.form:
@@ -115,7 +115,7 @@ async def new(view: View) -> Response:
 
 @action(roles=ADMINS)
 async def check_form(view: View) -> Response:
-    """Say what each field means as typed, or what is wrong with it; for the page that is open."""
+    """Return the meaning of each typed field, or its fault. A script of the open page shows it."""
     checked = await check(view)
     said = dict.fromkeys(blank(), "") | sentences(checked.shown, _reader(view))
     return view.render("policy_says.html", says=said, wrong=checked.errors)
@@ -123,7 +123,7 @@ async def check_form(view: View) -> Response:
 
 @action(roles=ADMINS, back=show)
 async def review(view: View) -> Response:
-    """Show what saving would change, before it is saved."""
+    """Show the effect of the changes before they are saved."""
     found = await _policy(view)
     wanted = await _wanted(view, found)
     if not wanted:
@@ -141,14 +141,14 @@ async def review(view: View) -> Response:
 
 @action(roles=ADMINS)
 async def show_preview(view: View) -> Response:
-    """Show what the last seven days would have become; for the review that is open."""
+    """Show the outcome of the last seven days' payments under the new rules. A script of the review shows it."""
     policy = await _policy(view)
     try:
         wanted = await _wanted(view, policy)
         body = PreviewPolicy.model_validate({name: after for name, (_, after) in wanted.items()})
         found = await preview(view.service, view.principal, view.path("policy_id"), body)
     except (ApiError, ChainUnavailable, RpcError) as error:
-        # The change can be saved all the same.
+        # The change can be saved without a preview.
         known = error if isinstance(error, ApiError) else UnavailableError("chain_unavailable")
         return view.render("policy_preview.html", problem=known.message, preview=None, labels={})
     ids = {one.wallet_id for one in found.changes}
@@ -158,7 +158,7 @@ async def show_preview(view: View) -> Response:
 
 @action(roles=ADMINS, back=show)
 async def edit(view: View) -> Response:
-    """Go back from the review to the form, with what was typed."""
+    """Go back from the review to the form, with its typed values."""
     await _policy(view)
     response: Response = await show.__dict__["shown"](view)
     return response
@@ -166,7 +166,7 @@ async def edit(view: View) -> Response:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def save(view: View) -> str:
-    """Change the policy as its form says, unless somebody else has changed it."""
+    """Change the policy as its form says, unless another person has changed it."""
     found = await _policy(view)
     wanted = await _wanted(view, found)
     if not wanted:
@@ -178,7 +178,7 @@ async def save(view: View) -> str:
 
 @action(roles=ADMINS, back=new, step_up=True)
 async def create(view: View) -> str:
-    """Create a policy, or a copy of one with what was changed in the form."""
+    """Create a policy, or a copy of a policy with the changes made in the form."""
     source = view.typed("source") or None
     wanted = await meant(view)
     base = blank() if source is None else shown_by(await policies.get(view.service, view.principal, source))
@@ -190,7 +190,7 @@ async def create(view: View) -> str:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def delete(view: View) -> str:
-    """Delete a policy that no vault has."""
+    """Delete a policy without vaults."""
     await changes.delete(_request(view))
     return view.url("policies", done="policy-deleted")
 
@@ -200,7 +200,7 @@ async def _policy(view: View) -> Policy:
 
 
 async def _wanted(view: View, found: Policy) -> dict[str, tuple[Any, Any]]:
-    """Return what the form changes, from old to new. Raises ``version_conflict`` if it showed another version."""
+    """Return the form's changes, from old to new. Raises ``version_conflict`` if it was made from another version."""
     wanted = changed(shown_by(found), await meant(view))
     if view.typed("expected_version") != tag_of(found):
         raise concurrent_edit("policy", found.version)
@@ -208,7 +208,7 @@ async def _wanted(view: View, found: Policy) -> dict[str, tuple[Any, Any]]:
 
 
 async def _merge_concurrent_edits(view: View, found: Policy) -> list[_Change]:
-    """Return what others changed since the form was opened, and put it into the fields that were left as they were."""
+    """Return other people's changes since the form was opened, and copy them into its unedited fields."""
     tag = view.typed("expected_version")
     if not tag or tag == tag_of(found):
         return []
@@ -225,7 +225,7 @@ async def _merge_concurrent_edits(view: View, found: Policy) -> list[_Change]:
 
 
 def _form(view: View) -> dict[str, Any]:
-    """Return what the template of the form needs."""
+    """Return the values that the form's template needs."""
     offline = view.service.signers.authority is None
     return {"categories": CATEGORIES, "host_choices": HOST_CHOICES, "flag_choices": FLAG_CHOICES, "offline": offline}
 
@@ -240,7 +240,7 @@ def _reader(view: View) -> Reader:
 
 
 async def _vaults(view: View, found: Policy) -> list[tuple[str, str]]:
-    """Return id and label of vaults under a policy, the last used first."""
+    """Return id and label of vaults under a policy, most recently used first."""
     record = await policies.find(view.service, view.principal.org, found.policy_id)
     return await labelled(view, lambda conn: attached_wallets(conn, record.address, _VAULTS))
 

@@ -1,4 +1,4 @@
-"""How far things have come: what tells a page that it has missed something."""
+"""The progress of an organisation's events. A page that is behind has missed a change."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from app.store.feed_readers import MOST, count_unread
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an organisation had come, by one look at the database.
+    """The progress of an organisation at one read of the database.
 
-    Every event of the feed and every entry of the organisation's audit log raises the ``total``. ``position`` is that
-    of the feed's last event; ``unread`` are the alerts that somebody has not read, as `count_unread` counts them.
+    Every event of the feed and every entry of the organisation's audit log raises the ``total``. ``position`` is the
+    position of the feed's last event. ``unread`` is the reader's number of unread alerts, from `count_unread`.
     """
 
     total: int = 0
@@ -25,20 +25,20 @@ class Progress:
 
     @property
     def counted(self) -> str:
-        """The number of unread alerts as it is shown: `3`, or `99+`."""
+        """The number of unread alerts in the form shown on pages: `3` or `99+`."""
         return f"{MOST}+" if self.unread > MOST else str(self.unread)
 
 
 def progress(conn: Connection, org: str, reader: Actor) -> Progress:
-    """Return how far an organisation has come, and what of it somebody has not read."""
+    """Return an organisation's progress and the number of alerts that the reader has not read."""
     position = last_position(conn)
     reached = total(position, log_lengths(conn, [org]), [org])[org]
     return Progress(reached, position, count_unread(conn, org, reader))
 
 
 def total(position: int, lengths: dict[str, int], orgs: Collection[str]) -> dict[str, int]:
-    """Return the total of organisations, from what the feed and their audit logs have reached in the same transaction.
+    """Return each organisation's total, from the feed's position and its audit log's length in one transaction.
 
-    Both only grow, so that their sum is higher exactly when something came.
+    Both numbers only grow, so their sum increases exactly when an event or entry is added.
     """
     return {org: position + lengths.get(org, 0) for org in orgs}

@@ -21,11 +21,11 @@ _HERE = "Recipients"
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show what is registered, and from when on it counts."""
+    """Show the registered recipients, and the time until each takes effect."""
     try:
         found = await recipients.page(view.service, view.principal, view.query(ListRecipients))
     except (InvalidFormError, InvalidCursorError):
-        view.errors = {"": "The list does not know this page of it: it is shown from its start."}
+        view.errors = {"": "This page of the list does not exist. The list is shown from its start."}
         found = await recipients.page(view.service, view.principal, ListRecipients())
     now = view.service.clock.seen_ms()
     left = {one.address: span(rest) for one in found.data if (rest := parse_iso_ms(one.effective_at) - now) > 0}
@@ -34,15 +34,15 @@ async def show(view: View) -> Response:
 
 @action(roles=OPERATORS, back=show, step_up=True)
 async def register(view: View) -> Response | str:
-    """Register an address or a domain; what would replace a domain or its address is asked first."""
+    """Register an address or a domain. A replacement of a domain or of its address must be confirmed first."""
     name = view.typed("recipient").strip()
     body = view.body(PutRecipient, recipient=None, replaces=None, address=view.typed("address").strip())
-    # Others may change nothing, which the use case says.
+    # Other roles may not replace anything. The use case refuses it.
     shifts = await _replaced(view, name, body.address) if view.principal.role in ADMINS else []
     replaces = " ".join(one.before for one in shifts)
     if replaces != view.typed("replaces"):
         view.form = [*((field, text) for field, text in view.form if field != "replaces"), ("replaces", replaces)]
-        text = "Something else is registered there, which this replaces. Agents cannot pay by the name that goes."
+        text = "This replaces an existing registration. Agents can no longer pay by the replaced name."
         place = view.url("recipients")
         return ask(view, Review("Replace a registration", text, shifts, "Replace", place, _HERE, moves=False))
     await recipients.put(view.service, view.principal, view.claim(), name, body)
@@ -50,7 +50,7 @@ async def register(view: View) -> Response | str:
 
 
 async def _replaced(view: View, name: str, address: str | None) -> list[BeforeAfter]:
-    """Return the domain that an address loses to a new one, and the address that a domain leaves."""
+    """Return the replaced domain of the address, and the replaced address of the domain, if any."""
     domain = normalise(name)
     if not address or domain is None:
         return []

@@ -1,4 +1,4 @@
-"""The record of refusals: what a person was refused is in their organisation's audit log under them."""
+"""The record of refusals: a person's refused requests go into their organisation's audit log under their name."""
 
 from starlette.requests import Request
 
@@ -11,11 +11,11 @@ _REFUSALS = frozenset({401, 403, 404})
 
 
 def record(request: Request, error: ApiError, signed_in: SignedIn | None) -> None:
-    """Record an error if it refuses what somebody asked for; without a session only that the sign-in failed."""
+    """Record an error if it is a refusal. Without a session, only count a failed authentication."""
     if getattr(request.state, "recorded", False):
         return
     route = request.scope.get("route")
-    # What another site's page asks for is refused before there is a route.
+    # Requests from pages of other sites are refused before a route is known.
     path = "/dashboard" if route is None else route.path
     if error.status not in _REFUSALS or (route is None and error.code != "host_not_allowed"):
         return

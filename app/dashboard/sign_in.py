@@ -1,4 +1,4 @@
-"""Signing in: by the admin key at first, then by passkey; invitations; step-up; signing out."""
+"""Signing in, by the admin key at first and by passkey later. Also invitations, step-up and signing out."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -48,7 +48,7 @@ async def sign_in_with_key(view: View) -> Response:
 
 @action(roles=None)
 async def passkey_options(view: View) -> Response:
-    """Answer what the browser needs to sign in by passkey."""
+    """Return the options that the browser needs to sign in by passkey."""
     count_begun(view)
     return _options(await view.service.db.write(lambda conn: view.ceremony.use_options(conn, "sign_in")))
 
@@ -73,7 +73,7 @@ async def sign_in_with_passkey(view: View) -> Response:
 
 @page(roles=READERS, enrolling=True)
 async def passkey(view: View) -> Response:
-    """Offer to make a passkey, to a person after a confirmation."""
+    """Offer to create a passkey. A person must confirm their identity first."""
     assert view.signed_in is not None
     if view.signed_in.person is not None and not view.signed_in.stepped_up(view.now):
         return await ask_first(view)
@@ -82,7 +82,7 @@ async def passkey(view: View) -> Response:
 
 @action(roles=READERS, enrolling=True)
 async def new_passkey_options(view: View) -> Response:
-    """Answer what the browser needs to make a passkey for whoever is signed in."""
+    """Return the options that the browser needs to create a passkey for the person or key that is signed in."""
     name, signed_in = view.body(NewPasskey).name, view.signed_in
     assert signed_in is not None
     if signed_in.person is not None and not signed_in.stepped_up(view.now):
@@ -95,7 +95,7 @@ async def new_passkey_options(view: View) -> Response:
 
 @action(roles=READERS, enrolling=True)
 async def add_passkey(view: View) -> Response | str:
-    """Store a passkey; that of an admin key's holder makes them the organisation's first person."""
+    """Store a passkey. If an admin key is signed in, this adds its holder as the organisation's first person."""
     body, by, signed_in = view.body(RegisteredPasskey), view.principal, view.signed_in
     assert signed_in is not None
     if signed_in.person is not None:
@@ -107,13 +107,13 @@ async def add_passkey(view: View) -> Response | str:
 
 @page(roles=None)
 async def join(view: View) -> Response:
-    """Show an invitation, whose token is in the part of the link that browsers do not send."""
+    """Show an invitation. Its token is in the link's fragment, so browsers do not send it with the request."""
     return view.render("join.html")
 
 
 @action(roles=None)
 async def join_options(view: View) -> Response:
-    """Answer what the browser needs to make the passkey of an invited person."""
+    """Return the options that the browser needs to create the passkey of an invited person."""
     body = view.body(JoinRequest)
 
     def work(conn: Connection) -> Json:
@@ -127,7 +127,7 @@ async def join_options(view: View) -> Response:
 
 @action(roles=None)
 async def accept(view: View) -> Response:
-    """Use an invitation: make its holder a person, and sign them in."""
+    """Use an invitation: add its holder as a person, and sign them in."""
     body, visit = view.body(JoinWithPasskey), visiting(view)
     async with invited_by(view, body.token):
         joined = await view.service.db.write(lambda conn: people.join(conn, visit, view.ceremony, body))
@@ -136,14 +136,14 @@ async def accept(view: View) -> Response:
 
 @action(roles=READERS)
 async def step_up_options(view: View) -> Response:
-    """Answer what the browser needs to confirm by passkey who is signed in."""
+    """Return the options that the browser needs for a step-up by passkey."""
     person_id = view.principal.actor.id
     return _options(await view.service.db.write(lambda conn: view.ceremony.use_options(conn, "step_up", person_id)))
 
 
 @action(roles=READERS)
 async def step_up(view: View) -> Response:
-    """Confirm who is signed in: by passkey, or by the admin key of an organisation without people."""
+    """Confirm the caller's identity by passkey, or by the admin key of an organisation without people."""
     by, signed_in = view.principal, view.signed_in
     assert signed_in is not None
     with _counted(view):
@@ -164,7 +164,7 @@ async def sign_out(view: View) -> str:
 
 
 async def _confirm(view: View, signed_in: sessions.SignedIn) -> None:
-    """Check that whoever is signed in is there. Raises ``authentication_failed``."""
+    """Check that the browser's credential belongs to the session's actor. Raises ``authentication_failed``."""
     by = view.principal
     if signed_in.person is None:
         confirmed = (await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key)).actor == by.actor
@@ -173,7 +173,9 @@ async def _confirm(view: View, signed_in: sessions.SignedIn) -> None:
         used = await view.service.db.write(lambda conn: view.ceremony.used(conn, body.credential, "step_up"))
         confirmed = used == by.actor.id
     if not confirmed:
-        raise AuthenticationError("authentication_failed", "That is not who is signed in.")
+        raise AuthenticationError(
+            "authentication_failed", "This passkey or key does not belong to the person who is signed in."
+        )
 
 
 def _options(options: Json) -> Response:
@@ -181,12 +183,12 @@ def _options(options: Json) -> Response:
 
 
 def visiting(view: View) -> Visitor:
-    """Return who is not signed in."""
+    """Return the origin of a request without a session."""
     return Visitor(client_address(view.request), view.request.state.request_id)
 
 
 async def enter(view: View, who: Principal, way: str, location: str, *, stepped_up: bool = True) -> Response:
-    """Open a session under a new cookie: one that somebody else may have put into the browser is worth nothing."""
+    """Open a session under a new cookie, so that a cookie planted in the browser by an attacker is useless."""
     where = visiting(view)
     by = Principal(who.actor, who.org, who.role, None, where.address, where.request_id)
     agent = view.request.headers.get("user-agent", "")
@@ -202,13 +204,13 @@ async def enter(view: View, who: Principal, way: str, location: str, *, stepped_
 
 
 def count_begun(view: View) -> None:
-    """Count a sign-in that begins: anybody can begin one, and each is stored. Raises ``rate_limited``."""
+    """Count a started sign-in, because anyone can start one and each is stored. Raises ``rate_limited``."""
     limits: RateLimits = view.request.app.state.rate_limits
     limits.begun(_client(view))
 
 
 def count_failure(view: View) -> None:
-    """Count a sign-in that failed. Raises ``rate_limited``."""
+    """Count a failed sign-in. Raises ``rate_limited``."""
     client = _client(view)
     recorder: Recorder = view.request.app.state.recorder
     recorder.failed(client)
@@ -232,7 +234,7 @@ def _client(view: View) -> str | None:
 
 @asynccontextmanager
 async def invited_by(view: View, token: str) -> AsyncIterator[None]:
-    """Record a use of an invitation that is not valid any more in the log of its organisation."""
+    """Count a failed use of an invitation, and record it in the log of the invitation's organisation."""
     try:
         yield
     except AuthenticationError:

@@ -1,4 +1,4 @@
-"""Signatures: changes that wait for the organisation's authority, whose key is elsewhere."""
+"""Signatures: changes that wait for the signature of the organisation's authority, if its key is elsewhere."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ _CHAINS: Mapping[str, str] = {"mainnet-beta": "solana:mainnet"}
 
 @dataclass(frozen=True, slots=True)
 class ShownTransaction:
-    """A transaction with the facts that its bytes prove; with `warnings`, no wallet in the browser may sign it."""
+    """A transaction with the facts that its bytes prove. If it has `warnings`, browser wallets may not sign it."""
 
     claimed: AwaitingSignature
     facts: list[str]
@@ -40,14 +40,14 @@ class ShownTransaction:
         try:
             found = inspect(base64.b64decode(claimed.transaction), Pubkey.from_string(claimed.signer), codec)
         except UnsafeTransactionError as error:
-            return cls(claimed, [], [f"It must not be signed: {plain(str(error))}."])
-        warnings = [f"Owner not proved of the token account {one}." for one, *_ in unproved(found)]
+            return cls(claimed, [], [f"Do not sign it: {plain(str(error))}."])
+        warnings = [f"Unproved owner of the token account {one}." for one, *_ in unproved(found)]
         return cls(claimed, [plain(line) for line in facts(found)], warnings)
 
 
 @page(roles=ADMINS)
 async def show(view: View) -> Response:
-    """Show what waits for a signature, oldest first."""
+    """Show the transactions awaiting a signature, oldest first."""
     waiting = (await signatures.list_all(view.service, view.principal)).data
     ids = {one.object for one in waiting if one.object is not None}
     cluster = view.service.identity.cluster
@@ -62,7 +62,7 @@ async def show(view: View) -> Response:
 
 @page(roles=ADMINS)
 async def download(view: View) -> Response:
-    """Return the file that `agent-vault sign` takes."""
+    """Return the input file for `agent-vault sign`."""
     waiting = (await signatures.list_all(view.service, view.principal)).data
     found = next((one for one in waiting if one.id == view.path("tx_id")), None)
     if found is None:
@@ -80,7 +80,7 @@ async def send(view: View) -> str:
 
 
 def _transaction(text: str) -> str:
-    """Return the transaction in what `agent-vault sign` wrote, or else the text. Raises ``invalid_signature``."""
+    """Return the transaction in the output of `agent-vault sign`, or the text itself. Raises ``invalid_signature``."""
     if not text.startswith("{"):
         return text
     try:
@@ -88,7 +88,7 @@ def _transaction(text: str) -> str:
     except (ValueError, LookupError, RecursionError):
         found = None
     if not isinstance(found, str):
-        raise RequestError("invalid_signature", "transaction: is no file that `agent-vault sign` wrote.")
+        raise RequestError("invalid_signature", "transaction: must be a file written by `agent-vault sign`.")
     return found
 
 

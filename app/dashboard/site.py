@@ -1,4 +1,4 @@
-"""Where the dashboard is: its address, its cookie, its templates and static files."""
+"""The dashboard's address, cookie, templates and static files."""
 
 import hashlib
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _COOKIE = "agent-vault-session"
 _MONTH = 30 * 86_400
 _STATIC = Path(str(files("app.dashboard") / "static"))
 
-#: No script or style but our files, no other host, no frames.
+#: Allows only scripts and styles from the dashboard's own files, no other host, and no frames.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -31,27 +31,27 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
-    # With `no-referrer`, browsers would send `Origin: null` with our own forms.
+    # With `no-referrer`, browsers would send `Origin: null` with the dashboard's own forms.
     "Referrer-Policy": "same-origin",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The dashboard of a service; ``base`` is the path in front of its pages, as browsers see it."""
+    """The dashboard of a service. ``base`` is the path prefix of its pages as seen by browsers."""
 
     party: RelyingParty
     base: str
 
     @classmethod
     def of(cls, settings: Settings) -> "Site":
-        """Return the dashboard of these settings. Raises ConfigurationError as ``relying_party``."""
+        """Return the dashboard of these settings. Raises ConfigurationError like ``relying_party``."""
         party = relying_party(settings)
         return cls(party, party.prefix + ROOT)
 
     @property
     def cookie(self) -> str:
-        """The cookie's name; browsers hold those with the prefix to https, to this host and to the path `/`."""
+        """The cookie's name. Browsers accept the prefix `__Host-` only with https, this host and the path `/`."""
         return f"__Host-{_COOKIE}" if self.party.secure else _COOKIE
 
     def origin(self, request: Request) -> str:
@@ -59,7 +59,7 @@ class Site:
         return self.party.origin_at(request.headers.get("host", ""))
 
     def elsewhere(self, request: Request) -> str | None:
-        """Return where a request belongs that names the machine by an address, with which there are no passkeys."""
+        """Return the address with `localhost` for a request to a loopback address, because passkeys need a name."""
         host = request.url.hostname or ""
         if self.party.secure or host == self.party.id or not is_loopback(host):
             return None
@@ -68,19 +68,19 @@ class Site:
         return f"http://{self.party.id}{port}{self.party.prefix}{request.url.path}{query}"
 
     def set_cookie(self, response: Response, token: str) -> None:
-        """Give the browser a token, in place of the one that it had."""
+        """Set the browser's cookie to a token, replacing an earlier one."""
         response.set_cookie(
             self.cookie, token, max_age=_MONTH, path="/", secure=self.party.secure, httponly=True, samesite="lax"
         )
 
 
 def on_dashboard(path: str) -> bool:
-    """Whether a path is the dashboard's."""
+    """Return True if a path belongs to the dashboard."""
     return path == ROOT or path.startswith(ROOT + "/")
 
 
 def template(name: str, **context: Any) -> str:
-    """Return a template's text with these values, all of them escaped."""
+    """Return a rendered template. All values are escaped."""
     return _environment().get_template(name).render(context)
 
 
@@ -100,7 +100,7 @@ def _environment() -> Environment:
 
 @cache
 def _version() -> str:
-    """Return what changes with any static file, so that browsers may keep them for ever."""
+    """Return a digest that changes with any static file, so that browsers may cache the files forever."""
     digest = hashlib.sha256()
     for path in sorted(_STATIC.rglob("*")):
         if path.is_file():

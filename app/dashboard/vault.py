@@ -1,4 +1,4 @@
-"""A vault: what it holds and may still spend, what it did, and its brake."""
+"""A vault: its balance and headroom, its transactions and alerts, and its brake."""
 
 import json
 from contextlib import suppress
@@ -73,7 +73,7 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
 
 
 def _chart(days: list[DaySpent], cap: int | None) -> str:
-    """Return what the chart draws; its amounts are for the eye only."""
+    """Return the chart's data. Its amounts are floats and only for display."""
     return json.dumps(
         {
             "days": [one.day * DAY // 1000 for one in days],
@@ -86,7 +86,7 @@ def _chart(days: list[DaySpent], cap: int | None) -> str:
 
 @action(roles=OPERATORS, back=show)
 async def freeze(view: View) -> str:
-    """Freeze the vault: the brake's way, which overtakes all payments that wait."""
+    """Freeze the vault. The brake overtakes all waiting payments."""
     return await _update(view, UpdateWallet(status="frozen"), "frozen")
 
 
@@ -112,7 +112,7 @@ async def share(view: View) -> str:
 async def _update(view: View, body: UpdateWallet, notice: str) -> str:
     wallet_id = view.path("wallet_id")
     await wallets.update(view.service, view.principal, view.claim(), wallet_id, body)
-    # The chain has confirmed it; the next page is to show it.
+    # The chain has confirmed the change. Catch up so that the next page shows it.
     with suppress(ChainUnavailable, RpcError):
         await view.service.catch_up()
     return view.url("vaults", wallet_id, done=notice)
@@ -120,7 +120,7 @@ async def _update(view: View, body: UpdateWallet, notice: str) -> str:
 
 @action(roles=OPERATORS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
-    """Rotate the session token, and show the new one this once."""
+    """Rotate the session token, and show the new one this one time."""
     wallet_id = view.path("wallet_id")
     body = view.body(RotateToken, ttl_seconds=view.number("ttl_seconds"))
     made = await once(view, body, SessionToken, view.asks(sessions.rotate, wallet_id, body, None), secret=True)
@@ -129,7 +129,7 @@ async def rotate(view: View) -> Response:
 
 @action(roles=OPERATORS, back=show)
 async def revoke(view: View) -> str:
-    """End the session: the token is replaced by one that nobody learns, and that ends in a minute."""
+    """End the session: replace its token with a new one, which is discarded and expires in a minute."""
     wallet_id, body = view.path("wallet_id"), RotateToken(ttl_seconds=MIN_TTL)
     await sessions.rotate(view.service, view.principal, view.claim(), wallet_id, body, None)
     return view.url("vaults", wallet_id, done="session-revoked")

@@ -1,4 +1,4 @@
-"""Webhooks: where events are sent, and what became of each delivery."""
+"""Webhooks: the receivers of events, and the outcome of each delivery."""
 
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ from app.webhooks import deliveries
 from app.webhooks import service as webhooks
 from app.webhooks.models import CreateWebhook, Delivery, ListDeliveries, UpdateWebhook, WebhookWithSecret
 
-#: Milliseconds.
+#: Milliseconds until the next attempt within which a delivery counts as due.
 _SOON = 10_000
 _PATH = ("developers", "webhooks")
 
@@ -30,7 +30,7 @@ async def show_all(view: View) -> Response:
 
 @action(roles=OPERATORS, back=show_all, step_up=True)
 async def create(view: View) -> Response:
-    """Register a webhook, and show its secret this once."""
+    """Register a webhook, and show its secret this one time."""
     body = view.body(CreateWebhook, events=view.chosen("events"))
     made = await once(view, body, WebhookWithSecret, view.asks(webhooks.create, body), secret=True)
     return await _show(view, made.webhook_id, made=made)
@@ -38,7 +38,7 @@ async def create(view: View) -> Response:
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show a webhook with its deliveries. A filter that is not understood is left out, with a message."""
+    """Show a webhook with its deliveries. An invalid filter is ignored, with a message."""
     return await _show(view, view.path("webhook_id"))
 
 
@@ -66,7 +66,7 @@ async def _show(
 
 
 def _is_due(delivery: Delivery, now: int) -> bool:
-    """Whether a delivery will be sent so soon that whoever looks at it waits for the outcome."""
+    """Return True if a delivery will be sent so soon that a person looking at the page waits for its outcome."""
     if delivery.status != "pending":
         return False
     return delivery.next_attempt_at is None or parse_iso_ms(delivery.next_attempt_at) < now + _SOON
@@ -82,7 +82,7 @@ async def ping(view: View) -> Response:
 
 @action(roles=OPERATORS, back=show)
 async def enable(view: View) -> str:
-    """End the pause of a webhook that failed too often."""
+    """Enable a webhook that was paused after repeated failures."""
     webhook_id = view.path("webhook_id")
     body = UpdateWebhook(status="enabled")
     await webhooks.update(view.service, view.principal, view.claim(), webhook_id, body)
@@ -91,7 +91,7 @@ async def enable(view: View) -> str:
 
 @action(roles=OPERATORS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
-    """Replace the signing secret, and show the new one this once."""
+    """Replace the signing secret, and show the new one this one time."""
     webhook_id, body = view.path("webhook_id"), view.body(EmptyBody)
     made = await once(view, body, WebhookWithSecret, view.asks(webhooks.rotate, webhook_id), secret=True)
     return await _show(view, webhook_id, made=made)

@@ -125,7 +125,7 @@ def sign_in(conn: Connection, by: Visitor, identity: Identity, now: int) -> Prin
 
 
 def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity, now: int) -> Principal:
-    """Add the person of an invitation with their new identity, and use it up. Raises ``authentication_failed``."""
+    """Add an invited person with their identity, and use the invitation up. Raises ``authentication_failed``."""
     assert begun.invitation is not None
     assert begun.name is not None
     try:

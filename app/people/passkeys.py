@@ -85,7 +85,7 @@ class Ceremony:
         return _json(webauthn.options_to_json(options))
 
     def registered(self, conn: Connection, credential: str, purpose: Making) -> Passkey:
-        """Return the passkey that the browser created. Raises ``authentication_failed``, even for a known passkey."""
+        """Return the passkey that the browser created. Raises ``authentication_failed``, also for a known passkey."""
         answer, named, challenge = self._answered(conn, credential, purpose)
         verified = _judged(
             lambda: webauthn.verify_registration_response(

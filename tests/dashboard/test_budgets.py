@@ -96,11 +96,11 @@ async def test_budget_is_made_and_bounds_the_vault_put_into_it(site: Served) -> 
         await expect(says).to_have_text("Its vaults together may spend at most 10.00 USDC in any 24 hours.")
         await page.get_by_role("button", name="Create").click()
         await expect(page.get_by_text("The budget was created.")).to_be_visible()
-        await expect(page.get_by_text("No vault is in it, so it bounds nobody.")).to_be_visible()
+        await expect(page.get_by_text("The budget has no vaults, so it limits no payments.")).to_be_visible()
         await page.get_by_label("Put a vault in").fill("Spender")
         await page.get_by_role("button", name="Put in").click()
         await expect(page.get_by_text("the chain counts all its payments from now on")).to_be_visible()
-        await expect(page.get_by_text("1 vault can use this budget up alone")).to_be_visible()
+        await expect(page.get_by_text("1 vault can use up this budget alone")).to_be_visible()
         made = page.url.rpartition("/")[2].partition("?")[0]
         assert (await world.pay(wallet, payee, "6")).json()["status"] == "confirmed"
         # The open page follows.
@@ -114,10 +114,10 @@ async def test_budget_is_made_and_bounds_the_vault_put_into_it(site: Served) -> 
         await expect(page.get_by_role("link", name="Made here")).to_be_visible()
         await page.get_by_label("Another budget").select_option("None")
         await page.get_by_role("button", name="Move").click()
-        await expect(page.get_by_text("The vault is in no budget any more.")).to_be_visible()
+        await expect(page.get_by_text("The vault is no longer in a budget.")).to_be_visible()
         await page.goto(f"{site.base}/budgets/{made}")
         await page.get_by_role("button", name="Take Spender out").click()
-        await expect(page.get_by_text("The vault is in no budget any more.")).to_be_visible()
+        await expect(page.get_by_text("The vault is no longer in a budget.")).to_be_visible()
         await page.get_by_text("Delete the budget").click()
         await page.get_by_role("button", name="Delete").click()
         await expect(page.get_by_text("The budget was deleted.")).to_be_visible()
@@ -150,8 +150,8 @@ async def test_two_people_who_change_limits_at_once_lose_nothing(site: Served) -
         now = await _now(world, budget)
 
         await slow.get_by_role("button", name="Save").click()
-        await expect(slow.get_by_role("alert")).to_contain_text("Somebody changed it while you edited it.")
-        meanwhile = slow.locator("section", has_text="Changed meanwhile")
+        await expect(slow.get_by_role("alert")).to_contain_text("Another change was saved while you edited it.")
+        meanwhile = slow.locator("section", has_text="Changed by others")
         await expect(meanwhile).to_contain_text("100.00 USDC → 150.00 USDC")
         for name, value in (("name", "Renamed"), ("max_per_day", "33.00"), ("max_per_month", "150.00")):
             await expect(slow.locator(f"#{name}")).to_have_value(value)
@@ -195,8 +195,8 @@ async def test_field_of_a_budget_is_refused_with_its_message(world: ServiceWorld
         (f"{_path(budget)}/review", "max_per_day", "x", "must be a decimal string", {"name": "Kept"}),
         (f"{_path(budget)}/vaults", "vault", "", "is required.", {}),
         (f"{_path(budget)}/vaults", "vault", "nobody", "No vault has this name or id.", {}),
-        (f"{_path(budget)}/vaults", "vault", "Twin", "2 vaults match: type the id of one.", {}),
-        (f"{_path(budget)}/vaults", "vault", "Elsewhere", "It is in another budget.", {}),
+        (f"{_path(budget)}/vaults", "vault", "Twin", "2 vaults match. Type the id of one.", {}),
+        (f"{_path(budget)}/vaults", "vault", "Elsewhere", "The vault is in another budget.", {}),
     ):
         fields = {**(_hidden((await admin.client.get(_path(budget))).text) if "review" in path else {}), **more}
         answer = await admin.post(path, {**fields, field: typed})
@@ -278,7 +278,7 @@ async def test_budget_without_the_authority_key_waits_for_its_signature(own_worl
     await world.restart()
     admin = Crafted(world, sign_in(world, "admin"))
     page, new = (await admin.client.get(_path(budget))).text, (await admin.client.get("/dashboard/budgets")).text
-    assert "is not in this service" in page
+    assert "This service does not have the key" in page
     key = new.partition('name="idempotency_key" value="')[2].partition('"')[0]
     for path, sent in (
         (_path(budget), _hidden(page) | {"max_per_day": "6"}),

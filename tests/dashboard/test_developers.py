@@ -142,14 +142,14 @@ async def test_webhook_is_registered_pinged_and_enabled_again(site: Served, rece
         await page.get_by_label("URL").fill(receiver.url)
         await page.get_by_role("button", name="Register").click()
         secret = await page.get_by_label("Signing secret", exact=True).input_value()
-        await page.get_by_text("Nothing was sent yet.").wait_for()
+        await page.get_by_text("There are no deliveries yet.").wait_for()
 
         await page.get_by_role("button", name="Send a ping").click()
-        await page.get_by_text("The receiver took the ping: 200").wait_for()
+        await page.get_by_text("The receiver accepted the ping: 200").wait_for()
         assert secret not in await page.content()
         receiver.behave = broken
         await page.get_by_role("button", name="Send a ping").click()
-        await page.get_by_text("The receiver did not take the ping: 500").wait_for()
+        await page.get_by_text("The receiver did not accept the ping: 500").wait_for()
 
         # What happens is followed without a reload.
         await world.wallet(funds=None)
@@ -162,7 +162,7 @@ async def test_webhook_is_registered_pinged_and_enabled_again(site: Served, rece
         assert await findings(page) == []
         receiver.behave = ok
         await row.get_by_role("button", name="Resend").click()
-        await page.get_by_text("The delivery is sent again.").wait_for()
+        await page.get_by_text("The delivery is being sent again.").wait_for()
         await row.get_by_text("Delivered").wait_for()
 
         world.service.db.write_now(

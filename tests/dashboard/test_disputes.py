@@ -46,15 +46,15 @@ async def test_dispute_is_decided_by_a_split_that_shows_both_sides(site: Served)
             rows = [await row.locator("th, td").all_inner_texts() for row in await table.locator("tbody tr").all()]
             assert rows == [
                 ["Locked in the escrow", "10.00", "0.00"],
-                ["Agent, which receives", "0.00", "4.00"],
-                ["Agent, which pays", "90.00", "96.00"],
+                ["Agent, the receiver", "0.00", "4.00"],
+                ["Agent, the payer", "90.00", "96.00"],
             ]
             assert await overflow(page) <= 0
             if look == LOOKS[0]:
                 await page.get_by_role("button", name="Decide", exact=True).click()
                 await page.get_by_text("The dispute is decided").wait_for()
                 await expect(page).to_have_title("Disputes · Agent Vault")
-                await page.get_by_text("Nothing waits.").wait_for()
+                await page.get_by_text("No dispute is open.").wait_for()
             else:
                 assert (await world.ok("GET", of(made)))["status"] == "disputed"
     assert (await paying.balance(), await receiving.balance()) == ("96.00", "4.00")
@@ -104,7 +104,7 @@ async def test_queue_has_the_longest_waiting_first_and_says_what_is_overdue(own_
     assert "h 0 min overdue" in text or "59 min overdue" in text
     shown = (await me.client.get(f"/dashboard/disputes/{old['escrow_id']}")).text
     assert "overdue" in shown
-    assert "An admin decides" in shown
+    assert "Only an admin can decide" in shown
 
 
 async def test_what_an_outside_receiver_holds_is_shown_if_the_chain_tells(own_world: ServiceWorld) -> None:
@@ -116,7 +116,7 @@ async def test_what_an_outside_receiver_holds_is_shown_if_the_chain_tells(own_wo
     admin = Crafted(world, sign_in(world, "admin"))
     path = f"/dashboard/disputes/{made['escrow_id']}/review"
     asked = (await admin.post(path, {"decision": "release"})).text
-    assert f"{payee}, which receives" in asked
+    assert f"{payee}, the receiver" in asked
     assert "<strong>13.00</strong>" in asked
     world.line.lose_requests = lambda method: method == "getMultipleAccounts"
     assert "<strong>10.00 more</strong>" in (await admin.post(path, {"decision": "release"})).text

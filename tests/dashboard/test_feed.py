@@ -59,7 +59,7 @@ async def test_feed_is_filtered_by_severity_type_and_vault(world: ServiceWorld) 
     of_wallet = (await me.client.get(f"/dashboard/feed?wallet_id={other['wallet_id']}&type=wallet.created")).text
     assert "Other" in of_wallet
     assert "Frosty" not in of_wallet
-    assert "Nothing happened yet that matches" in (await me.client.get("/dashboard/feed?to=2020-01-01")).text
+    assert "There are no events that match" in (await me.client.get("/dashboard/feed?to=2020-01-01")).text
     for wrong in ("severity=loud", "from=yesterday", "wallet_id=wal_none", "page=2"):
         answer = await me.client.get(f"/dashboard/feed?{wrong}")
         assert answer.status_code == 200
@@ -236,7 +236,7 @@ async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Ser
         await expect(page).to_have_title("(2) Approvals · Agent Vault")
         assert await findings(page) == []
         row = page.get_by_role("row").filter(has_text="6.00")
-        why = f"asks for this payment, “Trip 6”, above 5.00, the threshold of {policy['name']}"
+        why = f"requests this payment, “Trip 6”, above 5.00, the threshold of {policy['name']}"
         await expect(row).to_contain_text(f"API key test {why}")
         await row.get_by_role("button", name="Approve").click()
         await page.get_by_text("The payment was approved.").wait_for()

@@ -56,8 +56,8 @@ async def test_deposit_address_is_shown_with_its_code_and_its_mint(site: Served)
             assert box["width"] > 150
             text = await page.locator("main").inner_text()
             assert shown["mint"] in text
-            assert "Checked The chain says" in text
-            assert "a test token of this network" in text
+            assert "Checked On the chain" in text
+            assert "a test token, because Circle" in text
             assert await findings(page) == []
             assert await overflow(page) <= 0
     assert site.violations == []
@@ -198,7 +198,7 @@ async def test_topup_rule_is_shown_before_and_after_it_is_saved(site: Served) ->
         assert "Automatic top-up\toff\ton" in text
         assert "When the vault holds less than\t-\t5.00" in text
         assert "The reserve adds\t-\t20.00" in text
-        assert "the reserve refills it at once" in text
+        assert "the reserve refills it immediately" in text
         await page.get_by_role("button", name="Save the rule").click()
         await page.get_by_text("The rule for automatic top-ups was saved.").wait_for()
         await expect(page.get_by_label("The reserve adds")).to_have_value("20.00")
@@ -320,7 +320,7 @@ async def test_money_moves_after_a_restore_once_somebody_has_looked(own_world: S
     await world.service.part(DatabaseGuard).tick()
     operator = Crafted(world, sign_in(world, "operator"))
     asked = await operator.post(f"{path}/fund/review", {"fund_amount": "5"})
-    assert "I have looked" in asked.text
+    assert "I have checked" in asked.text
     fields = {"fund_amount": "5", "idempotency_key": _hidden(asked.text, "idempotency_key")}
     assert (await operator.post(f"{path}/fund", fields)).status_code == 409
     assert (await operator.post(f"{path}/fund", {**fields, "after_restore": "true"})).status_code == 303

@@ -169,7 +169,7 @@ async def test_payments_are_approved_and_rejected_by_one_key(site: Served, admin
     # And by the buttons.
     await admin.to("Reject")
     await admin.press("Enter")
-    await admin.reads("Nothing waits.")
+    await admin.reads("No approval is pending.")
     shown = (await site.world.ok("GET", "/v1/approvals"))["data"]
     assert sorted(one["status"] for one in shown) == ["approved", "rejected", "rejected"]
 

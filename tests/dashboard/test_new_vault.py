@@ -42,7 +42,7 @@ async def test_operator_makes_a_vault_funds_it_and_its_agent_pays(site: Served) 
         await page.goto(f"{site.base}/vaults/{wallet_id}")
         await page.get_by_role("button", name="Open", exact=True).click()
         token = await page.get_by_label("Session token").input_value()
-        await expect(page.get_by_role("heading", name="What the agent needs")).to_be_visible()
+        await expect(page.get_by_role("heading", name="The agent's settings")).to_be_visible()
         # An open page follows with its chart, too.
         await page.goto(f"{site.base}/vaults/{wallet_id}")
         paid = await world.pay({"wallet_id": wallet_id}, await world.payee(), "4", session=token)
@@ -59,7 +59,7 @@ async def test_operator_makes_a_vault_funds_it_and_its_agent_pays(site: Served) 
 async def test_form_names_the_field_and_keeps_the_rest(world: ServiceWorld) -> None:
     operator = Crafted(world, sign_in(world, "operator"))
     for field, text, said in (
-        ("agent_id", " padded", "blank"),
+        ("agent_id", " padded", "space"),
         ("label", "", "is required"),
         ("tags", f"fine,{'x' * 65}", "Entry 2 must have at most 64"),
         ("policy_id", "pol_unknown", "olicy"),
@@ -94,5 +94,5 @@ async def test_vault_waits_for_no_signature(own_world: ServiceWorld) -> None:
     # When somebody asks for a vault
     answer = await admin.post("/dashboard/vaults", _TYPED)
     # Then it is refused, and the agent's name stays free
-    assert (answer.status_code, "its key is elsewhere" in answer.text) == (503, True)
+    assert (answer.status_code, "the service does not have its key" in answer.text) == (503, True)
     assert (await world.ok("GET", "/v1/wallets"))["data"] == []

@@ -109,7 +109,7 @@ async def test_each_field_says_what_it_means_as_it_is_typed(site: Served) -> Non
         await page.get_by_text("Only this recipient can be paid.").wait_for()
         await page.get_by_label("Gambling").check()
         await page.get_by_label("Uncategorized").check()
-        await page.get_by_text("Recipients in Uncategorized and Gambling are refused. So are those").wait_for()
+        await page.get_by_text("Recipients in Uncategorized and Gambling are refused. So are unregistered").wait_for()
         await page.get_by_label("Ends (UTC)").fill("2020-01-01T00:00:00")
         await page.get_by_text("This time has passed: every payment is refused").wait_for()
         await page.get_by_label("Ends (UTC)").fill("2040-01-01T00:00:00")
@@ -194,7 +194,7 @@ async def test_two_people_who_edit_at_once_lose_nothing(site: Served) -> None:
 
         await slow.get_by_role("button", name="Save", exact=True).click()
         await slow.get_by_text(f"it is version {now['version']} now").wait_for()
-        meanwhile = " ".join((await slow.locator("section", has_text="Changed meanwhile").inner_text()).split())
+        meanwhile = " ".join((await slow.locator("section", has_text="Changed by others").inner_text()).split())
         assert "Ada" in meanwhile
         assert "In 24 hours 200.00 USDC → 150.00 USDC" in meanwhile
         assert "Payments an hour 9 → 8" in meanwhile
@@ -409,7 +409,7 @@ async def test_change_without_the_authority_key_waits_for_its_signature(own_worl
     admin = Crafted(world, sign_in(world, "admin"))
     for path in (_path(policy), "/dashboard/policies/new"):
         page = (await admin.client.get(path)).text
-        assert "is not in this service" in page
+        assert "This service does not have the key" in page
         assert 'href="/dashboard/signatures"' in page
     fields = await _form(admin, _path(policy))
     renamed = await admin.post(_path(policy), {**fields, "name": "Renamed"})
@@ -441,7 +441,7 @@ async def test_preview_that_cannot_be_made_says_why(own_world: ServiceWorld) -> 
     answer = await admin.post(f"{_path(policy)}/preview", fields)
     own_world.line.mend()
     assert answer.status_code == 200
-    assert "You can save all the same" in answer.text
+    assert "You can still save" in answer.text
 
 
 async def test_pages_of_policies_ask_the_database_little(world: ServiceWorld) -> None:

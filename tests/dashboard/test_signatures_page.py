@@ -65,7 +65,7 @@ async def test_change_is_downloaded_signed_and_uploaded(place: Served, tmp_path:
     wallet = await _frozen(world, "Signed by file")
     async with place.visit("admin") as page:
         await page.goto(f"{place.base}/signatures")
-        await page.get_by_text("Nothing waits. This service runs without the authority's key").wait_for()
+        await page.get_by_text("No changes are waiting. This service runs without the authority's key").wait_for()
         await _unfreeze(place, page, wallet)
         await page.get_by_text("Unfreeze wallet of Signed by file").wait_for()
         await expect(page.get_by_text("There is no wallet for Solana in this browser.")).to_be_visible()

@@ -46,7 +46,7 @@ async def test_removed_persons_open_page_changes_nothing_more(site: Served) -> N
         await row.get_by_role("button", name="Remove").click()
         await admin.get_by_text("The person was removed").wait_for()
         await _press(leaver, "Freeze")
-        await leaver.get_by_text("You are not signed in any more.").wait_for()
+        await leaver.get_by_text("Your session has ended.").wait_for()
     assert site.world.wallet_record(wallet["wallet_id"]).frozen == 0
 
 

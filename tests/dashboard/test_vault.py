@@ -134,7 +134,7 @@ async def test_vault_shows_what_was_refused_while_it_was_stopped(world: ServiceW
     await world.service.part(RequestLog).tick()
 
     text = (await operator.client.get(path)).text
-    assert "2 requests were refused in the last 24 hours because the vault was frozen, everything was paused" in text
+    assert "2 requests were refused in the last 24 hours because the vault was frozen, all vaults were paused" in text
     assert "See the requests" not in text
     assert "All vaults are paused" not in text
     assert "2 requests were refused" in (await operator.client.get(f"/dashboard/vaults/{other['wallet_id']}")).text

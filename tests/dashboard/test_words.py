@@ -28,7 +28,7 @@ async def test_conflict_that_the_chain_finds_is_in_peoples_words(world: ServiceW
     policy = await world.policy(maxPerTx="5")
     admin, path = Crafted(world, sign_in(world, "admin")), f"/dashboard/policies/{policy['policy_id']}"
     stale = await admin.post(f"{path}/delete", {"expected_version": "1-00000000"})
-    assert (stale.status_code, "Somebody changed it while you edited it." in stale.text) == (409, True)
+    assert (stale.status_code, "Another change was saved while you edited it." in stale.text) == (409, True)
     assert "If-Match" not in stale.text
 
 
@@ -52,7 +52,7 @@ async def test_second_domain_of_an_address_is_asked_before_it_replaces(site: Ser
         await expect(page.get_by_label("Address of the domain")).to_have_value(shop)
         await page.get_by_role("button", name="Register").click()
         await page.get_by_role("button", name="Replace").click()
-        await expect(page.get_by_text("What it replaces is not registered any more.")).to_be_visible()
+        await expect(page.get_by_text("The registration that it replaces has ended.")).to_be_visible()
         assert await _registered(world, "first.example.com") is None
         # A domain that moves is asked about, too.
         await page.get_by_label("Address or domain").fill("second.example.com")
@@ -60,7 +60,7 @@ async def test_second_domain_of_an_address_is_asked_before_it_replaces(site: Ser
         await page.get_by_role("button", name="Register").click()
         await expect(page.get_by_role("row").filter(has_text="Address of")).to_contain_text(store)
         await page.get_by_role("button", name="Replace").click()
-        await expect(page.get_by_text("What it replaces is not registered any more.")).to_be_visible()
+        await expect(page.get_by_text("The registration that it replaces has ended.")).to_be_visible()
     found = await _registered(world, "second.example.com")
     assert found is not None
     assert found["address"] == store
@@ -86,7 +86,7 @@ async def test_key_of_an_agent_names_its_vault_as_people_do(world: ServiceWorld)
     for role, typed, message in (
         ("agent", "", "is required."),
         ("agent", "nobody at all", "No vault has this name or id."),
-        ("viewer", "Key holder", "Only an agent&#39;s key takes a vault."),
+        ("viewer", "Key holder", "Only an agent&#39;s key is bound to a vault."),
     ):
         refused = await admin.post(path, {"name": "Mine", "role": role, "wallet_id": typed})
         assert refused.status_code == 400

@@ -1,4 +1,4 @@
-"""The form of a budget: what it holds, what was typed into it, what that changes, and what each limit means."""
+"""The form of a budget: its fields, the typed values, their changes, and a sentence about each limit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from app.dashboard.pages import FORM_KEY, View
 from app.projection.differences import Shown, shown_limits
 
 FIELDS = ("name", *LIMITS)
-#: The prefix of the hidden fields with what the form showed at first.
+#: The prefix of the hidden fields with the values that the form showed at first.
 _WAS = "was_"
 _NONE_LEFT = "Every payment of its vaults is refused."
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """How much of a limit is used; `left` and `share`, in per cent, are None without one."""
+    """The used part of a limit. `left`, and `share` in per cent, are None if there is no limit."""
 
     name: str
     period: str
@@ -35,12 +35,12 @@ class Bar:
 
 
 def shown_by(budget: Budget) -> Shown:
-    """Return what a budget's form can change."""
+    """Return the fields of a budget that its form can change."""
     return {name: getattr(budget, name) for name in FIELDS}
 
 
 def tag_of(budget: Budget) -> str:
-    """Return what a form sends back, so that it changes only the budget that it showed."""
+    """Return the tag that a form sends back, so that it changes only the version of the budget that it showed."""
     return entity_tag(budget.version, budget.name)
 
 
@@ -62,12 +62,12 @@ def wanted(view: View) -> Shown:
 
 
 def typed_differences(view: View) -> list[FieldChange]:
-    """Return what the form changes, for a page. Raises InvalidFormError."""
+    """Return the changes made in the form, for display. Raises InvalidFormError."""
     return differences(changed(_meant(view, _WAS), _meant(view)))
 
 
 def merge_concurrent_edits(view: View, budget: Budget) -> list[FieldChange]:
-    """Return what others changed since the form was opened, and put it into the fields that were left as they were."""
+    """Return other people's changes since the form was opened, and copy them into its unedited fields."""
     if view.typed("expected_version") == tag_of(budget):
         return []
     try:
@@ -80,7 +80,7 @@ def merge_concurrent_edits(view: View, budget: Budget) -> list[FieldChange]:
 
 
 def check(view: View) -> tuple[Shown, Mapping[str, str]]:
-    """Return what the form means as far as it is valid, and the message about each field that means nothing."""
+    """Return the valid limits of the form, and a message about each invalid field."""
     values, errors = _values(view), {}
     try:
         validated(CreateBudget, values)
@@ -92,7 +92,7 @@ def check(view: View) -> tuple[Shown, Mapping[str, str]]:
 
 
 def sentences(shown: Shown) -> dict[str, str]:
-    """Return what each limit means, by its name; ``shown`` may lack some."""
+    """Return a sentence about each limit, by its name. ``shown`` may lack some limits."""
     found = {
         name: _spending(shown[name], period)
         for name, period in (("max_per_day", "any 24 hours"), ("max_per_month", "a calendar month (UTC)"))
@@ -107,7 +107,7 @@ def sentences(shown: Shown) -> dict[str, str]:
 
 
 def bars(budget: Budget) -> list[Bar]:
-    """Return how much of each limit is used; none while the chain does not answer."""
+    """Return the used part of each limit, or an empty list if the chain did not answer."""
     spent, left = budget.consumption, budget.headroom
     if spent is None or left is None:
         return []
@@ -138,7 +138,7 @@ def _share(used: int, limit: int) -> int:
 
 def _spending(limit: str | None, period: str) -> str:
     if limit is None:
-        return f"No limit on what its vaults spend together in {period}."
+        return f"Its vaults together have no spending limit in {period}."
     if not parse_usdc(limit, allow_zero=True):
         return _NONE_LEFT
     return f"Its vaults together may spend at most {usdc(limit)} USDC in {period}."
@@ -146,18 +146,18 @@ def _spending(limit: str | None, period: str) -> str:
 
 def _paying(count: int | None) -> str:
     if count is None:
-        return "Its vaults may pay as often as their policies let them."
+        return "The number of payments is limited only by the policies of its vaults."
     payments = "1 payment" if count == 1 else f"{count:,} payments"
     return f"Its vaults together may make at most {payments} in any hour." if count else _NONE_LEFT
 
 
 def _meant(view: View, prefix: str = "") -> Shown:
-    """Return the budget that the form's fields ask for. Raises InvalidFormError."""
+    """Return the budget described by the form's fields. Raises InvalidFormError."""
     body = validated(CreateBudget, _values(view, prefix))
     return {"name": body.name, **shown_limits(with_changes(BudgetLimits(), body))}
 
 
 def _values(view: View, prefix: str = "") -> dict[str, int | str]:
-    """Return what was typed as the API's body has it."""
+    """Return the typed values in the form of the API's body."""
     values = {name: view.typed(f"{prefix}{name}").strip() for name in FIELDS}
     return {**values, "velocity_cap": view.number(f"{prefix}velocity_cap")}

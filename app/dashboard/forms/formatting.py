@@ -1,4 +1,4 @@
-"""How pages show amounts, times, addresses and shares: in one way everywhere."""
+"""Formats amounts, times, addresses and codes in the same way on all pages."""
 
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
@@ -8,7 +8,7 @@ from markupsafe import Markup
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, parse_iso_ms
 
-#: Text of ours, or markup with what is not escaped.
+#: Text that templates escape, or markup that they do not.
 Words = str | Markup
 _SHOWN_OF_ADDRESS = 4
 _LONG = 14
@@ -25,9 +25,9 @@ def usdc(amount: int | str | None) -> str:
 
 
 def moment(value: int | str | None, *, exact: bool = False) -> Markup | str:
-    """Return a time, in Unix milliseconds or ISO 8601, as `<time>`: a script shows the reader's zone, the title UTC.
+    """Return a time, given in Unix milliseconds or ISO 8601, as `<time>`.
 
-    ``exact`` shows its milliseconds, too.
+    A script shows it in the reader's time zone, and the title shows UTC. ``exact`` adds the milliseconds.
     """
     if value is None:
         return "-"
@@ -40,7 +40,7 @@ def moment(value: int | str | None, *, exact: bool = False) -> Markup | str:
 
 
 def span(milliseconds: int) -> str:
-    """Return how long something lasts in its two largest units: `23 h 59 min`, `2 days 4 h`."""
+    """Return a duration in its two largest units: `23 h 59 min`, `2 days 4 h`."""
     minutes = max(0, milliseconds) // 60_000
     days, hours, minutes = minutes // 1_440, minutes // 60 % 24, minutes % 60
     if days:
@@ -49,7 +49,7 @@ def span(milliseconds: int) -> str:
 
 
 def short(address: str | None) -> Markup | str:
-    """Return an address with its middle left out, and all of it in the title; short names stay as they are."""
+    """Return an address without its middle, and with the full address in the title. Short names are not changed."""
     if not address:
         return "-"
     if len(address) <= _LONG or "." in address:
@@ -64,7 +64,7 @@ def words(code: str) -> str:
 
 
 def status(code: str) -> str:
-    """Return a status in words; that of a vault which had a refusal lately does not sound as if it were stopped."""
+    """Return a status in words. `policy_violation` means a recent refusal, and must not read like a stopped vault."""
     return "Refused recently" if code == "policy_violation" else words(code)
 
 

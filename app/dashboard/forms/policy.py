@@ -1,4 +1,4 @@
-"""The form of a policy: what it holds, what was typed into it, and what that changes."""
+"""The form of a policy: its fields, the typed values, and their changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ from app.projection.differences import shown as shown_rules
 from app.store.policies import AuditRecord
 
 _NUMBERS = ("velocity_cap", "max_open_escrows")
-#: A flag of a policy: what the form sends for no and for yes.
+#: Choices for a flag of a policy: the value that the form sends, and its label.
 FLAG_CHOICES = (("", "No"), ("yes", "Yes"))
 _FLAG, _YES = "allow_allowances", "yes"
 _CONSENT = "allow_unverified_recipient"
 _TEXTS = ("name", *MONEY, "expiry")
-#: Which hosts: those of the network's default, any, or those that are listed.
+#: Choices of hosts: the network's default, any host, or only the listed hosts.
 HOST_CHOICES = (("default", "The default"), ("any", "Any host"), ("only", "Only the hosts below"))
 _DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a form means as far as it is valid, as a policy shows it, and what is wrong with the rest."""
+    """The valid fields of a form, as a policy shows them, and the errors of the other fields."""
 
     shown: Shown
     errors: Mapping[str, str]
@@ -43,19 +43,19 @@ def blank(name: str = "") -> Shown:
 
 
 def shown_by(policy: Policy) -> Shown:
-    """Return what a policy's form can change."""
+    """Return the fields of a policy that its form can change."""
     return {name: getattr(policy, name) for name in blank()}
 
 
 def tag_of(policy: Policy) -> str:
-    """Return what a form sends back, so that it changes only the policy that it showed."""
+    """Return the tag that a form sends back, so that it changes only the version of the policy that it showed."""
     return entity_tag(policy.version, policy.name, policy.x402_hosts)
 
 
 def fields_of(shown: Shown, **hidden: str) -> Fields:
     """Return the fields of the form that shows a policy, as a browser sends them."""
     fields = [(name, str(shown[name] if shown[name] is not None else "")) for name in (*_TEXTS, *_NUMBERS)]
-    # A browser's field for a time has no zone; the form says that it is UTC.
+    # A browser's input for a time has no zone. The form says that it is UTC.
     fields = [(name, value.removesuffix("Z") if name == "expiry" else value) for name, value in fields]
     fields.append(("allowed_recipients", "\n".join(shown["allowed_recipients"])))
     fields += [("blocked_categories", one) for one in shown["blocked_categories"]]
@@ -67,12 +67,12 @@ def fields_of(shown: Shown, **hidden: str) -> Fields:
 
 
 async def meant(view: View) -> Shown:
-    """Return the policy that the form asks for. Raises InvalidFormError and ``invalid_recipient``."""
+    """Return the policy described by the form. Raises InvalidFormError and ``invalid_recipient``."""
     return await _shown(view, validated(CreatePolicy, _values(view)))
 
 
 async def check(view: View) -> Checked:
-    """Return what the form means, and the message about each field that means nothing."""
+    """Return the valid fields of the form, and a message about each invalid field."""
     values, errors = _values(view), {}
     try:
         validated(CreatePolicy, values)
@@ -104,13 +104,13 @@ def changed(before: Shown, after: Shown) -> dict[str, tuple[Any, Any]]:
 
 
 def before_changes(now: Policy, log: Sequence[AuditRecord], tag: str) -> tuple[Shown, list[AuditRecord]]:
-    """Return a policy as it was when a form with this tag showed it, and what was changed since, oldest first."""
+    """Return a policy as shown by a form with this tag, and the changes made since then, oldest first."""
     known = tag.partition("-")[0]
     version = int(known) if known.isdecimal() and len(known) <= 2 * _DIGITS else now.version
     shown, since = shown_by(now), list[AuditRecord]()
     for entry in reversed(log):
         if entry.version is None:
-            # What the chain does not see has no version, but the tag covers it.
+            # Off-chain changes (name, hosts) have no version, but the tag covers them.
             if entity_tag(version, shown["name"], shown["x402_hosts"]) == tag:
                 break
         elif entry.version <= version:
@@ -121,12 +121,12 @@ def before_changes(now: Policy, log: Sequence[AuditRecord], tag: str) -> tuple[S
 
 
 def merged(base: Shown, now: Shown, typed: Shown) -> Shown:
-    """Return what was typed, with the current values of the fields that were left as they were."""
+    """Return the typed values, but the current value of each field that was not edited."""
     return {name: now[name] if typed[name] == base[name] else typed[name] for name in now}
 
 
 def _values(view: View) -> dict[str, Any]:
-    """Return what was typed as the API's body has it."""
+    """Return the typed values in the form of the API's body."""
     values: dict[str, Any] = {name: view.typed(name).strip() for name in _TEXTS}
     values |= {name: _number(view.typed(name).strip()) for name in _NUMBERS}
     values[_FLAG] = view.typed(_FLAG) == _YES

@@ -1,4 +1,4 @@
-"""Policies in plain words: what each rule means, and what a change of one did."""
+"""Policies in plain words: a sentence about each rule, and the effect of a change."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ LABELS: Mapping[str, str] = {
     "allow_allowances": "Allowances",
     "x402_hosts": "Paid requests",
 }
-"""What pages call the fields of a policy."""
+"""Labels of a policy's fields on pages."""
 MONEY = ("max_per_tx", "max_per_day", "max_per_month", "require_co_sign")
 _UNSET: Mapping[str, str] = {
     "velocity_cap": "no cap",
@@ -39,13 +39,13 @@ _UNSET: Mapping[str, str] = {
 }
 _ALL_REFUSED = "Every payment is refused."
 _MIXED_UP = " The cap of {} is lower, so it refuses first."
-#: Entries of a list that a page names.
+#: Entries of a list that a page shows by name.
 _NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What the meaning of a rule depends on: the time in Unix milliseconds, and which hosts are the default."""
+    """The context of a rule's meaning: the time in Unix milliseconds, and if any host is allowed by default."""
 
     now: int
     any_host: bool
@@ -53,7 +53,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A changed field of a policy: its value before and after, or for a list what came and went."""
+    """A changed field of a policy: its value before and after and, for a list, the added and removed entries."""
 
     name: str
     label: str
@@ -61,12 +61,12 @@ class FieldChange:
     after: Words
     added: Sequence[str] = field(default=())
     removed: Sequence[str] = field(default=())
-    #: How many more came and went than are named.
+    #: The number of added and removed entries that are not named.
     unnamed: int = 0
 
 
 def sentences(shown: Mapping[str, Any], reader: Reader) -> dict[str, Words]:
-    """Return what each rule of a policy means, by its name; ``shown`` may lack some."""
+    """Return a sentence about each rule of a policy, by the rule's name. ``shown`` may lack some rules."""
     found = {name: say(shown[name], reader) for name, say in _SAYS.items() if name in shown}
     for name, lower, label in (
         ("max_per_tx", "max_per_day", "24 hours"),
@@ -136,7 +136,7 @@ def _per_payment(value: str | None, _: Reader) -> Words:
 def _per_period(period: str) -> Callable[[str | None, Reader], Words]:
     def say(value: str | None, _: Reader) -> Words:
         if value is None:
-            return f"No cap on what a vault spends in {period}."
+            return f"A vault has no spending cap in {period}."
         if not parse_usdc(value, allow_zero=True):
             return _ALL_REFUSED
         return f"Each vault may spend at most {usdc(value)} USDC in {period}."
@@ -146,16 +146,16 @@ def _per_period(period: str) -> Callable[[str | None, Reader], Words]:
 
 def _per_hour(value: int | None, _: Reader) -> Words:
     if value is None:
-        return "A vault may pay as often as it likes."
+        return "The number of payments is not limited."
     payments = "1 payment" if value == 1 else f"{value:,} payments"
     return f"Each vault may make at most {payments} in any hour." if value else _ALL_REFUSED
 
 
 def _recipients(value: list[str], _: Reader) -> Words:
     if not value:
-        return "Anybody may be paid."
+        return "Any recipient may be paid."
     only = "this recipient" if len(value) == 1 else f"these {len(value):,} recipients"
-    return f"Only {only} can be paid. Everybody else is refused."
+    return f"Only {only} can be paid. Payments to others are refused."
 
 
 def _categories(value: list[str], _: Reader) -> Words:
@@ -163,8 +163,8 @@ def _categories(value: list[str], _: Reader) -> Words:
         return "No category is refused."
     said = f"Recipients in {_joined([words(one) for one in value])} are refused."
     if "uncategorized" in value:
-        return f"{said} So are those that nobody has registered."
-    return f"{said} An address that nobody has registered is in none of them: block Uncategorized to refuse it."
+        return f"{said} So are unregistered addresses."
+    return f"{said} Unregistered addresses belong to no other category. Block Uncategorized to refuse them."
 
 
 def _approval(value: str | None, _: Reader) -> Words:
@@ -179,8 +179,8 @@ def _end(value: str | None, reader: Reader) -> Words:
     if value is None:
         return "The policy has no end."
     if parse_iso_ms(value) <= reader.now:
-        return "This time has passed: every payment is refused and its vaults are frozen."
-    return Markup("After {} every payment is refused and its vaults are frozen.").format(moment(value))
+        return "This time has passed: every payment is refused and the policy's vaults are frozen."
+    return Markup("After {} every payment is refused and the policy's vaults are frozen.").format(moment(value))
 
 
 def _escrows(value: int | None, _: Reader) -> Words:
@@ -192,8 +192,8 @@ def _allowances(value: bool, _: Reader) -> Words:
     if not value:
         return "No vault may hand money to a delegate."
     return (
-        "A vault may set money aside for a delegate, who pays by a plain transfer. Every rule judges it beforehand, "
-        "but only who holds the delegate's key decides where the money goes."
+        "A vault may set money aside for a delegate, who pays by a plain transfer. All rules are checked beforehand, "
+        "but the holder of the delegate's key alone decides where the money goes."
     )
 
 

@@ -1,6 +1,6 @@
-"""What a person confirms before money moves: every amount before and after.
+"""The review that a person confirms before money moves: every amount before and after.
 
-A form's first action checks what was typed and calls `ask`; the page that this shows sends the same fields, with an
+A form's first action checks the typed values and calls `ask`. The page shown by `ask` sends the same fields, with an
 idempotency key, to the action that calls `once` (`app/dashboard/forms/submit_once.py`).
 """
 
@@ -19,7 +19,7 @@ _OWN = ("csrf", FORM_KEY, "after_restore")
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfter:
-    """Something that changes, as it is shown before and after."""
+    """A changed value, as text for before and after."""
 
     name: str
     before: str
@@ -33,9 +33,9 @@ class BeforeAfter:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What is asked: the page's title and text, what changes, the button, and the path of the form that it sends.
+    """A question to a person: the page's title and text, the changes, the button, and the path of its form's action.
 
-    `here` is the page's entry in the navigation. `moves` says whether money moves at once.
+    `here` is the page's entry in the navigation. `moves` is True if money moves immediately.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Review:
 
 
 def ask(view: View, question: Review) -> Response:
-    """Show what would change, with the form that carries it out and one that leads back to what was typed."""
+    """Show the changes, with a form that carries them out and another that leads back to the typed values."""
     return view.render(
         "confirm.html",
         ask=question,
@@ -59,5 +59,5 @@ def ask(view: View, question: Review) -> Response:
 
 
 def _restored(view: View) -> bool:
-    """Whether a restore may have forgotten that this was carried out before."""
+    """Return True if this may have been carried out before and a restore may have lost its record."""
     return view.service.part(DatabaseGuard).state(view.principal.org) == "unacknowledged"

@@ -1,4 +1,4 @@
-"""Forms that take effect once, however often they are sent: by a double click, a reload, or again after a failure.
+"""Forms that take effect once, even if sent repeatedly by a double click, a reload, or a retry after a failure.
 
 Such a form has a hidden idempotency key (`forms.repeatable` in the templates), and its action calls `once`.
 """
@@ -27,10 +27,10 @@ async def once(
     *,
     secret: bool = False,
 ) -> Answered:
-    """Carry out what a form asks for, under the key of the page that showed it; a repetition gets the first answer.
+    """Carry out a form's action under the idempotency key of its page. A repeated form gets the first response.
 
-    A ``secret`` answer is stored sealed under the browser's session token, of which the service keeps only a digest.
-    Raises as ``Idempotency.run`` and ``check_database_guard``.
+    A ``secret`` response is stored sealed under the browser's session token. The service keeps only the token's
+    digest. Raises like ``Idempotency.run`` and ``check_database_guard``.
     """
     service, by, key = view.service, view.principal, view.typed(FORM_KEY)
     seal = ResponseSeal(view.token, digest(view.token)) if secret else None
@@ -42,7 +42,7 @@ async def once(
 
     identity = None
     if key:
-        # Apart from the keys of the API's clients.
+        # Keep the form's key apart from the idempotency keys of API clients.
         own, owner = f"{by.key_id} {key}", None if seal is None else seal.owner
         identity = fingerprint(by, own, view.request.method, view.request.url.path, arguments, owner)
     content, _, _ = await service.part(Idempotency).run(identity, run, seal=seal)

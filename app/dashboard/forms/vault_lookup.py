@@ -1,4 +1,4 @@
-"""Vaults by what people know of them: a name, an agent's id, an id or an address."""
+"""Finds vaults by a text that people know: a name, an agent's id, the vault's id or an address."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,9 +13,9 @@ from app.wallets.fleet import FleetQuery
 
 
 async def vault_named(view: View, field: str) -> WalletRecord:
-    """Return the one vault that was typed into a field, or of whose name enough was. Raises ``invalid_request``.
+    """Return the only vault that matches the text of a field, such as part of its name. Raises ``invalid_request``.
 
-    An archived one is found by its id alone.
+    An archived vault is found only by its id.
     """
     text = view.typed(field).strip()
     if not text:
@@ -28,7 +28,7 @@ async def vault_named(view: View, field: str) -> WalletRecord:
     exact = [one for one in found if text in (one.label, one.agent_id)]
     matching = exact if len(exact) == 1 else found
     if len(matching) != 1:
-        says = f"{count:,} vaults match: type the id of one." if found else "No vault has this name or id."
+        says = f"{count:,} vaults match. Type the id of one." if found else "No vault has this name or id."
         raise RequestError("invalid_request", f"{field}: {says}")
     return matching[0]
 

@@ -1,4 +1,4 @@
-// The dashboard's only script: passkeys, times in the reader's zone, live events. Pages work without it as far as they can.
+// The script of all pages: passkeys, times in the reader's zone, live events. Pages work without it where possible.
 "use strict";
 
 const bytes = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
@@ -32,7 +32,7 @@ async function send(path, fields) {
   return found;
 }
 
-const UNDONE = "No passkey was used: it was cancelled, took too long, or this device has none for this site.";
+const UNDONE = "No passkey was used: the request was cancelled or timed out, or this device has no passkey for this site.";
 
 async function submitted(form, button, kept) {
   const says = form.querySelector("[data-error]");
@@ -50,12 +50,12 @@ async function submitted(form, button, kept) {
     else if (done.confirmed && kept) resume(kept, fields.get("csrf"));
     else location.assign(done.location);
   } catch (error) {
-    // A confirmation counts for five minutes: the page asks for another one.
+    // The confirmation has expired after five minutes. The reloaded page asks for another one.
     if (error.name === "step_up_required" && form.dataset.passkey === "make") return location.reload();
     says.textContent = error instanceof DOMException ? UNDONE : error.message.replace(/^[a-z_]+: /, "");
     says.hidden = false;
     button.disabled = false;
-    // A code works once: there is only the way back.
+    // A code works only once, so the only option left is the way back.
     button.hidden = "returned" in form.dataset;
   }
 }
@@ -68,12 +68,12 @@ document.addEventListener("submit", (event) => {
 });
 
 for (const form of document.querySelectorAll("form[data-token]")) {
-  // Browsers send no fragments, so the token is in no log. It leaves the address as soon as it is read.
+  // Browsers do not send fragments, so the token is in no log. It is removed from the address as soon as it is read.
   form.elements.token.value = location.hash.slice(1);
   history.replaceState(null, "", location.pathname);
 }
 
-// The company's sign-in: what needed a confirmation waits in this tab until the browser is back, and is then sent again.
+// The company's sign-in: a form that needs a confirmation waits in this tab until the browser is back, then is resent.
 
 function keep(address) {
   const form = document.getElementById("resume");
@@ -103,7 +103,7 @@ function resume({ method, path, fields }, csrf) {
 for (const form of document.querySelectorAll("form[data-returned]")) {
   const kept = JSON.parse(sessionStorage.getItem("resume"));
   sessionStorage.removeItem("resume");
-  // The code is used once, and leaves the address and the history.
+  // The code is used once, and removed from the address and the history.
   history.replaceState(null, "", location.pathname);
   const mine = kept?.state === form.elements.state.value ? kept : null;
   submitted(form, form.querySelector("button"), mine);
@@ -125,14 +125,14 @@ function localTimes(root) {
 localTimes(document);
 document.addEventListener("htmx:afterSettle", () => localTimes(document));
 
-// What somebody is about to select or to type is not replaced under their hands.
+// Do not replace a part of the page while the reader selects or types something in it.
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (!event.target.matches("[hx-trigger=live]")) return;
   const busy = event.target.querySelector('input[name="wallet_id"]:checked, input:focus, select:focus, details[open]');
   if (busy) event.preventDefault();
 });
 
-// What the service says about a field as it is typed: an invalid one is announced as such.
+// The service checks fields as they are typed. Announce invalid ones to screen readers.
 document.addEventListener("htmx:afterSettle", () => {
   for (const one of document.querySelectorAll(".policy :is(input, textarea)[aria-describedby]")) {
     const says = document.getElementById(one.getAttribute("aria-describedby").split(" ").pop());
@@ -141,14 +141,14 @@ document.addEventListener("htmx:afterSettle", () => {
   }
 });
 
-// Secrets that are shown once: not again by a reload, which would also send the form again, nor by going back
+// Secrets that are shown once. A reload, which would also resend the form, must not show them again, nor must going back.
 
 for (const one of document.querySelectorAll("[data-once]")) {
   history.replaceState(null, "", one.dataset.once);
   window.addEventListener("pagehide", () => one.remove());
 }
 
-// On a phone, the menu is moved sideways: to where one is.
+// On a phone, the menu scrolls sideways. Scroll it to the current page.
 document.querySelector(".top nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
 
 // Small conveniences
@@ -167,7 +167,7 @@ document.addEventListener("change", (event) => {
     for (const one of document.querySelectorAll('input[name="wallet_id"]')) one.checked = event.target.checked;
 });
 
-// A row's buttons by one key, while the focus is in the row: elsewhere a letter decides nothing.
+// A single key presses a row's button while the focus is in the row. Elsewhere, a letter must not decide anything.
 document.addEventListener("keydown", (event) => {
   const other = event.ctrlKey || event.metaKey || event.altKey || event.repeat;
   if (other || event.target.matches("input, select, textarea")) return;
@@ -175,8 +175,8 @@ document.addEventListener("keydown", (event) => {
   row?.querySelector(`button[aria-keyshortcuts="${CSS.escape(event.key)}"]`)?.click();
 });
 
-// Live events: one connection a browser, shared by its visible pages; where there are no shared workers, one a visible
-// page. What is live on a page names `live` as its htmx trigger.
+// Live events: one connection per browser, shared by its visible pages. Without shared workers, each visible page has
+// its own. A live part of a page has the htmx trigger `live`.
 
 const waiting = new Set();
 const [SOON, LATER] = [50, 500]; // milliseconds
@@ -186,7 +186,7 @@ let refreshed = -LATER;
 
 function arrived(message) {
   const { event, wallets, reached } = JSON.parse(message);
-  // A connection begins by saying how far things have come: what came since the page was made, the page has missed.
+  // A connection's first message is the current progress. If it is above the page's own, the page has missed changes.
   if (!wallets && reached <= Number(progress)) return;
   const hint = wallets && !event;
   for (const one of wallets ?? ["*"]) waiting.add(one);
@@ -195,8 +195,8 @@ function arrived(message) {
     timer = null;
   }
   if (timer) return;
-  // A hint without an event waits for the event that may follow. The first event after a silence is shown soon, those
-  // of a burst together.
+  // A hint without an event waits for the event that may follow. The first event after a silence is shown soon, and the
+  // events of a burst are shown together.
   patient = hint;
   timer = setTimeout(refresh, patient ? LATER : Math.max(SOON, refreshed + LATER - performance.now()));
 }

@@ -1,4 +1,4 @@
-// Holds the one event connection of a browser, while any of its pages is visible.
+// Holds the only event connection of a browser while any of its pages is visible.
 "use strict";
 
 const pages = new Set();
@@ -13,7 +13,7 @@ function follow(stream) {
       reached = JSON.parse(event.data).reached;
       for (const page of pages) page.postMessage(event.data);
     };
-    // Browsers try again by themselves, but some give up for good after a certain kind of failure.
+    // Browsers reconnect by themselves, but some give up permanently after certain failures.
     source.onerror = () => {
       close();
       setTimeout(() => follow(stream), PAUSE);

@@ -1,4 +1,4 @@
-// Signs transactions with wallets in this browser, which announce themselves by the Wallet Standard, and reads files.
+// Signs transactions with this browser's wallets, which register by the Wallet Standard. Also reads signed files.
 "use strict";
 
 const wallets = new Set();
@@ -8,7 +8,7 @@ const SIGN = "solana:signTransaction";
 const fromBase64 = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 const toBase64 = (found) => btoa(Array.from(found, (byte) => String.fromCharCode(byte)).join(""));
 
-// What is signed: all that follows the signatures, of which there are fewer than 128.
+// The signed message: the bytes after the signatures. There are fewer than 128, so their count takes one byte.
 const message = (transaction) => transaction.slice(1 + 64 * transaction[0]);
 const same = (one, other) => one.length === other.length && one.every((byte, place) => byte === other[place]);
 
@@ -71,7 +71,7 @@ const api = Object.freeze({
   },
 });
 
-// Wallets that are there before this script wait for the second event, later ones send the first.
+// Wallets loaded before this script wait for the second event. Later wallets send the first.
 window.addEventListener("wallet-standard:register-wallet", ({ detail: register }) => register(api));
 window.dispatchEvent(new CustomEvent("wallet-standard:app-ready", { detail: api }));
 
