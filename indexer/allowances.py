@@ -98,7 +98,7 @@ class AllowanceReader:
 
 
 def _left(transaction: ChainTransaction, allowance: str, tokens: str) -> int:
-    """Return the amount that left an allowance in a transaction without the program's doing."""
+    """Return the amount that left an allowance in a transaction, not counting the program's own transfers."""
     granted = _sum(transaction, "AllowanceGranted", "amount", allowance)
     return granted - _sum(transaction, "AllowanceSettled", "swept", allowance) - _gained(transaction, tokens)
 

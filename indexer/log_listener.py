@@ -32,7 +32,7 @@ class LogListener:
         }
         self._wake = wake
         self.subscribed = False
-        """True while the node has an active subscription of ours."""
+        """True while our subscription at the node is active."""
 
     async def run(self) -> None:
         """Listen until cancelled."""

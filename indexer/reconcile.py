@@ -98,7 +98,7 @@ class Reconciler:
         return removed
 
     def _unfinalized(self, store: EventTables, slot: int) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Return an older finalized transaction as a witness, and the next transactions not marked as finalized.
+        """Return an older finalized transaction, if any, as a witness, and the next ones not marked as finalized.
 
         Both are dictionaries of slots by signature. Return None if no transaction is left.
         """

@@ -37,7 +37,7 @@ TABLES = {
     "cursors": """
         name TEXT PRIMARY KEY,
         signature TEXT NOT NULL""",
-    # Parts of the program's history that no node has served: the last stored transaction before it, and its slots.
+    # Parts of the program's history that no node has served: the last stored transaction before each, and its slots.
     "holes": """
         after TEXT PRIMARY KEY,
         after_slot INTEGER NOT NULL,

@@ -33,7 +33,7 @@ def mcp(url: str) -> None:
     """
     headers = _credentials(os.environ)
     if httpx.URL(url).scheme not in {"http", "https"} or not httpx.URL(url).host:
-        raise ConfigurationError(f"{url} is not a valid API address; pass an http or https URL with --url")
+        raise ConfigurationError(f"{url} is not a valid API address; pass an http or https URL")
     asyncio.run(_serve(url, headers))
 
 

@@ -278,7 +278,7 @@ async def _give_role(service: Service, settings: Settings, role: str, signing: _
 
 
 async def _fill(service: Service, settings: Settings) -> None:
-    """Move the fee payer's SOL to the folder's next fee payer, except for a rest that old transactions may need."""
+    """Move the fee payer's SOL to the folder's next fee payer, except for an amount that old transactions may need."""
     new = next_key(settings.paths().keys, "fee-payer").pubkey()
     old = service.signers.fee_payer
     accounts = await service.chain.accounts([old.pubkey(), new])

@@ -174,7 +174,7 @@ class Chain:
             raise TransactionRefusedError("SignatureFailure") from error
 
     def _admit(self, transaction: VersionedTransaction, message_hash: bytes) -> Advance | None:
-        """Check that a transaction is new. Return the advance of the nonce that admits it, None for a recent hash."""
+        """Check that a transaction is new. Return the nonce advance that admits it, or None for a recent blockhash."""
         current, message = self.timeline.slot(), transaction.message
         blockhash = message.recent_blockhash
         if self.timeline.slot_of_blockhash(blockhash, current) is None:

@@ -1,6 +1,6 @@
 """Inspects a transaction before it is signed elsewhere, and refuses content that such a transaction never has.
 
-Only the signed bytes count. Everything that comes with them is a mere claim of the sender.
+Only the signed bytes count. All other content of a file is only a claim by its author.
 """
 
 from collections.abc import Sequence
