@@ -51,7 +51,7 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
     require_file(settings, "this command")
     paths = settings.paths()
     if not paths.database.is_file():
-        raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
+        raise ConfigurationError(f"there is no service data in {paths.root}; name its folder with --data-dir")
     if file.exists():
         raise ConfigurationError(f"{file} already exists; name a new file")
     folder = file.absolute().parent

@@ -67,13 +67,13 @@ def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
     settings = settings_of(data_dir=data_dir, rpc_url=rpc_url)
     url, paths = _url(settings), settings.paths()
     if not paths.database.is_file():
-        raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
+        raise ConfigurationError(f"there is no service data in {paths.root}; name its folder with --data-dir")
     require_not_moved(paths)
     with alone_on(paths), closing(SqliteDatabase(paths.database)) as db:
         name, done = db.read_now(lambda conn: _copy(conn, settings, url))
-    click.echo(f"{name}: {done.rows} rows in {done.tables} tables, the same numbers as in {paths.root}")
+    click.echo(f"{name}: {done.rows} rows in {done.tables} tables, the same counts as in {paths.root}")
     click.echo(
-        f"The sums of {done.sums} number columns, including all amounts, are the same. The wallets hold "
+        f"The sums of {done.sums} numeric columns, including all amounts, are the same. The wallets hold "
         f"{format_usdc(done.balances)} USDC; the confirmed transactions moved {format_usdc(done.confirmed)} USDC."
     )
     click.echo(f"Keep {paths.keys}: the database needs these keys. The file {paths.database} is no longer used.")

@@ -22,7 +22,7 @@ def rebuild(data_dir: Path | None) -> None:
     settings = settings_of(data_dir=data_dir)
     paths = settings.paths()
     if not may_have_data(settings):
-        raise click.ClickException(f"there is no service's data in {paths.root}")
+        raise click.ClickException(f"there is no service data in {paths.root}")
     # Any process on this data would read incomplete read models during the rebuild.
     with ExitStack() as stack:
         stack.enter_context(alone_on(paths))

@@ -37,7 +37,7 @@ _KEPT = 10_000_000
 #: Minimum balance in lamports of a new fee payer before it is put in place.
 _ENOUGH = 21_000_000
 _FEE = 5_000
-_RESTART = "Restart `agent-vault serve` and every `agent-vault keeper`: they read their keys only at the start."
+_RESTART = "Restart `agent-vault serve` and every `agent-vault keeper`: they read their keys only when they start."
 _SESSIONS = (
     "Then rotate the session token of every wallet: a holder of the old key may have set a session authority of "
     "their own. Approvals by the old key are no longer valid."
@@ -191,7 +191,7 @@ def propose_authority(address: Pubkey, **given: Any) -> None:
         await organisation_roles.change_roles(service, org, authority, pending_authority=address)
 
     if _change(given, "authority", change):
-        click.echo(f"{address} is proposed; it takes over with `agent-vault roles accept-authority`")
+        click.echo(f"{address} is proposed. To take over, run `agent-vault roles accept-authority` with its key")
 
 
 @roles.command("accept-authority")

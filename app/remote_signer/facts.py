@@ -32,7 +32,7 @@ _TITLES: Mapping[str, str] = {
     "accept_authority": "Take over as the organisation's authority",
     "withdraw_reserve": "Withdraw from the reserve",
     OPEN_TOKENS: "Open a token account unless it already exists",
-    COSTS: "Set limits or the price of the computation",
+    COSTS: "Set a limit or price for the computation",
     MEMO: "Add a memo, which changes nothing",
 }
 _MONEY = frozenset(

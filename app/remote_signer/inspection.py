@@ -98,7 +98,7 @@ def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
         raise UnsafeTransactionError("it has a malformed instruction")
     if len(set(keys)) != len(keys) or _granted(keys, header) != _needed(signers[0], said):
         raise UnsafeTransactionError(
-            "it names accounts, or makes them signers or writable, without an instruction's need"
+            "it names accounts, or makes them signers or writable, although no instruction needs that"
         )
     return Inspected(transaction, signer, named[0], [call for call, _ in steps])
 

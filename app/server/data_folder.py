@@ -109,7 +109,7 @@ def sidecar_settings(settings: Settings) -> Settings:
 def require_data(settings: Settings) -> None:
     """Raise ConfigurationError unless the folder has a service's data. A mistyped folder must not be created."""
     if not may_have_data(settings):
-        raise ConfigurationError(f"there is no service's data in {settings.data_dir}; name its folder with --data-dir")
+        raise ConfigurationError(f"there is no service data in {settings.data_dir}; name its folder with --data-dir")
 
 
 def existing_sidecar_settings(settings: Settings) -> Settings:
@@ -142,7 +142,7 @@ async def identify(
     except (ChainUnavailable, RpcError) as error:
         if known is None:
             raise ConfigurationError(
-                f"{place} gives no usable answer ({error}); start it, or name another node with --rpc-url"
+                f"{place} gives no usable response ({error}); start it, or name another node with --rpc-url"
             ) from None
         _log.warning("chain_unavailable_at_start", error=str(error))
         mint = _mint(settings, known.identity.genesis_hash, known)

@@ -469,11 +469,11 @@ async def test_backup_refuses_what_it_cannot_do(world: ServiceWorld, tmp_path: P
     taken.write_text("kept")
     assert "already exists" in await _refusal("backup", taken, "--data-dir", world.settings.data_dir)
     assert taken.read_text() == "kept"
-    assert "no service's data" in await _refusal("backup", tmp_path / "a", "--data-dir", tmp_path)
+    assert "no service data" in await _refusal("backup", tmp_path / "a", "--data-dir", tmp_path)
     nowhere = tmp_path / "no" / "folder" / "a"
     said = await _refusal("backup", nowhere, "--data-dir", world.settings.data_dir)
     assert f"there is no folder {nowhere.parent}; create it" in said
     assert "was not restored" in await _refusal("restore", "--gap-checked", "--data-dir", world.settings.data_dir)
     assert "pass the FILE" in await _refusal("restore", "--data-dir", world.settings.data_dir)
-    assert "no service's data" in await _refusal("restore", "--gap-checked", "--data-dir", tmp_path)
+    assert "no service data" in await _refusal("restore", "--gap-checked", "--data-dir", tmp_path)
     assert _named(tmp_path) == ["taken"]

@@ -139,7 +139,7 @@ async def test_running_service_and_a_database_with_data_are_refused(
     assert "already has data in its table" in await _refusal(folder, url)
     empty = cluster.url(cluster.database())
     assert "has no schema: run `agent-vault db upgrade`" in await _refusal(folder, empty)
-    assert "there is no service's data" in await _refusal(tmp_path / "none", url)
+    assert "there is no service data" in await _refusal(tmp_path / "none", url)
 
 
 async def test_foreign_chain_is_refused(old: ServiceWorld, url: str, cluster: Cluster) -> None:

@@ -299,9 +299,9 @@ def test_accounts_and_rights_that_no_instruction_needs_are_refused() -> None:
     old: MessageHeader = parse(raw).header
     now = (old.num_required_signatures, old.num_readonly_signed_accounts, old.num_readonly_unsigned_accounts)
     assert _facts(_rewritten(raw, now, [])) == _facts(raw)
-    _refused(_rewritten(raw, (now[0], now[1], now[2] + 1), [Pubkey.new_unique()]), "without an instruction's need")
-    _refused(_rewritten(raw, (now[0], now[1], now[2] - 1), []), "without an instruction's need")
-    _refused(_rewritten(raw, (now[0] + 1, now[1], now[2]), []), "SOL|without an instruction's need")
+    _refused(_rewritten(raw, (now[0], now[1], now[2] + 1), [Pubkey.new_unique()]), "although no instruction needs that")
+    _refused(_rewritten(raw, (now[0], now[1], now[2] - 1), []), "although no instruction needs that")
+    _refused(_rewritten(raw, (now[0] + 1, now[1], now[2]), []), "SOL|although no instruction needs that")
 
 
 def test_fee_payer_nonce_and_other_signers_are_among_the_facts() -> None:

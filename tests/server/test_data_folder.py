@@ -206,7 +206,7 @@ async def test_change_of_keys_in_a_mistyped_folder_creates_none(tmp_path: Path) 
         ["orgs", "withdraw", "1", somebody],
     ):
         said = await _refusal(*command, "--data-dir", str(mistyped))
-        assert said == f"Error: there is no service's data in {mistyped}; name its folder with --data-dir"
+        assert said == f"Error: there is no service data in {mistyped}; name its folder with --data-dir"
         assert not mistyped.exists()
 
 
