@@ -121,7 +121,7 @@ async def test_folder_serves_no_more_once_its_state_was_moved(old: ServiceWorld,
     serving = await asyncio.to_thread(CliRunner().invoke, main, ["serve", "--data-dir", str(folder)])
     assert serving.exit_code == 1
     assert f"Error: the data in {folder} was moved to the database test_" in serving.output
-    assert "name it in AGENT_VAULT_DATABASE_URL" in serving.output
+    assert "set its address in AGENT_VAULT_DATABASE_URL" in serving.output
     assert "was moved to the database test_" in await _refusal(folder, url)
 
 
