@@ -146,7 +146,7 @@ class _Module:
         return future
 
     def library(self, *, anew: bool = False) -> Any:
-        """Return the initialised library. With ``anew``, it searches for tokens again, which closes all sessions.
+        """Return the initialised library. On request, it is reinitialised to find new tokens; this closes all sessions.
 
         Raises KeyFileError.
         """
