@@ -420,14 +420,14 @@ def test_upgrade_is_repeatable_and_leaves_nothing_when_it_fails(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["UPDATE alembic_version SET version_num = '9999'"], "its schema is 9999, this version knows up to NEWEST"),
-        (["DROP TABLE alembic_version"], "its schema is unversioned, this version knows up to NEWEST"),
+        (["UPDATE alembic_version SET version_num = '9999'"], "its schema is 9999; this version knows up to NEWEST"),
+        (["DROP TABLE alembic_version"], "its schema is unversioned; this version knows up to NEWEST"),
         (
             [
                 "UPDATE alembic_version SET version_num = '9999'",
                 "INSERT INTO schema_versions (revision, oldest_code) VALUES ('9999', '9998')",
             ],
-            "its schema is 9999, this version knows up to NEWEST",
+            "its schema is 9999; this version knows up to NEWEST",
         ),
         (
             [
@@ -457,7 +457,7 @@ def test_newer_schema_is_served_only_if_it_says_so(
 def test_older_schema_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = migrations.REVISIONS[-1]
     monkeypatch.setattr(migrations, "REVISIONS", (*migrations.REVISIONS, "9998"))
-    needed = f"its schema is {newest}, this version needs 9998: run `agent-vault db up"
+    needed = f"its schema is {newest}; this version needs 9998: run `agent-vault db up"
     with pytest.raises(ConfigurationError, match=needed):
         PostgresDatabase(postgres_url)
 

@@ -28,7 +28,7 @@ migrations.REVISIONS = migrations.REVISIONS[:-1]
 _CLIENTS = 2
 _PACE = 0.1
 """Seconds between two payments of a client: the load is there all the time, without keeping the next start waiting."""
-_REFUSAL = f"its schema is {REVISIONS[-2]}, this version needs {REVISIONS[-1]}: run `agent-vault db upgrade`"
+_REFUSAL = f"its schema is {REVISIONS[-2]}; this version needs {REVISIONS[-1]}: run `agent-vault db upgrade`"
 
 
 class Orders:
@@ -120,7 +120,7 @@ async def test_upgrade_under_load_loses_nothing(
 
             # When the schema is upgraded meanwhile, and the new version starts next to the old one
             said = await asyncio.to_thread(CliRunner().invoke, main, ["db", "upgrade"], env=given)
-            assert f"its schema is {REVISIONS[-1]} now, it was {REVISIONS[-2]}" in said.output
+            assert f"the schema is now {REVISIONS[-1]}, it was {REVISIONS[-2]}" in said.output
             await orders.more(8)
             port, _ = free_ports()
             keys = {"AGENT_VAULT_KEYS_DIR": str(tmp_path / "old" / "keys"), **given}
