@@ -64,7 +64,7 @@ class CommitLog:
         return dict(sorted(entry for tx_id, entry in recent.items() if tx_id not in known))
 
     def _rewrite(self) -> None:
-        """Write the remembered attempts to a new file, which replaces the old one."""
+        """Write the remembered attempts to a new file, and replace the old one with it."""
         new = self._path.with_name(f"new-{self._path.name}")
         new.write_bytes(b"".join(_line(*one) for one in self._entries.items()))
         new.replace(self._path)

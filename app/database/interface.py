@@ -40,7 +40,7 @@ class Database(ABC):
     server: str = ""
     """The start time of the server that this process last wrote to; empty for a file."""
     ledger: CommitLog | None = None
-    """The commit log, which remembers committed attempts outside of a database that can lose commits."""
+    """The commit log: it remembers committed attempts outside of a database that can lose commits."""
 
     def remember(self, tx_id: str, org: str) -> None:
         """Write a committed attempt to the commit log, if there is one."""

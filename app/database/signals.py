@@ -9,7 +9,7 @@ from app.database.statements import at_commit
 CHANNEL = "agent_vault_channel"
 """The execution option with the name of the channel. Any account that can connect to a database can send on all of its
 channels. The name is therefore derived from the service's secret: only its nodes know it, and they trust the signals on
-it. Other accounts cannot see the name, except the nodes' own account and superusers, who can read the tables anyway."""
+it. Other accounts cannot see the name, except the nodes' account and superusers: they can read the tables anyway."""
 _LONGEST = 8_000
 """PostgreSQL refuses notifications of this many bytes or more."""
 ROWS = "rows"

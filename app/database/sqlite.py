@@ -272,7 +272,7 @@ def _engine(path: str | Path, begin: str, *, timeout: float) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
-        # Otherwise Python's driver would begin and commit transactions on its own, which breaks savepoints.
+        # Otherwise Python's driver would begin and commit transactions on its own. That would break savepoints.
         connection.isolation_level = None
         pragmas = ("synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", f"journal_size_limit={_WAL_LIMIT}")
         for pragma in ("journal_mode=WAL", *pragmas):

@@ -26,7 +26,7 @@ _BARE = re.compile(r"%\((\w+)\)s(?!::)")
 _EXPANDING = re.compile(r"(NOT )?IN \(__\[POSTCOMPILE_(\w+)\]\)")
 _PLACES = re.compile(r"VALUES \(([^()]*)\)")
 SENDER = "agent_vault_sender"
-"""The key under which a PostgreSQL connection keeps its `Sender`."""
+"""The key of the `Sender` in a PostgreSQL connection's `info`."""
 
 
 class _Compiled:
@@ -134,7 +134,7 @@ class Prepared(_Compiled):
 
 
 class _Together(Prepared):
-    """Several PostgreSQL statements as one, which takes the values of all. Each sees the state before."""
+    """Several PostgreSQL statements as one with the values of all. Each sees the state before."""
 
     def __init__(self, statements: Sequence[str]) -> None:
         *first, last = [_NAME.sub(rf"%(p{number}_\1)s", sql) for number, sql in enumerate(statements)]

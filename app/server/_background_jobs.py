@@ -30,11 +30,11 @@ from app.webhooks.dispatcher import Dispatcher
 from app.x402.watch import IssuedPaymentWatch
 
 INDEXER, WORKER = "indexer", "worker"
-"""Names of the leases, which are also the names of the roles."""
+"""Names of the leases. The roles have the same names."""
 
 
 def background_jobs(service: Service, *, beside: bool = False) -> Sequence[Startable]:
-    """Return the jobs of the process in the order of their start. `beside` is for a process next to a service.
+    """Return the jobs of the process in the order of their start. The flag marks a process next to a service.
 
     On SQLite, the lock of the data folder lets only one process serve, so it runs all jobs. On PostgreSQL, a node runs
     a single-node job only while it holds the job's lease. A process next to a service never holds one. It runs only

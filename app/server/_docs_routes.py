@@ -46,7 +46,7 @@ async def search(request: Request) -> Response:
 
 
 async def explorer(_request: Request) -> Response:
-    """Show the API in Swagger UI, which can also call it."""
+    """Show the API in Swagger UI. Its operations can be called there."""
     return _shown(EXPLORER, EXPLORER_POLICY)
 
 

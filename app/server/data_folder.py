@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 LOCALHOST = "127.0.0.1"
 #: Names of the stored values.
 _GENESIS, _PROGRAM, _MINT, _RPC_URL = "genesis_hash", "program_id", "usdc_mint", "rpc_url"
-#: The beginnings of the addresses of the loaders, which own programs.
+#: Prefixes of the addresses of the loaders. They own the programs.
 _LOADERS = ("BPFLoader", "LoaderV")
 
 

@@ -35,7 +35,7 @@ class HealthReport:
     are pairs of slots between which the node lacks the program's history, so the read models may be incomplete.
     `unreadable` are the unreadable transactions, newest first. `gaps` are the vaults and organisations of this service
     with a missing event. `guard` is the state of the database guard after a restore or lost commits. A lost role does
-    not count as a failing part: agents still pay, and a freeze must reach the service, which then sends no payments.
+    not count as a failing part: agents still pay, and a freeze must reach the service, so that it sends no payments.
     """
 
     failing: tuple[str, ...]

@@ -36,9 +36,9 @@ class KeyUse(Periodic):
 class Housekeeping(Periodic):
     """Deletes old records every ``interval`` seconds.
 
-    Keeps events and undecided requests for approvals for ``days`` by ``chain_clock``, which returns Unix milliseconds.
-    By ``clock``, which returns Unix seconds, also deletes old records of exports without a file, and logged requests
-    that are older than a day or not among their organisation's newest ``requests``.
+    Keeps events and undecided requests for approvals for ``days`` by ``chain_clock`` (Unix milliseconds). By ``clock``
+    (Unix seconds), also deletes old records of exports without a file, and logged requests that are older than a day or
+    not among their organisation's newest ``requests``.
     """
 
     name = "housekeeping"

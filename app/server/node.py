@@ -46,7 +46,7 @@ class ServingNode(Periodic):
         lifetime: int = leases.LIFETIME,
         interval: float = _INTERVAL,
     ) -> None:
-        """Leases last ``lifetime`` milliseconds. A node that answers requests passes ``peers``, which it updates."""
+        """Leases last ``lifetime`` milliseconds. ``peers``, given for a node that answers requests, is updated."""
         super().__init__(interval)
         self._db = db
         self._works = works

@@ -89,7 +89,7 @@ class Brakes:
         self._types = {kind: [*spending, *(one.name for one in types if one.lifts == kind)] for kind in STOPPED}
 
     async def load(self) -> None:
-        """Re-engage an earlier process's brakes. Delete session brakes, which ended with their rotation."""
+        """Re-engage an earlier process's brakes. Delete session brakes, because they ended with their rotation."""
         if self._db.node:
             await self.take_over_orphans()
             return
@@ -152,7 +152,7 @@ class Brakes:
         await self.lift(hold)
 
     def leave(self, hold: EngagedBrake) -> None:
-        """Detach a request from its brake, which stays engaged because the chain has not confirmed it."""
+        """Detach a request from its brake. The brake stays engaged, because the chain has not confirmed it."""
         hold.requests -= 1
 
     async def lift(self, hold: EngagedBrake) -> None:

@@ -100,7 +100,7 @@ async def with_budget(service: Service, charged: _Open) -> _Open:
     If the account is gone, it was settled, and the program will refuse the instruction for that reason.
     """
     account = await service.chain.account(charged.address)
-    # Anyone can send lamports to the address after it was settled, which creates an empty account.
+    # After the settlement, anyone can send lamports to the address and create an empty account there.
     if account is None or not account.data:
         return charged
     budget: Pubkey = account.decode(service.codec).data["charged"]["budget"]

@@ -1,4 +1,4 @@
-"""Submits changes, which are answered only once the chain has confirmed them."""
+"""Submits changes, and answers their requests only once the chain has confirmed them."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack

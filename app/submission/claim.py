@@ -42,7 +42,7 @@ class Fingerprint:
 
 
 def body_hash(body: dict[str, Any], bound_to: str | None = None) -> str:
-    """Return the digest of a parsed body, in which amounts and times are already normalised.
+    """Return the digest of a parsed body. Its amounts and times are already normalised.
 
     The digest includes ``bound_to``, the wallet that the API key is bound to, so that no other wallet's agent can get
     the response.
@@ -161,7 +161,7 @@ class Claim:
 
         def claim_and_store(conn: Connection) -> T:
             if tx_id is not None:
-                # Check again: only a transaction reveals a new server after a failover, which may have lost commits.
+                # Check again: only a transaction reveals a failover to a new server, and that may have lost commits.
                 self.admit()
             self._hold(conn, tx_id)
             return effect(conn)

@@ -21,7 +21,7 @@ from app.store.idempotency import IdempotencyRecord, find_own, leave, take_over
 from app.submission.claim import Claim, Fingerprint, in_progress
 
 Caller = tuple[str, str, str]
-"""Organisation, scope and key, which identify a request and its replays."""
+"""Organisation, scope and key: together, they identify a request and its replays."""
 
 _PAUSE = 0.1
 """Seconds between checks whether another node has ended the first request."""

@@ -80,7 +80,7 @@ class Locks:
 
 
 class Held:
-    """A context that holds locks of one scope. Raises RuntimeError if taken out of order, which could deadlock."""
+    """A context that holds locks of one scope. Raises RuntimeError if taken out of order, as that could deadlock."""
 
     def __init__(self, locks: Locks, scope: LockScope, names: list[str], most_waiting: int | None) -> None:
         self._locks = locks

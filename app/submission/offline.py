@@ -73,7 +73,7 @@ _NEEDLESS = (
 
 
 async def authority_of(service: Service, org: str, claim: Claim) -> Authority:
-    """Return the organisation's authority, which must sign the request's transaction.
+    """Return the organisation's authority, the required signer of the request's transaction.
 
     Raises ``authority_offline`` if the service lacks the authority's key, unless the request asks for `sign=offline`.
     """
@@ -83,7 +83,7 @@ async def authority_of(service: Service, org: str, claim: Claim) -> Authority:
 
 
 def local_authority(key: Signer) -> Authority:
-    """Return the authority with its key, which signs in this service."""
+    """Return the authority with its key, for signing in this service."""
     return Authority(key.pubkey(), key)
 
 

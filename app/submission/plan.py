@@ -108,7 +108,7 @@ class Plan:
 def attempt_for(plan: Plan, raw: bytes, *, status: str, created_at: int, added: int = 0) -> Attempt:
     """Return the attempt to store for a plan and the bytes of its transaction.
 
-    ``added`` is the number of instructions that precede the plan's own, which ``event_instruction`` does not count.
+    ``added`` is the number of instructions before the plan's own. ``event_instruction`` does not count them.
     ``created_at`` is in milliseconds.
     """
     message, instruction = message_hash(raw), plan.event_instruction + added

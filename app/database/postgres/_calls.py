@@ -180,7 +180,7 @@ class CallBatcher:
 
 
 class _QueuedCall(NamedTuple):
-    """Work, and the future on which its caller waits."""
+    """Work, and the future that its caller waits for."""
 
     piece: BatchedCall
     future: asyncio.Future[Any]
@@ -238,6 +238,6 @@ def return_to_pool(connection: Connection) -> None:
 
 
 def close_permanently(connection: Connection) -> None:
-    """Close a connection permanently, which also releases its locks."""
+    """Close a connection permanently. This also releases its locks."""
     connection.invalidate()
     connection.close()

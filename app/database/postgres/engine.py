@@ -79,7 +79,7 @@ def database_name(url: str) -> str:
 
 
 def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
-    """Return the engine with its pool, which connects at the first use. Raises ConfigurationError."""
+    """Return the engine with its pool. It connects at the first use. Raises ConfigurationError."""
     try:
         # Use SQLAlchemy's pool, because it checks all connections once one is lost: after a restart of the server, none
         # of them is usable.
@@ -119,7 +119,7 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
             return int(found) if found == found.to_integral_value() else found
 
     class _Text(StrDumperUnknown):
-        """Replaces NUL, which PostgreSQL cannot store. A search for such text finds nothing; received text is kept."""
+        """Replaces NUL, because PostgreSQL cannot store it. A search for it finds nothing; received text is kept."""
 
         def dump(self, obj: str) -> Any:
             return super().dump(obj.replace("\0", "\ufffd"))
@@ -194,7 +194,7 @@ async def listening(
 def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.Future[None]]:
     """Pass on the texts of notifications, and yield a future that fails with the error that ends them.
 
-    psycopg's own iterator waits for the socket again for each notification, which costs as much as a statement.
+    psycopg's own iterator waits for the socket again for each notification. That costs as much as a statement.
     """
     # Use a duplicate handle: when the connection is lost, libpq closes its own handle at once, and another connection
     # may get the same number before this one is removed from the event loop.

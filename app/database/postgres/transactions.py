@@ -31,7 +31,7 @@ _BEGIN = (
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A writing transaction: its number and server, which identify its outcome, and the terms of its held leases."""
+    """A writing transaction: its number and server, for finding out its outcome, and the terms of its held leases."""
 
     transaction: str
     server: str
