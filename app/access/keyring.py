@@ -146,7 +146,7 @@ class KeyRing:
         self._used: dict[str, int] = {}
 
     def digest(self, key: str) -> str:
-        """Return the digest under which a key is stored."""
+        """Return a key's digest. Only the digest is stored."""
         return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()
 
     def seal(self, key: str) -> ResponseSeal:

@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two checks for entries that wait for the database.
 _INTERVAL = 1.0
-#: Seconds over which failed authentications and repeats of a refusal are counted before their count is written.
+#: Seconds to count failed authentications and repeats of a refusal before their count is written.
 PERIOD = 60.0
 #: Networks counted separately in one period, and the number of them listed in its entry.
 _MAX_NETWORKS, _NAMED = 1_000, 10

@@ -74,14 +74,14 @@ _DEFINITIONS: Mapping[str, Json] = {
         "required": ["code", "message"],
         "properties": {
             "code": {"type": "string", "description": "The error's code, as in the API's catalogue."},
-            "message": {"type": "string", "description": "The API's message. It names the wrong field."},
+            "message": {"type": "string", "description": "The API's message. It names the field if one is wrong."},
             "docs": {"type": "string", "description": "The documentation page of the code."},
             "request_id": {"type": "string", "description": "Quote this id to the operator of the service."},
         },
     },
 }
 
-#: Statuses after which this request, or an earlier one with its key, may or may not have had an effect.
+#: Statuses that do not tell if this request, or an earlier one with its key, has had an effect.
 _DOUBTFUL = frozenset({0, 408, 500, 502, 503, 504})
 #: Conflicts that leave the same doubt: an earlier request with the key may have had an effect.
 _UNDECIDED = frozenset({"idempotency_in_progress", "restore_unacknowledged"})
