@@ -12,10 +12,10 @@ from app.audit.models import AuditLogPage, ListAuditLog
 async def list_audit_log(call: Call, query: ListAuditLog) -> AuditLogPage:
     """List the audit log.
 
-    It shows requests with their actors, highest number first. They are changes of keys, sessions, policies, wallets and
-    other objects except payments, and refusals for lack of a role. An entry is made with the request. If the request's
-    transaction fails permanently, another entry records that. All filters must match. The guide "Audit log" explains
-    how to check that nothing is missing.
+    It shows who requested which change, highest number first: changes of keys, sessions, policies, wallets and other
+    objects except payments. It also shows refusals for lack of a role. An entry is made with the request. If the
+    request's transaction fails permanently, another entry records that. All filters must match. The guide "Audit log"
+    explains how to check that nothing is missing.
     """
     return await audit.page(call.service, call.principal, query)
 

@@ -1,6 +1,6 @@
 """Transactions that are due without a request: freezes, top-ups, refunds of escrows, settlements of allowances.
 
-Sending one twice does no harm, because the program refuses a repetition.
+Sending one twice does no harm, because the program refuses work that is already done.
 """
 
 import base64
@@ -83,7 +83,7 @@ def topup(service: Service, wallet: LowWallet) -> Job:
 
 
 def settle(service: Service, allowance: AllowanceRecord) -> Job:
-    """Settle an allowance that has ended or belongs to a stopped vault. The operator signs, as it may at any time."""
+    """Settle an allowance that has expired or lost its basis. The operator signs, because it may always settle."""
 
     async def build() -> Instruction:
         accounts = await with_budget(service, accounts_of(allowance))
@@ -93,7 +93,7 @@ def settle(service: Service, allowance: AllowanceRecord) -> Job:
 
 
 def refund(service: Service, escrow: DueEscrow) -> Job:
-    """Refund an escrow that is past its deadline or has an undecided dispute. The fee payer signs.
+    """Refund an escrow that is past its deadline or has a dispute not decided in time. The fee payer signs.
 
     If the escrow is settled, collect the share of the party that could not be paid. The program refuses this until the
     share can be paid.
@@ -121,7 +121,7 @@ async def _send(service: Service, instruction: Instruction, signers: Sequence[Si
     blockhash = await service.chain.blockhash(fresh=fresh)
     payer = service.signers.fee_payer
     signed = await sign_with_any([instruction], payer=payer, signers=signers, blockhash=blockhash.hash)
-    # The newest state includes the latest work of another keeper.
+    # Simulate on the newest state, which includes the latest work of other keepers.
     options = {"encoding": "base64", "preflightCommitment": "processed"}
     await service.chain.call("sendTransaction", [base64.b64encode(signed.raw).decode(), options])
     return signed.signature

@@ -51,7 +51,7 @@ class Keeper(Periodic):
         clock: Callable[[], float] | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` replaces the chain's clock, which makes jobs due; `timer` returns the seconds between attempts."""
+        """`clock` replaces the chain's clock, which makes jobs due. `timer` returns seconds and times the retries."""
         super().__init__(interval)
         self._service = service
         self._metrics = service.part(Metrics)

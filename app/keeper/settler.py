@@ -1,4 +1,4 @@
-"""Settles a vault's outstanding allowances as soon as a transaction that invalidates them was sent.
+"""Settles a vault's outstanding allowances as soon as a transaction that invalidates them has been sent.
 
 A delegate can pay until its allowance is settled. Settlement therefore waits neither for the confirmation of that
 transaction nor for the read models. The keeper later settles any allowance that is not settled here.

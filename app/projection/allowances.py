@@ -62,7 +62,10 @@ def settled(batch: Batch, row: StoredEvent) -> None:
 
 
 def read(batch: Batch, row: StoredEvent) -> None:
-    """Store the delegate's transfers, and report a discrepancy if they do not match the grant and the spending."""
+    """Store the delegate's transfers, and report a discrepancy if they do not match the spent amount.
+
+    The transfers must also be signed by the delegate and arrive at the grant's destination.
+    """
     data = row.data
     known = _known(batch, row)
     if known is None:

@@ -39,10 +39,10 @@ def apply(
 ) -> bool | None:
     """Apply rows and move the cursors to `last`, or back to the start for organisations to be applied again.
 
-    Return True if no row has to be applied again. Do nothing and return None if the cursors differ from the given ones,
-    which selected the rows. In that case another process has applied more or started over. With the service's
-    ``fee_payer``, raise the guard for the service's own transactions without an attempt. Rows that are applied again
-    need no such check.
+    Return True if no row has to be applied again. Do nothing and return None if the stored cursors differ from
+    ``cursors``, which selected the rows. In that case another process has applied more or started over. With the
+    service's ``fee_payer``, raise the guard for the service's own transactions without an attempt. Rows that are
+    applied again need no such check.
     """
     if cursors_of(connection) != cursors:
         return None

@@ -53,7 +53,10 @@ def closed(batch: Batch, row: StoredEvent) -> None:
 
 
 def _change(batch: Batch, row: StoredEvent, values: Values) -> str | None:
-    """Set columns of the event's budget unless a later event set them. Return its id, or None before its creation."""
+    """Set columns of the event's budget unless a later event set them.
+
+    Return the budget's id, or None if its creation has not been applied yet.
+    """
     address, sequence = row.data["budget"], row.data["sequence"]
     identifier = batch.budget_id(address)
     if identifier is None:

@@ -303,7 +303,7 @@ class Projector(Background):
 
     async def _take_in(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
         """Apply rows and notify waiters. Return the result of `apply`."""
-        # If neither holds, another process has applied all of them.
+        # If the condition is false, another process has applied all rows.
         whole: bool | None = True
         if unapplied(rows, cursors) or rows[-1].id > min(cursors.values()):
             whole = await self._db.write(partial(self._apply, rows=rows, cursors=cursors), repeatable=True)

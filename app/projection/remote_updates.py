@@ -16,13 +16,13 @@ _REMEMBERED = 10_000
 _ALONE_AFTER = 1.0
 """Seconds after which the waiting node itself updates the read models, because perhaps no other node does."""
 _SILENCE = 0.3
-"""The same if no node has announced applied rows since, for example after the death of the applying node."""
+"""The same if no node has announced rows since the wait began, for example after the applying node died."""
 
 
 class RemoteUpdates(Periodic):
     """Notifies this process's requests about rows that another node announces as applied, and checks regularly.
 
-    An announcement may be lost, or the node that applies rows may be dead.
+    The check is needed because an announcement may be lost, or the node that applies rows may be dead.
     """
 
     name = "arrivals"

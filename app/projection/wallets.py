@@ -106,7 +106,7 @@ def unfrozen(batch: Batch, row: StoredEvent) -> None:
 
 
 def closed(batch: Batch, row: StoredEvent) -> None:
-    """Mark the wallet as archived, which is final. It has then left its budget."""
+    """Mark the wallet as archived, which is final, and as without a budget, because it has left it."""
     change(batch, row, None, {"archived": True, "budget": None, "budget_sequence": row.data["sequence"]})
 
 

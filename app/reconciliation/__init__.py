@@ -1,1 +1,1 @@
-"""The comparison of on-chain balances with the read models."""
+"""The comparison of the read models with on-chain state."""

@@ -16,9 +16,9 @@ Facts = Mapping[str, Fact]
 Model = ReserveModel | WalletModel | EscrowModel
 
 BALANCE = "usdc_balance"
-"""The fact that follows from every transfer of tokens. All others follow from the program's events alone."""
+"""Name of the fact that follows from every transfer of tokens. Others follow from the program's events alone."""
 COVERED = "covered"
-"""The fact that an escrow's token account holds at least its amount. Outsiders may have sent it more."""
+"""Name of a fact: the escrow's token account holds at least its amount. Outsiders may have sent it more."""
 _Facts = dict[str, Fact]
 _COUNTS = ("open_escrows", "open_allowances")
 _ROLES = ("authority", "operator", "arbiter", "verifier")

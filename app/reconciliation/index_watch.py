@@ -21,7 +21,7 @@ _MOMENT = 5
 
 
 async def lasting_gaps(service: Service) -> Mapping[str, str]:
-    """Return the gaps of this service's vaults and organisations, as the organisation of each affected address."""
+    """Return the vaults and organisations of this service with gaps: the organisation of each, by address."""
     found = await service.indexer.gaps()
     return await service.db.read(lambda conn: owners(conn, found)) if found else {}
 

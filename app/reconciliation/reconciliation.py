@@ -1,9 +1,9 @@
 """Compares the read models with the chain, and checks each difference in two ways before it raises the alarm.
 
-A deviation may be about to be indexed, so a fact counts only if the indexer agrees with the chain about it. For a
-balance, the indexer's stored transfers must match, including deposits by outsiders. For every other fact, the number of
-the account's last event must match. A difference is reported if it then still exists, unchanged, at a second look after
-everything stored was applied. No lock is held, and nothing waits for the chain during the comparison.
+A change on the chain may not be indexed yet, so a difference counts only if the indexer agrees with the chain about the
+fact. For a balance, the indexer's stored transfers must match, including deposits by outsiders. For most other facts,
+the number of the account's last event must match. A difference is reported if it still exists, unchanged, at a second
+look after all stored rows were applied. No lock is held, so no request waits for the comparison's calls to the chain.
 """
 
 import asyncio
@@ -139,7 +139,7 @@ class Reconciliation(Periodic):
         wanted: set[str],
         slot: int,
     ) -> None:
-        """Store and report new differences. Clear differences that are gone or are no longer compared."""
+        """Store and report new differences. Clear those of subjects that agree now or ended and are not compared."""
         reported = await self._service.db.read(store.differences)
         agrees = {one.subject.address: one.slot for one in clean}
         over = [one for one in reported.values() if one.address in agrees or one.address not in wanted]

@@ -47,7 +47,7 @@ table = Table(
     Column("body", Text, nullable=False),
     Column("status", String, nullable=False, comment="pending, sent or failed"),
     Column("attempts", Integer, nullable=False, comment="number of failed attempts"),
-    Column("due_at", BigInteger, nullable=False, comment="time of the next attempt, or of the last one"),
+    Column("due_at", BigInteger, nullable=False, comment="time of the next attempt, else of the last one"),
     Column("created_at", BigInteger, nullable=False),
     Index("alert_mails_due", "status", "due_at"),
     Index("alert_mails_counted", "org", "type", "recipient", "created_at"),

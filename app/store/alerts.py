@@ -42,7 +42,7 @@ MAX_THRESHOLD = 2**63 - 1
 rules = Table(
     "alert_rules",
     metadata,
-    Column("scope", String, primary_key=True, comment="a wallet, or the organisation for wallets without rules"),
+    Column("scope", String, primary_key=True, comment="a wallet, or the organisation for wallets without their own"),
     Column("type", String, primary_key=True),
     Column("org", String, nullable=False),
     Column("enabled", Boolean, nullable=False),

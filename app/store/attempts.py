@@ -96,7 +96,7 @@ def attempt(connection: Connection, tx_id: str) -> Attempt | None:
 
 
 def attempts_of(connection: Connection, messages: Collection[str]) -> list[Attempt]:
-    """Return the attempts with these hashes of signed messages."""
+    """Return the attempts with one of these hashes of the signed message."""
     return fetch_all(connection, Attempt, _BY_MESSAGES, {"keys": list(messages)})
 
 

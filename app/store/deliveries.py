@@ -62,7 +62,7 @@ table = Table(
     Column("body", Text, nullable=False),
     Column("status", String, nullable=False, comment="pending, delivered or failed"),
     Column("attempts", Integer, nullable=False, comment="failed attempts since the delivery was queued"),
-    Column("due_at", BigInteger, nullable=False, comment="time of the next attempt, or of the last one"),
+    Column("due_at", BigInteger, nullable=False, comment="time of the next attempt, else of the last one"),
     Column("created_at", BigInteger, nullable=False, comment="when it was last queued"),
     Index("webhook_deliveries_newest", "webhook_id", "position", "delivery_id"),
     Index("webhook_deliveries_by_status", "webhook_id", "status", "position", "delivery_id"),

@@ -46,7 +46,7 @@ exports = Table(
     Column("end", BigInteger, comment="exclusive"),
     Column("status", String, nullable=False, comment="processing, ready, expired or failed"),
     Column("created_at", BigInteger, nullable=False),
-    Column("estimated_at", BigInteger, nullable=False, comment="estimated time when it is ready"),
+    Column("estimated_at", BigInteger, nullable=False, comment="estimated time of completion"),
     Column("rows", Integer, comment="row count; until it is ready, as of the request"),
     Column("reason", String, comment="reason of the failure"),
     Column("finished_at", BigInteger),

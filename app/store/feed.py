@@ -49,7 +49,7 @@ EXCEPTIONS = {"escrow.refunded": "critical"}
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """One event. `position` increases with every stored event, so that a consumer can continue from it.
+    """One event. `position` increases with every stored event, so that a consumer can continue after it.
 
     `other_wallet_id` is the second wallet of an event between two wallets.
     """

@@ -1,6 +1,6 @@
 """Tables of people: how they sign in to the dashboard, and who invited them.
 
-Secrets are stored as SHA-256 only, because each is too random to guess. Times are Unix milliseconds.
+Secrets are stored as SHA-256 only, which suffices because each is too random to guess. Times are Unix milliseconds.
 """
 
 from sqlalchemy import BigInteger, Column, Index, LargeBinary, String, Table
@@ -46,7 +46,7 @@ browser_sessions = Table(
     Column("session_id", String, primary_key=True),
     Column("digest", String, nullable=False, unique=True, comment="digest of the cookie"),
     Column("org", String, nullable=False),
-    Column("actor", ActorText, nullable=False, comment="a person, or an admin key if the organisation has none"),
+    Column("actor", ActorText, nullable=False, comment="a person; an admin key while there are no people"),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),

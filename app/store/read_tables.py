@@ -222,7 +222,7 @@ feed = Table(
         postgresql_where=text(BETWEEN_TWO),
     ),
     Index("feed_by_signature", "signature"),
-    # Few events are alerting. The index counts those after the position that a person has read up to.
+    # Few events are alerting. The index serves the count of alerting events after a person's read position.
     Index("feed_alerting", "org", "position", sqlite_where=text(ALERTING), postgresql_where=text(ALERTING)),
     sqlite_autoincrement=True,
 )

@@ -136,7 +136,7 @@ attempts = Table(
     Column("subject", String, comment="object of the request's entry in the audit log, if any"),
     Column("reference", LargeBinary),
     Column("signature", String, unique=True, comment="null while a third party has the transaction to send"),
-    Column("message_hash", String, unique=True, comment="hash of the signed message, also in the transaction's events"),
+    Column("message_hash", String, unique=True, comment="hash of the signed message; stored events have it as well"),
     Column("instruction_index", Integer, comment="index of the instruction; the id comes from its event"),
     Column("inner_index", Integer, comment="index of that event among the inner instructions"),
     Column("raw", LargeBinary, comment="the signed transaction, stored before it is sent"),

@@ -48,7 +48,7 @@ class TransactionRecord:
 class TransactionFilter:
     """Narrows a list of transactions. `start` is inclusive, `end` exclusive, in Unix milliseconds.
 
-    `x402_host` selects payments for resources of a host by x402, or of any host if it is `*`.
+    `x402_host` selects x402 payments for a host's resources, or for the resources of any host if it is `*`.
     """
 
     wallet_id: str | None = None

@@ -11,7 +11,7 @@ from app.store.state_tables import attempts
 from app.store.state_tables import unsigned_transactions as table
 
 AWAITING: Final = "awaiting_signature"
-"""Status of an attempt with an unsigned transaction, which was never sent."""
+"""Status of an attempt with a transaction that lacks a signature and was never sent."""
 WITHDRAWN, VOID = "withdrawn", "void"
 """Errors of attempts that were never signed: withdrawn by the organisation, or expired."""
 
@@ -62,7 +62,7 @@ def nonces_in_use(connection: Connection, org: str) -> set[str]:
 
 
 def end_expired(connection: Connection, now: int) -> None:
-    """Record expired transactions that nobody signed as failed."""
+    """Mark attempts as failed if their transaction expired without the missing signature."""
     late = exists().where(table.c.tx_id == attempts.c.tx_id, table.c.expires_at <= now)
     ended = update(attempts).where(attempts.c.status == AWAITING, late)
     connection.execute(ended.values(status="failed", error=VOID, ended_at=now))

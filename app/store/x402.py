@@ -149,7 +149,7 @@ def record_resource(connection: Connection, tx_id: str, status: int) -> None:
 
 
 def record_transfer(connection: Connection, tx_id: str, signature: str, slot: int) -> None:
-    """Store the transfer by a delegate that has paid."""
+    """Store the transfer with which a delegate has paid."""
     connection.execute(update(payloads).where(payloads.c.tx_id == tx_id).values(signature=signature, slot=slot))
 
 

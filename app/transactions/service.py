@@ -31,7 +31,7 @@ Handed = tuple[IssuedPayment | None, AllowanceRecord | None]
 
 
 async def get(service: Service, principal: Principal, tx_id: str) -> Transaction:
-    """Return a transaction. Raises ``transaction_not_found``, for an agent even if another wallet has it."""
+    """Return a transaction. Raises ``transaction_not_found``, for an agent also if it belongs to another wallet."""
 
     def read(conn: Connection) -> tuple[TransactionRecord | None, dict[str, Handed]]:
         return transaction(conn, principal.org, tx_id), _issued_payments(conn, [tx_id])
@@ -39,7 +39,7 @@ async def get(service: Service, principal: Principal, tx_id: str) -> Transaction
     found, handed = await service.db.read(read)
     if found is None:
         missing = NotFoundError("transaction_not_found")
-        # Each wallet of a batch gets its row with the event, but the response already contained the row's id.
+        # Each wallet of a funding batch gets its row with the event, but the response already contained the row's id.
         raise await pending_or_missing(
             service, principal.org, FUND_BATCH.name, lambda one: tx_id in row_ids(one), missing
         )
@@ -73,7 +73,7 @@ async def page(
 
 
 def _issued_payments(conn: Connection, tx_ids: Collection[str]) -> dict[str, Handed]:
-    """Return the issued payments among transactions with their allowances, by transaction."""
+    """Return the issued payments of these transactions with their allowances, by transaction id."""
     payloads = issued_payments_of(conn, tx_ids)
     delegated = [one.tx_id for one in payloads if one.lane == ALLOWANCE]
     allowances = {one.tx_id: one for one in allowances_of_transactions(conn, delegated)}

@@ -21,7 +21,7 @@ from app.verifier.history import Landed
 from idl.transactions import ChainEvent
 
 TOLERANCE = 300
-"""Limit of the seconds between a row's `timestamp`, the time of its request, and the time of its block."""
+"""Maximum seconds between a row's `timestamp`, which is the time of its request, and the time of its block."""
 _EXPECTED_INNER = {
     ("PaymentExecuted", "payment"): EVENT_INNER_INDEX,
     ("WalletFunded", "funding"): EVENT_INNER_INDEX,
@@ -173,7 +173,7 @@ def shows_off_chain_policy(row: Row) -> bool:
 
 
 def _is_policy(shown: str | None, chain: ExpectedRow, program_id: Pubkey) -> bool:
-    """Return whether a policy's id leads to the address of the policy account that the event names."""
+    """Return whether the address derived from a policy's id is the policy account that the event names."""
     if shown is None or chain.policy is None:
         return shown is None and chain.policy is None
     try:

@@ -157,7 +157,7 @@ class _Checker:
         return vault or self._scope.org
 
     def seconds(self) -> tuple[float, float]:
-        """Return the earliest and the latest Unix second of the blocks of the export's rows."""
+        """Return the earliest and the latest possible Unix second of the blocks of the export's rows."""
         return self._start / 1000 - TOLERANCE, self._end / 1000 + TOLERANCE
 
     def read(self, rows: Iterator[Row]) -> None:
@@ -188,7 +188,7 @@ class _Checker:
             found = list(differences(row, chain, self._program_id))
             if chain.slot > self._scope.slot:
                 found.append(f"landed in slot {chain.slot}, after the export's last, {self._scope.slot}")
-            # The chain is read backwards, so the export must also have every row before a matching one.
+            # The chain is read backwards. The export must also have every row of an earlier slot than a matching one.
             self._last = max(self._last, chain.slot)
         self.report.problems += [f"{row['tx_id']}: {one}" for one in found]
         if not found and row["status"] == "confirmed":
@@ -209,7 +209,7 @@ class _Checker:
             self.report.off_chain.append(f"{row['tx_id']}: {row['status']} {said} USDC")
 
     def _is_due(self, chain: ExpectedRow) -> bool:
-        """Return whether an export made at that time, with those rows, must have this row as well."""
+        """Return whether the export must have this row, given the time when it was made and its other rows."""
         landed_before = chain.block_time is not None and (chain.block_time + TOLERANCE) * 1000 < self._made
         return chain.slot < self._last or landed_before
 
