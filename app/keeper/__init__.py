@@ -1,1 +1,1 @@
-"""Work that is due without a request: freezes of expired policies, top-ups, refunds of escrows, settlements of allowances."""
+"""Work that is due without a request: expiry freezes, top-ups, refunds of escrows, settlements of allowances."""

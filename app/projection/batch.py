@@ -215,13 +215,13 @@ class Batch:
         self.report(row, FORGOTTEN, summary, payload, wallet_id=wallet_id)
 
     def policy_id(self, address: str) -> str | None:
-        """Return the id of the policy at this address."""
+        """Return the id of the policy at this address, or None if the policy is not known yet."""
         if address not in self._policy_ids:
             self._policy_ids[address] = scalar(self.connection, _POLICY_ID, {"key": address})
         return self._policy_ids[address]
 
     def budget_id(self, address: str) -> str | None:
-        """Return the id of the budget at this address."""
+        """Return the id of the budget at this address, or None if the budget is not known yet."""
         found: str | None = scalar(self.connection, _BUDGET_ID, {"key": address})
         return found
 

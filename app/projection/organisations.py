@@ -43,7 +43,7 @@ def authority_accepted(batch: Batch, row: StoredEvent) -> None:
 
 
 def reserve_withdrawn(batch: Batch, row: StoredEvent) -> None:
-    """Set the reserve's balance."""
+    """Set the reserve's balance, and report the withdrawal if the service should have its attempt but does not."""
     set_reserve(batch, row, row.data["reserve_balance"])
     batch.report_forgotten(row, {"recipient": row.data["destination"]})
 

@@ -22,4 +22,4 @@ EVENT_OF: Mapping[AlertType, str] = {
 TYPE_OF: Mapping[str, AlertType] = {event: kind for kind, event in EVENT_OF.items()}
 
 HOUR = 60 * 60 * 1000
-"""Milliseconds."""
+"""One hour in milliseconds."""

@@ -59,12 +59,12 @@ class AllowanceRecord:
 
 
 def allowance(connection: Connection, org: str, allowance_id: str) -> AllowanceRecord | None:
-    """Return the organisation's allowance with this id."""
+    """Return the organisation's allowance with this id, or None."""
     return fetch_one(connection, AllowanceRecord, _BY_ID, {"org": org, "key": allowance_id})
 
 
 def allowance_of_transaction(connection: Connection, org: str, tx_id: str) -> AllowanceRecord | None:
-    """Return the allowance that this transaction granted or will grant."""
+    """Return the allowance that this transaction granted or will grant, or None."""
     return fetch_one(connection, AllowanceRecord, _BY_TRANSACTION, {"org": org, "key": tx_id})
 
 

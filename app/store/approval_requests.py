@@ -1,4 +1,4 @@
-"""Approval requests: payments that a policy refused because the operator has not co-signed them.
+"""Approval requests: expenses that a policy refused because the operator has not co-signed them.
 
 A request's outcome follows from the chain, unless the request is rejected before its Approval exists there.
 """
@@ -149,7 +149,7 @@ def add_request(connection: Connection, new: NewRequest, *, unusable: Collection
 
 
 def approval_request(connection: Connection, org: str, approval_id: str, now: int) -> ApprovalRequest | None:
-    """Return the organisation's request with this id."""
+    """Return the organisation's request with this id, or None."""
     return fetch_one(connection, ApprovalRequest, _BY_ID, {"org": org, "now": now, "key": approval_id})
 
 

@@ -72,5 +72,5 @@ def open_approval(  # noqa: PLR0917
 
 
 def approval(connection: Connection, org: str, address: str) -> OnChainApproval | None:
-    """Return the approval at this address, open or not."""
+    """Return the approval at this address, open or not, or None."""
     return fetch_one(connection, OnChainApproval, select(table).where(table.c.org == org, table.c.address == address))

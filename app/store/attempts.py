@@ -91,7 +91,7 @@ def insert_attempt(connection: Connection, attempt: Attempt) -> None:
 
 
 def attempt(connection: Connection, tx_id: str) -> Attempt | None:
-    """Return the attempt with this id."""
+    """Return the attempt with this id, or None."""
     return fetch_one(connection, Attempt, _BY_ID, {"key": tx_id})
 
 
@@ -168,7 +168,7 @@ def record_outcome(
 
 
 def last_blocked(connection: Connection, wallet_id: str) -> int | None:
-    """Return the time of the wallet's latest refused payment or escrow."""
+    """Return the Unix millisecond of the wallet's latest refused expense, or None."""
     mine = (table.c.wallet_id == wallet_id, table.c.status == "blocked")
     moment: int | None = connection.scalar(select(func.max(table.c.created_at)).where(*mine))
     return moment

@@ -171,7 +171,7 @@ def log_head(connection: Connection, log: str) -> LogHead | None:
 def log_entries(
     connection: Connection, log: str, wanted: LogFilter, limit: int = 20, cursor: str | None = None
 ) -> RecordPage[LogEntry | UnreadableEntry]:
-    """Return a log's entries, the highest number first. Raises `InvalidCursorError`."""
+    """Return a log's entries, highest number first. Raises `InvalidCursorError`."""
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
     if wanted.actor is not None:
         # A string, because it is part of the cursor's scope.

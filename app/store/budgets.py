@@ -50,7 +50,7 @@ def put_budget_details(connection: Connection, details: BudgetDetails) -> None:
 
 
 def budget(connection: Connection, org: str, budget_id: str) -> BudgetRecord | None:
-    """Return the organisation's budget with this id, closed or not."""
+    """Return the organisation's budget with this id, closed or not, or None."""
     return fetch_one(connection, _record, _BY_ID, {"org": org, "key": budget_id})
 
 

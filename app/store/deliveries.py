@@ -243,7 +243,7 @@ def events_between(connection: Connection, webhook: WebhookRecord, start: int, e
 
 
 def delivery(connection: Connection, webhook_id: str, delivery_id: str) -> DeliveryRecord | None:
-    """Return one delivery of a webhook."""
+    """Return a webhook's delivery with this id, or None."""
     query = select(table).where(table.c.webhook_id == webhook_id, table.c.delivery_id == delivery_id)
     return fetch_one(connection, DeliveryRecord, query)
 

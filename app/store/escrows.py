@@ -119,12 +119,12 @@ class DueEscrow:
 
 
 def escrow(connection: Connection, org: str, escrow_id: str) -> EscrowRecord | None:
-    """Return the organisation's escrow with this id."""
+    """Return the organisation's escrow with this id, or None."""
     return fetch_one(connection, _record, _BY_ID, {"org": org, "key": escrow_id})
 
 
 def escrow_of_transaction(connection: Connection, org: str, tx_id: str) -> EscrowRecord | None:
-    """Return the escrow that this transaction locked or will lock."""
+    """Return the escrow that this transaction locked or will lock, or None."""
     return fetch_one(connection, _record, _BY_TRANSACTION, {"org": org, "key": tx_id})
 
 

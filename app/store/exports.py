@@ -1,4 +1,4 @@
-"""Exports: requests and their outcomes. The files are in the data folder."""
+"""Exports: requests and their outcomes. The files are in the data folder and, for other nodes, in the database."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def insert_export(connection: Connection, export: ExportRecord) -> None:
 
 
 def export(connection: Connection, export_id: str) -> ExportRecord | None:
-    """Return the export with this id, of any organisation."""
+    """Return the export with this id, of any organisation, or None."""
     return fetch_one(connection, ExportRecord, select(exports).where(exports.c.export_id == export_id))
 
 

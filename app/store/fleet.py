@@ -176,7 +176,7 @@ _BY: Mapping[str, ColumnElement[Any]] = {
 
 
 def totals(connection: Connection, org: str, now: int) -> FleetTotals:
-    """Return the sums over an organisation's wallets."""
+    """Return the totals over an organisation's wallets, with the balance of its reserve."""
     row = connection.execute(_TOTALS, {"org": org, "now": now}).one()._asdict()
     return FleetTotals(**{**row, "reserve": row["reserve"] or 0, "paused": bool(row["paused"])})
 

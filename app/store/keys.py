@@ -63,7 +63,7 @@ def replace_digest(connection: Connection, key_id: str, *, digest: str, hint: st
 
 
 def api_key_by_digest(connection: Connection, digest: str) -> ApiKey | None:
-    """Return the key with this digest, revoked or not."""
+    """Return the key with this digest, revoked or not, or None."""
     return fetch_one(connection, ApiKey, _BY_DIGEST, {"key": digest})
 
 
@@ -82,7 +82,7 @@ def key_names(connection: Connection, org: str, key_ids: Collection[str]) -> dic
 
 
 def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:
-    """Return the organisation's key with this id, revoked or not."""
+    """Return the organisation's key with this id, revoked or not, or None."""
     return fetch_one(connection, ApiKey, select(table).where(table.c.org == org, table.c.key_id == key_id))
 
 
@@ -93,7 +93,7 @@ def has_other_admin_key(connection: Connection, org: str, key_id: str) -> bool:
 
 
 def api_key_by_id(connection: Connection, key_id: str) -> ApiKey | None:
-    """Return the key with this id, of any organisation."""
+    """Return the key with this id, of any organisation, or None."""
     return fetch_one(connection, ApiKey, select(table).where(table.c.key_id == key_id))
 
 

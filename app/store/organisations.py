@@ -47,12 +47,12 @@ def insert_organisation(connection: Connection, organisation: Organisation) -> N
 
 
 def organisation(connection: Connection, org: str) -> Organisation | None:
-    """Return the organisation with this address."""
+    """Return the organisation with this address, or None."""
     return fetch_one(connection, Organisation, select(table).where(table.c.org == org))
 
 
 def organisation_by_id(connection: Connection, org_id: str) -> Organisation | None:
-    """Return the organisation with this id."""
+    """Return the organisation with this id, or None."""
     return fetch_one(connection, Organisation, select(table).where(table.c.org_id == org_id))
 
 

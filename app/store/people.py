@@ -86,7 +86,7 @@ def insert_person(connection: Connection, person: Person) -> None:
 
 
 def person(connection: Connection, person_id: str) -> Person | None:
-    """Return the person with this id unless they were removed."""
+    """Return the person with this id, or None if there is none or they were removed."""
     query = select(table).where(table.c.person_id == person_id, table.c.removed_at.is_(None))
     return fetch_one(connection, Person, query)
 
@@ -112,7 +112,7 @@ def names_of_people(connection: Connection, org: str, person_ids: Collection[str
 
 
 def has_people(connection: Connection) -> bool:
-    """Return whether any organisation has a person."""
+    """Return whether any organisation has a person who was not removed."""
     return connection.scalar(select(table.c.person_id).where(table.c.removed_at.is_(None)).limit(1)) is not None
 
 
@@ -139,7 +139,7 @@ def insert_passkey(connection: Connection, passkey: Passkey) -> None:
 
 
 def passkey(connection: Connection, credential_id: str) -> Passkey | None:
-    """Return the passkey with this id."""
+    """Return the passkey with this id, or None."""
     return fetch_one(connection, Passkey, select(passkeys).where(passkeys.c.credential_id == credential_id))
 
 
@@ -161,13 +161,13 @@ def insert_session(connection: Connection, session: BrowserSession) -> None:
 
 
 def session_by_digest(connection: Connection, digest: str, now: int) -> BrowserSession | None:
-    """Return the session of a cookie unless it has ended."""
+    """Return the session with this digest of its cookie, or None if it has ended or expired."""
     query = select(sessions).where(sessions.c.digest == digest, sessions.c.ended_at.is_(None))
     return fetch_one(connection, BrowserSession, query.where(sessions.c.expires_at > now))
 
 
 def open_sessions(connection: Connection, digests: Collection[str], now: int) -> list[BrowserSession]:
-    """Return the sessions with these cookies that have not ended."""
+    """Return the sessions with these digests of their cookies that have not ended or expired."""
     query = select(sessions).where(sessions.c.digest.in_(digests), sessions.c.ended_at.is_(None))
     return fetch_all(connection, BrowserSession, query.where(sessions.c.expires_at > now))
 

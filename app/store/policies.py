@@ -25,7 +25,7 @@ _PRESET_ORDER = {name: position for position, name in enumerate(PRESET_POLICY_ID
 class PolicyRecord:
     """A policy. `allowlist` is the address of the list that the program checks, `allowed_recipients` holds its texts.
 
-    `x402_hosts` are the hosts allowed for paid requests; null if the policy leaves them to the default.
+    `x402_hosts` are the hosts allowed for paid requests; null means any host on localnet, and elsewhere none.
     """
 
     policy_id: str
@@ -98,7 +98,7 @@ def domains_of(connection: Connection, entries: Sequence[bytes]) -> dict[bytes, 
 
 
 def policy(connection: Connection, org: str, policy_id: str) -> PolicyRecord | None:
-    """Return the organisation's policy with this id, closed or not."""
+    """Return the organisation's policy with this id, closed or not, or None."""
     return fetch_one(connection, _record, _BY_ID, {"org": org, "key": policy_id})
 
 
@@ -136,7 +136,7 @@ def record_policy_edit(
 
 
 def version_made_by(connection: Connection, address: str, signature: str) -> int | None:
-    """Return the version that a transaction gave the policy at this address, if any."""
+    """Return the newest version that a transaction gave the policy at this address, or None."""
     mine = (policy_versions.c.address == address, policy_versions.c.signature == signature)
     found: int | None = connection.scalar(select(func.max(policy_versions.c.version)).where(*mine))
     return found

@@ -33,7 +33,7 @@ def put_domain(connection: Connection, domain: str) -> None:
 
 
 def recipient(connection: Connection, org: str, address: str) -> Recipient | None:
-    """Return the organisation's recipient with this address."""
+    """Return the organisation's recipient with this address, or None."""
     return fetch_one(connection, Recipient, _BY_ADDRESS, {"org": org, "address": address})
 
 

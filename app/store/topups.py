@@ -55,7 +55,7 @@ def put_topup_rule(connection: Connection, rule: TopupRecord) -> None:
 
 
 def topup_rule(connection: Connection, wallet_id: str) -> TopupRecord | None:
-    """Return the wallet's rule, if it ever had one."""
+    """Return the wallet's rule, or None if it never had one."""
     return fetch_one(connection, TopupRecord, select(topup_rules).where(topup_rules.c.wallet_id == wallet_id))
 
 

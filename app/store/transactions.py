@@ -77,7 +77,7 @@ _RECIPIENT = (
 
 
 def transaction(connection: Connection, org: str, tx_id: str) -> TransactionRecord | None:
-    """Return the organisation's transaction with this id."""
+    """Return the organisation's transaction with this id, or None."""
     return fetch_one(connection, TransactionRecord, _BY_ID, {"tx_id": tx_id, "org": org})
 
 

@@ -7,7 +7,7 @@ from app.store.state_tables import setting_values as table
 
 
 def get_value(connection: Connection, name: str) -> str | None:
-    """Return the value with this name."""
+    """Return the value with this name, or None."""
     return connection.scalar(select(table.c.value).where(table.c.name == name))
 
 

@@ -138,7 +138,7 @@ def update_wallet_details(
 
 
 def wallet_details(connection: Connection, wallet_id: str) -> WalletDetails | None:
-    """Return a wallet's details, even before its creation is seen on the chain."""
+    """Return a wallet's details, even before its creation is seen on the chain, or None."""
     row = connection.execute(select(details).where(details.c.wallet_id == wallet_id)).one_or_none()
     if row is None:
         return None
@@ -157,7 +157,7 @@ def has_wallet(connection: Connection, org: str, wallet_id: str) -> bool:
 
 
 def policy_id_of(connection: Connection, org: str, wallet_id: str) -> str | None:
-    """Return the id of the policy that the organisation's wallet is attached to."""
+    """Return the id of the policy attached to the organisation's wallet, or None if there is no such wallet."""
     found: str | None = scalar(connection, _POLICY_ID, {"org": org, "key": wallet_id})
     return found
 

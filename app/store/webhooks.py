@@ -83,14 +83,14 @@ def insert_webhook(connection: Connection, webhook: WebhookRecord) -> None:
 
 
 def webhook(connection: Connection, org: str, webhook_id: str) -> WebhookRecord | None:
-    """Return the organisation's webhook with this id, including a deleted one while it is kept."""
+    """Return the organisation's webhook with this id, including a deleted one while it is kept, or None."""
     return fetch_one(
         connection, WebhookRecord, select(table).where(table.c.org == org, table.c.webhook_id == webhook_id)
     )
 
 
 def webhook_to_serve(connection: Connection, webhook_id: str) -> WebhookRecord | None:
-    """Return the webhook if it is enabled."""
+    """Return the webhook, or None unless it is enabled."""
     query = select(table).where(table.c.webhook_id == webhook_id, table.c.status == "enabled")
     return fetch_one(connection, WebhookRecord, query)
 
@@ -109,7 +109,7 @@ def webhooks(
 
 
 def count_webhooks(connection: Connection, org: str) -> int:
-    """Return the number of the organisation's webhooks."""
+    """Return the number of the organisation's webhooks, without deleted ones."""
     return connection.scalar(select(func.count()).select_from(table).where(table.c.org == org, _LIVING)) or 0
 
 

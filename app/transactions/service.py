@@ -1,4 +1,4 @@
-"""Transactions: found, listed and shown."""
+"""Finds, lists and shows transactions."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
