@@ -63,7 +63,7 @@ class Manifest(BaseModel):
 def create_archive(
     path: Path, manifest: Manifest, files: Mapping[str, Path], keys: Mapping[str, Path] | None, passphrase: str
 ) -> None:
-    """Write an archive of ``files`` and of ``keys``, sealed under the passphrase. It is complete or absent.
+    """Write an archive of ``files`` and, sealed under the passphrase, of ``keys``. It is complete or absent.
 
     Fills in the manifest. Raises OSError, including when a file with this name already exists.
     """

@@ -90,7 +90,7 @@ def _copy(own: Connection, settings: Settings, url: str) -> tuple[str, CopyRepor
         there = remembered(target)
         if chain is not None and there is not None and there.identity != chain.identity:
             of = chain_name(there.identity.genesis_hash)
-            raise ConfigurationError(f"the {name} belongs to another chain or program: {of}. Use a new database")
+            raise ConfigurationError(f"the {name} belongs to another chain or program, on {of}. Use a new database")
         require_empty(target, name)
         done = copy([Source(driver), Source(events, PREFIX)], target, name)
         _copy_files(own, target, paths)

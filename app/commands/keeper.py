@@ -17,7 +17,10 @@ from app.server.data_folder import node_name, sidecar_settings
 @rpc_url
 @usdc_mint
 def keeper(**given: Any) -> None:
-    """Run only the keeper, on the service's data. It makes refunds, freezes of expired policies and top-ups."""
+    """Run only the keeper, on the service's data.
+
+    The keeper freezes wallets with an expired policy, refunds escrows, settles allowances, and tops up wallets.
+    """
     settings = sidecar_settings(settings_of(**given, keeper=True))
 
     async def run() -> None:

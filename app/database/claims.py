@@ -50,8 +50,8 @@ def claim(connection: Connection, key: Column[str], due: Select[Any], node: str)
         index_elements=["kind", "id"],
         set_={"node": rows.excluded.node},
         # Checked again on the newest row version: another node may have claimed it after this statement began.
-        # The column is a text, because SQLAlchemy does not correlate a subquery with the table of an INSERT, and would
-        # search all claims instead.
+        # The column is written as SQL text, because SQLAlchemy does not correlate a subquery with the table of an
+        # INSERT: the subquery would search all claims instead.
         where=(table.c.node == node) | ~node_is_alive(literal_column("claims.node", String)),
     )
     return list(connection.scalars(taken.returning(table.c.id)))

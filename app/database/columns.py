@@ -112,7 +112,7 @@ def upsert_later(
     keys: Sequence[str],
     replace: bool = True,
 ) -> None:
-    """Like ``upsert_all``, but combined with other statements into one if possible."""
+    """Upsert rows like ``upsert_all``, but combine the statement with other deferred ones if possible."""
     if rows:
         statement = _upsert(connection.dialect, table, tuple(rows[0]), tuple(keys), replace)
         defer(connection, statement, _different(rows, keys))

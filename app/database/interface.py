@@ -60,7 +60,7 @@ class Database(ABC):
         """
 
     async def write_unordered(self, work: Work[T]) -> T:
-        """Run a single statement that needs no order among the writes, so that it waits for no other if possible.
+        """Run a single statement that needs no order among the writes. If possible, it waits for no other write.
 
         The statement may run twice if its connection is lost.
         """

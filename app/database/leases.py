@@ -39,7 +39,7 @@ NODE = "node/"
 """Prefix of the name of the lease that a node holds on itself while it is alive."""
 
 API = "api/"
-"""Prefix of the name of the lease that a node holds while it answers requests."""
+"""Prefix of the name of the second such lease, which only a node that answers requests holds."""
 
 table = Table(
     "leases",

@@ -49,7 +49,7 @@ class Listing:
     """
 
     first: Mapping[str, Executable]
-    """By dialect."""
+    """The statement for the first page, by dialect."""
     following: Mapping[str, Executable]
     name: str
     time: str

@@ -116,7 +116,7 @@ class SqliteDatabase(Database):
             await asyncio.shield(loop.run_in_executor(self._long, end))
 
     async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
-        """Run `work` in the event loop, because it takes microseconds. With `in_thread`, run it in a thread."""
+        """Run `work` in the event loop, where it must take microseconds only. With `in_thread`, run it in a thread."""
         if not in_thread:
             return self.read_now(work)
         context = contextvars.copy_context()

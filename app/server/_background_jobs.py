@@ -38,7 +38,7 @@ def background_jobs(service: Service, *, beside: bool = False) -> Sequence[Start
 
     On SQLite, the lock of the data folder lets only one process serve, so it runs all jobs. On PostgreSQL, a node runs
     a single-node job only while it holds the job's lease. A process next to a service never holds one. It runs only
-    some of the other jobs.
+    some of the other jobs and, if enabled, the keeper, which does no harm when it runs twice.
     """
     db, settings = service.db, service.settings
     first: list[Startable] = [service.clock, service.part(Recorder), service.part(RequestLog)]

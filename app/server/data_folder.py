@@ -68,8 +68,9 @@ def folder_chain(settings: Settings) -> FolderChain | None:
 
 
 def with_folder(settings: Settings) -> Settings:
-    """Return the settings of a process with the embedded chain or with `rpc_url`, completed from the folder.
+    """Return the settings of a process with the embedded chain or with `rpc_url`.
 
+    Unless they are set, the program and, with `rpc_url`, the USDC mint are the folder's.
     Raises ConfigurationError if the process would run the embedded chain in the folder of another chain.
     """
     paths = settings.paths()
@@ -98,7 +99,7 @@ def sidecar_settings(settings: Settings) -> Settings:
 
     Without an address, the chain is the folder's or, in a new folder, the embedded chain on its default port. Webhooks
     and alerts are left to the service, because only one process may send them. Exports are too, because they would wait
-    for this process's chain, and the reconciliation, because the service's metrics report its result.
+    for this process's chain. So is the reconciliation, because the service's metrics report its result.
     """
     known = folder_chain(settings)
     url = settings.rpc_url or (known.rpc_url if known else f"http://{LOCALHOST}:{settings.localnet_port}")

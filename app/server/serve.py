@@ -55,7 +55,7 @@ class _ApiServer(uvicorn.Server):
 
 
 def _allow_connections() -> None:
-    """Raise the limit of open files as allowed: by default it is 1,024, and each connection takes one."""
+    """Raise the limit of open files to 65,536 or as far as allowed. By default it is 1,024. A connection takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -124,7 +124,7 @@ async def _lost_roles(service: Service) -> list[str]:
     with contextlib.suppress(ChainUnavailable, RpcError):
         return [
             f"Warning: on the chain the {one.role} of {one.org.org_id} is {one.holder}, but this service has the key "
-            f"of {one.key}. Requests that need it get 503 until the service is started with the right key."
+            f"of {one.key}. Requests that need this role get 503 until the service is started with the right key."
             for one in await lost_roles(service)
         ]
     return []

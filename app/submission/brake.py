@@ -138,7 +138,10 @@ class Brakes:
         return hold
 
     async def show(self, hold: EngagedBrake) -> None:
-        """Publish a brake to other nodes before reading the chain. Without a database, they cannot store payments."""
+        """Wait until other nodes can see a brake, at most `SHOWN` seconds. Call this before reading the chain.
+
+        Without a database, they cannot store payments, so no longer wait is needed.
+        """
         if self._db.node:
             await hold.is_stored(SHOWN)
 

@@ -79,7 +79,7 @@ async def known_account(service: Service, address: str | Pubkey) -> dict[str, An
 async def pending_or_missing(
     service: Service, org: str, kind: str, where: Callable[[Attempt], bool], otherwise: ApiError
 ) -> ApiError:
-    """Return ``chain_unavailable`` while a creation of type ``kind`` is pending, and ``otherwise`` if none is.
+    """Return ``chain_unavailable`` while a creation of type ``kind`` is pending, else the error ``otherwise``.
 
     ``where`` selects the creation. A creation that was rolled back is pending again, and a client that trusted a 404
     might repeat it.

@@ -25,9 +25,10 @@ async def earlier_outcome(service: Service, claim: Claim) -> Outcome | None:
 async def submit(
     service: Service, plan: Plan, claim: Claim, *, overtakes: bool = False, nonce_account: str | None = None
 ) -> Outcome:
-    """Submit a change and return its confirmed outcome. The wallet's payments wait until then.
+    """Submit a change and return its confirmed outcome.
 
-    A change that ``overtakes`` does not wait for payments that are being sent. If the authority signs offline, this
+    A wallet's change waits for the payments that are being sent, and later payments wait for its outcome. A change that
+    ``overtakes`` does neither. If the authority signs offline, this
     uses ``nonce_account``, or a free one, and raises AwaitingSignatureError. Raises SimulationFailedError if the
     simulation fails, and the API's error if the change failed or is not confirmed yet, or if the request asks for an
     offline signature that the change does not need.

@@ -47,7 +47,7 @@ class DatabaseGuard(Periodic):
         self._db = db
         self._catch_up = catch_up
         self._server: str | None = None
-        #: Time of the last raise as of the last comparison. Values that were read before it do not count.
+        #: Time when the guard was last raised, as of the last comparison. Guard values with an older time are outdated.
         self._floor = 0
         if isinstance(db, PostgresDatabase):
             db.on_new_server = self._compare

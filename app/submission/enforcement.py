@@ -21,7 +21,7 @@ from app.submission.program_errors import UNPROVEN, business_error, error_name
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds between two steps while something is in the way.
+#: Seconds between two steps while a transaction has no outcome yet.
 _PAUSE = 0.1
 _NO_SIGNATURE = "The token that holds the signing key is unavailable."
 _SENT = "It was sent to the chain but is not confirmed yet."
@@ -35,7 +35,7 @@ _IN_MEMORY = (
     "before the chain enforces it. Repeat the request until it succeeds."
 )
 #: Milliseconds during which a sent transaction is resent instead of replaced by a new one. A second one does no harm,
-#: but a freeze must not wait until a lost transaction expires.
+#: but a brake must not wait until a lost transaction expires.
 _RECENT = 5_000
 
 

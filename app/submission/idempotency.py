@@ -82,7 +82,7 @@ class Idempotency:
                 except WRITE_ERRORS:
                     raise  # Without the database, the claim holder is unknown.
                 except ApiError:
-                    # Never rerun a request that may have had an effect. Otherwise get the claim holder's response.
+                    # Never rerun a request that may have had an effect. Otherwise wait for the claim holder, if any.
                     if claim.effective or not (claim.lost or await claim.is_taken()):
                         raise
         except WRITE_ERRORS:
@@ -100,7 +100,7 @@ class Idempotency:
         while (first := self._running.get(caller)) is not None:
             if first.admitted.is_set():
                 _same(fingerprint, first.fingerprint)
-            # A first request with other parameters may be refused itself, if an earlier one like this has the key.
+            # Wait for its admission first: it may itself be refused, if the key is that of a request like this one.
             over = first.done if first.admitted.is_set() else first.admitted
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -138,7 +138,7 @@ class Idempotency:
             await asyncio.sleep(_PAUSE)
 
     async def _leave(self, scope: tuple[str, str], caller: Caller) -> None:
-        """Allow any node to continue the request when it is repeated. If storing that fails, retry in background."""
+        """Allow any node to continue the request when it is repeated. If storing that fails, retry later."""
         node = self._db.node
         if not node:
             return

@@ -167,7 +167,7 @@ async def _free_nonce_account(service: Service, org: str, authority: Pubkey) -> 
 async def _store(
     service: Service, plan: Plan, claim: Claim, found: NonceAccount, steps: Sequence[Instruction]
 ) -> Attempt:
-    """Store the unsigned transaction with its attempt, and run the plan's hook and audit entry."""
+    """Store the unsigned transaction with its attempt, the writes of the plan's hook, and its audit entry."""
     raw = unsigned(steps, payer=service.signers.fee_payer_address, blockhash=found.nonce)
     # Only the service checks this lifetime, so it starts and ends by the service's own clock.
     now = now_ms()
@@ -194,7 +194,7 @@ async def _store(
 
 
 async def _accounts(service: Service, steps: Sequence[Instruction], nonce: Hash) -> dict[str, str]:
-    """Return the program and token accounts that the transaction names, so that its signer can show the changes."""
+    """Return the data in base64 of the program's and token accounts in the transaction, to show its signer changes."""
     message = Message.new_with_blockhash(list(steps), service.signers.fee_payer_address, nonce)
     keys = message.account_keys
     found = await service.chain.accounts(keys)

@@ -54,7 +54,7 @@ class Outcomes:
         return self._types[attempt.type]
 
     async def look(self, attempt: Attempt) -> Outcome:
-        """Ask the chain for the outcome of a pending attempt; records it if it is final."""
+        """Ask the chain for the outcome of a pending attempt, and record it if it is final."""
         if attempt.status != "pending":
             return Outcome(attempt, attempt.status, attempt.slot, error=attempt.error)
         try:

@@ -4,7 +4,8 @@ If a request ends without an answer from the chain, its change can land until th
 were completed before that, the old one could undo it: lift an emergency freeze, or replace a token already handed out.
 So
 
-* only the request itself, repeated under its idempotency key, resends such a change; recovery does not;
+* only the request itself, repeated under its idempotency key, resends such a change; recovery does not. A newer token
+  rotation is an exception: it resends the older one, whose token it replaces;
 * a newer change that it could undo is refused with `chain_unavailable` until the old one has landed or expired.
 
 Sending the old change first and then the new one would be faster, but would unfreeze a wallet between the two.

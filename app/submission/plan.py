@@ -166,8 +166,8 @@ class SimulationFailedError(Exception):
 class Outcome:
     """The result of an attempt: confirmed at ``slot``, still pending, or failed with the chain's ``error``.
 
-    A pending attempt that is not ``sendable`` has landed and waits for the read models, is sent by a third party, or is
-    too old to land and waits for the events that would show whether it did.
+    A pending attempt that is not ``sendable`` has landed and waits for its confirmation or the read models, is sent by
+    a third party, or is too old to land and waits for the events that would show whether it did.
     """
 
     attempt: Attempt

@@ -95,7 +95,7 @@ _MESSAGES: Mapping[str, str] = {
     "WrongBudget": _BUDGET_CHANGED,
     "OpenAllowances": "The wallet has outstanding allowances. Settle them first.",
     "UnusableDelegate": "delegate: must be the address of a key that has no role in the organisation or the wallet.",
-    "InvalidAllowanceTime": "expiresIn: the allowance would outlive the session or the policy, or its grant was late.",
+    "InvalidAllowanceTime": "expiresIn: the allowance would outlive its session or policy, or end before its grant.",
     "TooManyAllowances": "The wallet already has four outstanding allowances, the maximum. Settle one first.",
     "EscrowDisputed": "The escrow is disputed and awaits the arbiter's decision.",
     "EscrowAmountExceeded": "The amount to release exceeds the amount in the escrow.",

@@ -41,10 +41,10 @@ class Recovery(Periodic):
         await super().start()
 
     async def recover(self, where: Callable[[Attempt], bool] = lambda _attempt: True) -> int:
-        """Check the pending attempts that ``where`` selects once, and return the number that now have an outcome.
+        """Check once each pending attempt that ``where`` selects. Return the number that now have an outcome.
 
-        If the check of an attempt fails, checks the others before raising the first ApiError, ChainUnavailable or
-        RpcError.
+        If the check of an attempt fails, checks the others before raising the first error, such as ApiError,
+        ChainUnavailable or RpcError.
         """
         recovered = 0
         failure: Exception | None = None

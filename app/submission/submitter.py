@@ -1,7 +1,7 @@
 """Submits transactions: simulates, stores, sends and confirms them, and waits for the read models.
 
 The signed bytes are stored before the first send, and resends use exactly these bytes. An attempt stays `pending` while
-it can still land, and no replacement is signed before that.
+it can still land, and no replacement is signed in this time.
 """
 
 import asyncio
@@ -139,7 +139,8 @@ class Submitter(Outcomes):
     async def resume(self, claim: Claim) -> Outcome | None:
         """Return the outcome of the attempt of an earlier run of the same request, resending it if needed.
 
-        Returns None if there is no such attempt or it failed permanently. The request may then start over.
+        Returns None if there is no such attempt or it failed permanently. The request may then start over. Raises
+        AwaitingSignatureError if the attempt still awaits an offline signature.
         """
         if claim.attempt is None:
             return None

@@ -133,7 +133,7 @@ async def test_running_service_and_a_database_with_data_are_refused(
     await old.stop()
     async with ServiceWorld(tmp_path / "other", database_url=url):
         line = await _refusal(folder, url)
-    assert "belongs to another chain or program: a local network" in line
+    assert "belongs to another chain or program, on a local network" in line
     name = url.partition("@/")[2].partition("?")[0]
     cluster.execute("DELETE FROM setting_values", name)
     assert "already has data in its table" in await _refusal(folder, url)

@@ -33,7 +33,7 @@ def run_with_savepoints(connection: Connection, pieces: Sequence[BatchedCall]) -
         return [result_or_failure(pieces[0].run, connection)]
     outcomes = []
     for one in pieces:
-        # Do not release it, because that would be another statement for each piece. The commit releases all.
+        # Do not release the savepoint: that would be another statement for each piece. The commit releases all.
         connection.exec_driver_sql(_SAVE)
         outcomes.append(result_or_failure(one.run, connection))
         if isinstance(outcomes[-1], FailedCall):

@@ -170,7 +170,7 @@ class CallBatcher:
     def _finish(
         self, loop: asyncio.AbstractEventLoop, batch: Sequence["_QueuedCall"], running: Future[Sequence[Any]]
     ) -> None:
-        """Deliver the results, and start the next batch."""
+        """Deliver the results, and start the next batch with the work that has arrived since."""
         try:
             outcomes = running.result()
         except BaseException as error:  # noqa: BLE001 - no caller may wait forever

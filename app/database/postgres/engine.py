@@ -79,7 +79,7 @@ def database_name(url: str) -> str:
 
 
 def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
-    """Return the engine with its pool. It connects at the first use. Raises ConfigurationError."""
+    """Return the engine with its pool, which connects at the first use. Raises ConfigurationError."""
     try:
         # Use SQLAlchemy's pool, because it checks all connections once one is lost: after a restart of the server, none
         # of them is usable.
@@ -119,7 +119,10 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
             return int(found) if found == found.to_integral_value() else found
 
     class _Text(StrDumperUnknown):
-        """Replaces NUL, because PostgreSQL cannot store it. A search for it finds nothing; received text is kept."""
+        """Replaces NUL by U+FFFD, because PostgreSQL cannot store NUL.
+
+        A search for a text with NUL finds nothing. Received text is kept, with the replacement.
+        """
 
         def dump(self, obj: str) -> Any:
             return super().dump(obj.replace("\0", "\ufffd"))
@@ -170,8 +173,9 @@ async def listening(
 ) -> AsyncIterator[asyncio.Future[None]]:
     """Listen to a channel; ``heard`` is called in the event loop with each text.
 
-    Yields a future that fails once the channel can no longer be heard. Raises OSError if the channel cannot be heard or
-    this future's error is raised in the context, and if ``at`` is given and is not the place of the reached database.
+    Yields a future that fails once the channel can no longer be heard. Raises OSError if the channel cannot be heard,
+    or if the context raises the future's error. Also raises OSError if ``at`` is given and the reached database has
+    another place.
     """
     import psycopg  # noqa: PLC0415 - optional
 
@@ -194,7 +198,7 @@ async def listening(
 def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.Future[None]]:
     """Pass on the texts of notifications, and yield a future that fails with the error that ends them.
 
-    psycopg's own iterator waits for the socket again for each notification. That costs as much as a statement.
+    psycopg's own iterator waits for the socket again for each notification, which costs as much as a statement.
     """
     # Use a duplicate handle: when the connection is lost, libpq closes its own handle at once, and another connection
     # may get the same number before this one is removed from the event loop.

@@ -105,7 +105,7 @@ class ConnectionCache:
 
     @contextmanager
     def one(self) -> Iterator[Connection]:
-        """Use a connection. It is kept unless it is lost or left in a transaction."""
+        """Use a connection. It is kept unless its use raises an error or leaves a transaction open."""
         try:
             connection = self._free.pop()
         except IndexError:
