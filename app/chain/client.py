@@ -179,8 +179,8 @@ class ChainClient:
         """Return each transaction, or `None` if the node does not know it (yet).
 
         An error for a single transaction is returned as an `RpcError`. Its code is `UNSUPPORTED_VERSION` if the node or
-        this client does not know the transaction's version. Raises the first error if it refuses several and serves
-        none.
+        this client does not know the transaction's version. If the node refuses all transactions of a batch of several
+        for other reasons, the first error is raised.
         """
         found: list[RawTransaction | RpcError | None] = []
         for start in range(0, len(signatures), _TRANSACTION_BATCH):

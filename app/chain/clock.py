@@ -70,7 +70,7 @@ class ChainClock(Periodic):
         answered = self._timer()
         # One URL may lead to several nodes, and some of them may be stale.
         if seen.slot >= self._slot:
-            # The chain's time has whole seconds, so the true offset lies in a range of one second.
+            # The chain's time has whole seconds, so the true offset lies within a second plus the round trip.
             self._set(seen.unix_timestamp - answered, seen.unix_timestamp + 1 - asked)
             self._slot = seen.slot
         return self.now()

@@ -106,7 +106,7 @@ class SameChain:
         self._expected, self._asked = found, time.monotonic()
 
     async def _ask_again(self) -> None:
-        # A failed check does not mean another chain. The next call repeats it.
+        # No answer does not mean another chain. The next call repeats the check.
         try:
             with suppress(ChainUnavailable, RpcError):
                 await self._ask()

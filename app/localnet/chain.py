@@ -38,7 +38,7 @@ _RETRY_SECONDS = 1.0
 
 
 class TransactionRefusedError(Exception):
-    """The transaction was not executed. `err` has the JSON form; `run` is set if it reached the virtual machine."""
+    """A transaction was not executed. `err` is its error in JSON form; `run` is set if the virtual machine ran it."""
 
     def __init__(self, err: Any, run: Run | None = None) -> None:
         super().__init__(str(err))
@@ -105,9 +105,10 @@ class Chain:
         return max(0, self.newest_at(commitment))
 
     def newest_at(self, commitment: Commitment) -> int:
-        """Return the newest slot with all transactions at `commitment`, or a negative number if there is none.
+        """Return the newest slot at `commitment`, or a negative number if there is none.
 
-        Unwritten transactions hold it back: a later slot would tell readers that this one is complete.
+        The slot of the oldest unwritten transaction limits it: a later slot would tell readers that this one is
+        complete.
         """
         current = self.timeline.slot()
         if commitment is not Commitment.PROCESSED:
