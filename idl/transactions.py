@@ -218,7 +218,8 @@ def at(values: Sequence[_T], index: Any) -> _T:
 def events(raw: RawTransaction, keys: Sequence[Pubkey], codec: Codec) -> Iterator[ChainEvent]:
     """Yield the program's events in a transaction. `keys` is the result of `accounts`.
 
-    Raises the errors of `signed`, and `CodecError` for an event that does not fit the IDL.
+    Raises the errors of `signed`, and `CodecError` for an event that does not fit the IDL. Events that the IDL
+    does not know are skipped.
     """
     for instruction, inner, program, named, data in _called(raw, keys):
         if program == codec.program_id and named == [codec.event_authority]:

@@ -56,7 +56,7 @@ class TokenAccounts:
         return self._select("address > ? ORDER BY address LIMIT ?", address, limit)
 
     def suspects(self) -> list[str]:
-        """Return the suspect accounts. They moved in a transaction not stored yet, so their history must be read."""
+        """Return the suspect accounts. They may have unstored transactions, so their history must be read."""
         return [row[0] for row in self._db.execute("SELECT address FROM token_accounts WHERE suspect = 1")]
 
     def mark_suspect(self, address: str) -> None:

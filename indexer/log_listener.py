@@ -32,7 +32,7 @@ class LogListener:
         }
         self._wake = wake
         self.subscribed = False
-        """True while our subscription at the node is active."""
+        """True while the subscription at the node is active."""
 
     async def run(self) -> None:
         """Listen until cancelled."""

@@ -37,7 +37,7 @@ TABLES = {
     "cursors": """
         name TEXT PRIMARY KEY,
         signature TEXT NOT NULL""",
-    # Parts of the program's history that no node has served: the last stored transaction before each, and its slots.
+    # Parts of the program's history that no node has served: the last stored transaction before, and the slots between.
     "holes": """
         after TEXT PRIMARY KEY,
         after_slot INTEGER NOT NULL,
@@ -49,7 +49,7 @@ TABLES = {
         reason TEXT NOT NULL,
         since INTEGER NOT NULL,
         retry_at INTEGER NOT NULL""",
-    # Token accounts of vaults and reserves (`vault` is null). A `suspect` one moved in a transaction not stored yet.
+    # Token accounts of vaults and reserves (`vault` is null). A `suspect` one may lack transactions.
     "token_accounts": """
         address TEXT PRIMARY KEY,
         org TEXT NOT NULL,

@@ -26,7 +26,7 @@ BALANCE_OBSERVED = "BalanceObserved"
 ALLOWANCE_READ = "AllowanceRead"
 """Name of a row: the transfers of a settled allowance's delegate were read from the chain."""
 REVERTED = "TransactionReverted"
-"""Name of a row: the transaction was rolled back. `events` in its data names the subjects of its deleted rows."""
+"""Name of a row: the transaction was rolled back. The data's `events` name the subjects of its deleted rows."""
 
 T = TypeVar("T")
 _Key = tuple[str, int, int]
@@ -159,7 +159,7 @@ class EventTables:
         return {str(signature): int(slot) for signature, slot in rows}
 
     def last_finalized(self, up_to_slot: int = _LAST_SLOT) -> str | None:
-        """Return the newest signature marked as finalized in a slot up to `up_to_slot`."""
+        """Return the newest signature marked as finalized in a slot up to `up_to_slot`, or None."""
         row = self._db.execute(
             "SELECT signature FROM transactions WHERE finalized = 1 AND slot <= ? ORDER BY slot DESC LIMIT 1",
             [up_to_slot],

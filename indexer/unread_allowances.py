@@ -56,7 +56,7 @@ class UnreadAllowances:
         return found
 
     def sharing(self, destination: str, accounts: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the allowances to a destination with a token account in ``accounts``, as sorted pairs with it."""
+        """Return the address and token account of allowances to a destination, for token accounts in `accounts`."""
         query = (
             "SELECT a.address, a.tokens, e.data FROM allowances a JOIN events e ON e.signature = a.granted"
             " WHERE e.name = 'AllowanceGranted' AND a.tokens = ? ORDER BY a.address"
@@ -70,7 +70,7 @@ class UnreadAllowances:
         return found
 
     def note(self, place: tuple[str, int, int], event: Event) -> None:
-        """Store the token account from a grant's event, and mark it as unread from a settlement's event."""
+        """Store the token account of a granted allowance, or mark a settled allowance as unread."""
         data = event.data
         if event.name == "AllowanceGranted":
             # After a rollback, another transaction may grant an allowance at the same address.
