@@ -86,7 +86,9 @@ class Metrics:
         self.differences = self._gauge("reconciliation_differences", "Accounts that differ from the chain.")
         self.updated = self._gauge("gauges_timestamp_seconds", "Unix time of the last reading of the gauges.")
         self._undecided = self._gauge("reconciliation_undecided", "Accounts that the last comparison left undecided.")
-        self._reconciled_at = self._gauge("reconciliation_timestamp_seconds", "Time of the last complete comparison.")
+        self._reconciled_at = self._gauge(
+            "reconciliation_timestamp_seconds", "Unix time of the last complete comparison."
+        )
         self._result = self._by(
             Gauge,
             "reconciliation_result",

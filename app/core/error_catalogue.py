@@ -150,7 +150,7 @@ KINDS = (
     ErrorKind("restore_unacknowledged", 409, "Payments",
         "The service was restored from a backup within the last 24 hours, or its database lost commits. It may have "
         "carried out this request before and lost the record of it. Nothing was sent now.",
-        "Check in `GET /v1/transactions` that the money has not moved already. Then send the request again with "
+        "Check in `GET /v1/transactions` if the money has already moved. If it has not, send the request again with "
         "`afterRestore` = `true`. An admin can end this check early under Developers in the dashboard, and the "
         "service's operator with `agent-vault restore --gap-checked`."),
     ErrorKind("transaction_not_found", 404, "Payments",

@@ -146,7 +146,7 @@ class _Module:
         return future
 
     def library(self, *, anew: bool = False) -> Any:
-        """Return the initialised library. On request, it is reinitialised to find new tokens; this closes all sessions.
+        """Return the initialised library. ``anew`` reinitialises it to find tokens again, which closes all sessions.
 
         Raises KeyFileError.
         """
@@ -206,7 +206,7 @@ class _Token:
     _session: Any = None
     #: The module's generation when the session was last requested; None before the first request.
     _generation: int | None = None
-    #: Modification time of a PIN file that the token refused. Trying the same PIN again could lock the token.
+    #: Modification time of the PIN file when the token refused its PIN. Trying this PIN again could lock the token.
     _refused: int | None = None
 
     def session(self, *, anew: bool = False) -> Any:

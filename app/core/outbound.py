@@ -94,7 +94,7 @@ class HostResolver:
         return await asyncio.shield(self._running[name][1])
 
     def close(self) -> None:
-        """Stop starting lookups, without waiting for running ones."""
+        """Start no further lookups, and do not wait for running ones."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self, name: tuple[str, int], ended: asyncio.Future[Sequence[str]]) -> None:
@@ -133,7 +133,7 @@ class Outbound:
         self._transport = httpx.AsyncHTTPTransport(verify=tls or _default_tls(), trust_env=False, limits=limits)
 
     def close(self) -> None:
-        """Stop starting lookups."""
+        """Start no further lookups."""
         self._names.close()
 
     @contextlib.asynccontextmanager

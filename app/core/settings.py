@@ -38,9 +38,9 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = None
     """Address of a database on PostgreSQL 15 or newer for the service's state, its read models and the stored events of
     the chain, such as `postgresql://vault@db.example.com:5432/vault`. By default, they are in files in the data folder.
-    Keys are always in files. Create the schema with `agent-vault db upgrade`. Several nodes may share the database if
-    all of them have `rpc_url`. Parts that the address omits are taken from the variables of libpq, such as `PGPASSWORD`
-    and `PGSSLMODE`."""
+    Signing keys are never in the database. Create the schema with `agent-vault db upgrade`. Several nodes may share
+    the database if all of them have `rpc_url`. Parts that the address omits are taken from the variables of libpq, such
+    as `PGPASSWORD` and `PGSSLMODE`."""
     database_listen_url: SecretStr | None = None
     """Address at which a node listens for signals of the other nodes; by default `database_url`. If that address leads
     to a transaction pooler such as PgBouncer, which does not pass signals on, name the server itself here. Without
@@ -65,8 +65,8 @@ class Settings(BaseSettings):
     and reads from the freshest one that answers. It trusts "not found" only from a node that has reached the newest
     slot seen on any node. A node of another chain is left out."""
     ws_url: str | None = None
-    """WebSocket address of that cluster. By default, it is the JSON-RPC address with the scheme ws and, if the address
-    names a port, the next port."""
+    """WebSocket address of that cluster. By default, it is the JSON-RPC address with the scheme ws, or wss
+    for https, and, if the address names a port, the next port."""
     usdc_mint: str | None = None
     """USDC mint on that cluster; by default Circle's on mainnet and devnet. The embedded chain has its own mint."""
     program_id: str | None = None

@@ -115,7 +115,7 @@ def next_key(folder: Path, role: str) -> Keypair:
 
 
 def install_next(folder: Path, role: str) -> None:
-    """Replace the current key of a role by the next one. The current one is kept as ``ROLE.old.json``.
+    """Replace the current key of a role with the next one. The current one is kept as ``ROLE.old.json``.
 
     No key is overwritten: the next old key becomes ``ROLE.old-2.json``. If the process dies, the role's file holds
     either the current key or the next one.
