@@ -117,7 +117,10 @@ def _delegate(service: Service, payer: WalletRecord, text: str) -> Pubkey:
     # The grant already contains these accounts in other roles, and it must not contain an account twice.
     named = (payer.vault, payer.tokens, payer.policy.address, payer.budget, str(service.signers.fee_payer_address))
     if text in named:
-        raise RequestError("invalid_request", "delegate: must not be the fee payer or an account of the wallet.")
+        raise RequestError(
+            "invalid_request",
+            "delegate: must not be the fee payer, or the wallet's vault, token account, policy or budget.",
+        )
     return delegate
 
 

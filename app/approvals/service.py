@@ -106,7 +106,7 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
 
 
 def is_unusable(service: Service, refused: SimulationFailedError) -> bool:
-    """Return True if a simulation failed because its approval is used up, outdated or already gone on the chain."""
+    """Return True if a simulation failed because the approval does not fit, is outdated, has expired or is gone."""
     return _lacks_account(refused) or error_name(service.codec, refused) in _UNUSABLE
 
 
@@ -257,7 +257,10 @@ def _reject(conn: Connection, principal: Principal, found: ApprovalRequest, now:
 
 
 def _require_undecided(conn: Connection, found: ApprovalRequest, now: int, mine: Attempt | None = None) -> None:
-    """Raise a conflict if the approval has changed since it was read. The lock does not bind other nodes."""
+    """Raise a conflict if the approval has changed since it was read, or another decision about it is pending.
+
+    The lock does not bind other nodes.
+    """
     now_found = approval_request(conn, found.org, found.approval_id, now)
     deciding = [
         one

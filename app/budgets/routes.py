@@ -34,8 +34,8 @@ def _change(call: Call) -> BudgetChange:
 async def create_budget(call: Call, body: CreateBudget) -> Budget:
     """Create a budget.
 
-    An omitted limit is not set. Every payment and escrow of the budget's wallets counts, in addition to the limits of
-    each wallet's own policy. The organisation's authority signs the creation.
+    An omitted limit is not set. Every payment, escrow and allowance of the budget's wallets counts, in addition to the
+    limits of each wallet's own policy. The organisation's authority signs the creation.
     """
     return await budgets.create(call.service, call.principal, call.claim, body)
 

@@ -1,4 +1,4 @@
-"""Create, find and show escrows between agents. ``app.escrows.settlement`` ends them."""
+"""Create, find and show escrows between agents. ``app.escrows.settlement`` takes their later steps."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -138,8 +138,8 @@ async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee
     find = wallet if address is None else wallet_by_vault
     found = await service.db.read(lambda conn: find(conn, org, to, service.clock.seen_ms()))
     if found is None and address is not None:
-        # The account is opened and counted at the release. Refuse now, while the requester can still choose another
-        # receiver.
+        # The account is opened and counted at the release. An impossible opening is refused now, while the requester
+        # can still choose another receiver.
         return Payee(address, to), await lacks_token_account(service, paying.wallet_id, address)
     payee = payee_of(found, "toWallet")
     if payee.wallet_id == paying.wallet_id:

@@ -1,4 +1,4 @@
-"""Ends escrows: by a completion proof, after a dispute, by the arbiter's decision.
+"""Steps of escrows after their creation: the completion by a proof, a dispute, its withdrawal, the arbiter's decision.
 
 The program judges each step in a simulation. The service only explains the program's refusals.
 """

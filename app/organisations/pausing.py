@@ -87,7 +87,7 @@ def enforcement(service: Service, hold: EngagedBrake) -> Enforcement:
 async def _state(service: Service, org: str) -> dict[str, Any] | None:
     """Return the organisation's account on the chain, or None if it never existed.
 
-    Raises ``chain_unavailable`` if the node's version is older than the newest one seen.
+    Raises ``chain_unavailable`` if the node is stale: it lacks the account, or shows an older version than was seen.
     """
     known = await service.db.read(lambda conn: reserve(conn, org))
     state = await account_state(service, org, "Org", sequence=0 if known is None else known.sequence)

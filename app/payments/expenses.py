@@ -33,7 +33,7 @@ class ExpenseRequest(Expense):
     principal: Principal
     session: Keypair | None
     gone: Callable[[], Awaitable[bool]]
-    #: True if a third party sends it. It then contains nothing else: no second signature, no new token account.
+    #: True if a third party sends it. Nothing may then be added to it: no second signature, no new token account.
     issued: bool = False
     #: True if the request also permits a payee without a known owner.
     allows_unverified: bool = False

@@ -52,8 +52,8 @@ async def require_account(expense: ExpenseRequest, claim: Claim, field: str, rea
     """Require the payee's token account if none can be opened.
 
     Raises ``recipient_unverified`` for a payee without a known owner, or ``policy_violation`` if the policy refuses the
-    expense too. The policy is checked here because the expense is never simulated. Otherwise raises
-    ``invalid_recipient`` with the ``reason``.
+    expense too. The policy is checked here, because without the account the program does not get to its rules.
+    Otherwise raises ``invalid_recipient`` with the ``reason``.
     """
     service, owner = expense.service, expense.payee.owner
     if await service.chain.token_balance(service.addresses.token_account(owner)) is not None:

@@ -69,7 +69,7 @@ class _SimulationRefusal:
 
 
 async def _refresh(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
-    """Read the wallet again, once, because it was changed without this service or a moment ago."""
+    """Read the wallet again, once, if the error shows that it was changed without this service or a moment ago."""
     if expense.refreshed or refusal.name not in _STALE:
         return False
     expense.wallet = await _caught_up(expense.service, expense.wallet)
@@ -112,7 +112,7 @@ async def _open_account(expense: ExpenseRequest, refusal: _SimulationRefusal) ->
     return True
 
 
-#: Repairs that may turn a refusal around. They are tried in this order until one applies; else the refusal counts.
+#: Repairs after a refused simulation, tried in this order until one applies. If none applies, the refusal counts.
 _REPAIRS = (_refresh, _drop_approval, _ask_operator, _open_account)
 
 
@@ -127,7 +127,7 @@ async def submit_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callabl
 
 
 async def send_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
-    """Like ``submit_expense``, without waiting for the outcome: a third party may take a while to send the payment."""
+    """Do the same as ``submit_expense``, but do not wait for the outcome: a third party may take a while to send it."""
     service, most = expense.service, expense.service.settings.max_waiting_payments
     async with service.locks.hold(LockScope.WALLET_SENDING, expense.wallet.wallet_id, most_waiting=most):
         if expense.first is not None:

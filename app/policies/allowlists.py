@@ -28,7 +28,7 @@ WRITE = PlanType("write_allowlist")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A transaction towards a new list. The authority signs the one which puts it in force, the operator the others."""
+    """A transaction towards a new list, signed by the authority or else by the operator, which only writes drafts."""
 
     instructions: Sequence[Instruction]
     by_authority: bool = True

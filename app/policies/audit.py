@@ -1,6 +1,7 @@
 """The audit log of a policy: each change with its time and its author.
 
-The author is the API key that requested the change, or the on-chain signer of a change made without this service.
+The author is the API key or person that requested the change. A change made without this service shows the address
+that signed it.
 """
 
 import asyncio

@@ -115,8 +115,8 @@ class Change(ResponseBody):
 class AuditEntry(ResponseBody):
     """A change of a policy: its time, its author and the changed fields.
 
-    `changed_by` is the id of the API key that requested the change, or the address that signed a change made without
-    this service. `actor` is the same author with its type.
+    `changed_by` is the id of the API key or person that requested the change, or the address that signed a change made
+    without this service. `actor` is the same author with its type.
     """
 
     timestamp: Time

@@ -138,8 +138,8 @@ async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
 async def get_policy_audit_log(call: Call) -> AuditLog:
     """Get a policy's audit log.
 
-    Lists all changes, oldest first. Deleted policies keep their log. `changed_by` is the id of the API key that
-    requested the change, or the address that signed a change made without this service.
+    Lists all changes, oldest first. Deleted policies keep their log. `changed_by` is the id of the API key or person
+    that requested the change, or the address that signed a change made without this service.
     """
     return await audit.log(call.service, call.principal, call.path("policy_id"))
 

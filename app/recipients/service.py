@@ -47,8 +47,8 @@ class Payee:
 async def resolve(service: Service, org: str, to: str) -> Payee:
     """Return the payee that ``to`` names: an address, a wallet of the organisation or a domain.
 
-    A domain resolves to the address that the operator registered, else to its published address, which is not
-    registered then. Raises ``invalid_recipient`` and ``wallet_archived``.
+    A domain resolves to the address that the operator registered for it, else to the address that it publishes itself.
+    This does not register the published address. Raises ``invalid_recipient`` and ``wallet_archived``.
     """
     address = parse_address(to)
     if address is not None:

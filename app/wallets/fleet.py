@@ -61,7 +61,7 @@ class Fleet:
 
 
 def page_of(conn: Connection, org: str, now: int, query: FleetQuery) -> tuple[list[WalletRecord], int | None]:
-    """Return the requested page of wallets and the number of matches, or None for the number if all wallets match."""
+    """Return the requested page of wallets and the number of matches. Without a filter, the number is None."""
     return fleet(
         conn,
         org,
@@ -99,7 +99,8 @@ async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
 class WindowReset:
     """The next times when caps gain room, in Unix milliseconds.
 
-    `day` is when the oldest payment leaves the 24-hour window, and `month` is when the month ends.
+    `day` is when the oldest payment leaves the 24-hour window, or None without such a payment. `month` is when the
+    UTC month ends.
     """
 
     day: int | None

@@ -77,7 +77,7 @@ async def pay_by_allowance(
 def _transfer(
     expense: ExpenseRequest, destination: Pubkey, bought: PaidResourceTerms, blockhash: Hash
 ) -> tuple[Pubkey, bytes]:
-    """Return a new delegate and the transfer that it signs. Its key is discarded here."""
+    """Return the address of a new delegate and the transfer that it has signed. Its key is discarded here."""
     service, offer, delegate = expense.service, bought.offer, Keypair()
     address = service.addresses.allowance(Pubkey.from_string(expense.wallet.vault), expense.wallet.allowance_counter)
     tokens = service.addresses.allowance_tokens(address)

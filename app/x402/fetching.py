@@ -1,4 +1,4 @@
-"""Send one request to a resource and return its response, up to a size limit, or the reason for the lack of one."""
+"""One request to a resource: its response up to a size limit, or an error with the reason why none came."""
 
 import asyncio
 import contextlib

@@ -78,7 +78,10 @@ class PaidResource(ResponseBody):
 
 
 class FetchedResource(ResponseBody):
-    """The resource and its payment, if it took one. `resource` is null if no response followed the payment."""
+    """The resource and its payment, if it took one.
+
+    `resource` is null if no response to the payment came, or if a repeated request found that the payment had ended.
+    """
 
     resource: PaidResource | None
     payment: Transaction | None

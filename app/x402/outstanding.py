@@ -34,7 +34,10 @@ async def _outstanding(expense: ExpenseRequest) -> tuple[int, int]:
 
 
 async def _refusal(expense: ExpenseRequest, outstanding: tuple[int, int]) -> dict[str, str] | ApiError | None:
-    """Return the violation of a rule, or the error for a lack of balance, or None if the payment passes."""
+    """Return the violation of a rule, or the error for a lack of balance.
+
+    Returns None if the payment passes, or if the program does not judge it.
+    """
     service, wallet = expense.service, expense.wallet
     try:
         verdict = await verdict_on(service, expense, co_signed=True, outstanding=outstanding)

@@ -157,8 +157,8 @@ async def pay_offer(
         demand = payment_required_from_client(body.payment_required)
         offer = choose(demand, payer.network(), body.max_amount)
         await payer.check_domain(url, offer)
-        # The client sends the request, so the service cannot probe the facilitator. If the payment is answered with
-        # 402, the next request learns from that.
+        # The client sends the request, so the service cannot probe the facilitator. If the resource answers the payment
+        # with 402, the client's next request brings that answer, and its complaint tells the settlement path.
         lane = await known_settlement_path(payer, url, offer, demand) or ENFORCED
         paid = await _pay(
             payer, token, claim, PaidResourceTerms(body.url, offer, fetched=False), gone, require(payer, lane)

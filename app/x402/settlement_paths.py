@@ -102,7 +102,7 @@ async def _never() -> bool:
 
 
 async def _known(payer: Payer, url: httpx.URL, offer: Offer) -> bool | None:
-    """Return True if a facilitator settles payments by the program, or None without a recent probe."""
+    """Return True if a facilitator settles payments by the program, False if not, or None without a recent probe."""
     service = payer.service
     key = (payer.principal.org, origin_of(url), offer.fee_payer)
     found = await service.db.read(lambda conn: known_facilitator(conn, *key))

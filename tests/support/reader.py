@@ -34,7 +34,7 @@ def installed(folder: Path) -> str:
 
 
 class Reader:
-    """Types blocks of commands in a folder, replacing the document's ports or other values with free ones."""
+    """Types blocks of commands in a folder. Replaces the document's ports with free ones, or other values as given."""
 
     def __init__(self, folder: Path, blocks: list[str], ports: Mapping[str, str], **environment: str) -> None:
         self._folder = folder

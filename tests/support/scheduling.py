@@ -2,7 +2,7 @@
 
 from xdist.scheduler import LoadScopeScheduling
 
-#: Tests that share a resource for only one process: a compiler's cache, or a core that a validator keeps busy.
+#: Tests that share a resource which only one process may use: a compiler's cache, or a core that a validator occupies.
 TOOLCHAIN = ("tests/toolchain/",)
 VALIDATOR = ("tests/validator/", "tests/test_flow.py", "tests/localnet/test_parsed_instructions.py")
 

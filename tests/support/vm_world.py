@@ -336,6 +336,9 @@ class VmWorld:
         )
 
     def org_update(self, *, signer: Pubkey | None = None, **changes: Any) -> Instruction:
-        """Return the instruction that changes the organisation, by the authority unless `signer` is given."""
+        """Return the instruction that changes the organisation, expecting its current sequence number.
+
+        The authority signs it, unless `signer` is given.
+        """
         expected = changes.pop("expected_sequence", self.fields(self.org)["authority_sequence"])
         return self.build.update_org(signer=signer or self.authority, expected_sequence=expected, **changes)

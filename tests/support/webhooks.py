@@ -260,7 +260,7 @@ class Post:
         return ids
 
     def delivery(self, made: WebhookRecord) -> DeliveryRecord:
-        """Return a delivery to a webhook outside its queue."""
+        """Return a delivery that is not in the webhook's queue."""
         event = FeedEvent(0, random_id("evt_"), made.org, "ping", self.now, None, "info", "", {}, None, None)
         return delivery_of(made, event, "{}", self.now)
 
