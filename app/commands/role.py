@@ -128,7 +128,7 @@ def change_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def withdraw_from_reserve(amount: int | None, owner: Pubkey, **given: Any) -> None:
-    """Withdraw from an organisation's reserve."""
+    """Withdraw `amount` micro-USDC, or everything if None, from an organisation's reserve to `owner`."""
 
     async def change(service: Service, org: str, authority: Authority) -> None:
         await organisation_roles.withdraw_reserve(service, org, authority, amount, owner)

@@ -1,9 +1,10 @@
 """Recently committed attempts of this node, kept in its data folder to detect commits that a server has lost.
 
 With asynchronous replication, a promoted standby lacks the last commits without reporting it. The ids of attempts are
-kept because rows of attempts are never deleted, whereas idempotency keys are released and purged, and transaction
-numbers are assigned a second time. An id is written before its transaction is sent, without waiting for the disk, so it
-survives the end of the process. A crash of the node's machine during a failover is a second fault and not covered.
+kept because rows of attempts are never deleted, whereas idempotency keys are released and purged, and a promoted
+standby assigns transaction numbers a second time. An id is written before its transaction is sent, without waiting for
+the disk, so it survives the end of the process. A crash of the node's machine during a failover is a second fault and
+not covered.
 """
 
 from collections.abc import Mapping

@@ -28,10 +28,11 @@ async def submit(
     """Submit a change and return its confirmed outcome.
 
     A wallet's change waits for the payments that are being sent, and later payments wait for its outcome. A change that
-    ``overtakes`` does neither. If the authority signs offline, this
-    uses ``nonce_account``, or a free one, and raises AwaitingSignatureError. Raises SimulationFailedError if the
-    simulation fails, and the API's error if the change failed or is not confirmed yet, or if the request asks for an
-    offline signature that the change does not need.
+    ``overtakes`` does neither.
+
+    If the authority signs offline, this uses ``nonce_account``, or a free one, and raises AwaitingSignatureError.
+    Raises SimulationFailedError if the simulation fails, and the API's error if the change failed or is not confirmed
+    yet, or if the request asks for an offline signature that the change does not need.
     """
     if plan.authority is None:
         refuse_unneeded_offline(claim)

@@ -197,7 +197,7 @@ def fee_payer_lacks_funds(refused: SimulationFailedError) -> bool:
 
 
 def require_confirmed(codec: Codec, outcome: Outcome) -> None:
-    """Raise the error of a change that failed or is not confirmed yet. Its idempotency key finds it again later."""
+    """Raise the error of a failed or unconfirmed change. A repeated request under its idempotency key resumes it."""
     if outcome.status == "failed":
         raise business_error(codec, outcome)
     if outcome.status == "pending":
