@@ -144,7 +144,7 @@ class Batch:
         return attempt if is_it else None
 
     def cause(self, row: StoredEvent) -> str | None:
-        """Return the type of the service's attempt that led to a row, or None if others sent the transaction."""
+        """Return the type of the service's attempt that led to a row, or None if there is no attempt."""
         attempt = self._attempts.get(row.message_hash)
         return None if attempt is None else str(attempt.type)
 
@@ -198,8 +198,8 @@ class Batch:
     def report_forgotten(self, row: StoredEvent, shown: Mapping[str, Any]) -> None:
         """Report a movement of money that the service signed but does not know, because its commit was lost.
 
-        Only the last day counts, because idempotency keys are kept that long. Top-ups are left out, because the keeper
-        stores no attempts for them.
+        Only the last day counts, because idempotency keys are kept that long. A funding by exactly the amount of the
+        wallet's top-up rule is left out, because the keeper stores no attempts of top-ups.
         """
         moment, wallet_id, amount = row.block_time * 1000, shown.get("wallet_id"), format_usdc(row.data["amount"])
         if row.fee_payer != self.fee_payer or self.cause(row) is not None or moment <= now_ms() - LIFETIME:

@@ -106,7 +106,7 @@ def unfrozen(batch: Batch, row: StoredEvent) -> None:
 
 
 def closed(batch: Batch, row: StoredEvent) -> None:
-    """Mark the wallet as archived, which is final, and as without a budget, because it has left it."""
+    """Mark the wallet as archived, which is final, and clear its budget, which it has left."""
     change(batch, row, None, {"archived": True, "budget": None, "budget_sequence": row.data["sequence"]})
 
 

@@ -18,7 +18,7 @@ session_grants = Table(
 
 
 def granted_until(connection: Connection, wallet_id: str, session_authority: str) -> int | None:
-    """Return the time limit of this session and its rotations, or None if this service did not grant the session."""
+    """Return the Unix second that limits this session and its rotations, or None if this service did not grant it."""
     table = session_grants
     asked = (table.c.wallet_id == wallet_id, table.c.session_authority == session_authority)
     found: int | None = connection.scalar(select(table.c.granted_until).where(*asked))
