@@ -118,7 +118,7 @@ def with_status(connection: Connection, status: Status) -> list[ExportRecord]:
 
 
 def export_created_under(connection: Connection, org: str, key: str) -> ExportRecord | None:
-    """Return the newest export requested under this idempotency key."""
+    """Return the newest export requested under this idempotency key, or None."""
     query = select(exports).where(exports.c.org == org, exports.c.created_under == key)
     return fetch_one(connection, ExportRecord, query.order_by(exports.c.created_at.desc()).limit(1))
 

@@ -48,7 +48,7 @@ def unread_among(connection: Connection, org: str, actor: Actor, event_ids: Coll
 
 
 def mark_read(connection: Connection, org: str, actor: Actor, position: int) -> None:
-    """Store that an actor has read the feed up to a position. It never moves back or beyond the last event."""
+    """Store that an actor has read the feed up to a position, which never moves back or beyond the last event."""
     before = connection.scalar(_read_position(org, actor)) or 0
     reached = max(before, min(position, last_position(connection)))
     upsert(connection, feed_readers, {"org": org, "actor": actor, "position": reached}, keys=["org", "actor"])

@@ -36,10 +36,10 @@ _WEEK = 7
 
 @dataclass(frozen=True, slots=True)
 class FleetTotals:
-    """Totals over an organisation's wallets that are not archived; amounts in micro-USDC.
+    """Totals of an organisation; amounts in micro-USDC.
 
-    `today` means the last 24 hours, as policies count them. `refused` counts payments and escrows. `week` means the
-    spending of seven days.
+    `wallets`, `balance` and `frozen` leave out archived wallets; the other totals include them. `today` means the last
+    24 hours, as policies count them, and `week` the last seven days. `refused_today` counts payments and escrows.
     """
 
     wallets: int
@@ -176,7 +176,7 @@ _BY: Mapping[str, ColumnElement[Any]] = {
 
 
 def totals(connection: Connection, org: str, now: int) -> FleetTotals:
-    """Return the totals over an organisation's wallets, with the balance of its reserve."""
+    """Return the totals of an organisation, as of the Unix millisecond `now`."""
     row = connection.execute(_TOTALS, {"org": org, "now": now}).one()._asdict()
     return FleetTotals(**{**row, "reserve": row["reserve"] or 0, "paused": bool(row["paused"])})
 

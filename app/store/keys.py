@@ -51,7 +51,7 @@ def insert_api_key(connection: Connection, key: ApiKey, *, idempotency_key: str 
 
 
 def api_key_made_under(connection: Connection, org: str, idempotency_key: str) -> ApiKey | None:
-    """Return the key created by the last request under this idempotency key."""
+    """Return the key created by the last request under this idempotency key, or None."""
     asked = (made_keys.c.org == org, made_keys.c.idempotency_key == idempotency_key)
     key_id = connection.scalar(select(made_keys.c.key_id).where(*asked))
     return None if key_id is None else api_key(connection, org, key_id)

@@ -215,12 +215,12 @@ def insert_invitation(connection: Connection, invitation: Invitation) -> None:
 
 
 def invitation_by_digest(connection: Connection, digest: str) -> Invitation | None:
-    """Return an invitation, even if it was used or has expired."""
+    """Return the invitation with this digest of its token, even if used or expired, or None."""
     return fetch_one(connection, Invitation, select(invitations).where(invitations.c.digest == digest))
 
 
 def invitation_created_under(connection: Connection, org: str, key: str) -> Invitation | None:
-    """Return the newest invitation requested under this idempotency key."""
+    """Return the newest invitation requested under this idempotency key, or None."""
     query = select(invitations).where(invitations.c.org == org, invitations.c.created_under == key)
     return fetch_one(connection, Invitation, query.order_by(invitations.c.created_at.desc()).limit(1))
 

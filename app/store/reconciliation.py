@@ -145,7 +145,7 @@ _OPEN_ESCROWS = select(*_ESCROW).where(escrows.c.org.in_(_OF_THIS_SERVICE), _HOL
 
 
 def vaults(connection: Connection) -> list[Vault]:
-    """Return the vaults of all wallets."""
+    """Return the vaults of all wallets of this service's organisations."""
     return fetch_all(connection, Vault, _VAULTS)
 
 
@@ -155,7 +155,7 @@ def owners(connection: Connection, addresses: Sequence[str]) -> dict[str, str]:
 
 
 def open_escrows(connection: Connection) -> list[EscrowModel]:
-    """Return the escrows that hold money."""
+    """Return the escrows of this service's organisations that hold money."""
     return fetch_all(connection, EscrowModel, _OPEN_ESCROWS)
 
 

@@ -96,7 +96,7 @@ def webhook_to_serve(connection: Connection, webhook_id: str) -> WebhookRecord |
 
 
 def webhook_created_under(connection: Connection, org: str, key: str) -> WebhookRecord | None:
-    """Return the newest webhook requested under this idempotency key, unless it is deleted."""
+    """Return the newest webhook requested under this idempotency key that is not deleted, or None."""
     query = select(table).where(table.c.org == org, table.c.created_under == key, _LIVING)
     return fetch_one(connection, WebhookRecord, query.order_by(table.c.created_at.desc()).limit(1))
 
