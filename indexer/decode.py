@@ -14,7 +14,7 @@ _MOST = 2**64 - 1
 
 
 def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | None:
-    """Return the parts of a transaction that the indexer stores, or `None` for a failed one, which changed nothing.
+    """Return the parts of a transaction that the indexer stores, or `None` for a failed one, which moved no tokens.
 
     Raises `UnreadableTransactionError`, or `IncompleteTransactionError` if the node left out a part.
     """

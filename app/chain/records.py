@@ -71,7 +71,7 @@ class Statuses:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One entry of an address's history. A `failed` transaction changed only the balance of its fee payer."""
+    """One entry of an address's history. A `failed` transaction only cost its fee and advanced its nonce, if any."""
 
     signature: str
     slot: int

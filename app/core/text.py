@@ -5,11 +5,10 @@ import unicodedata
 
 #: Control characters except tab, line feed and carriage return, in a notation for both Python and ECMA regexes.
 CONTROL = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f"
-#: Characters that a name must not contain, because a reader does not see them. These are control characters and line
-#: ends, invisible and zero-width characters, changes of the writing direction, private characters, which have no
-#: defined shape, and the tags and variation selectors that can hide text for machines. U+FE0F is accepted, because
-#: keyboards put it after emoji, but it is not stored. The last ranges are literal, because Python and ECMA regexes
-#: share no notation for them.
+#: Characters that a name must not contain, because a reader does not see them: control characters and line ends,
+#: invisible and zero-width characters, and changes of the writing direction. Private characters have no defined shape.
+#: Tags and variation selectors can hide text for machines. U+FE0F is accepted, because keyboards put it after emoji,
+#: but it is not stored. The last ranges are literal, because Python and ECMA regexes share no notation for them.
 HIDDEN = (
     r"\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0e\ufeff\uffa0\ue000-\uf8ff\ufdd0-\ufdef\ufff0-\ufffc\ufffe\uffff"
