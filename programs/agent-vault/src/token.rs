@@ -285,8 +285,8 @@ pub fn close<'a>(
 
 /// Returns the decimals of a mint that vaults may hold.
 ///
-/// Accepted are mints of SPL Token, and of Token-2022 with purely descriptive extensions. Refused are extensions that
-/// could take a fee, run a hook, freeze new accounts or move the vault's tokens.
+/// It must be a mint of SPL Token, or of Token-2022 without extensions or with purely descriptive ones. Extensions that
+/// could take a fee, run a hook, freeze new accounts or move the vault's tokens are refused.
 ///
 /// # Errors
 /// [`VaultError::UnsupportedTokenProgram`], [`VaultError::UnsupportedMint`].

@@ -12,8 +12,8 @@
 //! - `L`: a logged line (bytes).
 //! - `D`: logged data (number of parts, and the bytes of each).
 //! - `T`: return data (bytes).
-//! - `C`: a call of another program (see [`crate::syscalls`]). The reply is a byte, zero if the call failed; otherwise
-//!   lamports, owner (32 bytes) and data (bytes) of each account follow.
+//! - `C`: a call of another program (see [`crate::syscalls`]). The reply starts with a byte, which is zero if the call
+//!   failed; otherwise lamports (64 bits), owner (32 bytes) and data (bytes) of each account follow.
 //! - `R`, at the end: the result (64 bits) and the changed words of the input (their number, then offset and new word
 //!   of each, 64 bits each).
 //! - `X`, at the end: the number of the signal that ended the run (64 bits).

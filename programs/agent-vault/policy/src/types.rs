@@ -195,7 +195,7 @@ impl Ledger {
     /// slot, and the month if it is still the same one; neither drops below zero. The hour's count is unchanged,
     /// because the payment was made.
     ///
-    /// Nothing moves to another slot, so a refund never makes room in a slot that was not charged.
+    /// Nothing moves to another slot, so a refund never frees room that the charge itself did not take.
     pub fn credit(&mut self, place: Place, returned: Usdc) {
         self.day.take_back(place.day_slot, returned.0);
         if self.month.ends_at == place.month_ends_at {

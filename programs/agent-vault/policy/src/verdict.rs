@@ -42,7 +42,7 @@ impl Verdict {
     }
 
     /// Returns the first time from `now` on when the refused payment fits into `ledger`, the ledger behind this
-    /// verdict.
+    /// verdict; `None` if waiting does not help.
     fn fits_from(
         &self,
         ledger: &Ledger,

@@ -46,7 +46,7 @@ pub fn verify(instructions: Option<&UncheckedAccount>, key: &Address, attested: 
     Ok(())
 }
 
-/// Returns true if the data of an ed25519 instruction contains exactly this key and message.
+/// Returns true if the data of an ed25519 instruction consists of one signature by this key over this message.
 fn says(data: &[u8], key: &Address, attested: &Attested) -> bool {
     let (Some(head), Some(message)) = (data.get(..layout::SIGNATURE), data.get(layout::MESSAGE..)) else {
         return false;

@@ -33,8 +33,8 @@ with_event_accounts! {
 /// # Errors
 /// [`VaultError::Unauthorized`], [`VaultError::WrongVault`], [`VaultError::WrongOrg`].
 pub fn handler(ctx: &mut Context<CloseApproval>) -> Result<()> {
-    // Use the cluster's time, because an archived vault has no ledger. If the clock stepped back, an approval that has
-    // already expired for payments can be closed a little later.
+    // Use the cluster's time, because an archived vault has no ledger. If the clock stepped back, an approval expires
+    // for payments first; anyone can close it only a little later.
     let now = clock()?.0;
     let CloseApproval { signer, org, vault, approval, rent_receiver, .. } = &mut ctx.accounts;
     let may = now >= approval.expires_at || org.is_operator(signer.address());

@@ -33,8 +33,7 @@ with_event_accounts! {
 ///
 /// # Errors
 /// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::EscrowDecided`],
-/// [`VaultError::DisputeRaisedBefore`], [`VaultError::Unauthorized`],
-/// [`VaultError::SessionExpired`], [`VaultError::WrongReceiver`].
+/// [`VaultError::DisputeRaisedBefore`], [`VaultError::Unauthorized`], [`VaultError::SessionExpired`].
 pub fn handler(
     ctx: &mut Context<DisputeEscrow>,
     reason_hash: [u8; 32],

@@ -10,7 +10,7 @@ use core::mem::MaybeUninit;
 /// The last argument of every instruction. It has no bytes, and no bytes may follow it.
 ///
 /// The framework reads the arguments that it knows and ignores the rest. Without this check, a client of a different
-/// version could send arguments that this program does not understand. The IDL omits this argument.
+/// version could send further arguments, and the program would run without them. The IDL omits this argument.
 #[derive(Clone, Copy, AnchorSerialize, IdlType)]
 pub struct End {}
 

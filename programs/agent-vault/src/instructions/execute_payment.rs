@@ -12,8 +12,8 @@ use anchor_lang::{address_eq, prelude::*};
 with_event_accounts! {
     /// Accounts of `execute_payment`.
     ///
-    /// The instruction is one transfer between existing token accounts, signed only by payer and session authority, so
-    /// that wallets and x402 facilitators can understand it.
+    /// The instruction is one transfer between existing token accounts. Only the fee payer and the session authority
+    /// sign, so that wallets and x402 facilitators can understand it.
     #[derive(Accounts)]
     pub struct ExecutePayment {
         /// The session authority or the operator.

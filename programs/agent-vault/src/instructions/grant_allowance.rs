@@ -209,8 +209,8 @@ pub fn handler(
     Ok(())
 }
 
-/// Refuses a delegate that is not a key for this grant alone: a key with a role, address zero, or an account of this
-/// program.
+/// Refuses a delegate that cannot be a key for this grant alone: address zero, an account of this program, the vault's
+/// session authority, the operator or the authority.
 ///
 /// # Errors
 /// [`VaultError::UnusableDelegate`].

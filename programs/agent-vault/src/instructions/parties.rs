@@ -23,7 +23,7 @@ pub fn receiver_key(escrow: &Escrow, receiver: Option<&UncheckedAccount>) -> Res
 }
 
 /// Returns the side that `signer` acts for. The operator and the paying vault's live session authority act for that
-/// vault, the receiver for itself.
+/// vault, the key returned by [`receiver_key`] for the receiver.
 ///
 /// # Errors
 /// [`VaultError::SessionExpired`] if `signer` acted for a side until its session expired; [`VaultError::Unauthorized`]

@@ -138,7 +138,7 @@ pub fn receiver_balance(a: &SettleEscrow, paid: bool) -> Result<u64> {
     }
 }
 
-/// Creates the receiver's token account at the caller's cost if it is missing.
+/// Creates the receiver's token account if it is missing. The instruction's `payer` pays the rent.
 ///
 /// # Errors
 /// [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`], [`VaultError::WrongTokenAccount`].

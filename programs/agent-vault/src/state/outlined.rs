@@ -106,6 +106,9 @@ impl<T: Owner + Discriminator + Pod + Zeroable> Outlined<Account<T>> {
     }
 
     /// [`Outlined::create`] at the address of `seeds`, which end with their bump.
+    ///
+    /// # Errors
+    /// See [`create_pda_at`].
     #[inline(always)]
     pub fn create_at(payer: &AccountView, account: &AccountView, seeds: &[&[u8]; 4]) -> Result<Self> {
         create_pda_at(payer, account, seeds, space_of::<T>(), discriminator_of::<T>())?;

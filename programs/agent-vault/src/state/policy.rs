@@ -77,7 +77,7 @@ pub struct PolicyRules {
 }
 
 impl PolicyRules {
-    /// Rules with no rule set.
+    /// A policy's values with no rule set.
     pub const OPEN: PolicyRules = PolicyRules {
         max_per_tx: None,
         max_per_day: None,

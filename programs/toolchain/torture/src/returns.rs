@@ -1,5 +1,5 @@
 //! Results larger than a register, in every shape that Rust gives them: pairs, structs of mixed widths, arrays, 128-bit
-//! options and results, enums with fields. Returned by name, by pointer and through a trait.
+//! integers, options, enums with fields. Returned by direct calls, through function pointers and through a trait.
 
 use crate::{fold, Input};
 
