@@ -39,7 +39,7 @@ class HeadPublisher(Periodic):
         self._clock = clock
 
     async def tick(self) -> int:
-        """Delete old entries and send the heads that are due. Return the number of heads sent."""
+        """For each log with a due head, delete old entries and send the head. Return the number of heads sent."""
         now = int(self._clock() * 1000)
         sent = 0
         for due in await self._db.read(lambda conn: due_heads(conn, now - _DAY_MS)):
@@ -57,7 +57,10 @@ class HeadPublisher(Periodic):
 
 
 def _publish(conn: Connection, due: LogHead, now: int) -> LogHead | None:
-    """Add the event of a log's current head and return the head, or None if another process was faster."""
+    """Mark a log's current head as sent, add the event for its organisation, and return the head.
+
+    The service's own log gets no event. None if another process was faster.
+    """
     head = log_head(conn, due.log)
     if head is None or not mark_published(conn, due, now):
         return None

@@ -15,7 +15,7 @@ class Backoff:
         self._attempts: dict[Hashable, tuple[int, float]] = {}
 
     def is_due(self, key: Hashable) -> bool:
-        """Return whether `key` was never tried, or long enough ago."""
+        """Return whether `key` was never tried, or the pause after its last attempt is over."""
         _, due = self._attempts.get(key, (0, 0.0))
         return due <= self._timer()
 

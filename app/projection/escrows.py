@@ -110,7 +110,7 @@ def dispute_withdrawn(batch: Batch, row: StoredEvent) -> None:
 
 
 def settled(batch: Batch, row: StoredEvent) -> None:
-    """Add each party's share, mark the escrow as settled and report it."""
+    """Add the paid shares, mark the escrow as settled and report it."""
     data = row.data
     escrow = _known(batch, row)
     paid = {

@@ -51,7 +51,7 @@ class ColocatedEvents(Protocol):
 
 
 class _Applied(NamedTuple):
-    """A transaction with its events in the read models."""
+    """An applied transaction: its events are in the read models."""
 
     signature: str
     slot: int

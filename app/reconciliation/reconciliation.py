@@ -139,7 +139,7 @@ class Reconciliation(Periodic):
         wanted: set[str],
         slot: int,
     ) -> None:
-        """Store and report new differences. Clear those of subjects that agree now or ended and are not compared."""
+        """Store and report new differences. Clear the differences of subjects that agree now or have ended."""
         reported = await self._service.db.read(store.differences)
         agrees = {one.subject.address: one.slot for one in clean}
         over = [one for one in reported.values() if one.address in agrees or one.address not in wanted]

@@ -1,7 +1,7 @@
 """The database guard against payments missing from the database, stored as values that all nodes read.
 
-It is raised by the restore of a backup, by a database that lacks attempts committed by a node, and by a transaction of
-the service itself on the chain without an attempt.
+It is raised by the restore of a backup, by a database that lacks attempts committed by a node, and by an on-chain
+transaction of the service without an attempt.
 """
 
 from collections.abc import Mapping, Sequence
