@@ -54,7 +54,8 @@ fn no_interleaving_of_vaults_passes_the_budget() {
             clock = step(random, clock);
             let vault = random.below(4) as usize;
             match random.below(12) {
-                // A refund is credited to both ledgers, each at its own place, regardless of the vault.
+                // A refund is credited to both ledgers, each at its own place. Only the budget's is checked here, so
+                // the vault's ledger is left alone.
                 0 if !paid.is_empty() => {
                     let index = random.below(paid.len() as u64) as usize;
                     let returned = random.below(paid[index].amount + 1);

@@ -62,7 +62,7 @@ fn expected(
     }
 }
 
-/// The escrow after a move, or its settlement.
+/// Returns the escrow after a move, or its settlement.
 fn ask(escrow: Escrow, asked: Move, now: UnixTime) -> Result<Result<Escrow, Settlement>, EscrowRefusal> {
     match asked {
         Move::Complete => escrow.complete(now).map(Err),
