@@ -105,7 +105,9 @@ async def _grant(  # noqa: PLR0917
         allows_unverified=body.allow_unverified_recipient,
     )
     if not exists:
-        await require_account(expense, claim, "destination", "The address is not a USDC account and has none.")
+        await require_account(
+            expense, claim, "destination", "The address is not a USDC account and has no associated one."
+        )
     return await submit_expense(expense, claim, lambda one: grant_plan(one, destination, delegate, expires_at))
 
 

@@ -145,8 +145,8 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
 async def approve(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
     """Put the approval on the chain for 24 hours. An approved one stays approved.
 
-    Raises ``approval_not_pending`` if it can no longer be decided, and ``approval_outdated`` if the policy that refused
-    the payment is no longer the wallet's policy, or has changed.
+    Raises ``approval_not_pending`` if it can no longer be decided. Raises ``approval_outdated`` if the policy that
+    refused the payment is no longer the wallet's policy, or has changed.
     """
     if claim.attempt is None:
         await _find(service, principal, approval_id)

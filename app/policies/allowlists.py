@@ -2,7 +2,7 @@
 
 The policy's account states the version of its next list. Until a draft is sealed, its first chunk starts it again. A
 sealed draft that was never put in force must be discarded before the policy's next list. The operator may write drafts,
-because only the authority can put one in force, and it names the digest of the entries when it does so.
+because only the authority can put one in force. The authority then names the digest of the entries.
 """
 
 from collections.abc import Mapping, Sequence

@@ -27,7 +27,9 @@ async def attaching_authority(service: Service, principal: Principal, claim: Cla
     if state is None or not state.authority_attaches:
         return None
     if principal.role != "admin":
-        raise AuthenticationError("insufficient_permissions", "Only an admin may attach a policy or a budget.")
+        raise AuthenticationError(
+            "insufficient_permissions", "In this organisation, only an admin may attach a policy or a budget."
+        )
     return await authority_of(service, principal.org, claim)
 
 

@@ -54,7 +54,7 @@ class Network:
     def is_named(self, version: int, name: str) -> bool:
         """Return True if this version of x402 uses the name for this chain.
 
-        Version 1 has no name for a local chain, so any Solana name of that version matches one. The mint decides then.
+        Version 1 has no name for a local chain. There, any Solana name of version 1 matches, and the mint decides.
         """
         if name == self.caip2:
             return True

@@ -89,7 +89,7 @@ class Payer:
             return
         host = url.raw_host.decode("ascii").rstrip(".").lower()
         if host not in domains:
-            message = f"The wallet's policy lists neither the domain {host} nor the address that it asks to pay."
+            message = f"The policy's allowedRecipients contain neither {host} nor the address that it asks to pay."
             raise BusinessError("x402_host_not_allowed", message, fields={"host": host})
         attested = await self.service.db.read(lambda conn: recipient_by_domain(conn, self.wallet.org, host))
         # If no address is attested for the host, the program refuses the payment itself.

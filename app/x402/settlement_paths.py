@@ -26,8 +26,8 @@ _MAX_REASON = 200
 #: Pattern of x402 error codes.
 _CODE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+(?![^:\s])", re.ASCII)
 _UNSUPPORTED = (
-    "The resource's facilitator settles plain transfers only, not payments by a vault. An operator can set "
-    "`allowAllowances` on the wallet's policy, so that the vault pays such resources out of an allowance, or ask the "
+    "The resource's facilitator settles plain transfers only, not payments by a vault. An admin can set "
+    "`allowAllowances` on the wallet's policy, so that the vault pays such resources out of an allowance. Or ask the "
     "facilitator's operator to allow the program."
 )
 
