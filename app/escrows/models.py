@@ -123,7 +123,10 @@ class DisputeEscrow(Body):
 
 
 class WithdrawDispute(Body):
-    """Body of a withdrawal. `walletId` names the side that an operator's key acts for; by default the paying one."""
+    """Body of a dispute's withdrawal.
+
+    `walletId` names the side that an operator's key acts for; by default the paying one.
+    """
 
     wallet_id: Identifier | None = None
     idempotency_key: IdempotencyKey | None = None

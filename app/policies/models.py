@@ -69,7 +69,7 @@ class ClonePolicy(CreatePolicy):
 class PreviewPolicy(UpdatePolicy):
     """Body of a preview, with the same fields as an update.
 
-    `name`, `allowUnverifiedRecipient` and the idempotency key have no effect here.
+    `name`, `x402Hosts`, `allowUnverifiedRecipient` and the idempotency key have no effect here.
     """
 
 

@@ -208,7 +208,7 @@ async def caught_up(service: Service, org: str, wallet_id: str) -> WalletRecord:
 async def update(
     service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet
 ) -> WalletDetail:
-    """Change a wallet: policy and status in one transaction on the chain, label and tags in the database.
+    """Change a wallet: policy, budget and status in one transaction on the chain, label and tags in the database.
 
     Lifting a manual freeze needs an admin's key and the authority. A freeze overtakes payments, even if it comes with a
     new policy and therefore waits for earlier changes.
@@ -235,7 +235,7 @@ async def update(
 
 
 async def _update(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet) -> None:
-    """Change policy and status where they differ from the chain."""
+    """Change policy, budget and status where they differ from the chain."""
     if await earlier_outcome(service, claim) is not None:
         return
     stops = body.status == "frozen" or body.policy_id is not None
