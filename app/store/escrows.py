@@ -32,7 +32,7 @@ from app.store.state_tables import escrow_details as details
 PENDING, LOCKED, DISPUTED = "pending", "locked", "disputed"
 RELEASED, REFUNDED, SETTLED = "released", "refunded", "settled"
 OPEN = (LOCKED, DISPUTED)
-"""Statuses of an escrow that holds its full amount. `pending` means not seen on the chain yet, `settled` means split."""
+"""Statuses of an escrow that holds its full amount. `pending`: sent, but not seen on the chain; `settled`: split."""
 
 UNDECIDED_AFTER = 30 * 24 * 60 * 60
 """Seconds after which an undecided dispute is refunded."""
