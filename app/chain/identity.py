@@ -66,8 +66,8 @@ class WrongChainError(ChainUnavailable):
 class SameChain:
     """A transport that checks a node's genesis hash and passes no request to a node of another chain.
 
-    It checks before the first call and repeats the check during later calls, because the node behind an address can
-    change.
+    It checks before the first call. Later calls repeat the check in the background, at most every ten seconds, because
+    the node behind an address can change.
     """
 
     #: Seconds between two checks.

@@ -166,7 +166,7 @@ class Instructions(
     def close_wallet(
         self, *, operator: Pubkey, vault: Pubkey, policy: Pubkey, rent_receiver: Pubkey, budget: Pubkey | None = None
     ) -> Instruction:
-        """Archive an empty vault and take it out of its budget; the freed rent goes to `rent_receiver`, its payer."""
+        """Archive an empty vault and take it out of its budget. The rent goes back to its payer, `rent_receiver`."""
         return self._build(
             "close_wallet",
             {},
