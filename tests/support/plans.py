@@ -99,7 +99,7 @@ def explained(connection: Connection, work: Callable[[], object]) -> list[str]:
 
 
 def rows_read_on_postgresql(connection: Connection, asked: Asked) -> dict[str, int]:
-    """Run a statement in a transaction to be rolled back, and return the rows of each table that PostgreSQL read.
+    """Run a statement that the caller rolls back, and return the number of rows that PostgreSQL read from each table.
 
     With sequential scans disabled, only the lack of an index makes it read a whole table.
     """
