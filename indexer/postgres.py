@@ -30,7 +30,7 @@ class Transactions(Protocol):
         """Run work on a snapshot."""
 
     def look_up(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Run one reading statement, or a few that need not see the same state."""
+        """Run one query, or a few that need not see the same state."""
 
     def write(self, work: Callable[[Connection], T], *, repeatable: bool = False) -> Awaitable[T]:
         """Run work in a transaction. `repeatable` work may be run again after its writes were rolled back."""
@@ -56,7 +56,7 @@ class PostgresEvents:
         return await self._db.read(lambda connection: work(self._tables(connection)))
 
     async def look_up(self, work: Callable[[EventTables], T]) -> T:
-        """Run one reading statement, or a few that need not see the same state."""
+        """Run one query, or a few that need not see the same state."""
         return await self._db.look_up(lambda connection: work(self._tables(connection)))
 
     async def write(self, work: Callable[[EventTables], T]) -> T:

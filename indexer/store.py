@@ -424,7 +424,7 @@ class Events(Protocol):
         """Run work that only reads, and return its result."""
 
     async def look_up(self, work: Callable[[EventTables], T]) -> T:
-        """Run one reading statement, or a few that need not see the same state, and return the result."""
+        """Run one query, or a few that need not see the same state, and return the result."""
 
     async def write(self, work: Callable[[EventTables], T]) -> T:
         """Run work that writes and return its result after the commit. The work must have no other side effects."""

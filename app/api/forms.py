@@ -1,4 +1,4 @@
-"""Forms of dashboard pages. They have the fields and the messages of the API's request bodies."""
+"""Forms of dashboard pages. They use the fields and the validation errors of the API's request bodies."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast

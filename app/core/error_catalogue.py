@@ -233,7 +233,7 @@ KINDS = (
         "The wallet's policy does not permit allowances. Nothing was set aside.",
         "Have an admin set `allowAllowances` in the policy, or attach a policy that permits them."),
     ErrorKind("too_many_allowances", 422, "Allowances",
-        "The wallet has four outstanding allowances, or was granted its maximum number in 24 hours.",
+        "The wallet has four outstanding allowances, or has used up its number of allowances for 24 hours.",
         "Settle allowances that are no longer needed. The service's operator sets the daily number with "
         "`AGENT_VAULT_ALLOWANCES_PER_DAY`."),
     ErrorKind("webhook_not_found", 404, "Webhooks",

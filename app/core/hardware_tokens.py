@@ -137,7 +137,10 @@ class _Module:
         threading.Thread(target=self._run, name=f"pkcs11 {path.name}", daemon=True).start()
 
     def submit(self, work: Callable[[], T], limit: float) -> "Future[T]":
-        """Run ``work`` in the thread. Raises ``signer_unavailable`` if an earlier call hangs longer than ``limit``."""
+        """Run ``work`` in the thread.
+
+        Raises ``signer_unavailable`` if an earlier call has been hanging for longer than ``limit`` seconds.
+        """
         since = self._busy_since
         if since is not None and time.monotonic() - since > limit:
             raise UnavailableError("signer_unavailable")

@@ -75,7 +75,7 @@ async def review_many(view: View) -> Response:
     for wallet, one in zip(receiving, body.allocations, strict=True):
         shifts.append(BeforeAfter.of(_name(wallet), wallet.balance, wallet.balance + one.amount))
     vaults = f"{len(receiving)} vaults" if len(receiving) > 1 else _name(receiving[0])
-    text = f"{usdc(total)} USDC move from the reserve to {vaults}, in one transaction: all amounts or none."
+    text = f"{usdc(total)} USDC moves from the reserve to {vaults}, in one transaction: all amounts or none."
     return ask(view, Review("Fund vaults", text, shifts, "Fund", view.url("funding", "fund"), _HERE))
 
 
@@ -109,7 +109,7 @@ async def review_fund(view: View) -> Response:
         BeforeAfter.of("Reserve", reserve, reserve - amount),
         BeforeAfter.of(_name(wallet), wallet.balance, wallet.balance + amount),
     )
-    text = f"{usdc(amount)} USDC move from the reserve to {_name(wallet)}."
+    text = f"{usdc(amount)} USDC moves from the reserve to {_name(wallet)}."
     return ask(view, Review("Fund the vault", text, shifts, "Fund", _place(view, "fund"), _HERE))
 
 
@@ -139,7 +139,7 @@ async def review_withdrawal(view: View) -> Response:
         BeforeAfter.of(_name(wallet), wallet.balance, wallet.balance - amount),
         BeforeAfter.of("Reserve", reserve, reserve + amount),
     )
-    text = f"{usdc(amount)} USDC move from {_name(wallet)} to the reserve."
+    text = f"{usdc(amount)} USDC moves from {_name(wallet)} to the reserve."
     if asked is None:
         text = f"The full balance of {_name(wallet)} at that time moves to the reserve: {usdc(amount)} USDC now."
     return ask(view, Review("Withdraw", text, shifts, "Withdraw", _place(view, "withdraw"), _HERE))

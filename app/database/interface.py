@@ -86,7 +86,7 @@ class Database(ABC):
         """
 
     async def look_up(self, work: Work[T]) -> T:
-        """Run a reading statement, or a few that need not see the same state.
+        """Run a query, or a few that need not see the same state.
 
         Raises ``storage_unavailable`` like ``read``. On a server, this saves two round trips, and many callers share a
         thread. The reads of every payment should therefore use it.

@@ -56,7 +56,7 @@ class _Compiled:
 
 
 class CompiledQuery(_Compiled):
-    """A reading statement. The names of its columns are known after its first run."""
+    """A query. The names of its columns are known after its first run."""
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
         super().__init__(statement, dialect)

@@ -174,7 +174,7 @@ def config(name: str, fields: dict[str, Reader], required: frozenset[str] = froz
 def base58_bytes(text: str) -> bytes:
     """Decode base58. This takes quadratic time, so limit the length first.
 
-    Raises ValueError with a validator's message, which names the first wrong character.
+    Raises ValueError with the message of a Solana validator, which names the first wrong character.
     """
     if wrong := _NOT_BASE58.search(text):
         raise ValueError(f"InvalidCharacter {{ character: {wrong[0]!r}, index: {wrong.start()} }}")

@@ -83,7 +83,7 @@ async def change_roles(service: Service, org: str, authority: Authority, **chang
 
 
 async def accept_authority(service: Service, org: str, proposed: Authority) -> None:
-    """Make the proposed authority the authority. It signs this change itself."""
+    """Make the proposed authority the authority. The proposed authority signs this change."""
     change = service.instructions(org).accept_authority(new_authority=proposed.address)
     entry = system(org, "command_line").entry("organization.roles", org, authority=str(proposed.address))
     plan = Plan(org=org, type=_ACCEPT, instructions=[change], signers=[], authority=proposed, entry=entry)

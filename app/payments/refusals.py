@@ -30,7 +30,7 @@ _NO_SESSION_TO_APPROVE = (
     "request with the wallet's token in the header Session-Token: that requests the approval."
 )
 
-NO_ACCOUNT = "The recipient has no USDC account, and none can be opened next to this payment."
+NO_ACCOUNT = "The recipient has no USDC account, and none can be opened together with this payment."
 
 
 async def unverified_refusal(expense: ExpenseRequest) -> BusinessError | None:

@@ -147,7 +147,7 @@ def _remedy(settings: Settings) -> str:
     folder = settings.paths().keys
     if settings.database_url is None:
         return f"put back the folder {folder} that belongs to this data"
-    return f"copy the first node's folder keys to {folder}, or name a copy of it in AGENT_VAULT_KEYS_DIR"
+    return f"copy the first node's folder `keys` to {folder}, or name a copy of it in AGENT_VAULT_KEYS_DIR"
 
 
 def key_ring(db: Database, secret: bytes, *, cache_seconds: float = 0.0) -> KeyRing:

@@ -122,7 +122,10 @@ def delete_pending_allowance(connection: Connection, tx_id: str) -> None:
 
 
 def reset_allowances(connection: Connection, mine: ColumnElement[bool]) -> None:
-    """Delete the on-chain data of the allowances matched by `mine`; those with a pending grant remain as pending."""
+    """Undo the projection of the allowances matched by `mine`.
+
+    Rows with a pending grant become pending again; all other rows are deleted.
+    """
     pending = select(attempts.c.tx_id).where(attempts.c.status == PENDING)
     connection.execute(delete(table).where(mine, or_(table.c.tx_id.is_(None), table.c.tx_id.not_in(pending))))
     connection.execute(update(table).where(mine).values(status=PENDING, due_at=None, **dict.fromkeys(OF_SETTLEMENT)))

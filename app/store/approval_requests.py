@@ -63,7 +63,7 @@ approval_requests = Table(
     Column("policy", String, nullable=False, comment="address of the policy that refused"),
     Column("policy_id", String, nullable=False),
     Column("policy_version", U64, nullable=False),
-    Column("threshold", U64, comment="the version's limit; larger amounts need consent"),
+    Column("threshold", U64, comment="co-sign threshold of that policy version"),
     Column("requested_by", ActorText, nullable=False),
     Column("memo", String),
     Column("created_at", BigInteger, nullable=False),

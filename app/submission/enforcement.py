@@ -134,7 +134,10 @@ async def _unfinished(
 
 
 async def _step(service: Service, hold: EngagedBrake, how: Enforcement, claim: Claim) -> Attempt | None:
-    """Send the missing transaction and return the attempt to wait for; None once nothing can undo the brake."""
+    """Send the brake's transaction if the chain lacks it. Return the attempt to wait for.
+
+    Returns None once the chain enforces the brake and no earlier unfreeze or resume can land.
+    """
     # Read pending lifts before the chain. The brake blocks new ones, so without one now, the chain's state is lasting.
     lifting = await _pending(service, hold, how.lifting)
     plan = await how.missing()

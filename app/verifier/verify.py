@@ -66,7 +66,7 @@ class VerificationReport:
         yield from (f"OFF-CHAIN {row}" for row in self.off_chain)
         yield f"{_count(len(self.off_chain), 'row')} off-chain. Nothing in them is verified."
         unverified = ", ".join(f"{name} ({count})" for name, count in self.unverified.items())
-        yield f"In the verified rows, not on the chain: {unverified}; explorer links; the order of"
+        yield f"Not on the chain, and so not verified even in verified rows: {unverified}; explorer links; the order of"
         yield f"  rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks; that the"
         yield "  organisation's mint is USDC."
         yield "Facts, provided that the node is honest:"

@@ -144,7 +144,7 @@ def files_far_above_budget(all_texts: Mapping[str, Mapping[str, str]]) -> Iterat
 def long_sentences(source: str) -> Iterator[str]:
     """Yield the sentences of a document above 40 words. A list item and a table cell end a sentence, too."""
     text = re.sub(r"```.*?```|<!--.*?-->", "\n\n", source, flags=re.DOTALL)
-    text = re.sub(r"`[^`]*`", "code", text)
+    text = re.sub(r"`[^`]*`", "code", text).replace("**", "")
     text = re.sub(r"\]\([^)]*\)", "]", text)
     text = re.sub(r"\n\s*([-*] |\d+\. |\||#)", r"\n\n\1", text)
     for part in re.split(r"\n\s*\n|\||[.!?:](?=\s)", text):

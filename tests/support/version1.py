@@ -71,7 +71,7 @@ class Version1:
         return new
 
     def show(self, text: str) -> str:
-        """Return an answer or notification of the chain with the signatures and bytes of version 1."""
+        """Return the chain's response or notification with each transaction replaced by its version-1 counterpart."""
         for old, new in self._shown.items():
             text = text.replace(old, new)
         return text

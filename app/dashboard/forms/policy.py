@@ -31,7 +31,7 @@ _DIGITS = 10
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The valid fields of a form, as a policy shows them, and the errors of the other fields."""
+    """The valid fields of a form, in the format of a policy in API responses, and the errors of the other fields."""
 
     shown: Shown
     errors: Mapping[str, str]

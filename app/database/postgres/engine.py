@@ -23,7 +23,7 @@ READERS = 7
 SCANNERS = 4
 """Connections for reads that may take long, such as exports."""
 _OTHERS = 5
-"""One connection each for the writer, long writes, single reading statements, statements that wait for no writer, and
+"""One connection each for the writer, long writes, single queries, statements that wait for no writer, and
 commands."""
 _SPARE = 4
 _POOL_PATIENCE = 5.0

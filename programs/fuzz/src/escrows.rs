@@ -1,4 +1,4 @@
-//! The life of an escrow, checked against a list of the actions on it.
+//! The life of an escrow, checked against a model that keeps the list of performed actions.
 
 use crate::{inputs, start, Step};
 use agent_vault_policy::{
