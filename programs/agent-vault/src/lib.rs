@@ -38,8 +38,8 @@ pub mod agent_vault {
     }
 
     /// Changes roles, limits or the pause of an organisation, or proposes the next authority. Except for a pure pause,
-    /// the call must name the organisation's `authority_sequence`, so that a signed but unsent change does not stay
-    /// valid.
+    /// the call must name the organisation's current `authority_sequence`. Each change increments that number, so a
+    /// change that was signed but not sent becomes invalid with the next one.
     pub fn update_org(
         ctx: &mut Context<UpdateOrg>,
         changes: OrgChanges,
@@ -49,8 +49,8 @@ pub mod agent_vault {
         update_org::handler(ctx, changes, expected_sequence)
     }
 
-    /// Makes the proposed authority the authority. The proposed authority signs, so a mistyped address cannot lock the
-    /// organisation.
+    /// Passes the authority's role to the proposed authority, which signs this call. A mistyped address cannot sign, so
+    /// a typing error cannot leave the organisation without an authority.
     pub fn accept_authority(ctx: &mut Context<AcceptAuthority>, _end: End) -> Result<()> {
         accept_authority::handler(ctx)
     }
@@ -65,8 +65,8 @@ pub mod agent_vault {
         create_policy::handler(ctx, key, rules)
     }
 
-    /// Replaces the rules of a policy, for all attached vaults at once. It can also put a sealed allowlist in force if
-    /// the list's entries match the given digest.
+    /// Replaces the rules of a policy for all attached vaults simultaneously. It can also put a sealed allowlist in
+    /// force if the list's entries match the given digest.
     pub fn update_policy(
         ctx: &mut Context<UpdatePolicy>,
         expected_version: u64,
@@ -77,7 +77,8 @@ pub mod agent_vault {
         update_policy::handler(ctx, expected_version, rules, digest)
     }
 
-    /// Closes a policy without attached vaults, along with its allowlist and any chunks written of the next one.
+    /// Closes a policy without attached vaults, together with its allowlist and, if any chunk of it has been written,
+    /// its next allowlist.
     pub fn close_policy(ctx: &mut Context<ClosePolicy>, _end: End) -> Result<()> {
         close_policy::handler(ctx)
     }
@@ -93,7 +94,7 @@ pub mod agent_vault {
         write_allowlist::handler(ctx, offset, entries, seal)
     }
 
-    /// Discards a policy's next allowlist. The list's version is used up.
+    /// Discards a policy's next allowlist. That list's version is never used again.
     pub fn close_allowlist(ctx: &mut Context<CloseAllowlist>, _end: End) -> Result<()> {
         close_allowlist::handler(ctx)
     }
@@ -108,7 +109,7 @@ pub mod agent_vault {
         create_budget::handler(ctx, key, limits)
     }
 
-    /// Replaces the limits of a budget, for all attached vaults at once. Spending so far still counts.
+    /// Replaces the limits of a budget for all attached vaults simultaneously. Spending before the change still counts.
     pub fn update_budget(
         ctx: &mut Context<UpdateBudget>,
         expected_version: u64,
@@ -139,13 +140,13 @@ pub mod agent_vault {
         create_wallet::handler(ctx, agent_hash, session)
     }
 
-    /// Sets a vault's session authority, its policy, or both. Spending so far still counts.
+    /// Sets a vault's session authority, its policy, or both. Spending before the change still counts.
     pub fn update_wallet(ctx: &mut Context<UpdateWallet>, session: Option<Session>, _end: End) -> Result<()> {
         update_wallet::handler(ctx, session)
     }
 
-    /// Freezes or unfreezes a vault. Unfreezing must name the sequence of the freeze. Anyone may freeze a vault with an
-    /// expired policy.
+    /// Freezes or unfreezes a vault. A call that unfreezes must name the sequence number of the freeze. Anyone may
+    /// freeze a vault with an expired policy.
     pub fn freeze_wallet(
         ctx: &mut Context<FreezeWallet>,
         action: FreezeAction,
@@ -160,8 +161,8 @@ pub mod agent_vault {
         close_wallet::handler(ctx)
     }
 
-    /// Moves USDC from the reserve into a vault. With `only_below`, only if the vault holds less than that many
-    /// micro-USDC.
+    /// Moves USDC from the reserve into a vault. With `only_below`, the call fails unless the vault holds less than
+    /// that many micro-USDC.
     pub fn fund_wallet(
         ctx: &mut Context<FundWallet>,
         amount: u64,
@@ -194,8 +195,8 @@ pub mod agent_vault {
         withdraw_reserve::handler(ctx, amount, reference, expected_sequence)
     }
 
-    /// Attests category and domain of an address that may be paid. `domain_digest` is the SHA-256 of the lower-case
-    /// domain. The account and allowlists contain the SHA-256 of that digest.
+    /// Attests the category and domain of an address that may be paid. `domain_digest` is the SHA-256 of the lower-case
+    /// domain. The Recipient account and allowlists contain the SHA-256 of that digest.
     pub fn register_recipient(
         ctx: &mut Context<RegisterRecipient>,
         address: Address,
@@ -261,8 +262,8 @@ pub mod agent_vault {
         refund_escrow::handler(ctx)
     }
 
-    /// Stops an escrow until the arbiter decides. Either party may call it before the deadline, each side once in an
-    /// escrow's life.
+    /// Stops an escrow's deadline until the arbiter decides or the dispute is withdrawn. Either party may call it
+    /// before the deadline, but each side only once in the escrow's life.
     pub fn dispute_escrow(
         ctx: &mut Context<DisputeEscrow>,
         reason_hash: [u8; 32],
@@ -272,8 +273,8 @@ pub mod agent_vault {
         dispute_escrow::handler(ctx, reason_hash, evidence_hash)
     }
 
-    /// Resumes the deadline of a disputed escrow. The signer that raised the dispute may call it, or the operator if a
-    /// vault's side did.
+    /// Resumes the deadline of a disputed escrow. The signer that raised the dispute may call it. The operator may too,
+    /// if the side that raised it is a vault.
     pub fn withdraw_dispute(ctx: &mut Context<DisputeEscrow>, _end: End) -> Result<()> {
         withdraw_dispute::handler(ctx)
     }
@@ -284,7 +285,7 @@ pub mod agent_vault {
         resolve_dispute::handler(ctx, released)
     }
 
-    /// Pays the shares left in a split escrow because their side could not be paid. Anyone may call it.
+    /// Pays each share that stayed in a split escrow because its side could not be paid. Anyone may call it.
     pub fn collect_escrow(ctx: &mut Context<SettleEscrow>, _end: End) -> Result<()> {
         collect_escrow::handler(ctx)
     }

@@ -24,8 +24,8 @@ impl Budget<'_> {
     /// Judges `payment` at the time `clock`; see [`crate::authorize`].
     ///
     /// # Errors
-    /// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if the ledger cannot count the
-    /// payment.
+    /// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if the ledger's stored total
+    /// contradicts its slots.
     #[inline(never)]
     pub(crate) fn authorize(&self, payment: &Payment, clock: UnixTime) -> Result<Charge, Refusal> {
         let (verdicts, charge) = self.judge(payment, clock)?;
@@ -39,7 +39,7 @@ impl Budget<'_> {
     /// Returns the verdict of each rule on `payment`.
     ///
     /// # Errors
-    /// [`Refusal::Overflow`] if the ledger contradicts itself.
+    /// [`Refusal::Overflow`] if the ledger's stored total contradicts its slots.
     pub(crate) fn assess(&self, payment: &Payment, clock: UnixTime) -> Result<[Verdict; 3], Refusal> {
         Ok(self.judge(payment, clock)?.0)
     }

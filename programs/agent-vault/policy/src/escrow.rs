@@ -3,8 +3,8 @@
 //! [`Escrow::complete`], [`Escrow::refund`] and [`Escrow::resolve`] consume the escrow, so that no escrow settles
 //! twice. Every escrow can eventually be settled: a locked one can be refunded from its deadline on, a disputed one
 //! [`UNDECIDED_SECONDS`] after the dispute. Each side raises at most one dispute in an escrow's life, withdrawn or not,
-//! so these times cannot be postponed forever. If a side cannot be paid after a split, a decided escrow remains and
-//! holds that side's share; nothing else about it is left to decide.
+//! so a refund cannot be postponed forever. If a side cannot be paid after a split, a decided escrow remains and holds
+//! that side's share; nothing else about it is left to decide.
 
 use crate::units::{UnixTime, Usdc};
 
@@ -36,7 +36,7 @@ pub struct Escrow {
     pub disputed_at: Option<UnixTime>,
     /// The sides that have raised a dispute, withdrawn or not, as the bits of [`Side`].
     pub raised: u8,
-    /// True if the arbiter has split the escrow and the share of a side that could not be paid remains.
+    /// True if the arbiter has split the escrow, but a side could not be paid and its share is still in the escrow.
     pub decided: bool,
 }
 
@@ -58,7 +58,7 @@ pub enum Outcome {
     Undecided = 6,
 }
 
-/// The division of the locked amount: `released + refunded` equals it.
+/// The division of an escrow's locked amount between its two sides. `released + refunded` equals that amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The way the escrow ended.
@@ -84,7 +84,7 @@ pub enum EscrowRefusal {
     NotDisputed,
     /// The amount to release exceeds the locked amount.
     ExceedsAmount,
-    /// The escrow is decided: only a remaining share is left, to be collected.
+    /// The arbiter has already split the escrow. Only a share that could not be paid is left to be collected.
     Decided,
 }
 
@@ -99,17 +99,20 @@ impl Escrow {
     /// Releases the whole amount to the receiver before the deadline. The caller must verify the proof of completion.
     ///
     /// # Errors
-    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`].
+    /// [`EscrowRefusal::Decided`] if the arbiter has already split the escrow; [`EscrowRefusal::Disputed`] while it is
+    /// disputed; [`EscrowRefusal::Expired`] from the deadline on.
     #[inline(always)]
     pub fn complete(self, now: UnixTime) -> Result<Settlement, EscrowRefusal> {
         self.open_at(now)?;
         Ok(self.settle(Outcome::Completed, self.amount))
     }
 
-    /// Refunds the whole amount from the deadline on, or if a dispute was not decided in time.
+    /// Refunds the whole amount to the requester. Allowed from the deadline on or, while the escrow is disputed, from
+    /// [`UNDECIDED_SECONDS`] after the dispute on.
     ///
     /// # Errors
-    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::NotExpired`].
+    /// [`EscrowRefusal::Decided`] if the arbiter has already split the escrow; [`EscrowRefusal::NotExpired`] before the
+    /// time of a refund.
     #[inline(always)]
     pub fn refund(self, now: UnixTime) -> Result<Settlement, EscrowRefusal> {
         let (from, outcome) = match self.disputed_at {
@@ -127,8 +130,9 @@ impl Escrow {
     /// per side.
     ///
     /// # Errors
-    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`],
-    /// [`EscrowRefusal::RaisedBefore`].
+    /// [`EscrowRefusal::Decided`] if the arbiter has already split the escrow; [`EscrowRefusal::Disputed`] while it is
+    /// already disputed; [`EscrowRefusal::Expired`] from the deadline on; [`EscrowRefusal::RaisedBefore`] if this side
+    /// has raised a dispute before.
     #[inline(always)]
     pub fn dispute(self, now: UnixTime, side: Side) -> Result<Self, EscrowRefusal> {
         self.open_at(now)?;
@@ -139,10 +143,12 @@ impl Escrow {
         Ok(Escrow { disputed_at: Some(now), raised, ..self })
     }
 
-    /// Resumes the deadline. The receiver gets the time that was left when the dispute was raised.
+    /// Withdraws the dispute and sets a new deadline, which gives the receiver the time that was left when the dispute
+    /// was raised.
     ///
     /// # Errors
-    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::NotDisputed`].
+    /// [`EscrowRefusal::Decided`] if the arbiter has already split the escrow; [`EscrowRefusal::NotDisputed`] if there
+    /// is no dispute to withdraw.
     #[inline(always)]
     pub fn withdraw_dispute(self, now: UnixTime) -> Result<Self, EscrowRefusal> {
         self.undecided()?;
@@ -151,10 +157,11 @@ impl Escrow {
         Ok(Escrow { deadline: UnixTime(now.0.saturating_add(remaining)), disputed_at: None, ..self })
     }
 
-    /// Divides a disputed escrow by the arbiter's decision.
+    /// Divides a disputed escrow by the arbiter's decision: `released` for the receiver, the rest for the requester.
     ///
     /// # Errors
-    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::NotDisputed`], [`EscrowRefusal::ExceedsAmount`].
+    /// [`EscrowRefusal::Decided`] if the arbiter has already split the escrow; [`EscrowRefusal::NotDisputed`] if it is
+    /// not disputed; [`EscrowRefusal::ExceedsAmount`] if `released` exceeds the locked amount.
     #[inline(always)]
     pub fn resolve(self, released: Usdc) -> Result<Settlement, EscrowRefusal> {
         self.undecided()?;

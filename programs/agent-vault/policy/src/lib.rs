@@ -49,8 +49,8 @@ pub struct Charges {
 /// Each ledger is judged at its own time, so a ledger that is ahead of the clock does not advance the other one.
 ///
 /// # Errors
-/// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if the ledger cannot count the
-/// payment.
+/// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if a ledger's stored total
+/// contradicts its slots.
 #[inline(always)]
 pub fn authorize(
     rules: &Rules,

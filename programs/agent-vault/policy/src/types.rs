@@ -31,20 +31,20 @@ pub enum Rule {
     BlockedCategories = 4,
     /// The amount is above the maximum for one payment.
     MaxPerTx = 5,
-    /// Too many payments in an hour.
+    /// The payment would exceed the maximum number of payments in an hour.
     VelocityCap = 6,
-    /// Too much in 24 hours.
+    /// The payment would exceed the maximum spending in 24 hours.
     MaxPerDay = 7,
-    /// Too much in the UTC calendar month.
+    /// The payment would exceed the maximum spending in the UTC calendar month.
     MaxPerMonth = 8,
     /// The amount is above the threshold and lacks a co-signature. This rule is judged last, whatever its code, so that
     /// no operator is asked to approve a payment that another rule refuses anyway.
     RequireCoSign = 9,
-    /// Too much in 24 hours for the vault's shared budget.
+    /// The payment would exceed the maximum spending in 24 hours of the vault's shared budget.
     BudgetMaxPerDay = 10,
-    /// Too much in the UTC calendar month for that shared budget.
+    /// The payment would exceed the maximum spending in the UTC calendar month of that shared budget.
     BudgetMaxPerMonth = 11,
-    /// Too many payments in an hour for that shared budget.
+    /// The payment would exceed the maximum number of payments in an hour of that shared budget.
     BudgetVelocityCap = 12,
 }
 
@@ -123,7 +123,7 @@ pub struct Violation {
 pub enum Refusal {
     /// A rule refuses the payment.
     Violation(Violation),
-    /// The ledger cannot count the payment.
+    /// A ledger's stored total contradicts its slots, so spending cannot be counted.
     Overflow,
 }
 
@@ -139,7 +139,7 @@ impl From<Overflow> for Refusal {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ledger {
-    /// Time of the last payment. The ledger's time never runs backwards from here.
+    /// Time of the last payment. The ledger never uses an earlier time, even if the clock steps back.
     pub last: UnixTime,
     /// Spending in the UTC calendar month of the last payment.
     pub month: Month,
@@ -195,7 +195,8 @@ impl Ledger {
     /// slot, and the month if it is still the same one; neither drops below zero. The hour's count is unchanged,
     /// because the payment was made.
     ///
-    /// Nothing moves to another slot, so a refund never frees room that the charge itself did not take.
+    /// The amount is taken out of the slot and month that it was charged to, so a refund never frees room that the
+    /// charge itself did not take.
     pub fn credit(&mut self, place: Place, returned: Usdc) {
         self.day.take_back(place.day_slot, returned.0);
         if self.month.ends_at == place.month_ends_at {
@@ -204,7 +205,7 @@ impl Ledger {
     }
 }
 
-/// The place of a charge in the ledger.
+/// The place of a charge in the ledger: the slot and the month in which it was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Absolute number of the day window's slot.

@@ -1,4 +1,4 @@
-//! The verdicts of all rules at once, for the preview of a payment.
+//! The verdicts of all rules on one payment, for the payment's preview.
 
 use crate::{
     rules,
@@ -41,8 +41,8 @@ impl Verdict {
         Verdict { rule, set: true, passed, limit, attempted, headroom, retry_at: None }
     }
 
-    /// Returns the first time from `now` on when the refused payment fits into `ledger`, the ledger behind this
-    /// verdict; `None` if waiting does not help.
+    /// Returns the first time from `now` on when `ledger` has room for the refused payment; `None` if waiting does not
+    /// help. `ledger` is the one that this verdict judged: the vault's or its budget's.
     fn fits_from(
         &self,
         ledger: &Ledger,
@@ -70,11 +70,11 @@ impl Verdict {
     }
 }
 
-/// Returns the verdict of each rule on `payment`, in the order of judgement. The rules of a budget are not set if the
-/// vault has none.
+/// Returns the verdict of each rule on `payment`, in the order of judgement. Without a budget, its rules are reported
+/// as not set.
 ///
 /// # Errors
-/// [`Refusal::Overflow`] if a ledger contradicts itself.
+/// [`Refusal::Overflow`] if a ledger's stored total contradicts its slots.
 pub fn assess(
     rules: &Rules,
     ledger: &Ledger,

@@ -1,14 +1,15 @@
 //! Rolling windows over time slots, and UTC calendar months.
 //!
-//! Slots are numbered absolutely (time / slot length), so a slot's number identifies the time that it covers. A ring
-//! holds the newest slots. A window of `SLOTS` slots covers the current slot and the `SLOTS - 1` before it: 97 slots of
-//! 15 minutes are 24 hours plus the current, partial slot. A slot leaves the window only once all of it is older than
-//! the window's span, so no interval of that span ever holds more than the window's total.
+//! A slot here is an interval of fixed length, not a slot of the chain. Slots are numbered absolutely (time / slot
+//! length), so a slot's number identifies the time that it covers. A ring holds the newest slots. A window of `SLOTS`
+//! slots covers the current slot and the `SLOTS - 1` before it: 97 slots of 15 minutes are 24 hours plus the current,
+//! partial slot. A slot leaves the window only once all of it is older than the window's span, so no interval of that
+//! span ever holds more than the window's total.
 
 use crate::units::{Month, UnixTime, Usdc};
 use core::ops::Range;
 
-/// An error: a sum does not fit into 64 bits, or a stored sum contradicts its slots.
+/// The error for a sum that does not fit into 64 bits, and for a stored total that contradicts its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow;
 
@@ -17,7 +18,7 @@ pub type DayWindow = Window<97, 900>;
 /// One hour in slots of one minute, plus the partial slot.
 pub type HourWindow = Window<61, 60>;
 
-/// A ring of `SLOTS` sums, each over `SECONDS` seconds.
+/// A rolling window: a ring of `SLOTS` sums, each of the values added during one slot of `SECONDS` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Window<const SLOTS: usize, const SECONDS: u64> {
@@ -220,7 +221,7 @@ fn index(slot: u64, length: usize) -> usize {
 }
 
 impl Month {
-    /// Returns the spending in the month of `now`.
+    /// Returns the spending in the month of `now`: zero if the stored month has ended.
     #[inline(always)]
     pub fn spent_at(&self, now: UnixTime) -> Usdc {
         if now < self.ends_at {

@@ -1,4 +1,4 @@
-//! The proposed authority takes over its role.
+//! The proposed authority takes over the authority's role.
 
 use crate::{
     errors::VaultError,
@@ -23,7 +23,7 @@ with_event_accounts! {
 /// See [`crate::agent_vault::accept_authority`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`].
+/// [`VaultError::Unauthorized`] if the signer is not the proposed authority.
 pub fn handler(ctx: &mut Context<AcceptAuthority>) -> Result<()> {
     let org = &mut ctx.accounts.org;
     let previous = org.authority;

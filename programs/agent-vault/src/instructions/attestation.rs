@@ -6,8 +6,8 @@ use anchor_lang::{pinocchio::sysvars::instructions::Instructions, prelude::*};
 /// The runtime's ed25519 program.
 const ED25519_PROGRAM: Address = Address::from_str_const("Ed25519SigVerify111111111111111111111111111");
 
-/// Layout of an instruction with one signature, in the form that SDKs produce: header, key, signature, message.
-/// <https://docs.solanalabs.com/runtime/programs#ed25519-program>
+/// Byte offsets in the data of an ed25519 instruction with one signature, in the form that SDKs produce: header, key,
+/// signature, message. <https://docs.solanalabs.com/runtime/programs#ed25519-program>
 mod layout {
     pub const KEY: usize = 16;
     pub const SIGNATURE: usize = 48;
@@ -16,7 +16,7 @@ mod layout {
 
 /// The attested statement: the output of one escrow's task.
 pub struct Attested<'a> {
-    /// The kind of proof, by its name in the message.
+    /// The name of the kind of proof, as the signed message contains it.
     pub kind: &'a [u8],
     /// Genesis hash of the cluster, as stored in the organisation.
     pub genesis_hash: &'a [u8; 32],
@@ -35,7 +35,8 @@ pub struct Attested<'a> {
 /// signature that was verified elsewhere in the transaction does not count.
 ///
 /// # Errors
-/// [`VaultError::InvalidProof`].
+/// [`VaultError::InvalidProof`] if the preceding instruction does anything else, or if the instructions sysvar is
+/// missing.
 #[inline(never)]
 pub fn verify(instructions: Option<&UncheckedAccount>, key: &Address, attested: &Attested) -> Result<()> {
     let sysvar = instructions.ok_or(VaultError::InvalidProof)?;
@@ -46,7 +47,8 @@ pub fn verify(instructions: Option<&UncheckedAccount>, key: &Address, attested: 
     Ok(())
 }
 
-/// Returns true if the data of an ed25519 instruction consists of one signature by this key over this message.
+/// Returns true if the data of an ed25519 instruction consists of one signature by `key` over the message built from
+/// `attested`.
 fn says(data: &[u8], key: &Address, attested: &Attested) -> bool {
     let (Some(head), Some(message)) = (data.get(..layout::SIGNATURE), data.get(layout::MESSAGE..)) else {
         return false;

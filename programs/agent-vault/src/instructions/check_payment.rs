@@ -55,14 +55,16 @@ pub struct CheckPayment {
     pub vault: Outlined<Account<Vault>>,
     /// The policy's allowlist, if it has one.
     pub allowlist: Option<Unloaded<AllowlistAccount>>,
-    /// The recipient's Recipient account. Required if the policy blocks categories, and for an attested domain.
+    /// The recipient's Recipient account. Required if the policy blocks categories, and if only an attested domain of
+    /// this address is on the allowlist.
     pub recipient_account: Option<UncheckedAccount>,
     /// The vault's budget, if it has one.
     #[account(constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
     pub budget: Option<Outlined<Account<Budget>>>,
 }
 
-/// Outstanding payments, not seen on the chain yet. The preview counts them as if they were paid now.
+/// The outstanding payments that the caller names, because the chain does not show them yet. The preview counts them as
+/// if they were paid now.
 pub struct Outstanding {
     /// Total amount in micro-USDC.
     pub amount: u64,
@@ -72,7 +74,7 @@ pub struct Outstanding {
 
 impl Outstanding {
     /// Returns a copy of `ledger` that includes the outstanding payments. The copy is on the heap, which has room for
-    /// two.
+    /// the copies of two ledgers.
     ///
     /// # Errors
     /// [`VaultError::Overflow`] if a sum does not fit.
@@ -91,7 +93,8 @@ impl Outstanding {
 /// See [`crate::agent_vault::check_payment`].
 ///
 /// # Errors
-/// [`VaultError::BudgetRequired`], [`VaultError::Overflow`] and the errors of the accounts.
+/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts; [`VaultError::Overflow`] if a sum
+/// does not fit; the errors of [`recipient_standing`] and of the accounts' constraints.
 pub fn handler(
     ctx: &mut Context<CheckPayment>,
     amount: u64,

@@ -35,7 +35,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::close_allowlist`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::WrongAllowlist`], [`VaultError::WrongRentReceiver`].
+/// [`VaultError::Unauthorized`] if the authority does not sign; [`VaultError::WrongAllowlist`] if the list is not the
+/// policy's next one; [`VaultError::WrongRentReceiver`] if the rent receiver did not pay the list's rent.
 pub fn handler(ctx: &mut Context<CloseAllowlist>) -> Result<()> {
     let CloseAllowlist { org, policy, allowlist, rent_receiver, .. } = &mut ctx.accounts;
     let sequence = org.next_sequence()?;

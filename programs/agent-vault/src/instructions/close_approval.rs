@@ -31,10 +31,12 @@ with_event_accounts! {
 /// See [`crate::agent_vault::close_approval`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::WrongVault`], [`VaultError::WrongOrg`].
+/// [`VaultError::Unauthorized`] if the approval has not expired and the signer is not the operator;
+/// [`VaultError::WrongVault`] if `vault` is not a vault; [`VaultError::WrongOrg`] if it belongs to a different
+/// organisation.
 pub fn handler(ctx: &mut Context<CloseApproval>) -> Result<()> {
-    // Use the cluster's time, because an archived vault has no ledger. If the clock stepped back, an approval expires
-    // for payments first; anyone can close it only a little later.
+    // Use the cluster's time, because an archived vault has no ledger. If the clock has stepped back, it is behind the
+    // vault's time: an approval then expires for payments first, and a little later anyone can close it.
     let now = clock()?.0;
     let CloseApproval { signer, org, vault, approval, rent_receiver, .. } = &mut ctx.accounts;
     let may = now >= approval.expires_at || org.is_operator(signer.address());

@@ -31,7 +31,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::close_budget`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::BudgetInUse`], [`VaultError::WrongRentReceiver`].
+/// [`VaultError::Unauthorized`] if the authority does not sign; [`VaultError::BudgetInUse`] if vaults are attached;
+/// [`VaultError::WrongRentReceiver`] if the rent receiver did not pay the budget's rent.
 pub fn handler(ctx: &mut Context<CloseBudget>) -> Result<()> {
     let CloseBudget { org, budget, rent_receiver, .. } = &mut ctx.accounts;
     let event =

@@ -47,7 +47,8 @@ with_event_accounts! {
 /// Closes an allowlist and refunds its rent to the payer.
 ///
 /// # Errors
-/// [`VaultError::RentReceiverRequired`], [`VaultError::WrongRentReceiver`].
+/// [`VaultError::RentReceiverRequired`] if `receiver` is missing; [`VaultError::WrongRentReceiver`] if it did not pay
+/// the list's rent.
 pub fn close_list(list: &mut Outlined<AllowlistAccount>, receiver: Option<&UncheckedAccount>) -> Result<()> {
     let receiver = receiver.ok_or(VaultError::RentReceiverRequired)?;
     require!(same_address(&list.payer, receiver.address()), VaultError::WrongRentReceiver);
@@ -57,8 +58,10 @@ pub fn close_list(list: &mut Outlined<AllowlistAccount>, receiver: Option<&Unche
 /// See [`crate::agent_vault::close_policy`].
 ///
 /// # Errors
-/// [`VaultError::PolicyInUse`], [`VaultError::PolicyImmutable`], [`VaultError::AllowlistRequired`],
-/// [`VaultError::WrongAllowlist`] and those of [`close_list`].
+/// [`VaultError::PolicyInUse`] if vaults are attached; [`VaultError::PolicyImmutable`] for a preset;
+/// [`VaultError::AllowlistRequired`] if the policy has an allowlist that is not among the accounts;
+/// [`VaultError::WrongAllowlist`] if a given list is not the one in force or the next one; the errors of
+/// [`close_list`].
 pub fn handler(ctx: &mut Context<ClosePolicy>) -> Result<()> {
     let ClosePolicy {
         org,

@@ -45,8 +45,9 @@ with_event_accounts! {
 /// size required for that.
 ///
 /// # Errors
-/// [`VaultError::WalletNotEmpty`], [`VaultError::OpenEscrows`], [`VaultError::OpenAllowances`],
-/// [`VaultError::BudgetRequired`].
+/// [`VaultError::WalletNotEmpty`] if the vault holds USDC; [`VaultError::OpenEscrows`] and
+/// [`VaultError::OpenAllowances`] if the vault has unsettled ones; [`VaultError::BudgetRequired`] if the vault's budget
+/// is not among the accounts.
 pub fn handler(ctx: &mut Context<CloseWallet>) -> Result<()> {
     let CloseWallet { org, vault, policy, budget, vault_tokens, rent_receiver, .. } = &mut ctx.accounts;
     let balance = token::balance(vault_tokens.account(), &org.token_program)?;

@@ -15,13 +15,15 @@ use anchor_lang::prelude::*;
 
 /// See [`crate::agent_vault::complete_escrow`].
 ///
-/// A signature is proof regardless of its bearer. A bare hash is public, so only a party may present it.
+/// Anyone may present a signature as proof. The hash of an output alone can be known to others, so only a party may
+/// present it.
 ///
 /// # Errors
-/// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::EscrowDecided`],
-/// [`VaultError::ProofKindNotAccepted`], [`VaultError::UnexpectedOutput`], [`VaultError::InvalidProof`],
-/// [`VaultError::Unauthorized`], [`VaultError::SessionExpired`], [`VaultError::WrongReceiver`] and the errors of
-/// [`settle`].
+/// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`] and [`VaultError::EscrowDecided`] if the escrow is in
+/// that state; [`VaultError::ProofKindNotAccepted`] if it does not accept `kind`; [`VaultError::UnexpectedOutput`] if
+/// the output does not match the commitment; [`VaultError::InvalidProof`] if the required signature is missing;
+/// [`VaultError::Unauthorized`] if the presenter of a hash is no party; [`VaultError::SessionExpired`] if the key of a
+/// side has expired; [`VaultError::WrongReceiver`] if `receiver` is not the escrow's; the errors of [`settle`].
 pub fn handler(ctx: &mut Context<SettleEscrow>, kind: u8, output_hash: [u8; 32]) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.now()?;

@@ -34,7 +34,7 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_budget`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`] and the errors of [`Outlined::create`].
+/// [`VaultError::Unauthorized`] if the authority does not sign; the errors of [`Outlined::create`].
 pub fn handler(ctx: &mut Context<CreateBudget>, key: [u8; 16], limits: BudgetLimits) -> Result<()> {
     let a = &mut ctx.accounts;
     let org = *a.org.address();

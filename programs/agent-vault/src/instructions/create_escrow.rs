@@ -32,7 +32,7 @@ pub struct EscrowTerms {
     pub output_commitment: Option<[u8; 32]>,
     /// Accepted kinds of proof, with a bit `1 << code` for each.
     pub proof_kinds: u8,
-    /// Seconds until the escrow is refunded instead of completed.
+    /// Seconds from the creation to the deadline. From then on, the escrow can be refunded but no longer completed.
     pub timeout: u32,
 }
 
@@ -76,7 +76,8 @@ with_event_accounts! {
         pub token_program: UncheckedAccount,
         /// The policy's allowlist, if it has one.
         pub allowlist: Option<Unloaded<AllowlistAccount>>,
-        /// The receiver's Recipient account. Required if the policy blocks categories, and for an attested domain.
+        /// The receiver's Recipient account. Required if the policy blocks categories, and if only an attested domain
+        /// of this address is on the allowlist.
         pub recipient: Option<UncheckedAccount>,
         /// The operator, who co-signs above the policy's threshold.
         #[account(constraint = same_address(&org.operator, co_signer.address()) @ VaultError::Unauthorized)]
@@ -98,10 +99,12 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_escrow`].
 ///
 /// # Errors
-/// The errors of [`judge`]; [`VaultError::ReceiverFrozen`], [`VaultError::ReceiverArchived`], [`VaultError::WrongOrg`],
-/// [`VaultError::WrongTokenAccount`], [`VaultError::InvalidProofKinds`], [`VaultError::InvalidTimeout`],
-/// [`VaultError::TooManyEscrows`], [`VaultError::InsufficientBalance`]; `InvalidSeeds` if another escrow was created
-/// first.
+/// The errors of [`judge`]; [`VaultError::ReceiverFrozen`], [`VaultError::ReceiverArchived`] and
+/// [`VaultError::WrongOrg`] if the receiver is a frozen or archived vault, or one of a different organisation;
+/// [`VaultError::WrongTokenAccount`] if `receiver_tokens` is not the receiver's; [`VaultError::InvalidProofKinds`] if
+/// no kind or an unknown one is accepted; [`VaultError::InvalidTimeout`] if the timeout is out of range;
+/// [`VaultError::TooManyEscrows`] if the policy permits no further open escrow; [`VaultError::InsufficientBalance`] if
+/// the vault holds less than the amount; `InvalidSeeds` if another escrow was created first and took this address.
 pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -> Result<()> {
     let a = &mut ctx.accounts;
     let org = a.org.address();

@@ -34,7 +34,7 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_policy`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::UnknownCategory`].
+/// [`VaultError::Unauthorized`] if the authority does not sign; the errors of [`make`].
 pub fn handler(ctx: &mut Context<CreatePolicy>, key: [u8; 16], rules: PolicyRules) -> Result<()> {
     let a = &mut ctx.accounts;
     let event = make(&mut a.org, &a.payer, &a.policy, &key, &rules, false)?;
@@ -45,7 +45,8 @@ pub fn handler(ctx: &mut Context<CreatePolicy>, key: [u8; 16], rules: PolicyRule
 /// Creates a policy.
 ///
 /// # Errors
-/// [`VaultError::UnknownCategory`] and the errors of [`Outlined::create`].
+/// [`VaultError::UnknownCategory`] if the rules block a category that does not exist; the errors of
+/// [`Outlined::create`].
 #[inline(never)]
 pub fn make(
     org: &mut Outlined<Account<Org>>,

@@ -51,7 +51,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_wallet`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::AuthorityRequired`] and the errors of [`token::associate`].
+/// [`VaultError::Unauthorized`] if the operator does not sign; [`VaultError::AuthorityRequired`] if only the authority
+/// attaches policies and it does not sign; the errors of [`token::associate`].
 pub fn handler(
     ctx: &mut Context<CreateWallet>,
     agent_hash: [u8; 32],

@@ -1,4 +1,4 @@
-//! Stops an escrow until its arbiter decides.
+//! Stops an escrow's deadline until its arbiter decides or the dispute is withdrawn.
 
 use super::parties::check_party;
 use crate::{
@@ -32,8 +32,10 @@ with_event_accounts! {
 /// See [`crate::agent_vault::dispute_escrow`].
 ///
 /// # Errors
-/// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::EscrowDecided`],
-/// [`VaultError::DisputeRaisedBefore`], [`VaultError::Unauthorized`], [`VaultError::SessionExpired`].
+/// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`] and [`VaultError::EscrowDecided`] if the escrow is in
+/// that state; [`VaultError::DisputeRaisedBefore`] if the signer's side has raised a dispute before;
+/// [`VaultError::Unauthorized`] if the signer is no party; [`VaultError::SessionExpired`] if the signer's session has
+/// expired.
 pub fn handler(
     ctx: &mut Context<DisputeEscrow>,
     reason_hash: [u8; 32],

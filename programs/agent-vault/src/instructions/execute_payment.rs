@@ -40,7 +40,8 @@ with_event_accounts! {
         pub token_program: UncheckedAccount,
         /// The policy's allowlist, if it has one.
         pub allowlist: Option<Unloaded<AllowlistAccount>>,
-        /// The recipient's Recipient account. Required if the policy blocks categories, and for an attested domain.
+        /// The recipient's Recipient account. Required if the policy blocks categories, and if only an attested domain
+        /// of this address is on the allowlist.
         pub recipient: Option<UncheckedAccount>,
         /// The operator, who co-signs above the policy's threshold.
         #[account(constraint = address_eq(&org.operator, co_signer.address()) @ VaultError::Unauthorized)]
@@ -60,7 +61,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::execute_payment`].
 ///
 /// # Errors
-/// The errors of [`judge`]; [`VaultError::InsufficientBalance`] and the errors of the accounts.
+/// The errors of [`judge`] and of the accounts' constraints; [`VaultError::InsufficientBalance`] if the vault holds
+/// less than the amount.
 #[inline(never)]
 pub fn handler(a: &mut ExecutePayment, amount: u64, reference: &[u8; 16]) -> Result<()> {
     let token_program = &a.org.token_program;

@@ -17,9 +17,9 @@ pub enum FreezeAction {
     /// Unfreeze the vault. Signed by the authority, or by the operator if the vault was frozen because its policy had
     /// expired. A vault with a policy that is still expired stays frozen. The call must name the sequence of the
     /// freeze, so that an unfreeze signed earlier but never sent cannot lift a later freeze. Other changes of the vault
-    /// cannot delay it.
+    /// do not change that number, so they cannot delay an unfreeze.
     Unfreeze,
-    /// Freeze the vault because its policy has expired. Anyone may do so, once.
+    /// Freeze the vault because its policy has expired. Anyone may do so, unless the vault is already frozen.
     Expire,
 }
 
@@ -43,8 +43,11 @@ with_event_accounts! {
 /// See [`crate::agent_vault::freeze_wallet`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::AlreadyFrozen`], [`VaultError::NotFrozen`],
-/// [`VaultError::PolicyNotExpired`], [`VaultError::PolicyExpired`], [`VaultError::SequenceMismatch`].
+/// [`VaultError::Unauthorized`] if the action needs a different signer; [`VaultError::AlreadyFrozen`] if the vault is
+/// already frozen, except that `Freeze` may replace a freeze for an expired policy; [`VaultError::NotFrozen`] if there
+/// is nothing to unfreeze; [`VaultError::PolicyNotExpired`] for `Expire` before the policy's expiry;
+/// [`VaultError::PolicyExpired`] for `Unfreeze` after it; [`VaultError::SequenceMismatch`] if `Unfreeze` does not name
+/// the sequence of the freeze.
 pub fn handler(
     ctx: &mut Context<FreezeWallet>,
     action: FreezeAction,

@@ -40,8 +40,10 @@ with_event_accounts! {
 /// See [`crate::agent_vault::fund_wallet`].
 ///
 /// # Errors
-/// [`VaultError::OrgPaused`], [`VaultError::ZeroAmount`], [`VaultError::BalanceNotBelow`],
-/// [`VaultError::ReserveInsufficient`], [`VaultError::OperatorLimitExceeded`], in this order.
+/// In this order: [`VaultError::OrgPaused`] while the organisation is paused; [`VaultError::ZeroAmount`] if the amount
+/// is zero; [`VaultError::BalanceNotBelow`] if the vault holds `only_below` or more;
+/// [`VaultError::ReserveInsufficient`] if the reserve holds less than the amount; [`VaultError::OperatorLimitExceeded`]
+/// if 24 hours would hold more than the operator's limit.
 pub fn handler(
     ctx: &mut Context<FundWallet>,
     amount: u64,

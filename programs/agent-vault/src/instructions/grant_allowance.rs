@@ -25,7 +25,7 @@ with_event_accounts! {
         pub payer: Signer,
         /// The session authority or the operator.
         pub signer: Signer,
-        /// The organisation's operator, who vouches for the delegate's key. Its signature here is no co-signature.
+        /// The organisation's operator, who vouches for the delegate's key. This signature is not a co-signature.
         #[account(address = org.operator @ VaultError::Unauthorized)]
         pub operator: Signer,
         /// The organisation.
@@ -58,7 +58,8 @@ with_event_accounts! {
         pub token_program: UncheckedAccount,
         /// The policy's allowlist, if it has one.
         pub allowlist: Option<Unloaded<AllowlistAccount>>,
-        /// The recipient's Recipient account. Required if the policy blocks categories, and for an attested domain.
+        /// The recipient's Recipient account. Required if the policy blocks categories, and if only an attested domain
+        /// of this address is on the allowlist.
         pub recipient: Option<UncheckedAccount>,
         /// The operator's approval of this allowance, for amounts above the policy's threshold. The grant closes it.
         #[account(mut, constraint = same_address(&approval.vault, vault.address()) @ VaultError::WrongApproval)]
@@ -77,10 +78,12 @@ with_event_accounts! {
 /// See [`crate::agent_vault::grant_allowance`].
 ///
 /// # Errors
-/// The errors of [`judge`]; [`VaultError::AllowancesNotAllowed`], [`VaultError::TooManyAllowances`],
-/// [`VaultError::UnusableDelegate`], [`VaultError::InvalidAllowanceTime`], [`VaultError::InsufficientBalance`],
-/// [`VaultError::NotATokenAccount`], [`VaultError::WrongMint`], [`VaultError::UnusableTokenAccount`]; `InvalidSeeds` if
-/// another allowance was granted first.
+/// The errors of [`judge`]; [`VaultError::AllowancesNotAllowed`] if the policy does not permit allowances;
+/// [`VaultError::TooManyAllowances`] if the vault has [`MAX_OPEN_ALLOWANCES`] outstanding;
+/// [`VaultError::InvalidAllowanceTime`] if `expires_at` is not in the future or too late;
+/// [`VaultError::InsufficientBalance`] if the vault holds less than the amount; [`VaultError::UnusableDelegate`] if the
+/// delegate is not a key for this grant alone; the errors of [`token::payable_owner`] for `destination`; `InvalidSeeds`
+/// if another allowance was granted first and took this address.
 pub fn handler(
     ctx: &mut Context<GrantAllowance>,
     amount: u64,
@@ -108,7 +111,7 @@ pub fn handler(
         kind: SpendingKind::Allowance,
         allowlist: a.allowlist.as_ref(),
         about: a.recipient.as_ref(),
-        // The operator signs every grant, so its signature is no consent to this amount.
+        // The operator signs every grant, so that signature does not express consent to this amount.
         co_signer: false,
         approval: a.approval.as_deref(),
         approval_rent_receiver: a.approval_rent_receiver.as_ref(),
@@ -213,7 +216,7 @@ pub fn handler(
 /// session authority, the operator or the authority.
 ///
 /// # Errors
-/// [`VaultError::UnusableDelegate`].
+/// [`VaultError::UnusableDelegate`] if the delegate is one of these.
 fn check_delegate(a: &GrantAllowance) -> Result<()> {
     let delegate = a.delegate.address();
     let taken = [&NONE, &a.vault.session_authority, &a.org.operator, &a.org.authority];

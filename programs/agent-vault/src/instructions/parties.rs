@@ -11,7 +11,8 @@ use anchor_lang::prelude::*;
 /// (all zero if it has none). For any other receiver, it is the receiving address itself, without expiry.
 ///
 /// # Errors
-/// [`VaultError::ReceiverRequired`] and [`VaultError::WrongReceiver`] if the receiving vault is not among the accounts.
+/// [`VaultError::ReceiverRequired`] if the receiver is a vault and its account is missing;
+/// [`VaultError::WrongReceiver`] if a different account was passed instead.
 pub fn receiver_key(escrow: &Escrow, receiver: Option<&UncheckedAccount>) -> Result<(Address, UnixTime)> {
     if escrow.receiver_is_vault == 0 {
         return Ok((escrow.receiver, UnixTime(i64::MAX)));
@@ -23,7 +24,7 @@ pub fn receiver_key(escrow: &Escrow, receiver: Option<&UncheckedAccount>) -> Res
 }
 
 /// Returns the side that `signer` acts for. The operator and the paying vault's live session authority act for that
-/// vault, the key returned by [`receiver_key`] for the receiver.
+/// vault. The key returned by [`receiver_key`] acts for the receiver.
 ///
 /// # Errors
 /// [`VaultError::SessionExpired`] if `signer` acted for a side until its session expired; [`VaultError::Unauthorized`]

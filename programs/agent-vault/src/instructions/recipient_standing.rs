@@ -1,4 +1,5 @@
-//! A recipient's standing in the policy's lists, computed in the same way for a payment and for its preview.
+//! A recipient's standing under a policy: its category, and whether it is on the allowlist. Payments and previews
+//! compute it with the same function.
 
 use crate::{
     errors::VaultError,
@@ -14,15 +15,17 @@ const UNCATEGORIZED: u8 = 0;
 pub struct RecipientStanding {
     /// True if the recipient is on the allowlist, by address or by attested domain.
     pub listed: bool,
-    /// The category that counts for the policy.
+    /// The category that the policy's rule is judged by.
     pub category: Category,
 }
 
 /// Looks `address` up in the policy's allowlist and in the organisation's attestations.
 ///
 /// # Errors
-/// [`VaultError::RecipientAccountRequired`], [`VaultError::WrongRecipientAccount`], [`VaultError::AllowlistRequired`],
-/// [`VaultError::WrongAllowlist`].
+/// [`VaultError::RecipientAccountRequired`] if the policy blocks categories and `recipient` is missing;
+/// [`VaultError::WrongRecipientAccount`] if it belongs to a different organisation or address;
+/// [`VaultError::AllowlistRequired`] if the policy has an allowlist that is missing; [`VaultError::WrongAllowlist`] if
+/// a different list was passed.
 #[inline(never)]
 pub fn recipient_standing(
     policy: &Policy,
@@ -39,8 +42,8 @@ pub fn recipient_standing(
             None
         }
     };
-    // Before its time of effect, an attestation can restrict payments but not permit them. This also holds if the clock
-    // steps back.
+    // Before its time of effect, an attestation can restrict payments but not permit them. This remains true if the
+    // clock steps back.
     let counts = attested.as_ref().is_some_and(|about| now >= UnixTime(about.effective_at));
     let category = match &attested {
         Some(about) if counts || policy.blocked_categories & (1 << UNCATEGORIZED) == 0 => about.category,

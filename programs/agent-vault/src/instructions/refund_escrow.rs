@@ -1,4 +1,4 @@
-//! Refunds an escrow after its deadline or an undecided dispute.
+//! Refunds an escrow after its deadline, or after a dispute that the arbiter did not decide in time.
 
 use super::settle_escrow::{settle, SettleEscrow};
 use crate::{errors::VaultError, events::emit_event};
@@ -7,7 +7,8 @@ use anchor_lang::prelude::*;
 /// See [`crate::agent_vault::refund_escrow`].
 ///
 /// # Errors
-/// [`VaultError::EscrowDecided`], [`VaultError::EscrowNotExpired`] and the errors of [`settle`].
+/// [`VaultError::EscrowDecided`] if the arbiter has already split the escrow; [`VaultError::EscrowNotExpired`] before
+/// the time of a refund; the errors of [`settle`].
 pub fn handler(ctx: &mut Context<SettleEscrow>) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.now()?;

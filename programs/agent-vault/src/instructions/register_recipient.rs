@@ -1,4 +1,4 @@
-//! Attests category and domain of a recipient.
+//! Attests the category and domain of a recipient.
 
 use crate::{
     errors::VaultError,
@@ -17,7 +17,7 @@ with_event_accounts! {
         /// Payer of the rent.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
-        /// The operator for a new recipient, the authority for any.
+        /// The operator or the authority for a new recipient, only the authority for one that is already registered.
         pub signer: Signer,
         /// The organisation.
         #[account(mut)]
@@ -33,11 +33,12 @@ with_event_accounts! {
 /// See [`crate::agent_vault::register_recipient`].
 ///
 /// A registration by the operator permits no payments before the organisation's delay has passed, so that the authority
-/// can see and correct it. A registration by the authority counts at once and replaces any existing one. A registration
-/// is never closed, so an address cannot shed its category.
+/// can see and correct it. A registration by the authority takes effect immediately and replaces any existing one. A
+/// registration is never closed, so an address cannot shed its category.
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::UnknownCategory`], [`VaultError::WrongRecipientAccount`].
+/// [`VaultError::Unauthorized`] if the signer may not register this recipient; [`VaultError::UnknownCategory`] if the
+/// category does not exist; [`VaultError::WrongRecipientAccount`] if `recipient` is not the account of this address.
 pub fn handler(
     ctx: &mut Context<RegisterRecipient>,
     address: Address,
@@ -71,7 +72,8 @@ pub fn handler(
     let effective_at = if is_authority { now } else { now.saturating_add(delay) };
     // SAFETY: the dispatcher has refused a second mutable reference to the account.
     let mut recipient = unsafe { Outlined::<Account<Recipient>>::load_mut(view) }?;
-    // Derive the address instead of reading it from the account, so that the authority can repair any contents.
+    // Derive the address instead of reading it from the account, so that the authority can replace the account even if
+    // its contents are wrong.
     let expected = recipient_address(ctx.accounts.org.address(), &address);
     require!(same_address(&expected, &at), VaultError::WrongRecipientAccount);
     recipient.org = *ctx.accounts.org.address();

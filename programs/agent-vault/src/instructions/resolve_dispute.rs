@@ -8,8 +8,9 @@ use anchor_lang::prelude::*;
 /// See [`crate::agent_vault::resolve_dispute`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::EscrowDecided`], [`VaultError::EscrowNotDisputed`],
-/// [`VaultError::EscrowAmountExceeded`] and the errors of [`settle`].
+/// [`VaultError::Unauthorized`] if the escrow's arbiter does not sign; [`VaultError::EscrowDecided`] if the arbiter has
+/// already split the escrow; [`VaultError::EscrowNotDisputed`] if it is not disputed;
+/// [`VaultError::EscrowAmountExceeded`] if `released` exceeds the locked amount; the errors of [`settle`].
 pub fn handler(ctx: &mut Context<SettleEscrow>, released: u64) -> Result<()> {
     let a = &mut ctx.accounts;
     let by_arbiter =

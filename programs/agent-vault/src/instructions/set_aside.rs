@@ -6,7 +6,7 @@ use crate::{
 };
 use anchor_lang::prelude::*;
 
-/// Money of a vault to be set aside.
+/// The accounts and the amount of a transfer from a vault into the token account of a new escrow or allowance.
 pub struct SetAside<'a> {
     /// Payer of the rent.
     pub payer: &'a Signer,
@@ -14,7 +14,7 @@ pub struct SetAside<'a> {
     pub holder: &'a AccountView,
     /// Seeds that sign for the holder.
     pub holder_seeds: &'a [&'a [u8]; 4],
-    /// The seed of the token account.
+    /// The seed that derives the token account's address from the holder's.
     pub seed: &'a [u8],
     /// The token account to create.
     pub tokens: &'a UncheckedAccount,
@@ -32,7 +32,7 @@ pub struct SetAside<'a> {
     pub amount: u64,
 }
 
-/// Creates the token account and moves the money into it.
+/// Creates the token account and moves the amount from the vault into it.
 ///
 /// # Errors
 /// The errors of [`create_seeded`].
@@ -67,8 +67,9 @@ pub fn set_aside(aside: &SetAside) -> Result<()> {
     Ok(())
 }
 
-/// Returns the account that receives the rent: the payer, unless it has become a program, which cannot receive
-/// lamports. In that case the vault receives the rent, and [`crate::state::sweep`] pays it out later.
+/// Returns the account that receives the rent of a closed escrow or allowance. This is the payer, unless the payer has
+/// become a program, which cannot receive lamports. In that case the vault receives the rent, and
+/// [`crate::state::sweep`] pays it out later.
 ///
 /// # Errors
 /// `ConstraintMut` if that account was passed read-only.

@@ -11,8 +11,8 @@ with_event_accounts! {
     /// Accounts of `set_wallet_budget`.
     #[derive(Accounts)]
     pub struct SetWalletBudget {
-        /// The organisation's operator if the vault has no budget. If it has one, the organisation's authority, because
-        /// leaving a budget evades its limits.
+        /// The organisation's operator if the vault has no budget yet. If the vault has one, the organisation's
+        /// authority must sign instead, because a vault that leaves a budget evades the budget's limits.
         pub signer: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
@@ -36,8 +36,9 @@ with_event_accounts! {
 /// The vault's spending stays where it was charged: nothing moves from one budget's ledger to another's.
 ///
 /// # Errors
-/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts, or if neither budget is given;
-/// [`VaultError::Unauthorized`], [`VaultError::AuthorityRequired`].
+/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts, or if the vault has none and
+/// `new_budget` is missing; [`VaultError::Unauthorized`] if the call needs a different signer;
+/// [`VaultError::AuthorityRequired`] if only the authority attaches policies and it does not sign.
 pub fn handler(ctx: &mut Context<SetWalletBudget>) -> Result<()> {
     let SetWalletBudget { signer, org, authority, vault, budget, new_budget, .. } = &mut ctx.accounts;
     vault.check_budget(budget.as_ref())?;

@@ -25,7 +25,7 @@ with_event_accounts! {
         /// The vault's token account.
         #[account(mut, constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub vault_tokens: UncheckedAccount,
-        /// The attached policy. Needed if a change of the policy is the reason why anyone may settle.
+        /// The attached policy. Needed only for a settlement that anyone may make because the policy was changed.
         #[account(constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
         pub policy: Option<Outlined<Account<Policy>>>,
         /// The allowance.
@@ -54,9 +54,9 @@ with_event_accounts! {
 /// See [`crate::agent_vault::settle_allowance`].
 ///
 /// # Errors
-/// [`VaultError::AllowanceNotExpired`], [`VaultError::SessionExpired`] and the errors of
-/// [`crate::state::Charged::credit`]. While the issuer has frozen a token account, the token program's error; the
-/// allowance then stays recorded until the account is thawed.
+/// [`VaultError::AllowanceNotExpired`] if the caller may not settle yet; [`VaultError::SessionExpired`] if the signer's
+/// session has expired; the errors of [`crate::state::Charged::credit`]. If the mint's issuer has frozen one of the
+/// token accounts, the token program fails, and the allowance stays recorded until the account is thawed.
 pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.vault.ledger.as_policy().time(clock()?);
@@ -118,7 +118,8 @@ pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
 /// or changed.
 ///
 /// # Errors
-/// [`VaultError::AllowanceNotExpired`]; [`VaultError::SessionExpired`] if the session authority has expired.
+/// [`VaultError::AllowanceNotExpired`] if neither condition is met; [`VaultError::SessionExpired`] if the signer is a
+/// session authority that has expired.
 fn check_settler(a: &SettleAllowance, now: UnixTime) -> Result<()> {
     let other_policy = !same_address(&a.vault.policy, &a.allowance.policy)
         || a.policy.as_ref().is_some_and(|policy| policy.version != a.allowance.policy_version);

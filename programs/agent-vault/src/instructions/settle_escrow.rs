@@ -21,7 +21,8 @@ with_event_accounts! {
         /// Payer for the receiver's token account, if that does not exist.
         #[account(mut, unsafe(dup))]
         pub payer: Option<Signer>,
-        /// The deciding signer: a party that presents an output's hash, or the arbiter.
+        /// The signer that settles: a party that presents the hash of the output, or the arbiter. Not needed for other
+        /// ways to settle.
         pub signer: Option<Signer>,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
@@ -68,7 +69,7 @@ with_event_accounts! {
 }
 
 impl SettleEscrow {
-    /// Returns the effective time of the vault.
+    /// Returns the effective time of the vault: the clock, or the time of its last payment if the clock stepped back.
     ///
     /// # Errors
     /// Fails if the runtime has no clock.
@@ -79,9 +80,9 @@ impl SettleEscrow {
 
 /// Pays both sides, returns the unreleased part of the charge to the ledgers, and closes the escrow's accounts.
 ///
-/// Freeze, pause and policy have no effect here: locked money can always be paid out. After a split, one side may be
-/// impossible to pay, because its token account is frozen or has a different owner. The other side still gets its
-/// share. The unpaid share stays in the escrow, and anyone can have it paid out later.
+/// A frozen vault, a paused organisation and the policy do not prevent this: locked money can always be paid out. After
+/// a split, one side may be impossible to pay, because its token account is frozen or has a different owner. The other
+/// side still gets its share. The unpaid share stays in the escrow, and anyone can have it paid out later.
 ///
 /// # Errors
 /// The errors of [`crate::state::Charged::credit`]; [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`] and
@@ -130,7 +131,7 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
 /// Returns the balance of the receiver's token account if it was paid, otherwise zero.
 ///
 /// # Errors
-/// [`VaultError::NotATokenAccount`].
+/// [`VaultError::NotATokenAccount`] if that account is not a token account.
 pub fn receiver_balance(a: &SettleEscrow, paid: bool) -> Result<u64> {
     match &a.receiver_tokens {
         Some(tokens) if paid => token::balance(tokens.account(), &a.org.token_program),
@@ -141,7 +142,8 @@ pub fn receiver_balance(a: &SettleEscrow, paid: bool) -> Result<u64> {
 /// Creates the receiver's token account if it is missing. The instruction's `payer` pays the rent.
 ///
 /// # Errors
-/// [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`], [`VaultError::WrongTokenAccount`].
+/// [`VaultError::ReceiverRequired`] if an account needed for this is missing; [`VaultError::WrongReceiver`] and
+/// [`VaultError::WrongTokenAccount`] if the receiver or its token account is not the escrow's.
 pub fn make_receiver_tokens(a: &SettleEscrow) -> Result<()> {
     let tokens = a.receiver_tokens.as_ref().ok_or(VaultError::ReceiverRequired)?;
     require!(same_address(&a.escrow.receiver_tokens, tokens.address()), VaultError::WrongTokenAccount);
@@ -166,7 +168,7 @@ pub fn make_receiver_tokens(a: &SettleEscrow) -> Result<()> {
 }
 
 /// Pays each side that is owed a share. With `leaves`, the share of a side that cannot be paid stays in the escrow;
-/// otherwise nothing is paid in that case.
+/// otherwise the instruction fails in that case, and nothing is paid.
 ///
 /// The last side to be paid gets the escrow's whole balance, including deposits of third parties. On completion, the
 /// receiver is the only side owed a share, so it gets the surplus too. If the surplus went to the vault, a donation of
@@ -228,7 +230,7 @@ pub fn close_if_paid(a: &mut SettleEscrow) -> Result<()> {
     a.escrow.close(destination)
 }
 
-/// Moves money out of the escrow: to the receiver, or back to the vault.
+/// Moves `amount` out of the escrow: to the receiver if `to_receiver` is true, otherwise back to the vault.
 #[inline(never)]
 fn pay(a: &mut SettleEscrow, amount: u64, to_receiver: bool) -> Result<()> {
     let end = a.escrow.seed_end();

@@ -1,4 +1,5 @@
-//! The right to spend from a vault, and its policy's verdict: the same for a payment, an escrow and an allowance.
+//! The checks before money leaves a vault: the signer's right to spend, and the verdict of the vault's policy.
+//! Payments, escrows and allowances share them.
 
 use super::recipient_standing::recipient_standing;
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
 use agent_vault_policy::{authorize, Charges, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
 use anchor_lang::{address_eq, prelude::*};
 
-/// Money about to leave a vault, with the accounts that decide about it. The caller has checked that vault, policy,
+/// Money about to leave a vault, and the accounts needed to judge that. The caller has checked that vault, policy,
 /// budget and organisation belong together, and that `co_signer` is the operator.
 pub struct Spending<'a> {
     /// The key that signs for the vault.
@@ -56,11 +57,14 @@ pub struct Allowed {
 /// Judges spending without changing anything.
 ///
 /// # Errors
-/// The error of the rule that refuses, with a [`PolicyViolation`] logged; [`VaultError::ZeroAmount`],
-/// [`VaultError::PaymentToSelf`], [`VaultError::BudgetRequired`], [`VaultError::Unauthorized`],
-/// [`VaultError::SessionExpired`], [`VaultError::WrongApproval`], [`VaultError::ApprovalOutdated`],
-/// [`VaultError::ApprovalExpired`], [`VaultError::RentReceiverRequired`], [`VaultError::WrongRentReceiver`] and the
-/// errors of [`recipient_standing`].
+/// The error of the rule that refuses, with a [`PolicyViolation`] logged; [`VaultError::ZeroAmount`] if the amount is
+/// zero; [`VaultError::PaymentToSelf`] if the recipient is the vault; [`VaultError::BudgetRequired`] if the vault's
+/// budget is not among the accounts; [`VaultError::Unauthorized`] if the signer is neither the session authority nor
+/// the operator; [`VaultError::SessionExpired`] if its session has expired; [`VaultError::WrongApproval`] if the
+/// approval is for a different recipient, amount or kind; [`VaultError::ApprovalOutdated`] if the policy or the
+/// operator has changed since; [`VaultError::ApprovalExpired`] from the approval's expiry on;
+/// [`VaultError::RentReceiverRequired`] and [`VaultError::WrongRentReceiver`] if the approval's rent receiver is
+/// missing or did not pay the rent; the errors of [`recipient_standing`].
 #[inline(never)]
 pub fn judge(spending: &Spending) -> Result<Allowed> {
     let Spending { org, policy, vault, recipient, amount, .. } = *spending;
@@ -120,7 +124,8 @@ pub fn use_approval(
     Ok(())
 }
 
-/// Logs the rule that refuses and returns its error. A pause or freeze is no rule of the policy, so it is not logged.
+/// Logs the rule that refuses and returns its error. A refusal because of a pause or freeze is not logged, because it
+/// comes from no rule of the policy.
 #[cold]
 fn refuse(spending: &Spending, refusal: Refusal) -> ProgramError {
     if let Refusal::Violation(violation) = refusal {

@@ -26,7 +26,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::update_budget`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::VersionMismatch`].
+/// [`VaultError::Unauthorized`] if the authority does not sign; [`VaultError::VersionMismatch`] if the budget is no
+/// longer at `expected_version`.
 pub fn handler(ctx: &mut Context<UpdateBudget>, expected_version: u64, limits: BudgetLimits) -> Result<()> {
     let UpdateBudget { org, budget, .. } = &mut ctx.accounts;
     require!(budget.version == expected_version, VaultError::VersionMismatch);

@@ -29,8 +29,9 @@ pub struct OrgChanges {
 }
 
 impl OrgChanges {
-    /// Returns true for a pure pause, which the operator may make too and which needs no sequence. The organisation
-    /// must not be paused already: a repeated pause would delay changes signed by the authority.
+    /// Returns true if the changes do nothing but pause. The operator may make such a call too, and it needs no
+    /// sequence. The handler refuses it if the organisation is already paused, because repeated pauses would invalidate
+    /// changes that the authority has signed.
     fn only_pauses(&self) -> bool {
         self.paused == Some(true)
             && self.pending_authority.is_none()
@@ -58,7 +59,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::update_org`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::SequenceMismatch`], [`VaultError::AlreadyPaused`].
+/// [`VaultError::Unauthorized`] if the changes need a different signer; [`VaultError::SequenceMismatch`] if
+/// `expected_sequence` is not the current one; [`VaultError::AlreadyPaused`] for a pure pause of a paused organisation.
 pub fn handler(
     ctx: &mut Context<UpdateOrg>,
     changes: OrgChanges,

@@ -25,7 +25,7 @@ with_event_accounts! {
             constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg,
             constraint = policy.immutable == 0 @ VaultError::PolicyImmutable)]
         pub policy: Outlined<Account<Policy>>,
-        /// A sealed list to put in force. Checked in the handler.
+        /// The policy's next list, sealed, to be put in force. Checked in the handler.
         pub new_allowlist: Option<Unloaded<AllowlistAccount>>,
         /// The list in force, to be closed because it is replaced or dropped.
         #[account(mut)]
@@ -39,9 +39,11 @@ with_event_accounts! {
 /// See [`crate::agent_vault::update_policy`].
 ///
 /// # Errors
-/// [`VaultError::VersionMismatch`], [`VaultError::UnknownCategory`], [`VaultError::WrongAllowlist`],
-/// [`VaultError::AllowlistRequired`], [`VaultError::AllowlistNotSealed`], [`VaultError::AllowlistMismatch`] and the
-/// errors of [`close_list`].
+/// [`VaultError::VersionMismatch`] if the policy is no longer at `expected_version`; [`VaultError::UnknownCategory`] if
+/// the rules block a category that does not exist; [`VaultError::AllowlistRequired`] if only one of `new_allowlist` and
+/// `digest` is given, or if the replaced list is missing; [`VaultError::WrongAllowlist`] if a given list is not the
+/// next or the replaced one; [`VaultError::AllowlistNotSealed`] if the new list is not sealed;
+/// [`VaultError::AllowlistMismatch`] if its entries do not match the digest; the errors of [`close_list`].
 pub fn handler(
     ctx: &mut Context<UpdatePolicy>,
     expected_version: u64,
@@ -56,7 +58,7 @@ pub fn handler(
     let sequence = org.next_sequence()?;
     policy.version = sequence;
 
-    // A new list replaces the one in force. Without restriction, there is no list.
+    // A new list replaces the one in force. A policy that is not restricted has no list.
     require!(new_allowlist.is_some() == digest.is_some(), VaultError::AllowlistRequired);
     if let (Some(list), Some(digest)) = (new_allowlist, digest) {
         let list = AllowlistAccount::load(**list)?;

@@ -34,7 +34,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::update_wallet`].
 ///
 /// # Errors
-/// [`VaultError::PolicyRequired`] if only one of the two policies is given; [`VaultError::AuthorityRequired`].
+/// [`VaultError::PolicyRequired`] if only one of the two policies is given; [`VaultError::AuthorityRequired`] if only
+/// the authority attaches policies and it does not sign.
 pub fn handler(ctx: &mut Context<UpdateWallet>, session: Option<Session>) -> Result<()> {
     let UpdateWallet { org, authority, vault, policy, new_policy, .. } = &mut ctx.accounts;
     match (policy, new_policy) {

@@ -43,8 +43,10 @@ with_event_accounts! {
 /// See [`crate::agent_vault::withdraw`]. Neither a freeze nor a pause stops it: money may always return to the reserve.
 ///
 /// # Errors
-/// [`VaultError::WrongVault`], [`VaultError::WrongOrg`], [`VaultError::WrongTokenAccount`],
-/// [`VaultError::ZeroAmount`], [`VaultError::InsufficientBalance`], [`VaultError::WrongRentReceiver`].
+/// [`VaultError::WrongVault`] if `vault` is not a vault; [`VaultError::WrongOrg`] if it belongs to a different
+/// organisation; [`VaultError::WrongTokenAccount`] if `vault_tokens` is not its token account;
+/// [`VaultError::ZeroAmount`] if there is nothing to move; [`VaultError::InsufficientBalance`] if the vault holds less
+/// than the amount; [`VaultError::WrongRentReceiver`] if the rent receiver did not pay the vault's rent.
 pub fn handler(ctx: &mut Context<Withdraw>, amount: Option<u64>, reference: [u8; 16]) -> Result<()> {
     let a = &mut ctx.accounts;
     let mut view = *a.vault.account();

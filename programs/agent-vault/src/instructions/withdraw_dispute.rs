@@ -11,12 +11,14 @@ use anchor_lang::prelude::*;
 
 /// See [`crate::agent_vault::withdraw_dispute`].
 ///
-/// The signer that raised the dispute must still act for its side, so a removed session authority cannot withdraw it.
-/// The operator acts for the vaults of its organisation, but not for a receiver that is no vault.
+/// The signer that raised the dispute can withdraw it only while it still acts for its side. A session authority that
+/// has been removed cannot. The operator acts for the vaults of its organisation, but not for a receiver that is no
+/// vault.
 ///
 /// # Errors
-/// [`VaultError::EscrowNotDisputed`], [`VaultError::EscrowDecided`], [`VaultError::Unauthorized`],
-/// [`VaultError::SessionExpired`].
+/// [`VaultError::EscrowNotDisputed`] if there is no dispute; [`VaultError::EscrowDecided`] if the arbiter has already
+/// split the escrow; [`VaultError::Unauthorized`] if the signer may not withdraw this dispute;
+/// [`VaultError::SessionExpired`] if the signer's session has expired.
 pub fn handler(ctx: &mut Context<DisputeEscrow>) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.vault.ledger.as_policy().time(clock()?);

@@ -36,7 +36,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::withdraw_reserve`]. A pause does not stop it.
 ///
 /// # Errors
-/// [`VaultError::SequenceMismatch`], [`VaultError::ZeroAmount`], [`VaultError::ReserveInsufficient`].
+/// [`VaultError::SequenceMismatch`] if `expected_sequence` is not the current one; [`VaultError::ZeroAmount`] if there
+/// is nothing to move; [`VaultError::ReserveInsufficient`] if the reserve holds less than the amount.
 pub fn handler(
     ctx: &mut Context<WithdrawReserve>,
     amount: Option<u64>,

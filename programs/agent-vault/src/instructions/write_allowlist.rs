@@ -17,7 +17,7 @@ with_event_accounts! {
     /// Accounts of `write_allowlist`.
     #[derive(Accounts)]
     pub struct WriteAllowlist {
-        /// Payer of the rent. When the list is closed, the rent goes to the payer of its first chunk.
+        /// Payer of the rent. When the list is closed, all of its rent goes to the payer of its first chunk.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
         /// The organisation's operator or authority. The entries count only once the authority names their digest.
@@ -42,8 +42,10 @@ with_event_accounts! {
 /// See [`crate::agent_vault::write_allowlist`].
 ///
 /// # Errors
-/// [`VaultError::WrongAllowlist`], [`VaultError::AllowlistSealed`], [`VaultError::AllowlistGap`],
-/// [`VaultError::AllowlistTooLong`], [`VaultError::AllowlistUnsorted`].
+/// [`VaultError::WrongAllowlist`] if the account is not the policy's next list; [`VaultError::AllowlistSealed`] if that
+/// list is already sealed; [`VaultError::AllowlistGap`] if `offset` is neither zero nor the list's length;
+/// [`VaultError::AllowlistTooLong`] if the list would exceed [`MAX_ENTRIES`]; [`VaultError::AllowlistUnsorted`] if the
+/// entries are not in ascending order without duplicates.
 pub fn handler(
     ctx: &mut Context<WriteAllowlist>,
     offset: u32,

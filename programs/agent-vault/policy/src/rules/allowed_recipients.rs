@@ -5,7 +5,7 @@ use crate::{
     Verdict,
 };
 
-/// Refuses a recipient that is not listed if the policy is restricted.
+/// If the policy is restricted, refuses a recipient that is not on its allowlist.
 #[inline(always)]
 pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
     if !rules.restricted {

@@ -1,4 +1,5 @@
-//! One rule per file. Each `check` defines the rule's verdict on a payment; the tests below it pin the boundary.
+//! One rule per file. Each `check` defines the rule's verdict on a payment; the tests below it check the values at its
+//! boundary.
 
 pub mod allowed_recipients;
 pub mod blocked_categories;
