@@ -59,7 +59,10 @@ class CommitLog:
             _log.warning("ledger_not_written", error=str(error))  # memory still has it
 
     def missing(self, connection: Connection, since: int) -> Mapping[str, int]:
-        """Return, by organisation, the Unix millisecond of the newest missing attempt committed after ``since``."""
+        """Return, by organisation, when the newest attempt that the server has lost was committed.
+
+        Times are Unix milliseconds. Attempts committed up to ``since`` are ignored.
+        """
         recent = {tx_id: entry for tx_id, entry in list(self._entries.items()) if entry[1] > since}
         known = set(connection.scalars(_KNOWN, {"ids": list(recent)}))
         return dict(sorted(entry for tx_id, entry in recent.items() if tx_id not in known))

@@ -16,7 +16,7 @@ T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 WRITE_ERRORS = (StorageUnavailableError, SQLAlchemyError, sqlite3.Error, OSError)
-"""Errors that a write raises if the database cannot be written, for example because the disk is full."""
+"""Errors that a write raises if the database cannot be written to, for example because the disk is full."""
 
 DUPLICATE_ERRORS = (IntegrityError,)
 """Errors that a write raises if its row is stored already."""
@@ -52,15 +52,16 @@ class Database(ABC):
         """Run `work` in a transaction and return its result once committed to disk.
 
         An exception in `work` undoes only its own changes and is raised here. Keep `work` short, because other writes
-        wait for it. Raises ``storage_unavailable`` if the database cannot be written now, for example because of a full
-        disk or a lost connection. The error is a `StorageDoubtError` if the work may have been committed nevertheless.
+        wait for it. Raises ``storage_unavailable`` if the database cannot be written to now, for example because of a
+        full disk or a lost connection. The error is a `StorageDoubtError` if the work may have been committed
+        nevertheless.
 
         Work is `repeatable` if it may run a second time after its writes were undone, because it changes only the
         database. Repeatable work needs fewer statements, so the writes of every payment should be repeatable.
         """
 
     async def write_unordered(self, work: Work[T]) -> T:
-        """Run a single statement that needs no order among the writes. If possible, it waits for no other write.
+        """Run a single statement that may run before or after any other write, if possible without waiting for one.
 
         The statement may run twice if its connection is lost.
         """

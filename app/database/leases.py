@@ -39,7 +39,7 @@ NODE = "node/"
 """Prefix of the name of the lease that a node holds on itself while it is alive."""
 
 API = "api/"
-"""Prefix of the name of the second such lease, which only a node that answers requests holds."""
+"""Prefix of the name of a second lease that a node holds on itself, if it answers requests."""
 
 table = Table(
     "leases",
@@ -94,7 +94,7 @@ def required() -> Lease | None:
 
 
 def among(leases: Iterable[Lease]) -> Select[tuple[str]]:
-    """Return the query for the terms of the given leases that the same holder still holds under the same number."""
+    """Return the query for the terms of the given leases that still have the same holder and fencing number."""
     same = [
         (table.c.name == one.name) & (table.c.holder == one.holder) & (table.c.fencing == one.fencing) for one in leases
     ]
@@ -102,7 +102,7 @@ def among(leases: Iterable[Lease]) -> Select[tuple[str]]:
 
 
 def take(connection: Connection, name: str, holder: str, *, lifetime: int = LIFETIME) -> Lease | None:
-    """Take a free lease; None if it is held. Call this in a transaction that is serialized with all other writes."""
+    """Take a lease if it is free; otherwise return None. The transaction must be serialized with all other writes."""
     number = connection.scalar(_TAKE, {"of": name, "by": holder, "for": lifetime})
     return None if number is None else Lease(name, holder, number)
 

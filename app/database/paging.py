@@ -88,7 +88,7 @@ def fetch_page(
     """Return one page of a list, with its rows as records. A page costs the same at every position.
 
     A cursor is valid only for a list with the same parameters, except `now`. The organisation and the filters are among
-    these parameters. Raises `InvalidCursorError`.
+    these parameters. Raises `InvalidCursorError` for any other cursor.
     """
     values = {**parameters, "page_limit": limit + 1}
     if cursor is not None:

@@ -25,7 +25,7 @@ GUARD = "guard"
 
 
 def signal(connection: Connection, what: str, about: Sequence[str] = ()) -> None:
-    """Signal the other nodes at the commit. Without a channel, there are none. Repeats in a transaction are sent once.
+    """Signal the other nodes, if there is a channel, at the commit. Repeats in a transaction are sent once.
 
     ``about`` names the changed objects, and is omitted if it is too long.
     """

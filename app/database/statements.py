@@ -134,7 +134,7 @@ class Prepared(_Compiled):
 
 
 class _Together(Prepared):
-    """Several PostgreSQL statements as one with the values of all. Each sees the state before."""
+    """Several PostgreSQL statements as one, with the values of all. Each sees the state before all of them."""
 
     def __init__(self, statements: Sequence[str]) -> None:
         *first, last = [_NAME.sub(rf"%(p{number}_\1)s", sql) for number, sql in enumerate(statements)]
@@ -168,7 +168,7 @@ def deferring(connection: Connection) -> Iterator[None]:
 
 
 def defer(connection: Connection, prepared: Prepared, rows: Sequence[Row]) -> None:
-    """Run a statement without a needed result: combined with others if possible, otherwise at once."""
+    """Run a statement whose result is not needed: combined with others if possible, otherwise immediately."""
     waiting = _deferred.get(connection)
     if waiting is None:
         prepared.execute(connection, rows)

@@ -72,7 +72,7 @@ def receiving(url: str) -> Iterator[tuple[str, Connection]]:
             target.execute(text("SET LOCAL synchronous_commit = on"))
             yield name, target
     except DBAPIError as error:
-        raise ConfigurationError(f"the {name} cannot be written: {str(error.orig).partition(chr(10))[0]}") from None
+        raise ConfigurationError(f"the {name} cannot be written to: {str(error.orig).partition(chr(10))[0]}") from None
     finally:
         engine.dispose()
 

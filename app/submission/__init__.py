@@ -1,1 +1,1 @@
-"""The engine of transactions: simulated, stored, sent and recovered, under idempotency keys and locks."""
+"""The engine that simulates, stores, sends and recovers transactions, under idempotency keys and locks."""

@@ -25,7 +25,7 @@ class Admission:
 
     @asynccontextmanager
     async def enter(self, service: Service, org: str) -> AsyncIterator[None]:
-        """Wait until the organisation's job may run. Raises ``rate_limited`` when too many wait.
+        """Wait until the organisation's job may run. Raises ``rate_limited`` if `limit` of them wait.
 
         Each organisation has one job in the queue, so a job waits for at most one job of every other organisation.
         """

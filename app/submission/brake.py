@@ -43,7 +43,7 @@ STOPPED: dict[str, tuple[type[ApiError], str]] = {
     "pause": (BusinessError, "org_paused"),
     "session": (AuthenticationError, "session_token_invalid"),
 }
-#: Audit action of the request for each kind of brake. A session brake is recorded with its token rotation instead.
+#: Audit action that records who requested each kind of brake. A session brake is recorded with its token rotation.
 _ASKED: Mapping[str, Action] = {"freeze": "wallet.freeze", "pause": "organization.pause"}
 #: Seconds to wait for a brake's row before proceeding without it.
 SHOWN = 1.0
@@ -89,7 +89,7 @@ class Brakes:
         self._types = {kind: [*spending, *(one.name for one in types if one.lifts == kind)] for kind in STOPPED}
 
     async def load(self) -> None:
-        """Re-engage an earlier process's brakes. Delete session brakes, because they ended with their rotation."""
+        """Re-engage an earlier process's brakes. Delete session brakes: their rotations ended with that process."""
         if self._db.node:
             await self.take_over_orphans()
             return
@@ -122,7 +122,7 @@ class Brakes:
                 self._holds.setdefault((row.scope, row.kind), EngagedBrake(row, stored=True))
 
     def engage(self, by: Principal, wallet_id: str | None, kind: BrakeKind) -> EngagedBrake:
-        """Engage a brake for a request at once, in memory. Its row is written in the background, if possible."""
+        """Engage a brake for a request immediately, in memory. Its row is written in the background, if possible."""
         org = by.org
         scope = wallet_id or org
         hold = self._holds.get((scope, kind))
@@ -140,7 +140,7 @@ class Brakes:
     async def show(self, hold: EngagedBrake) -> None:
         """Wait until other nodes can see a brake, at most `SHOWN` seconds. Call this before reading the chain.
 
-        Without a database, they cannot store payments, so no longer wait is needed.
+        While the database is unavailable, the other nodes cannot store payments either, so no longer wait is needed.
         """
         if self._db.node:
             await hold.is_stored(SHOWN)
@@ -150,7 +150,7 @@ class Brakes:
         return (scope, kind) in self._holds
 
     async def release(self, hold: EngagedBrake) -> None:
-        """Release a request's brake, because the chain now enforces it or has refused it."""
+        """Release a request's brake, because the chain now enforces the brake or has refused to."""
         hold.requests -= 1
         await self.lift(hold)
 
@@ -159,7 +159,7 @@ class Brakes:
         hold.requests -= 1
 
     async def lift(self, hold: EngagedBrake) -> None:
-        """Release a brake unless a request still needs it; if its row cannot be deleted, it stays engaged."""
+        """Release a brake unless a request still needs it. The brake stays engaged if its row cannot be deleted."""
         if hold.requests:
             return
         row = hold.row
@@ -181,11 +181,11 @@ class Brakes:
         return [hold for hold in self._holds.values() if not hold.requests]
 
     def stops(self, kind: PlanType, org: str, wallet_id: str | None, *, attested: bool) -> BrakeKind | None:
-        """Return the kind of the in-memory brake that stops such a transaction, or None."""
+        """Return the kind of the in-memory brake that stops a transaction of this type, or None."""
         return _stopping(self._holds, kind, org, wallet_id, attested=attested) if self._holds else None
 
     def check(self, kind: PlanType, org: str, wallet_id: str | None, *, attested: bool) -> None:
-        """Raise the error of the in-memory brake that stops such a transaction, if there is one."""
+        """Raise the error of the in-memory brake that stops a transaction of this type, if there is one."""
         found = self.stops(kind, org, wallet_id, attested=attested)
         if found is not None:
             raise stopped_error(kind, found)
@@ -197,10 +197,10 @@ class Brakes:
         self.check(kind, org, wallet_id, attested=False)
 
     async def blocking_kind(self, kind: PlanType, attempt: Attempt) -> BrakeKind | None:
-        """Return the kind of the brake that stops a stored attempt, or None. Call this right before sending it."""
+        """Return the kind of the brake that stops a stored attempt, or None. Call this just before a send."""
         row = None
         if self._db.node and (kind.braked or kind.lifts is not None):
-            # The transaction that stores a brake also marks the attempts stored before it.
+            # The database transaction that stores a brake also marks the attempts that were stored before the brake.
             row = await self._db.look_up(lambda conn: stopped_by(conn, attempt.tx_id))
         attested = attempt.attestation_hash is not None
         found = self.stops(kind, attempt.org, attempt.wallet_id, attested=attested)

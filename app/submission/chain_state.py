@@ -53,7 +53,7 @@ async def account_state(service: Service, address: str, name: str, *, sequence: 
 
 
 async def unverified_recipients(service: Service, addresses: Iterable[Pubkey]) -> dict[Pubkey, str]:
-    """Return a warning for each address without a known owner: off the curve, no account, no token account.
+    """Return a warning for each unverified recipient: off the curve, without an account and without a USDC account.
 
     Reads only addresses off the curve from the chain. Raises ``chain_unavailable`` if the node lacks a vault that the
     service has already seen.
@@ -81,8 +81,8 @@ async def pending_or_missing(
 ) -> ApiError:
     """Return ``chain_unavailable`` while a creation of type ``kind`` is pending, else the error ``otherwise``.
 
-    ``where`` selects the creation. A creation that was rolled back is pending again, and a client that trusted a 404
-    might repeat it.
+    ``where`` selects the creation. A creation that was rolled back is pending again. A client that got a 404 for it
+    might create the object a second time.
     """
     for attempt in await service.db.read(lambda conn: pending_changes(conn, org, {kind})):
         if where(attempt):
@@ -95,9 +95,10 @@ async def pending_or_missing(
 
 
 async def with_budget(service: Service, charged: _Open) -> _Open:
-    """Return the escrow or allowance with its budget, read from its own account: its vault may have another by now.
+    """Return the escrow or allowance with the budget that its own account names: the vault's budget may have changed.
 
-    If the account is gone, it was settled, and the program will refuse the instruction for that reason.
+    If that account is gone, the escrow or allowance was settled, and the program will refuse the instruction for that
+    reason.
     """
     account = await service.chain.account(charged.address)
     # After the settlement, anyone can send lamports to the address and create an empty account there.

@@ -1,4 +1,4 @@
-"""Submits changes, and answers their requests only once the chain has confirmed them."""
+"""Submits changes, and returns only once the chain has confirmed them."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -28,11 +28,11 @@ async def submit(
     """Submit a change and return its confirmed outcome.
 
     A wallet's change waits for the payments that are being sent, and later payments wait for its outcome. A change that
-    ``overtakes`` does neither.
+    ``overtakes`` neither waits for payments nor makes them wait.
 
-    If the authority signs offline, this uses ``nonce_account``, or a free one, and raises AwaitingSignatureError.
-    Raises SimulationFailedError if the simulation fails, and the API's error if the change failed or is not confirmed
-    yet, or if the request asks for an offline signature that the change does not need.
+    If the authority signs offline, this uses ``nonce_account``, or a free nonce account, and raises
+    AwaitingSignatureError. Raises SimulationFailedError if the simulation fails, and the API's error if the change
+    failed or is not confirmed yet, or if the request asks for an offline signature that the change does not need.
     """
     if plan.authority is None:
         refuse_unneeded_offline(claim)
@@ -54,7 +54,10 @@ async def carry_out(
     overtakes: bool = False,
     nonce_account: str | None = None,
 ) -> Outcome:
-    """Like ``submit``, but raise a failed simulation as the API's error; ``instead`` maps codes to better ones."""
+    """Like ``submit``, but raise the API's error if the simulation fails.
+
+    ``instead`` maps codes of errors to more precise ones.
+    """
     try:
         return await submit(service, plan, claim, overtakes=overtakes, nonce_account=nonce_account)
     except SimulationFailedError as refused:

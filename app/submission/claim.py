@@ -106,7 +106,7 @@ class Claim:
 
     @property
     def scope(self) -> tuple[str, str]:
-        """The organisation and the key."""
+        """The organisation and the idempotency key, which together identify the claim."""
         assert self._fingerprint is not None
         return self._fingerprint.org, self._fingerprint.key
 
@@ -133,7 +133,7 @@ class Claim:
     async def is_taken(self) -> bool:
         """Return True if another node has claimed the same request. Within a process, duplicates wait instead.
 
-        If it has, a refusal of this request may be an effect of that other run.
+        In that case, a refusal of this request may be caused by the changes that the other node's run has made.
         """
         if self._fingerprint is None or self._claimed or not self._db.node:
             return False
@@ -161,7 +161,7 @@ class Claim:
 
         def claim_and_store(conn: Connection) -> T:
             if tx_id is not None:
-                # Check again: only a transaction reveals a failover to a new server, and that may have lost commits.
+                # Check again: only a database transaction reveals a failover, and the new server may have lost commits.
                 self.admit()
             self._hold(conn, tx_id)
             return effect(conn)
@@ -169,7 +169,7 @@ class Claim:
         return await self._stored(claim_and_store, lasts=lasts, repeatable=repeatable)
 
     def resolve(self, *, lasts: bool) -> None:
-        """Record whether the request's transaction landed or still can land. If not, a later error frees the key."""
+        """Record whether the request's transaction landed or still can. If neither, a later error frees the key."""
         self.attempt, self._effective = None, lasts
 
     async def finish(self, body: str) -> None:
@@ -195,7 +195,7 @@ class Claim:
         try:
             result = await self._db.write(work, repeatable=repeatable)
         except StorageDoubtError:
-            # It may have been stored, so the key must not be freed. A repeated request will find the outcome.
+            # The effect may have been stored, so the key must not be freed. A repeated request will find the outcome.
             self._effective = True
             raise
         self._claimed = True

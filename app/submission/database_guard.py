@@ -1,8 +1,8 @@
 """Guards against repeated payments after a restore or a failover that lost their idempotency keys.
 
-A client that repeats such a request would pay twice. So the service refuses new movements of money until the read
-models have caught up with the chain. After that, for the lifetime of idempotency keys, it accepts one only if the
-client confirms that it has checked for an earlier payment, or if the gap was declared checked.
+A client that repeats a request with a lost key would pay twice. So the service refuses new movements of money until the
+read models have caught up with the chain. After that, for the lifetime of idempotency keys, it accepts a movement only
+if the client confirms that it has checked for an earlier payment, or if an operator has declared the gap checked.
 """
 
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ State = Literal["catching_up", "unacknowledged"]
 class DatabaseGuard(Periodic):
     """Refuses requests that may repeat a forgotten payment. Catches up with the chain after a restore or a failover.
 
-    On PostgreSQL, each node compares its commit log with every server before it writes there. After a promotion, no
+    On PostgreSQL, each node compares its commit log with a server before its first write there. After a promotion, no
     money moves until all living nodes have done so, because each node knows only its own commits.
     """
 
@@ -47,7 +47,8 @@ class DatabaseGuard(Periodic):
         self._db = db
         self._catch_up = catch_up
         self._server: str | None = None
-        #: Time when the guard was last raised, as of the last comparison. Guard values with an older time are outdated.
+        #: Time when the guard was last raised, as the last comparison read it. Guard values with an older time are
+        #: outdated.
         self._floor = 0
         if isinstance(db, PostgresDatabase):
             db.on_new_server = self._compare
@@ -78,7 +79,11 @@ class DatabaseGuard(Periodic):
         self._values = await self._db.write(self._settle)
 
     def admit(self, org: str, *, acknowledged: bool) -> None:
-        """Admit a new movement of money. Raises ``restore_catching_up`` or ``restore_unacknowledged``."""
+        """Admit a new movement of money, unless the guard forbids it.
+
+        Raises ``restore_catching_up`` before the read models have caught up with the chain, and after that
+        ``restore_unacknowledged`` while the guard is raised and the request is not ``acknowledged``.
+        """
         state = self.state(org)
         if state == "catching_up":
             raise UnavailableError("restore_catching_up", headers={"Retry-After": "1"})

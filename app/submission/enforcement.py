@@ -1,4 +1,4 @@
-"""Enforces a brake on the chain: sends the missing transaction at once and repeats until nothing can undo it."""
+"""Enforces a brake on the chain: sends its transaction immediately, and again until no earlier change can undo it."""
 
 import asyncio
 import time
@@ -28,14 +28,14 @@ _SENT = "It was sent to the chain but is not confirmed yet."
 _UNDOING = "An earlier change may still take effect and undo it."
 _STORED = (
     "The service already blocks the affected payments and retries the {} until the chain enforces it. Repeat the "
-    "request to check."
+    "request to check whether it is in force."
 )
 _IN_MEMORY = (
     "The service already blocks the affected payments but could not store the {}, which is lost if the service stops "
     "before the chain enforces it. Repeat the request until it succeeds."
 )
-#: Milliseconds during which a sent transaction is resent instead of replaced by a new one. A second one does no harm,
-#: but a brake must not wait until a lost transaction expires.
+#: Milliseconds during which a sent transaction is resent instead of replaced by a new one. A second transaction does no
+#: harm, but a brake must not wait until a lost transaction expires.
 _RECENT = 5_000
 
 
@@ -88,7 +88,7 @@ async def enforce(service: Service, hold: EngagedBrake, how: Enforcement, claim:
         reason = _NO_SIGNATURE if error.code == "signer_unavailable" else error.message
         raise await _unfinished(hold, how, reason, code=error.code, fields=error.fields) from None
     except WRITE_ERRORS:
-        raise await _unfinished(hold, how, "The database cannot be written.", code="storage_unavailable") from None
+        raise await _unfinished(hold, how, "The database cannot be written to.", code="storage_unavailable") from None
     finally:
         if over:
             await service.brake.release(hold)
@@ -126,7 +126,7 @@ async def _unfinished(
     code: str = "chain_unavailable",
     fields: Mapping[str, Any] | None = None,
 ) -> UnavailableError:
-    """Return the error for a brake that stays engaged. It promises only what survives the end of the process."""
+    """Return the error for a brake that stays engaged. Its message promises lasting retries only if a row is stored."""
     rest = _STORED if await hold.is_stored(SHOWN) else _IN_MEMORY
     return UnavailableError(
         code, f"{reason} {rest.format(how.name)}", fields=dict(fields or {}), headers={"Retry-After": "1"}
@@ -138,7 +138,8 @@ async def _step(service: Service, hold: EngagedBrake, how: Enforcement, claim: C
 
     Returns None once the chain enforces the brake and no earlier unfreeze or resume can land.
     """
-    # Read pending lifts before the chain. The brake blocks new ones, so without one now, the chain's state is lasting.
+    # Look for pending changes that lift the brake before reading the chain. The brake blocks new ones: if none is
+    # pending now, none can change the state that is read next.
     lifting = await _pending(service, hold, how.lifting)
     plan = await how.missing()
     if plan is not None:
@@ -179,7 +180,8 @@ async def _send(service: Service, hold: EngagedBrake, how: Enforcement, plan: Pl
 def _refusal(service: Service, how: Enforcement, refused: SimulationFailedError, name: str | None) -> Exception:
     error = business_error(service.codec, refused)
     if isinstance(error, UnavailableError):
-        # It can still succeed: once the fee payer has SOL again, or the service is started with the operator's new key.
+        # A later try can succeed, once the fee payer has SOL again or the service is started with the operator's new
+        # key.
         return error
     if name is None or not is_refused_by(refused.simulation.logs, service.codec):
         return UnavailableError("chain_unavailable", UNPROVEN)

@@ -1,9 +1,10 @@
 """Idempotency keys: a repeated request gets the first response and has no second effect.
 
 A key is claimed in the same database transaction as the request's first lasting effect, so that no crash can separate
-the two. Within a process, duplicates wait for the first request. On another node, they wait until it ends or its node
-dies. Two requests that start on different nodes at the same moment both run until one of them claims the key. The other
-is not refused because of the claim holder's changes; it waits for the claim holder's response instead.
+the two. Within a process, duplicates wait for the first request. On another node, duplicates wait until the first
+request ends or its node dies. Two requests that start on different nodes at the same moment both run until one of them
+claims the key. The other request then waits for the claim holder's response, rather than being refused because of the
+changes that the claim holder has made.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ Caller = tuple[str, str, str]
 _PAUSE = 0.1
 """Seconds between checks whether another node has ended the first request."""
 _LEAVE_PAUSE = 1.0
-"""Seconds to wait before storing that a request no longer runs here, if the database failed at its end."""
+"""Seconds to wait before storing that a request no longer runs here, if the database failed when the request ended."""
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ class Idempotency:
                 try:
                     return await self._work(claim, caller, work, seal), False, called
                 except WRITE_ERRORS:
-                    raise  # Without the database, the claim holder is unknown.
+                    raise  # While the database fails, the claim holder is unknown.
                 except ApiError:
                     # Never rerun a request that may have had an effect. Otherwise wait for the claim holder, if any.
                     if claim.effective or not (claim.lost or await claim.is_taken()):
@@ -100,7 +101,8 @@ class Idempotency:
         while (first := self._running.get(caller)) is not None:
             if first.admitted.is_set():
                 _same(fingerprint, first.fingerprint)
-            # Wait for its admission first: it may itself be refused, if the key is that of a request like this one.
+            # Wait for the running request's admission first: it is refused itself if the key belongs to an earlier
+            # request with other parameters, and this request may be a repeat of that one.
             over = first.done if first.admitted.is_set() else first.admitted
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -117,7 +119,7 @@ class Idempotency:
         return Claim(self._db, fingerprint, earlier, repeats=True)
 
     async def _found(self, fingerprint: Fingerprint, deadline: float) -> tuple[Fingerprint, IdempotencyRecord | None]:
-        """Return the fingerprint as stored, and the record of an earlier run once no other node runs the request.
+        """Return the fingerprint with its stored key, and the earlier run's record once no other node runs the request.
 
         Raises ``idempotency_in_progress`` if that takes too long.
         """
@@ -130,7 +132,7 @@ class Idempotency:
             if found is None or not node or found.state == "done":
                 return stored, found
             _same(fingerprint, found)
-            taken = await self._db.write(lambda conn: take_over(conn, org, key, node))  # noqa: B023 - awaited at once
+            taken = await self._db.write(lambda conn: take_over(conn, org, key, node))  # noqa: B023 - awaited here
             if taken is not None:
                 return stored, taken
             if time.monotonic() >= deadline:

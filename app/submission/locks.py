@@ -13,7 +13,7 @@ _CROWDED = "Too many payments of this wallet are already waiting to be sent. Ret
 
 
 class LockScope(IntEnum):
-    """The scopes of locks. A request may only take locks further down than the ones it holds, to prevent deadlocks."""
+    """Scopes of locks. To prevent deadlocks, a request only takes locks further down this list than those it holds."""
 
     #: An organisation's expensive jobs of one kind. Each organisation has one in the queue.
     ORG_JOB = auto()
@@ -56,7 +56,7 @@ class Locks:
         return Held(self, scope, sorted(set(names)), most_waiting)
 
     async def acquire(self, scope: LockScope, name: str, most_waiting: int | None) -> asyncio.Lock:
-        """Acquire a lock. Raises ``rate_limited`` instead of waiting next to ``most_waiting`` others."""
+        """Acquire a lock. Raises ``rate_limited`` if ``most_waiting`` requests already wait for it."""
         key = scope, name
         lock = self._locks.setdefault(key, asyncio.Lock())
         # Count waiting requests instead of testing the lock: it is free while it changes hands, but others still wait.
@@ -80,7 +80,7 @@ class Locks:
 
 
 class Held:
-    """A context that holds locks of one scope. Raises RuntimeError if taken out of order, as that could deadlock."""
+    """A context that holds locks of one scope. Raises RuntimeError if the scope is out of order."""
 
     def __init__(self, locks: Locks, scope: LockScope, names: list[str], most_waiting: int | None) -> None:
         self._locks = locks

@@ -1,10 +1,10 @@
 """Transactions that the organisation's authority signs offline.
 
 Each is built on a durable nonce that only the organisation's authority can advance, so neither time nor a third party
-invalidates it. Its bytes lack the fee payer's signature until they come back signed. A withdrawn or expired transaction
-is therefore never completed, and once a later transaction has advanced the nonce, it cannot land at all. The fee payer
-pays the rent of the nonce accounts. They are reused, so their number is the most transactions that the organisation
-ever had outstanding at a time.
+invalidates it. Its bytes lack the fee payer's signature until the client returns them with the authority's. A withdrawn
+or expired transaction is therefore never completed, and once a later transaction has advanced the nonce, it cannot land
+at all. The fee payer pays the rent of the nonce accounts. They are reused, so an organisation has only as many as it
+ever had unsigned transactions outstanding at the same time.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ _TOO_LONG = (
     "change on a service that holds the authority's key."
 )
 _NEEDLESS = (
-    "This needs no signature by the authority and would take effect at once. Send it without `sign=offline`, in a "
+    "This needs no signature by the authority and would take effect immediately. Send it without `sign=offline`, in a "
     "separate request. Nothing was done."
 )
 
@@ -94,7 +94,7 @@ def require_single_transaction(authority: Authority, transactions: Sequence[obje
 
 
 def refuse_unneeded_offline(claim: Claim, *, field: str | None = None) -> None:
-    """Raise ``invalid_request`` if the request asks for `sign=offline` but its change would take effect at once."""
+    """Raise ``invalid_request`` if the request asks for `sign=offline` but its change needs no such signature."""
     if claim.sign_offline:
         raise RequestError("invalid_request", _NEEDLESS if field is None else f"{field}: {_NEEDLESS}")
 
@@ -103,7 +103,7 @@ async def require_local_signers(service: Service, plan: Plan, claim: Claim, nonc
     """Return if all of the plan's signers are local; otherwise store its transaction and raise AwaitingSignatureError.
 
     ``nonce_account`` names the nonce to use, even if another transaction uses it. Raises SimulationFailedError if the
-    simulation fails, and ``too_many_unsigned_transactions``.
+    simulation fails, and ``too_many_unsigned_transactions`` if ``MAX_OUTSTANDING`` of them already await a signature.
     """
     if plan.authority is None or plan.authority.key is not None:
         return
@@ -194,7 +194,7 @@ async def _store(
 
 
 async def _accounts(service: Service, steps: Sequence[Instruction], nonce: Hash) -> dict[str, str]:
-    """Return the data in base64 of the program's and token accounts in the transaction, to show its signer changes."""
+    """Return the base64 data of the transaction's program and token accounts. It lets the signer see what changes."""
     message = Message.new_with_blockhash(list(steps), service.signers.fee_payer_address, nonce)
     keys = message.account_keys
     found = await service.chain.accounts(keys)

@@ -25,7 +25,7 @@ from app.submission.plan import Outcome, PlanType
 from indexer import Indexer
 
 _log = structlog.get_logger(__name__)
-#: Number of blocks after a transaction's last valid block height before its absence counts as expiry.
+#: Number of blocks to wait after a transaction's last valid block height. If it is still absent then, it has expired.
 _MARGIN = 30
 
 
@@ -76,10 +76,12 @@ class Outcomes:
             if failed and await self._chain.confirms(signature, status):
                 return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
             return await self._landed(attempt, status)
-        # One address may lead to several nodes. A node that has not reached the slot cannot prove the absence.
+        # One address may lead to several nodes. A node that has not reached the slot cannot prove that the transaction
+        # is absent.
         if over is None or seen.slot < over:
             return Outcome(attempt, "pending")
-        # A node without the history does not know a landed transaction, but the changed account counts its events.
+        # A node without the full history may not know a transaction that landed. But the changed account counts its
+        # events, so a gap in the stored events reveals it.
         whole = await self._holds_all(attempt, over)
         slot = await self._indexer.slot_of(signature)
         if slot is not None:
@@ -104,7 +106,7 @@ class Outcomes:
         return await self.fail(attempt, "expired" if stopped is None else STOPPED[stopped][1])
 
     async def _holds_all(self, attempt: Attempt, slot: int) -> bool:
-        """Return True if no event up to this slot is missing that could be the attempt's."""
+        """Return True if, up to this slot, no event is missing that the attempt could have caused."""
         account = await self._counted_by(attempt)
         if account is not None and await self._indexer.holds_all(account, slot):
             return True

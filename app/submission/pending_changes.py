@@ -1,8 +1,8 @@
 """Keeps an older, still pending change from undoing a newer one.
 
-If a request ends without an answer from the chain, its change can land until the blockhash expires. If a newer change
-were completed before that, the old one could undo it: lift an emergency freeze, or replace a token already handed out.
-So
+If a request ends without a response from the chain, its change can land until the blockhash expires. If a newer change
+were completed before that, the older one could undo it: it could lift an emergency freeze, or replace a session token
+that was already handed out. So
 
 * only the request itself, repeated under its idempotency key, resends such a change; recovery does not. A newer token
   rotation is an exception: it resends the older one, whose token it replaces;

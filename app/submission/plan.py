@@ -50,7 +50,7 @@ class PlanType:
     - ``superseded``: a newer transaction of this type replaces its effect, so the newer request may resend it first.
     - ``braked``: it spends money, so a freeze, a pause or a rotation of its session token overtakes it.
     - ``lifts``: the kind of brake that it would undo on the chain. Such a brake overtakes it.
-    - ``stops``: it invalidates the reason for a vault's allowances, so they are settled once it was sent.
+    - ``stops``: it invalidates the reason for a vault's allowances, so they are settled once it has been sent.
     - ``on_failed``: removes the rows that the plan's ``on_store`` wrote, if the attempt fails permanently.
     """
 
@@ -147,8 +147,8 @@ class AwaitingSignatureError(Exception):
 def with_random_compute_limit(instructions: Sequence[Instruction]) -> list[Instruction]:
     """Prepend a random compute limit to the instructions.
 
-    Two equal transactions with the same blockhash would be the same transaction. Payments carry a random reference
-    instead.
+    Two transactions with equal instructions and the same blockhash would be one transaction to the chain. Payments
+    carry a random reference instead.
     """
     return [compute_unit_limit(MAX_UNITS - secrets.randbelow(MAX_UNITS // 4)), *instructions]
 

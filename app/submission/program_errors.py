@@ -83,7 +83,7 @@ _NO_ROLE = (
     "The service's signing key no longer has its role in the organisation. Start the service again with the new key."
 )
 
-#: Messages for errors that the general meaning of the code would describe misleadingly.
+#: Messages for program errors that the general message of the API's code would describe misleadingly.
 _MESSAGES: Mapping[str, str] = {
     # Zero amounts are refused earlier, so this is a withdrawal of `all` from an empty wallet.
     "ZeroAmount": "There is nothing to withdraw: the balance is zero.",

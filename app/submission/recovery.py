@@ -18,7 +18,7 @@ class Recovery(Periodic):
 
     Records confirmed and failed attempts. Resends the same signed bytes of attempts that have not landed, until their
     last valid block height has passed at finalized commitment. After that, they count as failed once no event is
-    missing that could be theirs. Changes that could undo a newer one are not resent (see
+    missing that they could have caused. Changes that could undo a newer one are not resent (see
     ``app.submission.pending_changes``). Attempts younger than ``grace`` seconds belong to requests that still wait.
     """
 
@@ -35,7 +35,7 @@ class Recovery(Periodic):
         self._earlier: frozenset[str] = frozenset()
 
     async def start(self) -> None:
-        """Start, and remember the attempts that an earlier process left: no request waits for them."""
+        """Start, and remember the attempts that an earlier process left pending: no request waits for them."""
         left = await self._db.look_up(pending_attempts)
         self._earlier = frozenset(one.tx_id for one in left)
         await super().start()

@@ -70,7 +70,7 @@ class Submitter(Outcomes):
         self._listeners: list[Callable[[Attempt], None]] = []
 
     def subscribe(self, listener: Callable[[Attempt], None]) -> None:
-        """Call `listener` after sending a transaction that ends the reason for allowances. It must not block."""
+        """Call `listener` after a send that ends the reason for allowances. The listener must not block."""
         self._listeners.append(listener)
 
     async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[bytes, str | None, int]:
@@ -94,8 +94,8 @@ class Submitter(Outcomes):
 
         Raises SimulationFailedError if the simulation fails; then nothing is stored. Raises ``chain_unavailable`` if
         the chain does not answer; once the transaction is stored, the error names its id. Raises the error of a brake
-        that stops it; then nothing was sent, and an attempt stored before is recorded as failed. Raises the errors of
-        ``claim.admit``.
+        that stops it; then nothing was sent, and an attempt that was already stored is recorded as failed. Raises the
+        errors of ``claim.admit``.
         """
         claim.admit()
         self._brake.check(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
@@ -109,10 +109,10 @@ class Submitter(Outcomes):
         return await self._post(attempt) if plan.fee_payer is None else Outcome(attempt, "pending", sendable=False)
 
     async def send_urgently(self, plan: Plan, claim: Claim) -> Outcome:
-        """Submit an urgent transaction even if the database cannot be written.
+        """Submit an urgent transaction even if the database cannot be written to.
 
-        In that case, the attempt is stored after the chain has answered, if possible. Raises SimulationFailedError like
-        ``send``, and ``storage_unavailable`` if the transaction was sent but cannot be stored.
+        In that case, the attempt is stored after the chain has responded, if possible. Raises SimulationFailedError
+        like ``send``, and ``storage_unavailable`` if the transaction was sent but cannot be stored.
         """
         attempt = await self._prepare(plan)
         stored = await self._stored_soon(plan, attempt, claim)
@@ -127,7 +127,7 @@ class Submitter(Outcomes):
         raise UnavailableError(
             "storage_unavailable",
             f"The transaction was sent to the chain and {fate}. It could not be recorded, because the service's "
-            "database cannot be written.",
+            "database cannot be written to.",
             fields={"tx_id": attempt.tx_id, "tx_signature": attempt.signature},
             headers={"Retry-After": "1"},
         )
@@ -182,7 +182,7 @@ class Submitter(Outcomes):
         return await self.succeed(attempt, status.slot)
 
     async def _projected(self, attempt: Attempt, deadline: float) -> Outcome | None:
-        """Wait for an attempt with an unknown signature. Return its outcome, or None if the read models lack it."""
+        """Wait for the outcome of an attempt with an unknown signature; None if the read models lack its event."""
         await self._projector.wait(attempt.message, max(0.05, deadline - time.monotonic()))
         found = await self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
         return Outcome(found, found.status, found.slot) if found and found.status != "pending" else None
@@ -216,7 +216,7 @@ class Submitter(Outcomes):
         await claim.store(store, tx_id=attempt.tx_id, repeatable=True)
         self._db.remember(attempt.tx_id, attempt.org)
         if self._db.server != server:
-            # A failover may have lost the attempt, if the commit log was compared before it had this entry.
+            # A failover may have lost the attempt, if the commit log was compared before this entry was added to it.
             raise StorageDoubtError
 
     async def _stored_soon(self, plan: Plan, attempt: Attempt, claim: Claim) -> bool:
@@ -232,12 +232,12 @@ class Submitter(Outcomes):
         return True
 
     async def resend(self, attempt: Attempt) -> Outcome:
-        """Resend the stored bytes of a pending attempt, unless a brake overtook it."""
+        """Resend the stored bytes of a pending attempt, unless a brake stops it."""
         if attempt.signature is None:
             return Outcome(attempt, "pending", sendable=False)
         if await self._db.read(lambda conn: stopped_by(conn, attempt.tx_id)):
             return Outcome(attempt, "pending")
-        # Check the memory last: a brake may be engaged while the row is read.
+        # Check the in-memory brakes last: a brake may be engaged while the row is read.
         kind, attested = self.type_of(attempt), attempt.attestation_hash is not None
         stopped = self._brake.stops(kind, attempt.org, attempt.wallet_id, attested=attested)
         if stopped is not None:

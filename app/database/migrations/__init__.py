@@ -102,7 +102,7 @@ def _require_server(connection: Connection, name: str) -> None:
     if encoding != "UTF8":
         raise ConfigurationError(f"{name} has the encoding {encoding}: create it with ENCODING 'UTF8'")
     if standby:
-        raise ConfigurationError(f"{name} is on a standby, which cannot be written: use the primary")
+        raise ConfigurationError(f"{name} is on a standby, which cannot be written to: use the primary")
 
 
 def _require_rights(connection: Connection, name: str) -> None:
@@ -131,7 +131,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _serves(connection: Connection, found: str) -> bool:
-    """Return True if a newer schema works with the code of this version."""
+    """Return True if the newer schema `found` works with the code of this version."""
     if not inspect(connection).has_table("schema_versions"):
         return False
     of_it = text("SELECT oldest_code FROM schema_versions WHERE revision = :found")

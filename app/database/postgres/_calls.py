@@ -1,4 +1,4 @@
-"""Calls of a PostgreSQL server: batches of calls, the end of calls that hang, and the meaning of errors."""
+"""Calls to a PostgreSQL server: runs them in batches, ends those that hang, and translates their errors."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ _LOOK_EVERY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BatchedCall:
-    """Work for a shared transaction. `repeatable` is as in `Database.write`; `lease` is the one it needs, if any."""
+    """Work for a shared transaction. `repeatable` is as in `Database.write`. `lease` is the lease it needs, if any."""
 
     work: Callable[[Connection], Any]
     repeatable: bool = False
@@ -77,7 +77,7 @@ class TimedCall:
                 self._socket = None
 
     def end_if_overdue(self) -> None:
-        """Close the connection if its time is up. Work that waits for it fails as if the network had been cut."""
+        """Close the connection if its time is up. Its work then fails as if the network had been cut."""
         with self._lock:
             if self._socket is not None and time.monotonic() > self._until:
                 with contextlib.suppress(OSError):
@@ -116,8 +116,8 @@ class CallWatchdog:
 class CallBatcher:
     """Runs the work of many callers together in a thread. Work that arrives while a batch runs forms the next batch.
 
-    A batch continues even if its callers no longer wait. It takes one switch of threads each way and no task, because a
-    task would cost as much as its statements.
+    A batch continues even if its callers no longer wait. Each batch takes one switch of threads each way and no task,
+    because a task would cost as much as its statements.
     """
 
     def __init__(
@@ -131,7 +131,8 @@ class CallBatcher:
         self._executor = executor
         self._run = run
         self._waiting: list[_QueuedCall] = []
-        # The event loop of the running or scheduled batch. A closed loop answers no caller; the next starts over.
+        # The event loop of the running or scheduled batch. A closed loop can answer no caller, so the next loop starts
+        # over.
         self._busy: asyncio.AbstractEventLoop | None = None
 
     async def add(self, work: Callable[[Connection], T], *, repeatable: bool = False, lease: Lease | None = None) -> T:
@@ -211,7 +212,7 @@ def track_sockets(engine: Engine) -> None:
 
 
 def translated_error(error: BaseException) -> BaseException:
-    """Return the error to raise for an error of the driver."""
+    """Return the error that is raised to callers in place of the driver's error."""
     if isinstance(error, PoolTimeoutError) or is_storage_error(error):
         unavailable = StorageUnavailableError()
         unavailable.__cause__ = error

@@ -52,12 +52,12 @@ _LOCK_PATIENCE = 10.0
 _IDLE = 4.0
 """Seconds without a statement after which a process that holds the lock is considered stopped."""
 _IDLE_BETWEEN_STEPS = 30.0
-"""The same between two steps of a long piece of work. It may wait for other things between them."""
+"""The same limit between two steps of a long transaction, which may wait for other things between its steps."""
 _DOUBT = 5.0
 """Seconds to spend on finding out whether a commit with a lost response took place."""
 _PAUSE = 0.2
 _BROKEN_FOR = 1.0
-"""Seconds after a failed connection during which requests get 503 at once, instead of waiting for another try."""
+"""Seconds after a failed connection during which requests get 503 immediately, instead of waiting for another try."""
 
 
 class PostgresDatabase(Database):

@@ -29,7 +29,7 @@ _SPARE = 4
 _POOL_PATIENCE = 5.0
 _CONNECTION = {
     "application_name": "agent-vault",
-    # Set regardless of the database, the account and the environment, because texts are in every language.
+    # Overrides the defaults of the database, the account and the environment, because texts are in every language.
     "client_encoding": "utf8",
     "connect_timeout": 5,
     # A network that loses all packets is noticed after half a minute, even in the middle of a response.
@@ -174,7 +174,7 @@ async def listening(
     """Listen to a channel; ``heard`` is called in the event loop with each text.
 
     Yields a future that fails once the channel can no longer be heard. Raises OSError if the channel cannot be heard,
-    or if the context raises the future's error. Also raises OSError if ``at`` is given and the reached database has
+    or if the context raises the future's error. Also raises OSError if ``at`` is given and the reached database is at
     another place.
     """
     import psycopg  # noqa: PLC0415 - optional

@@ -43,8 +43,8 @@ class TransactionTimeouts:
     """Timeouts of a writing transaction in seconds; 0 means no limit.
 
     ``lock`` limits the wait for the writers' lock, ``statement`` each statement, and ``idle`` the time between two
-    statements. The last one frees the lock of a process that was stopped or that ran on a lost machine, because nothing
-    else tells the server.
+    statements. ``idle`` frees the lock of a process that was stopped or that ran on a lost machine, because nothing
+    else tells the server that the process is gone.
     """
 
     lock: float
