@@ -71,7 +71,7 @@ unsafe fn answer(input: *mut u8, data: &mut *const u8) -> Option<u64> {
 const PAYMENT: u64 = u64::from_le_bytes(discriminator_of::<crate::instruction::ExecutePayment>());
 /// The number of accounts that `execute_payment` names.
 const NAMED: usize = ExecutePayment::HEADER_SIZE;
-/// The length of its data: the discriminator, the amount and the reference.
+/// The length of the data of `execute_payment`: the discriminator, the amount and the reference.
 const PAYMENT_LENGTH: u64 = 8 + 8 + 16;
 /// The size in bytes of a length field, for accounts or bytes.
 const LENGTH: usize = 8;

@@ -144,7 +144,8 @@ pub struct OrgInitialized {
     pub genesis_hash: [u8; 32],
 }
 
-/// Roles or limits of an organisation changed. The fields contain the values after the change.
+/// Roles, limits or the pause of an organisation changed, or a next authority was proposed. The fields contain the
+/// values after the change.
 #[event(bytemuck)]
 pub struct OrgUpdated {
     pub org: Address,
@@ -165,7 +166,7 @@ pub struct OrgUpdated {
     pub reserved: [u8; 6],
 }
 
-/// The proposed authority accepted its role.
+/// The proposed authority accepted the authority's role.
 #[event(bytemuck)]
 pub struct AuthorityAccepted {
     pub org: Address,
@@ -254,7 +255,7 @@ pub struct AllowlistWritten {
     pub reserved: [u8; 3],
 }
 
-/// A list that was not in force was discarded. Its version is used up.
+/// A list that was not in force was discarded. Its version is never used again.
 #[event(bytemuck)]
 pub struct AllowlistClosed {
     pub org: Address,
@@ -376,7 +377,7 @@ pub struct WalletUnfrozen {
     pub vault: Address,
     pub signer: Address,
     pub sequence: u64,
-    /// The reason of the lifted freeze.
+    /// The reason for the freeze that was lifted, with the codes of [`WalletFrozen`].
     pub reason: u8,
     pub reserved: [u8; 7],
 }
@@ -530,7 +531,7 @@ pub struct EscrowCreated {
     pub balance: u64,
     /// The time used to judge the rules.
     pub timestamp: i64,
-    /// Deadline as Unix time. The escrow is refunded from then on.
+    /// Deadline as Unix time. From then on, the escrow can be refunded but no longer completed.
     pub deadline: i64,
     /// Bit set of accepted kinds of proof.
     pub proof_kinds: u8,
@@ -608,7 +609,7 @@ pub struct EscrowSettled {
     pub reserved: [u8; 3],
 }
 
-/// Shares left in a decided escrow were paid.
+/// One or both shares that had stayed in a split escrow were paid.
 #[event(bytemuck)]
 pub struct EscrowCollected {
     pub org: Address,
@@ -678,7 +679,7 @@ pub struct AllowanceSettled {
     pub allowance: Address,
     /// The owner of `destination` at the time of the grant.
     pub recipient: Address,
-    /// The token account intended to be paid.
+    /// The token account that was to be paid.
     pub destination: Address,
     pub delegate: Address,
     /// All zero if there was no signer.

@@ -3,7 +3,7 @@
 //! The format is `security.txt` for Solana programs: <https://github.com/neodyme-labs/solana-security-txt>. Its values
 //! end in NUL bytes between two markers. If you deploy the program, put your own values here.
 
-/// The statement. `used` keeps the linker from dropping it, because no code refers to it.
+/// The contact data in that format. No code refers to them, so `used` keeps the linker from dropping them.
 #[used]
 #[link_section = ".security.txt"]
 #[no_mangle]

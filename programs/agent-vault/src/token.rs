@@ -25,10 +25,10 @@ mod layout {
     /// Length of a multisig, which only its length reveals. Its bytes are addresses chosen by its creator, including
     /// the byte read as account type. No account with extensions has this length.
     pub const MULTISIG_LENGTH: usize = 355;
-    /// Offset of the account type. In a longer account (Token-2022 with extensions), this byte distinguishes mints from
-    /// token accounts.
+    /// Offset of the account type. In an account longer than `LENGTH` (Token-2022 with extensions), this byte
+    /// distinguishes mints from token accounts.
     pub const ACCOUNT_TYPE: usize = 165;
-    /// Offset of the extensions, which follow that byte up to the end.
+    /// Offset of the extensions, which follow the account type and fill the rest of the account.
     pub const EXTENSIONS: usize = 166;
     pub const MINT_LENGTH: usize = 82;
     pub const MINT_DECIMALS: usize = 44;
@@ -120,10 +120,11 @@ fn first_extension(extensions: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     (kind != UNINITIALIZED).then_some((kind, value, next))
 }
 
-/// Returns the owner of a token account that can be paid in `mint`: see [`can_be_paid`].
+/// Returns the owner of a token account of `mint`, after checking that the account can be paid: see [`can_be_paid`].
 ///
 /// # Errors
-/// [`VaultError::NotATokenAccount`], [`VaultError::WrongMint`], [`VaultError::UnusableTokenAccount`].
+/// [`VaultError::NotATokenAccount`] if the account is not a token account of `token_program`; [`VaultError::WrongMint`]
+/// if it holds a different mint; [`VaultError::UnusableTokenAccount`] if it cannot be paid.
 pub fn payable_owner(account: &AccountView, token_program: &Address, mint: &Address) -> Result<Address> {
     let owner = read(account, token_program)?.owner;
     let right = account.try_borrow()?.get(layout::MINT..layout::OWNER) == Some(mint.as_ref());
@@ -289,7 +290,8 @@ pub fn close<'a>(
 /// could take a fee, run a hook, freeze new accounts or move the vault's tokens are refused.
 ///
 /// # Errors
-/// [`VaultError::UnsupportedTokenProgram`], [`VaultError::UnsupportedMint`].
+/// [`VaultError::UnsupportedTokenProgram`] if the token program is neither of these; [`VaultError::UnsupportedMint`] if
+/// the account is not such a mint.
 pub fn accepted_mint(mint: &AccountView, token_program: &Address) -> Result<u8> {
     let token_2022 = address_eq(token_program, &Token2022::id());
     require!(token_2022 || address_eq(token_program, &Token::id()), VaultError::UnsupportedTokenProgram);
@@ -307,7 +309,7 @@ pub fn accepted_mint(mint: &AccountView, token_program: &Address) -> Result<u8> 
     data.get(layout::MINT_DECIMALS).copied().ok_or(VaultError::UnsupportedMint.into())
 }
 
-/// Returns true if all extensions of a mint are harmless, with only zeros after them.
+/// Returns true if all extensions of a mint are harmless and only zeros follow them.
 fn only_describing(extensions: &[u8]) -> bool {
     // MetadataPointer, TokenMetadata, GroupPointer, TokenGroup, GroupMemberPointer, TokenGroupMember
     const HARMLESS: core::ops::RangeInclusive<u16> = 18..=23;
@@ -339,8 +341,8 @@ pub struct Association<'a> {
     pub system_program: &'a AccountView,
 }
 
-/// Creates an associated token account unless it exists, then checks it, regardless of its creator. Anyone may create
-/// one first, so an existing account must not be an error, and its contents must not be trusted.
+/// Creates an associated token account unless it exists. Then checks the account in either case. Anyone may create one
+/// first, so an existing account must not be an error, and its contents must not be trusted.
 ///
 /// # Errors
 /// [`VaultError::WrongTokenAccount`] for a different address; [`VaultError::UnusableTokenAccount`] if owner, mint or

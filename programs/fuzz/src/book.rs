@@ -1,4 +1,4 @@
-//! A ledger that forgets nothing.
+//! A model of the ledger that keeps every charge, without windows.
 
 use crate::calendar::month_end;
 use agent_vault_policy::{Ledger, Place, UnixTime};
@@ -21,7 +21,7 @@ pub struct Entry {
 }
 
 impl Book {
-    /// Returns the effective time.
+    /// Returns the effective time: the clock, or the time of the last payment if the clock stepped back.
     pub fn time(&self, clock: i64) -> i64 {
         clock.max(self.last)
     }
@@ -64,7 +64,7 @@ impl Book {
         }
     }
 
-    /// Asserts that the ledger reports the same totals at `now`.
+    /// Asserts that the policy crate's ledger reports the same totals as this book at `now`.
     pub fn assert_is(&self, ledger: &Ledger, now: i64) {
         let at = UnixTime(now);
         assert_eq!(ledger.day.total_at(at).map(u128::from), Ok(self.day(now)));

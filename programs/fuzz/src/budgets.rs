@@ -1,5 +1,5 @@
-//! The purpose of a budget: whatever its vaults and the clock do, no 24 hours, no hour and no month hold more than its
-//! limits. Checked against a list of all payments with their times, for every such interval.
+//! The promise of a budget: whatever its vaults and the clock do, no 24 hours, no hour and no month hold more spending
+//! than its limits. Each such interval is checked against a list of all payments with their times.
 
 use crate::{calendar::month_end, inputs, start, Step};
 use agent_vault_policy::{

@@ -16,7 +16,7 @@ enum Deed {
     Resolve { eighths: u8, more: bool },
 }
 
-/// The time of an action: after a step, or some seconds away from a change of state.
+/// The time of an action: one step of the clock later, or within seconds of a time at which the escrow's state changes.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum When {
     After(Step),

@@ -1,4 +1,4 @@
-//! The windows and the credit of escrows: a ledger checked against a book.
+//! The windows of a ledger and the refunds credited to them, checked against a [`Book`].
 
 use crate::{
     book::{Book, Charged},

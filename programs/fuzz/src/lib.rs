@@ -20,7 +20,8 @@ const fn inputs(microseconds: usize) -> usize {
     4_000_000 / microseconds
 }
 
-/// The advance of the clock before an action. Steps that end at boundaries are likely.
+/// The advance of the clock before an action. Steps that end near the boundary of a quarter of an hour or of a month
+/// are likely.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Step {
     Stay,
@@ -45,7 +46,7 @@ impl Step {
             Step::ToMonth(more) => calendar::month_end(clock.max(0)) + i64::from(more),
             Step::Back(count) => clock - i64::from(count),
         };
-        // The models walk the calendar, so steps stay near; distant times have a separate test.
+        // The models walk the calendar month by month, so steps are short. Distant times have a separate test.
         next.clamp(-1_000_000, 20_000_000_000)
     }
 }

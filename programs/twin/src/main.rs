@@ -1,9 +1,9 @@
-//! Runs the native build of the program on the input that the virtual machine's program would get.
+//! Runs the native build of the program on the same input that the build for the virtual machine would get.
 //!
 //! Start it with `twin PROGRAM.so` and send requests on standard input: see [`wire`]. Each request runs in a separate
 //! child process, with the virtual machine's addresses for input and heap, so any damage ends with that process. The
-//! program's syscalls are functions of this executable. Calls of other programs are answered by the sender of the
-//! request, with their effects.
+//! program's syscalls are functions of this executable. When the program calls another program, the sender of the
+//! request answers with the effects of that call.
 
 mod memory;
 mod syscalls;
@@ -75,8 +75,7 @@ fn limit(resource: libc::__rlimit_resource_t, most: libc::rlim_t) {
     }
 }
 
-/// Waits for a run, and reports it if it did not finish because of an abort or an access to memory outside the
-/// program's.
+/// Waits for a run. Reports the signal that ended it if it aborted or accessed memory outside the program's.
 fn wait(child: libc::pid_t) {
     let mut status = 0;
     // SAFETY: the pointer refers to a value of the right type.

@@ -1,4 +1,5 @@
-//! The memory of a run, with the virtual machine's addresses and sizes, and nothing mapped next to it.
+//! The memory of a run, at the virtual machine's addresses and with its sizes. Nothing is mapped right before or after
+//! it.
 
 use std::{ptr, slice};
 

@@ -1,4 +1,4 @@
-//! The syscalls that the program uses. A missing syscall keeps the program from being loaded.
+//! The syscalls that the program uses. If one is missing, the program cannot be loaded.
 #![allow(clippy::missing_safety_doc)] // called by the program alone, under the runtime's own contract
 
 use crate::wire::{self, Answer};
@@ -116,10 +116,10 @@ pub unsafe extern "C" fn sol_get_sysvar(
     0
 }
 
-/// Sends `C` with these fields: the program (32 bytes); the number of metas, and for each its address and two bytes
-/// (writable, signer); the data (bytes); the number of signers, and for each the number of its seeds and their bytes;
-/// the number of accounts, and for each its address, lamports, owner and data (bytes). Then writes back the accounts'
-/// new contents.
+/// Handles a call of another program: sends `C` with these fields: the program (32 bytes); the number of metas, and for
+/// each its address and two bytes (writable, signer); the data (bytes); the number of signers, and for each the number
+/// of its seeds and their bytes; the number of accounts, and for each its address, lamports, owner and data (bytes).
+/// Then writes back the accounts' new contents.
 #[no_mangle]
 pub unsafe extern "C" fn sol_invoke_signed_c(
     instruction: *const u8,

@@ -47,13 +47,13 @@ with_event_accounts! {
         /// The reserve: the organisation's associated token account. Created and checked by [`token::associate`].
         #[account(mut)]
         pub reserve_tokens: UncheckedAccount,
-        /// The preset of 10, 50 and 500 USDC.
+        /// The preset with limits of 10, 50 and 500 USDC per payment, day and month.
         #[account(mut)]
         pub preset_conservative: UncheckedAccount,
-        /// The preset of 100, 500 and 5,000 USDC.
+        /// The preset with limits of 100, 500 and 5,000 USDC per payment, day and month.
         #[account(mut)]
         pub preset_moderate: UncheckedAccount,
-        /// The preset of 1,000, 10,000 and 100,000 USDC.
+        /// The preset with limits of 1,000, 10,000 and 100,000 USDC per payment, day and month.
         #[account(mut)]
         pub preset_permissive: UncheckedAccount,
         /// The preset that allows no payments.

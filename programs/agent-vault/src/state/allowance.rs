@@ -1,4 +1,4 @@
-//! Allowances: money that a delegate may pay out.
+//! Allowances: money set aside in a token account, from which a delegate may pay.
 
 use super::{seeds, Charged};
 use anchor_lang::prelude::*;
@@ -7,7 +7,7 @@ use anchor_lang::prelude::*;
 #[constant]
 pub const MAX_OPEN_ALLOWANCES: u8 = 4;
 
-/// Longest time until anyone may settle an allowance, in seconds.
+/// Longest lifetime of an allowance, in seconds. After it, anyone may settle the allowance.
 #[constant]
 pub const MAX_ALLOWANCE_SECONDS: i64 = 180;
 
@@ -15,7 +15,8 @@ pub const MAX_ALLOWANCE_SECONDS: i64 = 180;
 /// vault owns that account, and the delegate may transfer exactly the granted amount from it.
 ///
 /// The token program binds a delegate to no destination: the holder of the delegate's key decides who is paid. The
-/// rules judged the owner of `destination`, so they hold only while that key is in good hands.
+/// policy's rules judged the owner of `destination`, so their verdict holds only if the holder of that key pays this
+/// account.
 #[account]
 pub struct Allowance {
     /// The organisation of the vault.
@@ -42,7 +43,7 @@ pub struct Allowance {
     pub counter: u64,
     /// Granted amount in micro-USDC.
     pub amount: u64,
-    /// Version of that policy at the time of the grant.
+    /// Version of `policy` at the time of the grant.
     pub policy_version: u64,
     /// Unix time of the grant.
     pub granted_at: i64,

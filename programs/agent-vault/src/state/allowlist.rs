@@ -18,7 +18,7 @@ pub struct Allowlist {
     pub policy: Address,
     /// Payer of the rent, refunded on closing.
     pub payer: Address,
-    /// Part of the address.
+    /// Version of the list, which is part of this account's address.
     pub version: u64,
     /// One if the list is complete. A sealed list cannot be written to any more.
     pub sealed: u8,

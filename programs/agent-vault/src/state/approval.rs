@@ -6,8 +6,8 @@ use anchor_lang::{prelude::*, IdlType};
 #[constant]
 pub const MAX_APPROVAL_SECONDS: i64 = 86_400;
 
-/// The ways out of a vault. Each needs an approval of its own kind: consent to lock money until there is proof is no
-/// consent to pay it out, and consent to a payment is no consent to hand its amount to a delegate.
+/// The ways out of a vault. Each needs an approval of its own kind: consent to lock money until there is proof is not
+/// consent to pay it out, and consent to a payment is not consent to hand the amount to a delegate.
 #[derive(Clone, Copy, PartialEq, Eq, AnchorSerialize, AnchorDeserialize, IdlType)]
 #[repr(u8)]
 pub enum SpendingKind {
@@ -19,8 +19,9 @@ pub enum SpendingKind {
     Allowance,
 }
 
-/// Replaces the operator's signature on one payment, escrow or allowance with exactly this vault, recipient and amount,
-/// under the policy as it is. It can be used once: the payment, escrow or allowance closes it.
+/// The operator's consent to one payment, escrow or allowance with exactly this vault, recipient and amount. It
+/// replaces the operator's signature until the policy changes. It can be used once: the payment, escrow or allowance
+/// closes it.
 #[account]
 pub struct Approval {
     /// The vault that may pay.
@@ -34,11 +35,11 @@ pub struct Approval {
     pub recipient: Address,
     /// Payer of the rent, refunded on closing.
     pub payer: Address,
-    /// Identifies the approval.
+    /// Identifies the approval within its vault; part of this account's address.
     pub reference: [u8; 16],
     /// The exact amount in micro-USDC.
     pub amount: u64,
-    /// Version of that policy at the time of the approval.
+    /// Version of `policy` at the time of the approval.
     pub policy_version: u64,
     /// Unix time of expiry. The approval no longer counts from then on.
     pub expires_at: i64,

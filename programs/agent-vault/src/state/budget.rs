@@ -6,8 +6,8 @@ use agent_vault_policy as policy;
 use alloc::vec::Vec;
 use anchor_lang::{prelude::*, IdlType};
 
-/// A limit on the joint spending of several vaults of an organisation, in addition to each vault's policy. Every
-/// payment of an attached vault is charged here in the same instruction.
+/// Limits on the joint spending of several vaults of an organisation, in addition to each vault's policy. Every
+/// payment, escrow and allowance of an attached vault is charged to the budget in the same instruction.
 #[account]
 pub struct Budget {
     /// The organisation.
@@ -17,7 +17,7 @@ pub struct Budget {
     /// Identifies the budget within the organisation.
     pub key: [u8; 16],
     /// The organisation's sequence at the budget's creation or last change. No two budgets, and no two states of one
-    /// budget, share it.
+    /// budget, have the same version.
     pub version: u64,
     /// The organisation's sequence at the budget's creation. It identifies the ledger: a change keeps the ledger, while
     /// a budget that is recreated under the same key starts a new one.
@@ -36,7 +36,7 @@ pub struct Budget {
     pub bump: u8,
     /// Zero.
     pub reserved: [u8; 7],
-    /// The spending of its vaults over time.
+    /// The spending of the attached vaults over time.
     pub ledger: Ledger,
 }
 
@@ -61,7 +61,7 @@ impl BudgetLimits {
 }
 
 impl Budget {
-    /// Returns the budget in the form that the policy crate judges by.
+    /// Returns the budget as the policy crate's type, which judges payments.
     #[inline(always)]
     pub fn as_policy(&self) -> policy::Budget<'_> {
         let limits = policy::Limits {

@@ -1,4 +1,4 @@
-//! The places of a charge that may be refunded. Stored in the accounts of escrows and allowances.
+//! The places of a charge that may be refunded in part or in whole. Stored in the accounts of escrows and allowances.
 
 use super::{same_address, Budget, Outlined, Unloaded, Vault, NONE};
 use crate::{errors::VaultError, ID};
@@ -14,7 +14,7 @@ use core::mem::size_of;
 #[derive(Clone, Copy, IdlType)]
 #[repr(C)]
 pub struct Charged {
-    /// The vault's budget at that time; all zero if it had none.
+    /// The vault's budget at the time of the charge; all zero if the vault had none.
     pub budget: Address,
     /// The budget's `created_version`, which identifies the charged ledger.
     pub budget_created_version: u64,
@@ -62,7 +62,8 @@ impl Charged {
     /// nothing back, even if it was recreated: the recreated one has a new ledger, which was never charged.
     ///
     /// # Errors
-    /// [`VaultError::BudgetRequired`], [`VaultError::WrongBudget`].
+    /// [`VaultError::BudgetRequired`] if a budget was charged and `given` is missing; [`VaultError::WrongBudget`] if
+    /// `given` is not the charged budget.
     #[inline(never)]
     pub fn credit(&self, vault: &mut Vault, given: Option<&Unloaded<Budget>>, returned: Usdc) -> Result<()> {
         let place = Place { day_slot: self.slot, month_ends_at: UnixTime(self.month) };

@@ -60,7 +60,7 @@ pub struct Escrow {
     pub amount: u64,
     /// Unix time of creation.
     pub created_at: i64,
-    /// Deadline as Unix time. From then on, the escrow is refunded instead of completed.
+    /// Deadline as Unix time. From then on, the escrow can be refunded but no longer completed.
     pub deadline: i64,
     /// Unix time of the dispute; zero if there is none.
     pub disputed_at: i64,
@@ -78,8 +78,8 @@ pub struct Escrow {
     pub bump: u8,
     /// One if the receiver raised the dispute.
     pub disputed_by_receiver: u8,
-    /// The arbiter's decision, with the codes used in events; zero if undecided. A decided escrow still exists only if
-    /// a side could not be paid.
+    /// The arbiter's decision, with the outcome codes of the event `EscrowSettled`; zero if the escrow is not decided.
+    /// A decided escrow still exists only if a side could not be paid.
     pub outcome: u8,
     /// One if the receiver's share is still to be collected.
     pub receiver_owed: u8,

@@ -38,11 +38,11 @@ pub struct HourWindow {
 #[derive(Clone, Copy, IdlType)]
 #[repr(C)]
 pub struct Ledger {
-    /// Unix time of the last payment. The ledger's time never runs backwards from here.
+    /// Unix time of the last payment. The ledger never uses an earlier time, even if the clock steps back.
     pub last: i64,
-    /// First second of the month after the one counted by `month_spent`.
+    /// First second of the month after the one that `month_spent` counts.
     pub month_ends_at: i64,
-    /// Amount spent in that UTC calendar month, in micro-USDC.
+    /// Amount spent in the UTC calendar month that ends at `month_ends_at`, in micro-USDC.
     pub month_spent: u64,
     /// Spending in the last 24 hours.
     pub day: DayWindow,

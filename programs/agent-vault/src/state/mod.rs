@@ -44,8 +44,8 @@ use core::mem::size_of;
 /// The address that means "none" in an account field. No key can sign for it.
 pub const NONE: Address = Address::new_from_array([0; 32]);
 
-/// Returns true if two addresses are equal. Unlike `address_eq`, which is expanded inline, this is a function, for
-/// instructions that run rarely.
+/// Returns true if two addresses are equal. This is a function, while `address_eq` is expanded inline. It makes the
+/// program smaller and is used by instructions that run rarely.
 #[inline(never)]
 pub fn same_address(left: &Address, right: &Address) -> bool {
     address_eq(left, right)
@@ -70,7 +70,7 @@ fn count_in(wallets: &mut u64) -> Result<()> {
     Ok(())
 }
 
-/// Removes one vault from that count.
+/// Removes one vault from the count of vaults attached to a policy or a budget.
 ///
 /// # Errors
 /// [`VaultError::Overflow`] if no vault was attached.
@@ -85,7 +85,8 @@ fn value_if_set<T>(flags: u32, flag: u32, value: T) -> Option<T> {
     (flags & flag != 0).then_some(value)
 }
 
-/// Returns the value to store for `value`, and sets the flag if there is one.
+/// Returns the value to store in an account for `value`, which is zero for `None`. Sets the bit `flag` in `flags`
+/// unless `value` is `None`.
 fn set_value<T: Default>(flags: &mut u32, flag: u32, value: Option<T>) -> T {
     if value.is_some() {
         *flags |= flag;
@@ -94,7 +95,8 @@ fn set_value<T: Default>(flags: &mut u32, flag: u32, value: Option<T>) -> T {
 }
 
 /// Creates an account of this program at the canonical address of `seeds`, zeroed except for its discriminator, and
-/// returns the bump. Used for accounts that only some calls create, which `init` cannot describe.
+/// returns the bump. Used for accounts that the framework's `init` cannot create, for example because only some calls
+/// of an instruction create them.
 ///
 /// # Errors
 /// `InvalidSeeds` if the account is at a different address; the system program's error if it already exists.

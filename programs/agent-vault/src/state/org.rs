@@ -77,7 +77,7 @@ impl Org {
     /// Checks that a policy may be attached: under `authority_attaches`, the authority must sign too.
     ///
     /// # Errors
-    /// [`VaultError::AuthorityRequired`].
+    /// [`VaultError::AuthorityRequired`] if the authority must sign and does not.
     pub fn check_attaching(&self, authority: Option<&Signer>) -> Result<()> {
         require!(self.authority_attaches == 0 || authority.is_some(), VaultError::AuthorityRequired);
         Ok(())

@@ -11,27 +11,27 @@ use anchor_lang::{prelude::*, IdlType};
 pub struct Policy {
     /// The organisation.
     pub org: Address,
-    /// The allowlist in force; all zero if none, and then no recipient is listed.
+    /// The allowlist in force; all zero if there is none. Without a list, no recipient counts as listed.
     pub allowlist: Address,
     /// Payer of the rent, refunded on closing.
     pub payer: Address,
     /// Identifies the policy within the organisation.
     pub key: [u8; 16],
     /// The organisation's sequence at the policy's creation or last change. No two policies, and no two states of one
-    /// policy, share it, even if a policy is closed and recreated under its key.
+    /// policy, have the same version, even if a policy is closed and recreated under its key.
     pub version: u64,
     /// Version of the next allowlist, part of its address. It is the organisation's sequence when the previous version
     /// was used up.
     pub next_allowlist_version: u64,
     /// Number of vaults attached.
     pub wallet_count: u64,
-    /// Micro-USDC; see `flags`.
+    /// Maximum amount of one payment, in micro-USDC; see `flags`.
     pub max_per_tx: u64,
-    /// Micro-USDC; see `flags`.
+    /// Maximum spending in any 24 hours, in micro-USDC; see `flags`.
     pub max_per_day: u64,
-    /// Micro-USDC; see `flags`.
+    /// Maximum spending in a UTC calendar month, in micro-USDC; see `flags`.
     pub max_per_month: u64,
-    /// Micro-USDC; see `flags`.
+    /// Threshold for co-signing, in micro-USDC; see `flags`.
     pub require_co_sign: u64,
     /// Unix time of expiry; see `flags`.
     pub expiry: i64,
@@ -39,7 +39,8 @@ pub struct Policy {
     pub velocity_cap: u32,
     /// Blocked categories: bit `c` is set if category code `c` is blocked.
     pub blocked_categories: u32,
-    /// The values that are set. The bit of an unset rule is clear; a value of zero does not mean unset.
+    /// The rules that are set, one bit each; see [`flag`]. A rule with a clear bit is not set, and a value of zero does
+    /// not mean that.
     pub flags: u32,
     /// Maximum number of open escrows per vault; see `flags`.
     pub max_open_escrows: u32,
@@ -138,7 +139,7 @@ pub mod flag {
 }
 
 impl Policy {
-    /// Returns the rules in the form that the policy crate judges by.
+    /// Returns the rules as the policy crate's type, which judges payments.
     #[inline(always)]
     pub fn rules(&self) -> Rules {
         Rules {
@@ -269,9 +270,9 @@ pub mod presets {
 
     /// Limits of 10, 50 and 500 USDC per payment, day and month; 10 payments an hour; 8 open escrows.
     pub const CONSERVATIVE: PolicyRules = limits(10, 50, 500, 10, 8);
-    /// Limits of 100, 500 and 5,000 USDC; 60 payments an hour; 32 open escrows.
+    /// Limits of 100, 500 and 5,000 USDC per payment, day and month; 60 payments an hour; 32 open escrows.
     pub const MODERATE: PolicyRules = limits(100, 500, 5_000, 60, 32);
-    /// Limits of 1,000, 10,000 and 100,000 USDC; 600 payments an hour; 64 open escrows.
+    /// Limits of 1,000, 10,000 and 100,000 USDC per payment, day and month; 600 payments an hour; 64 open escrows.
     pub const PERMISSIVE: PolicyRules = limits(1_000, 10_000, 100_000, 600, 64);
     /// Allows no payment and no escrow at all.
     pub const LOCKED: PolicyRules =

@@ -10,11 +10,11 @@ use anchor_lang::{
     cpi::rent_exempt_lamports, pinocchio::instruction::InstructionAccount, prelude::*, programs::System, Id,
 };
 
-/// An account to create.
+/// The parameters for creating one account: see [`create_seeded`].
 pub struct Seeded<'a> {
-    /// Pays the rent.
+    /// The account that pays the rent.
     pub payer: &'a AccountView,
-    /// The account.
+    /// The account to create.
     pub account: &'a AccountView,
     /// The base account of the derived address. It is itself a program-derived account.
     pub base: &'a AccountView,

@@ -28,7 +28,7 @@ macro_rules! vault_account {
             pub agent_hash: [u8; 32],
             /// The attached policy.
             pub policy: Address,
-            /// Its associated token account.
+            /// The vault's associated token account.
             pub tokens: Address,
             /// The key that signs payments; all zero if only the operator signs.
             pub session_authority: Address,
@@ -70,7 +70,7 @@ vault_account! {
 }
 
 vault_account! {
-    /// The remainder of an archived vault: enough to withdraw a stray deposit into the reserve.
+    /// The fields that remain of an archived vault. They suffice to withdraw a stray deposit into the reserve.
     ArchivedVault {}
 }
 
@@ -121,7 +121,7 @@ impl Vault {
     /// accounts check that `given` is the right one.
     ///
     /// # Errors
-    /// [`VaultError::BudgetRequired`].
+    /// [`VaultError::BudgetRequired`] if the vault has a budget and `given` is missing.
     #[inline(always)]
     pub fn check_budget<T>(&self, given: Option<&T>) -> Result<()> {
         require!(given.is_some() || address_eq(&self.budget, &NONE), VaultError::BudgetRequired);
@@ -167,9 +167,9 @@ pub fn is_archived(account: &AccountView) -> Result<bool> {
     Ok(account.try_borrow()?.get(..8) == Some(ArchivedVault::DISCRIMINATOR))
 }
 
-/// Pays the lamports above the vault account's rent exemption to `receiver`, who paid the rent. They come from third
-/// parties, or from the rent of escrows and allowances with a payer that cannot receive lamports. If the receiver has
-/// become a program, it cannot receive lamports either, so they stay in the vault.
+/// Pays the lamports above the vault account's rent exemption to `receiver`, who paid the rent. The surplus comes from
+/// third parties, or from the rent of closed escrows and allowances with a payer that cannot receive lamports. If the
+/// receiver has become a program, it cannot receive lamports either, so they stay in the vault.
 ///
 /// # Errors
 /// [`VaultError::Overflow`] if the lamports do not fit.
