@@ -28,8 +28,8 @@ _SEED_BYTES = 32
 async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: bool = False) -> Principal:
     """Return the caller and count the request against the rate limit. The response headers show the limit.
 
-    A ``brake`` has a count of its own, because it may have to stop a flood of requests from the same key. Failed
-    authentications are counted for the audit log.
+    Requests that may engage a ``brake`` are counted separately, because one of them may have to stop a flood of other
+    requests from the same key. Failed authentications are counted for the audit log.
 
     Raises ``authentication_failed``, ``invalid_request`` and ``rate_limited``.
     """
@@ -48,7 +48,7 @@ async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: b
 
 
 def client_address(request: Request) -> str | None:
-    """Return the client's address, or None if it is not an IP address. A trusted proxy may pass on nonsense."""
+    """Return the client's address, or None if it is not an IP address. A trusted proxy may pass on any text."""
     try:
         return None if request.client is None else str(ip_address(request.client.host))
     except ValueError:
@@ -56,7 +56,10 @@ def client_address(request: Request) -> str | None:
 
 
 async def authenticate(request: Request, keys: KeyRing) -> Principal:
-    """Return the caller. Raises ``authentication_failed``, and ``invalid_request`` for a repeated header."""
+    """Return the caller.
+
+    Raises ``authentication_failed`` without a valid API key, and ``invalid_request`` for a repeated header.
+    """
     for name in ("Authorization", "Session-Token", "Idempotency-Key"):
         if len(request.headers.getlist(name)) > 1:
             # A proxy may have checked one copy, while the other would take effect here.
@@ -90,12 +93,15 @@ def authorise_wallet(principal: Principal, wallet_id: str) -> None:
 
 
 def encode_token(session: Keypair) -> str:
-    """Return the session token of a session key. Its holder can sign on-chain, with or without this service."""
+    """Return the session token of a session key.
+
+    Anyone who has the token can sign on-chain, with or without this service.
+    """
     return _TOKEN_PREFIX + b58encode(session.secret()).decode()
 
 
 def decode_token(token: str) -> Keypair:
-    """Return the session key of a token. Raises ``session_token_invalid``."""
+    """Return the session key that a token encodes. Raises ``session_token_invalid`` for any other text."""
     try:
         seed = b58decode(token.removeprefix(_TOKEN_PREFIX).encode("ascii")) if len(token) <= 64 else b""
     except ValueError:

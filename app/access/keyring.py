@@ -111,7 +111,11 @@ class IssuedKey:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
-    """A running read of a key's record: the number of key changes before it, and the end of its cache time."""
+    """A read of a key's record that is under way.
+
+    ``changes`` is the number of key changes known before the read. ``until`` is the time until which its result may be
+    used.
+    """
 
     changes: int
     until: float
@@ -121,9 +125,9 @@ class _Reading:
 class KeyRing:
     """The API keys of a database, recognised by their HMAC-SHA256 under ``secret``.
 
-    A recognised key is cached for ``cache_seconds``, which saves a database read per request. A key revoked by
-    another process stops working within that time. Times of use stay in memory until ``note_use``. ``clock`` returns
-    the Unix time. ``timer`` returns the seconds used for the cache.
+    A recognised key is cached for ``cache_seconds``, which saves a database read per request. A key revoked by another
+    process stops working within that time. The times at which keys were used stay in memory until ``note_use`` stores
+    them. ``clock`` returns the Unix time. ``timer`` returns the seconds used for the cache.
     """
 
     def __init__(
@@ -181,7 +185,8 @@ class KeyRing:
         if running is not None and running.changes == self._changes and self._timer() < running.until:
             return running
         record = asyncio.create_task(self._db.read(lambda conn: api_key_by_digest(conn, digest)))
-        # The cache time counts from before the read. A key that another node revokes afterwards thus expires in time.
+        # The cache time counts from before the read. So a key that another node revokes during the read still stops
+        # working within that time.
         reading = _Reading(self._changes, self._timer() + self._cache_seconds, record)
         self._readings[digest] = reading
 
@@ -202,7 +207,7 @@ class KeyRing:
             await self._db.write(lambda conn: touch_api_keys(conn, used))
 
     def issue(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> IssuedKey:
-        """Create a key. It works once its record is stored.
+        """Return a new key. It works once the caller has stored its record.
 
         Raises ValueError if an agent's key has no wallet, or a key of another role has one.
         """

@@ -15,7 +15,8 @@ from app.core.settings import Settings
 
 #: Names that a window remembers. Beyond that, it forgets the name that has been silent for longest.
 _MAX_NAMES = 10_000
-#: Sign-ins that an address may start per allowed failed authentication. Many people can share an address.
+#: The number of sign-ins that an address may start is this many times its limit of failed authentications, because many
+#: people can share an address.
 _BEGUN = 5
 
 
@@ -34,7 +35,9 @@ class SlidingWindow:
         return len(self._times)
 
     def hit(self, name: str, limit: int) -> tuple[bool, int, int]:
-        """Count the name and return True if it may pass, its remaining passes, and the seconds until one more.
+        """Count one use of a name.
+
+        Return True if it may pass, the number of further passes, and the seconds until another pass becomes free.
 
         ``limit`` is this node's share of the limit.
         """

@@ -1,4 +1,4 @@
-"""Writes audit log entries without a database row to share a transaction with, or too urgent to wait for it."""
+"""Writes audit log entries that belong to no other database transaction, or that are too urgent to wait for one."""
 
 import asyncio
 import time
@@ -21,9 +21,10 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two checks for entries that wait for the database.
 _INTERVAL = 1.0
-#: Seconds to count failed authentications and repeats of a refusal before their count is written.
+#: Seconds during which failed authentications and repeated refusals are counted before the counts are written.
 PERIOD = 60.0
-#: Networks counted separately in one period, and the number of them listed in its entry.
+#: Maximum number of client networks counted separately in one period, and number of the most frequent ones that the
+#: period's audit log entry lists.
 _MAX_NETWORKS, _NAMED = 1_000, 10
 #: Entries that may wait while the database is not writable. Further refusals are only counted.
 _MAX_WAITING = 10_000

@@ -31,7 +31,7 @@ class RequestLog(Periodic):
     name = "request_log"
 
     def __init__(self, db: Database, *, kept: int) -> None:
-        """Collect nothing if ``kept`` is 0."""
+        """Collect nothing if ``kept``, the number of requests to keep for each organisation, is 0."""
         super().__init__(_INTERVAL)
         self._db = db
         self._kept = kept

@@ -55,7 +55,8 @@ class Operation:
         self._body: Mapping[str, Json] = {_snake(name): schema for name, schema in body.get("properties", {}).items()}
         self._required = {_snake(name) for name in body.get("required", ())}
         answer = described["responses"]["200"]["content"][_JSON]["schema"]
-        # If there are two, the first is the operation's own. The other is for changes that are signed elsewhere.
+        # If there are two response schemas, the first is the operation's own. The second is for changes that are signed
+        # elsewhere.
         self.answer = _name_of(answer.get("anyOf", [answer])[0])
 
     def arguments(self) -> Json:

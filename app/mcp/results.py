@@ -136,7 +136,7 @@ def invalid(message: str, *, key: str | None = None) -> CallToolResult:
 
 def _outcome(answer: Reply, *, changes: bool) -> str:
     if answer.good:
-        # The response to a paid request has the payment's status one level below.
+        # The response to a paid request has the payment's status inside its field `payment`.
         statuses = (answer.body.get("status"), (answer.body.get("payment") or {}).get("status"))
         if changes and statuses[1] == "failed":
             return "refused"

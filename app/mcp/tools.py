@@ -45,7 +45,8 @@ class VaultTool:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     explain: Callable[[Arguments], Arguments] | None = None
     gather: Callable[[Api, Json], Awaitable[Json]] | None = None
-    #: Fields that ``gather`` adds to the result: by name, a schema of the API, or a list of it, and its description.
+    #: Fields that ``gather`` adds to the result. Maps each name to the API's schema of the value, or of the items of a
+    #: list, and a description.
     gathered: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def described(self, operations: Operations) -> Tool:

@@ -93,7 +93,10 @@ async def take(service: Service, browser: Browser, state: str) -> OpenIdRequest:
 
 
 async def identify(service: Service, browser: Browser, begun: OpenIdRequest, answer: CompanyCallback) -> Identity:
-    """Return the identity in the provider's answer. Raises ``authentication_failed`` and ``sign_in_unavailable``."""
+    """Return the identity in the provider's response.
+
+    Raises ``authentication_failed`` if the provider refused the sign-in, and ``sign_in_unavailable`` if it failed.
+    """
     company = service.part(CompanySignIn)
     await company.check_source(answer.iss or None)
     if answer.error or not answer.code:

@@ -42,9 +42,9 @@ LEEWAY: Final = 30
 _KEPT = 300.0
 #: Base64url characters of the modulus of a 2048-bit RSA key, the smallest size allowed (RFC 7518, section 3.3).
 _SMALLEST_MODULUS = 342
-#: Maximum bytes of an answer, and characters of a subject (OpenID Connect Core, section 2).
+#: Maximum bytes of a response, and characters of a subject (OpenID Connect Core, section 2).
 _MAX_BYTES, _MAX_SUBJECT = 262_144, 255
-#: Exceptions that malformed answers can cause.
+#: Exceptions that malformed responses can cause.
 _MALFORMED = (JoseError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
@@ -79,7 +79,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """The needed parts of the provider's description of itself."""
+    """The parts of the provider's discovery document that sign-ins need."""
 
     authorize: str
     token: str
@@ -139,11 +139,11 @@ class CompanySignIn:
         )
 
     async def check_source(self, issuer: str | None) -> None:
-        """Check the issuer named in an answer (RFC 9207). Raises ``authentication_failed``."""
+        """Check the issuer named in a response (RFC 9207). Raises ``authentication_failed``."""
         if issuer is None and not (await self._description()).names_itself:
             return
         if issuer != self.issuer:
-            raise SignInRefusedError("iss", "The answer is not from the company sign-in. Start again.")
+            raise SignInRefusedError("iss", "The response is not from the company sign-in. Start again.")
 
     async def identify(self, code: str, *, returns_to: str, nonce: str, verifier: str) -> Identity:
         """Exchange a code for the identity signed by the provider.
@@ -159,7 +159,7 @@ class CompanySignIn:
         if self._known is not None and time.monotonic() - self._known[0] < _KEPT:
             return self._known[1]
         if self._asking is None or self._asking.done():
-            # Concurrent sign-ins wait for the same answer.
+            # Concurrent sign-ins share one request for the provider's description.
             self._asking = asyncio.create_task(self._discover(), name="openid_discovery")
             # Retrieve the exception, because all sign-ins that waited for it may be gone.
             self._asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
@@ -232,7 +232,7 @@ class CompanySignIn:
         except InvalidKeyIdError:
             self._unproven("key", "none of its keys signed it")
         except _MALFORMED as error:
-            # Authlib names the claim, but never its value.
+            # Authlib's error names the invalid claim, but never contains its value.
             claim = getattr(error, "claim", None) or (error.args[0] if type(error) is ValueError else None)
             self._unproven(str(claim or getattr(error, "error", "malformed"))[:40], type(error).__name__)
         return Identity(issuer, subject, auth_time)
@@ -246,7 +246,10 @@ class CompanySignIn:
     async def _ask(
         self, method: str, url: str, headers: dict[str, str] | None = None, content: bytes = b""
     ) -> tuple[int, bytes]:
-        """Send a request and return the status and body of the answer. Raises ``sign_in_unavailable``."""
+        """Send a request and return the status and body of the response.
+
+        Raises ``sign_in_unavailable`` if there is none.
+        """
         sent = {"Accept": "application/json", "User-Agent": "agent-vault-sign-in/1", **(headers or {})}
         body = bytearray()
         try:
@@ -257,7 +260,7 @@ class CompanySignIn:
                 async for chunk in response.aiter_raw():
                     body += chunk
                     if len(body) > _MAX_BYTES:
-                        _unavailable("too_long", "The answer of the company sign-in is too long.")
+                        _unavailable("too_long", "The response of the company sign-in is too long.")
                 return response.status_code, bytes(body)
         except TimeoutError:
             _unavailable("timeout", f"The company sign-in did not answer within {self._seconds:g} seconds.")
@@ -269,7 +272,7 @@ class CompanySignIn:
 
 
 def _read(answer: tuple[int, bytes], expected: int) -> Json:
-    """Return the JSON object in an answer. Raises ``sign_in_unavailable``."""
+    """Return the JSON object in a response. Raises ``sign_in_unavailable`` for any other content."""
     status, body = answer
     if status != expected:
         _unavailable("status", f"The company sign-in answered with the status {status}.")
@@ -278,7 +281,7 @@ def _read(answer: tuple[int, bytes], expected: int) -> Json:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        _unavailable("malformed", "The answer of the company sign-in is not valid OpenID Connect.")
+        _unavailable("malformed", "The response of the company sign-in is not valid OpenID Connect.")
     return found
 
 

@@ -41,7 +41,7 @@ Using = Literal["sign_in", "step_up"]
 Json = dict[str, Any]
 T = TypeVar("T")
 
-#: Milliseconds for the answer to a challenge.
+#: Milliseconds within which a challenge must be answered.
 CHALLENGE_LIFETIME = 5 * 60_000
 _NAME = "Agent Vault"
 _REFUSED = "The passkey was not accepted. Try again."
@@ -135,7 +135,7 @@ class Ceremony:
         insert_challenge(conn, made, self.now)
 
     def _answered(self, conn: Connection, credential: str, purpose: Making | Using) -> tuple[Json, str, Challenge]:
-        """Return the browser's answer, the credential's id in it and its challenge, and use the challenge up.
+        """Return the browser's response, the credential's id in it and its challenge, and use the challenge up.
 
         Raises ``authentication_failed``.
         """
@@ -159,7 +159,7 @@ def _named(given: object) -> str | None:
 
 
 def _judged(judge: Callable[[], T]) -> T:
-    """Return the library's verdict on a browser's answer. Raises ``authentication_failed``."""
+    """Return the library's verdict on a browser's response. Raises ``authentication_failed`` if it is refused."""
     try:
         return judge()
     except Exception:  # noqa: BLE001 - the library lacks errors of its own for many malformed answers

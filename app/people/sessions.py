@@ -82,7 +82,7 @@ def open_session(
 ) -> str:
     """Open a session for ``by`` and return the new cookie's token.
 
-    Pass ``stepped_up=False`` if the identity may have been shown long ago, as at the company's provider.
+    Pass ``stepped_up=False`` if the person may have proved their identity long ago, as with the company's provider.
     """
     token = new_token()
     made = BrowserSession(

@@ -1,8 +1,9 @@
-"""Write allowlists to the chain: first as a draft, put in force later by the `update_policy` that names it.
+"""Writes allowlists to the chain: first as a draft, which the `update_policy` that names it puts in force later.
 
-The policy's account states the version of its next list. Until a draft is sealed, its first chunk starts it again. A
-sealed draft that was never put in force must be discarded before the policy's next list. The operator may write drafts,
-because only the authority can put one in force. The authority then names the digest of the entries.
+The policy's account states the version of its next list. Until a draft is sealed, writing its first chunk again starts
+the draft over. A sealed draft that was never put in force must be discarded before the policy's next list. The operator
+may write drafts, because only the authority can put one in force. The authority's `update_policy` names the digest of
+the entries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from app.submission.plan import Authority, PlanType, with_random_compute_limit
 
 #: Entries that fit into one transaction signed by the fee payer and the writer.
 _CHUNK = 22
-#: Writes a chunk of a draft.
+#: Plan type of transactions that write a chunk of a draft.
 WRITE = PlanType("write_allowlist")
 
 

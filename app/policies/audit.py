@@ -30,7 +30,8 @@ _MALFORMED = (KeyError, TypeError, ValueError, IndexError)
 _CONCURRENT = 10
 #: Maximum number of transactions that one request fetches. Later requests fetch the rest.
 MAX_ASKED = 50
-#: Seconds before the node is asked again for a missing transaction, and the number of missing ones to remember.
+#: Seconds before the node is asked again for a transaction that it did not return, and maximum number of such
+#: transactions to remember.
 MISSING_FOR, _MAX_MISSING = 600.0, 10_000
 
 #: Monotonic time of the last failed request for each missing transaction, oldest first.

@@ -44,12 +44,12 @@ _FOREVER = 2**62
 #: Byte ranges of owner and amount in a token account, the same for the SPL token program and Token-2022.
 _OWNER, _AMOUNT = slice(32, 64), slice(64, 72)
 _OLD_KEY, _NEW_KEY = b"as it was".ljust(16), b"as it would be".ljust(16)
-#: Policies that lack the rules about recipients, up to and including the rule that refused. The program checks these
-#: rules in this order.
+#: Keys of policies without a rule about recipients and without those that the program checks before it, by the name of
+#: the rule. The program checks the rules in this order.
 _LAX_KEYS = {"allowed_recipients": b"without a list".ljust(16), "blocked_categories": b"any recipient".ljust(16)}
 _ANY_HASH = bytes(32)
 _ANY_PROOF = 1
-#: In seconds. Arbitrary, because every escrow is disputed at once.
+#: Timeout of replayed escrows in seconds. Any value works, because every escrow is disputed immediately.
 _TIMEOUT = 86_400
 
 
@@ -111,7 +111,7 @@ class PolicyBacktest:
     ) -> Iterator[tuple[PastPayment, list[str] | None]]:
         """Replay a wallet's payments in order and yield those made since a time in Unix milliseconds.
 
-        Each comes with the log of its refusal, or None if it passes. Raises BacktestError.
+        Each payment comes with the log of its refusal, or None if it passes. Raises BacktestError.
         """
         self._set_time(past[0].timestamp // 1000)
         vault, policy, counter = self._create_vault(wallet_id), self._old, 0

@@ -1,4 +1,4 @@
-"""Changes of policies: one transaction changes the rules and binds every attached vault at once.
+"""Changes of policies: one transaction changes the rules for all attached vaults simultaneously.
 
 A change names the policy version that it was made from, and the program refuses it at any other version. A late change
 therefore undoes nothing. The service makes the change again from the policy's current terms.
@@ -49,7 +49,7 @@ _OUTDATED = frozenset(
         *("AllowlistNotSealed", "AllowlistMismatch", "RentReceiverRequired", "WrongRentReceiver"),
     }
 )
-#: Steps that prepare a change.
+#: Plan types of the transactions that prepare a change.
 _PREPARING = (WRITE.name, _DISCARD.name)
 _OFF_CHAIN = frozenset({*DETAILS, "allow_unverified_recipient", "idempotency_key"})
 
@@ -152,7 +152,10 @@ async def _send(
     on_store: Hook = nothing,
     entry: NewLogEntry | None = None,
 ) -> str | None:
-    """Send one transaction of a change and return its signature once confirmed. Pass `entry` with the last one."""
+    """Send one transaction of a change and return its signature once confirmed.
+
+    Pass `entry`, the change's audit log entry, only with the last transaction.
+    """
     service = request.service
     plan = Plan(
         org=request.principal.org,

@@ -26,7 +26,11 @@ DETAILS = ("name", "x402_hosts")
 async def describe(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, found: PolicyRecord, body: UpdatePolicy, landed: str | None
 ) -> None:
-    """Change the off-chain fields. Together with a ``landed`` change of the rules, this makes one audit entry."""
+    """Change the off-chain fields.
+
+    ``landed`` is the signature of the transaction by which the same request changed the rules, if it did. Both changes
+    then share one entry of the policy's audit log.
+    """
     now = service.clock.seen_ms()
     given = {name: getattr(body, name) for name in DETAILS if name in body.model_fields_set}
 

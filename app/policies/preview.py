@@ -24,12 +24,13 @@ from app.submission.context import Service
 from app.submission.program_errors import violation
 
 _HOUR = 60 * 60 * 1000
-#: The judged period in milliseconds, and the time before it that the rolling windows at its start reach back to.
+#: Length of the judged period, and of the time before it in which payments still count in the rolling windows at its
+#: start. In milliseconds.
 _PERIOD, _BEFORE = 7 * 24 * _HOUR, 25 * _HOUR
 #: Maximum number of payments that one preview replays, including those before the period.
 MAX_PAYMENTS = 5_000
 _MAX_SHOWN = 100
-#: Previews that an organisation may have waiting at once.
+#: Maximum number of previews of an organisation that may wait at the same time.
 MAX_AT_ONCE = 4
 
 _admission = Admission("preview", MAX_AT_ONCE, "The organisation already has several previews waiting. Retry later.")

@@ -87,9 +87,9 @@ async def get_policy(call: Call) -> Policy:
 async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     """Update a policy.
 
-    An omitted field keeps its value; `null` or an empty list clears a rule. The change binds all attached wallets at
-    once. A long allowlist is written first and takes effect as a whole. With `If-Match`, the policy changes only if it
-    still has that `ETag`.
+    An omitted field keeps its value; `null` or an empty list clears a rule. The change binds all attached wallets
+    simultaneously. A long allowlist is written first and takes effect as a whole. With `If-Match`, the policy changes
+    only if it still has that `ETag`.
     """
     return await changes.update(_change_request(call), body)
 

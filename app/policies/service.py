@@ -130,7 +130,7 @@ async def create(
 
 @dataclass(frozen=True, slots=True)
 class _Remaining:
-    """The remaining transactions, and the address of the list that they write."""
+    """The transactions that a policy's creation still needs, and the address of the allowlist that they write."""
 
     steps: Sequence[Step]
     allowlist: Pubkey | None
@@ -150,7 +150,7 @@ def _storing(remaining: _Remaining, new: PolicyDetails, terms: Terms) -> Hook:
 async def _remaining(
     service: Service, org: str, identifier: str, terms: Terms, authority: Authority
 ) -> _Remaining | None:
-    """Return the remaining transactions, given the on-chain state, or None if the policy is complete."""
+    """Return the transactions that the creation still needs in this on-chain state, or None if it is complete."""
     build, address = (
         service.instructions(org),
         service.addresses.policy(Pubkey.from_string(org), policy_key(identifier)),

@@ -30,7 +30,10 @@ class UnsignedTransactions(ResponseBody):
 
 
 class WithdrawnTransaction(ResponseBody):
-    """A transaction that the service will not complete any more, or an advance of its nonce that landed."""
+    """A withdrawn transaction, which the service will not complete any more.
+
+    If a signed advance of its nonce was sent and has landed, `id` is the id of the advance.
+    """
 
     id: TransactionId
     status: Literal["withdrawn"]
@@ -41,4 +44,4 @@ class ChangeMade(
         Policy | Budget | WalletDetail | RegisteredRecipient | Organization | PausedOrganisation | WithdrawnTransaction
     ]
 ):
-    """The response of the change that the transaction makes."""
+    """The response to a signed transaction. It is the response of the change that the transaction makes."""

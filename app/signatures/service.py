@@ -170,18 +170,22 @@ async def _co_signed(service: Service, signed: SignedTransaction) -> tuple[bytes
     ours = {signers.fee_payer_address: signers.fee_payer, signers.operator_address: signers.operator}
     keys, content = signed.signers, signed.message
     if keys[0] != signers.fee_payer_address:
-        raise BusinessError(_VOID, "The service's fee payer has changed since then. Request the change again.")
+        raise BusinessError(
+            _VOID, "The service's fee payer has changed since the transaction was created. Request the change again."
+        )
     signatures: list[Signature] = [
         await signature_by(ours[key], content) if key in ours else given
         for key, given in zip(keys, signed.signatures, strict=True)
     ]
     if not all(one.verify(key, content) for key, one in zip(keys, signatures, strict=True)):
-        raise BusinessError(_VOID, "The service's operator key has changed since then. Request the change again.")
+        raise BusinessError(
+            _VOID, "The service's operator key has changed since the transaction was created. Request the change again."
+        )
     return signed.signed_with(signatures), str(signatures[0])
 
 
 async def _require_advanced(service: Service, attempt: Attempt) -> None:
-    """Raise ``chain_unavailable`` unless the nonce was advanced. A stale node does not know a current nonce either."""
+    """Raise ``chain_unavailable`` unless the nonce was advanced. If it was not, the node is stale."""
     assert attempt.nonce_account is not None
     found = NonceAccount.of(await service.chain.account(attempt.nonce_account))
     if found is None or str(found.nonce) == attempt.nonce:
@@ -191,7 +195,7 @@ async def _require_advanced(service: Service, attempt: Attempt) -> None:
 def _refusal(service: Service, refused: SimulationFailedError) -> ApiError:
     name = error_name(service.codec, refused)
     if name == "Unauthorized":
-        return BusinessError(_VOID, "One of its signers has lost its role since then. Request the change again.")
+        return BusinessError(_VOID, "A signer of the transaction has since lost its role. Request the change again.")
     if name in _OVERTAKEN:
         return ConflictError(
             "version_conflict", "The object has changed since this transaction was created. Request the change again."
@@ -200,7 +204,7 @@ def _refusal(service: Service, refused: SimulationFailedError) -> ApiError:
 
 
 async def _answer(service: Service, principal: Principal, attempt: Attempt) -> BaseModel:
-    """Return the response of the change itself."""
+    """Return the response of the change that an attempt's transaction made."""
     org = principal.org
     if attempt.type == "close_policy":
         identifier, closing = str(attempt.policy_id), str(attempt.signature)
@@ -223,7 +227,9 @@ async def _answer(service: Service, principal: Principal, attempt: Attempt) -> B
 
 
 async def withdraw(service: Service, principal: Principal, claim: Claim, tx_id: str) -> WithdrawnTransaction:
-    """Withdraw a transaction. Also advance its nonce if the service has the authority's key or signs offline.
+    """Withdraw a transaction.
+
+    Also advance its nonce if the service has the authority's key or the request signs offline.
 
     Raises ``unsigned_transaction_not_found``, and ``unsigned_transaction_void`` if it landed.
     """

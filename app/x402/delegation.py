@@ -77,7 +77,7 @@ async def pay_by_allowance(
 def _transfer(
     expense: ExpenseRequest, destination: Pubkey, bought: PaidResourceTerms, blockhash: Hash
 ) -> tuple[Pubkey, bytes]:
-    """Return the address of a new delegate and the transfer that it has signed. Its key is discarded here."""
+    """Return a new delegate's address and the transfer that the delegate has signed. Its key is discarded here."""
     service, offer, delegate = expense.service, bought.offer, Keypair()
     address = service.addresses.allowance(Pubkey.from_string(expense.wallet.vault), expense.wallet.allowance_counter)
     tokens = service.addresses.allowance_tokens(address)
@@ -89,12 +89,14 @@ def _transfer(
 
 
 async def allowance_for(service: Service, issued: IssuedPayment) -> AllowanceRecord | None:
-    """Return the allowance that funds a payload, or None if its grant failed."""
+    """Return the allowance that funds an issued payment, or None if the grant failed."""
     return await service.db.read(lambda conn: allowance_of_transaction(conn, issued.org, issued.tx_id))
 
 
 async def conclude(service: Service, issued: IssuedPayment) -> AllowanceRecord | None:
-    """Settle a payload's allowance, so that it can pay no more, and record the transfer if it has paid.
+    """Settle the allowance of an issued payment, so that its delegate can pay no more.
+
+    Records the delegate's transfer if the delegate has paid.
 
     Raises ``chain_unavailable`` if the outcome of the settlement is unknown.
     """
@@ -110,7 +112,10 @@ async def conclude(service: Service, issued: IssuedPayment) -> AllowanceRecord |
 
 
 async def _note_transfer(service: Service, issued: IssuedPayment, found: AllowanceRecord) -> None:
-    """Find and store the transfer among the allowance's transactions. Its signature is not known beforehand."""
+    """Find the delegate's transfer among the allowance's transactions, and store its signature.
+
+    The signature is not known beforehand, because it is the facilitator's.
+    """
     wanted = message_hash(transaction_of(issued.header))
     # All transactions after the grant, oldest first. Anyone can name the account in a transaction, even after it is
     # closed.
@@ -119,5 +124,5 @@ async def _note_transfer(service: Service, issued: IssuedPayment, found: Allowan
         [raw] = await service.chain.transactions([entry.signature])
         with suppress(UnreadableTransactionError, IncompleteTransactionError):
             if isinstance(raw, dict) and signed(raw).message_hash == wanted:
-                await service.db.write(lambda conn: record_transfer(conn, issued.tx_id, entry.signature, entry.slot))  # noqa: B023 - at once
+                await service.db.write(lambda conn: record_transfer(conn, issued.tx_id, entry.signature, entry.slot))  # noqa: B023 - awaited immediately
                 return

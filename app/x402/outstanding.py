@@ -36,7 +36,7 @@ async def _outstanding(expense: ExpenseRequest) -> tuple[int, int]:
 async def _refusal(expense: ExpenseRequest, outstanding: tuple[int, int]) -> dict[str, str] | ApiError | None:
     """Return the violation of a rule, or the error for a lack of balance.
 
-    Returns None if the payment passes, or if the program does not judge it.
+    Returns None if the payment passes, or if the program gives no verdict on it.
     """
     service, wallet = expense.service, expense.wallet
     try:

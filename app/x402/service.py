@@ -91,7 +91,8 @@ async def fetch(
 ) -> FetchedResource:
     """Get a resource. If it answers 402 with an acceptable price, pay for it from the wallet.
 
-    The payment is stored before its first byte leaves. Under one idempotency key, the same bytes are sent again.
+    The payment is stored before it is sent. A request repeated under the same idempotency key sends the same bytes
+    again.
     """
     # Look first for a payment issued by an earlier run: once it is under way, the wallet's state cannot refuse it.
     paid = await _earlier(service, claim)
@@ -205,7 +206,7 @@ async def _pay(  # noqa: PLR0917
 
 
 async def _is_open(service: Service, issued: IssuedPayment, outcome: Outcome) -> bool:
-    """Return True if a payload can still pay, according to current knowledge, and no brake blocks it."""
+    """Return True if an issued payment can still pay, as far as the service knows, and no brake blocks it."""
     kind = service.submitter.type_of(outcome.attempt)
     if await service.brake.blocking_kind(kind, outcome.attempt) is not None:
         return False
@@ -216,7 +217,7 @@ async def _is_open(service: Service, issued: IssuedPayment, outcome: Outcome) ->
 
 
 async def _conclude(service: Service, issued: IssuedPayment) -> None:
-    """Settle the allowance that paid a resource, now that it has answered. The watch retries a failure."""
+    """Settle the allowance that paid a resource, now that the resource has answered. The watch retries a failure."""
     try:
         await conclude(service, issued)
     except (ApiError, ChainUnavailable, RpcError) as error:

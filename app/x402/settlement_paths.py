@@ -88,7 +88,10 @@ async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) 
 
 
 def _reason(said: str) -> str:
-    """Return a facilitator's error code. Its prose is omitted, because it could pass for words of this service."""
+    """Return the error code in a facilitator's reason.
+
+    The rest is omitted, because it could pass for words of this service.
+    """
     code = _CODE.match(said[:_MAX_REASON])
     return f": {code[0]}" if code else ""
 

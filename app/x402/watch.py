@@ -29,7 +29,7 @@ _BATCH = 200
 
 
 class IssuedPaymentWatch(Periodic):
-    """Settles the allowances of finished payloads, and reports payments without a resource.
+    """Settles the allowances of finished issued payments, and reports payments whose resource was not delivered.
 
     An allowance is settled as soon as the resource has answered, the transfer has landed or its blockhash has expired.
     If the service itself receives the resource, that request settles the allowance.
@@ -50,7 +50,7 @@ class IssuedPaymentWatch(Periodic):
         self._patience_ms = int(patience * 1000)
 
     async def tick(self) -> int:
-        """Process payloads that have ended, and return their number."""
+        """Settle allowances, close the issued payments that have ended, and return the number of closed payments."""
         await self._settle()
         before = self._clock.seen_ms() - self._patience_ms
         ended = await self._db.look_up(lambda conn: ended_issued_payments(conn, _BATCH, before=before))
@@ -59,7 +59,7 @@ class IssuedPaymentWatch(Periodic):
         return len(ended)
 
     async def _settle(self) -> None:
-        """Settle the allowances of finished payloads, and find the transfers of those that have paid."""
+        """Settle the allowances of finished issued payments, and find the transfers of the delegates that have paid."""
         service = self._service
         found = await self._db.look_up(lambda conn: open_delegations(conn, _BATCH))
         if not found:
