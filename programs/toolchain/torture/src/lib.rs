@@ -36,7 +36,7 @@ const MAX_RESULTS: usize = 128;
 /// The operands of one run.
 pub(crate) struct Input<'a> {
     pub bytes: &'a [u8],
-    /// The bytes as little-endian words. If there are too few, they repeat, each time rotated differently.
+    /// The bytes as little-endian words, each rotated left by its index. If there are too few bytes, they repeat.
     pub words: [u64; 12],
 }
 
