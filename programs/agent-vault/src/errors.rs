@@ -179,7 +179,9 @@ pub enum VaultError {
     TooManyAllowances,
     #[msg("The vault still has outstanding allowances. Settle them first.")]
     OpenAllowances,
-    #[msg("The delegate must not be address zero, an account of this program or a key with a role.")]
+    #[msg(
+        "The delegate must not be address zero, an account of this program, the operator, the authority or the session authority."
+    )]
     UnusableDelegate,
     #[msg(
         "An allowance must expire in the future, within 180 seconds, and no later than its session and policy."
