@@ -38,7 +38,8 @@ def append_large(conn: Connection, event: FeedEvent, limit: int) -> None:
         LARGE_TRANSACTION,
         event.wallet_id,
         {**fields, "recipient": shown.get("recipient", shown.get("to_wallet")), "threshold": threshold},
-        # If the transaction is rolled back, this event is removed by its signature, and may return under the same id.
+        # If the transaction is rolled back, this event is removed by the transaction's signature. If it lands again,
+        # the event returns under the same id.
         event_id=derived_id(EVENT_PREFIX, event.event_id, EVENT_OF[LARGE_TRANSACTION]),
         signature=event.signature,
         org=event.org,

@@ -153,7 +153,7 @@ class Watcher(Periodic):
         in_thread = vaults is None or kind == VELOCITY_SPIKE
         while found := await self._db.read(find, in_thread=in_thread):
             for first in range(0, len(found), _BATCH):
-                await self._db.write(lambda conn: store(conn, found[first : first + _BATCH]))  # noqa: B023 - awaited at once
+                await self._db.write(lambda conn: store(conn, found[first : first + _BATCH]))  # noqa: B023 - awaited immediately
 
     def _read_feed(self, conn: Connection) -> None:
         """Process the next events of the feed."""

@@ -32,7 +32,7 @@ GRANT = PlanType(
     GRANT_NAME,
     projected=True,
     braked=True,
-    # The next allowance would get the same address.
+    # While a grant is pending, the wallet's next allowance would get the same address.
     waits_for=frozenset({GRANT_NAME}),
     on_failed=lambda conn, attempt: delete_pending_allowance(conn, attempt.tx_id),
 )
@@ -78,7 +78,10 @@ async def _require_room(service: Service, wallet_id: str) -> None:
 def grant_plan(
     expense: ExpenseRequest, destination: Pubkey, delegate: Pubkey, expires_at: int, also: Hook = nothing
 ) -> Plan:
-    """Return the plan of a grant that ends no later than policy and session. ``also`` writes with its attempt."""
+    """Return the plan of a grant that ends no later than policy and session.
+
+    ``also`` is a hook that joins the transaction which stores the plan's attempt.
+    """
     service, paying, signers = expense.service, expense.wallet, expense.service.signers
     vault, payer = Pubkey.from_string(paying.vault), signers.fee_payer_address
     address = service.addresses.allowance(vault, paying.allowance_counter)

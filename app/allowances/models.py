@@ -22,11 +22,11 @@ from app.api.fields import (
 )
 from app.api.money_body import MoneyBody
 
-#: Limits of the delegate's time, in seconds. The program has the same maximum.
+#: Minimum and maximum of the time that a delegate has, in seconds. The program has the same maximum.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 5, 180, 60
 
 AllowanceStatus = Literal["pending", "outstanding", "settled"]
-#: The 16 bytes in a grant that its events repeat.
+#: The 16-byte reference in a grant. The events of the allowance repeat it.
 Reference = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{32}$")]
 
 

@@ -112,7 +112,11 @@ async def _grant(  # noqa: PLR0917
 
 
 def _delegate(service: Service, payer: WalletRecord, text: str) -> Pubkey:
-    """Return the delegate's address. Raises ``invalid_request``. The program refuses further addresses."""
+    """Return the delegate's address.
+
+    Raises ``invalid_request`` for text that is no address, and for accounts that have another role in the grant. The
+    program refuses further addresses.
+    """
     delegate = parse_address(text)
     if delegate is None:
         raise RequestError("invalid_request", "delegate: must be a chain address.")

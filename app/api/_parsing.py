@@ -38,14 +38,15 @@ _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_refuse_constant
 _DROPPED = 16
 #: Maximum number of fields in a form. A page of the dashboard has 30 rows to select.
 _MAX_FIELDS = 200
-#: Tells the client and the server that the rest of the body will not be read.
+#: Response header that tells the client and the server that the rest of the body will not be read.
 _CLOSE = {"Connection": "close"}
 
 
 async def read_json(request: Request, *, empty: bool, limit: int, seconds: float) -> dict[str, Any]:
     """Return the body of at most ``limit`` bytes as a JSON object. With ``empty``, a missing body is an empty object.
 
-    Raises ``invalid_request``, ``request_too_large`` and, after ``seconds``, ``request_timeout``.
+    Raises ``invalid_request`` for anything else, ``request_too_large`` above the limit, and ``request_timeout`` if the
+    body takes longer than ``seconds``.
     """
     raw = await _read(request, limit=limit, seconds=seconds)
     if not raw:
@@ -64,7 +65,7 @@ async def read_json(request: Request, *, empty: bool, limit: int, seconds: float
 
 
 async def read_form(request: Request, *, limit: int, seconds: float) -> list[tuple[str, str]]:
-    """Return the fields of a submitted form, in the order of the page. Raises as ``read_json``."""
+    """Return the fields of a submitted form, in the order of the page. Raises the errors of ``read_json``."""
     raw = await _read(request, limit=limit, seconds=seconds)
     if _media_type(request, "") != "application/x-www-form-urlencoded":
         raise RequestError("invalid_request", "The body must be a URL-encoded form.")
@@ -79,7 +80,11 @@ def _media_type(request: Request, default: str) -> str:
 
 
 async def _read(request: Request, *, limit: int, seconds: float) -> bytes:
-    """Return the body. Raises ``invalid_request``, ``request_too_large`` and ``request_timeout``."""
+    """Return the bytes of the body.
+
+    Raises ``invalid_request`` if it ends early, ``request_too_large`` above ``limit``, and ``request_timeout`` if it
+    takes longer than ``seconds``.
+    """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > limit * _DROPPED:
         raise RequestError("request_too_large", headers=_CLOSE)

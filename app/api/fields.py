@@ -105,9 +105,9 @@ def _values(model: type[BaseModel], record: object, **values: Any) -> dict[str, 
 
 @cache
 def _reader(model: type[BaseModel], *given: str) -> tuple[Sequence[str], Callable[[object], Sequence[Any]]]:
-    """Return the names of the remaining fields (at least two), and a function that reads all their values at once.
+    """Return the names of a model's fields that are not ``given``, and a function that reads those of a record.
 
-    It is as fast as handwritten attribute access.
+    At least two fields must remain. The function is as fast as handwritten attribute access.
     """
     fields = {name: field.metadata for name, field in model.model_fields.items() if name not in given}
     paths = [next((one.path for one in fields[name] if isinstance(one, ReadFrom)), name) for name in fields]

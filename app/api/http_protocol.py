@@ -15,7 +15,7 @@ from app.core.errors import RequestError
 #: Limit in bytes for a request line with its headers, for input between or after the chunks of a body, and for the rest
 #: of a body after the response. The parser itself buffers without limit.
 _MAX_BYTES = 65_536
-#: The limit is checked after this many bytes, so it can be exceeded by the same number.
+#: The limit is checked after every piece of this many bytes, so it can be exceeded by up to this number.
 _PIECE = 4_096
 
 
@@ -30,7 +30,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     seconds: float
     _timer: asyncio.TimerHandle | None = None
     _in_head = True
-    #: Bytes since the end of a head, of a body chunk that the route still reads, or of a request.
+    #: Bytes received since the last end of a head, of a body chunk that the route still reads, or of a request.
     _bytes = 0
     #: True if all further input is ignored.
     _refused = False

@@ -85,22 +85,27 @@ class Metrics:
         self.overdue = self._gauge("webhook_overdue_seconds", "Time since the oldest unsent delivery was due.")
         self.differences = self._gauge("reconciliation_differences", "Accounts that differ from the chain.")
         self.updated = self._gauge("gauges_timestamp_seconds", "Unix time of the last reading of the gauges.")
-        self._undecided = self._gauge("reconciliation_undecided", "Accounts that the last comparison left undecided.")
+        self._undecided = self._gauge(
+            "reconciliation_undecided", "Accounts that the last reconciliation left undecided."
+        )
         self._reconciled_at = self._gauge(
-            "reconciliation_timestamp_seconds", "Unix time of the last complete comparison."
+            "reconciliation_timestamp_seconds", "Unix time of the last complete reconciliation."
         )
         self._result = self._by(
             Gauge,
             "reconciliation_result",
-            "1 for the result of the last comparison.",
+            "1 for the result of the last reconciliation.",
             result=get_args(ReconciliationResult),
         )
         for gauge in (self.ready, self.lag, self.fee_payer, self._reconciled_at):
             gauge.set(math.nan)
         self.reserves: Mapping[str | None, tuple[str, int]] = {}
-        """Label text and reserve in micro-USDC by the organisation's address. None has the sum of all reserves."""
+        """Label text and reserve in micro-USDC by the organisation's address.
+
+        The key None has the sum of all reserves.
+        """
         self.remember = 1.0
-        """Seconds between two renderings."""
+        """Seconds for which a rendering of the metrics is reused."""
         self._text, self._rendered = b"", -math.inf
 
     def serve(self, routes: Iterable[Route]) -> None:

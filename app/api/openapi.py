@@ -188,7 +188,10 @@ def _explain(described: Mapping[str, Json], meanings: Mapping[str, str], everywh
 
 
 def _say_defaults(schema: Json) -> None:
-    """Move the defaults of fields into their descriptions. Generated clients would require or send such fields."""
+    """Move the defaults of fields into their descriptions.
+
+    Otherwise, generated clients would require or send such fields.
+    """
     for field in schema.get("properties", {}).values():
         default = field.pop("default", None)
         if default not in (None, [], {}, ""):
@@ -226,7 +229,7 @@ def _link(operation: Json, paths: Json, schemas: Json) -> None:
 
 
 def _sign_elsewhere(operation: Json) -> None:
-    """Add the query parameter for signing elsewhere, and its response."""
+    """Add to an operation the query parameter for signing elsewhere, and the response with an unsigned transaction."""
     operation["parameters"].append(deepcopy(_SIGN))
     content = operation["responses"]["200"]["content"][_JSON]
     content["schema"] = {"anyOf": [content["schema"], {"$ref": "#/components/schemas/AwaitingSignature"}]}

@@ -12,7 +12,8 @@ from app.submission.database_guard import DatabaseGuard
 
 #: Fields that may differ between a request and its replay.
 _NOT_COMPARED = {"idempotency_key", "after_restore"}
-#: Newer fields, compared only if they are set. So a request sent before an upgrade is still recognised after it.
+#: Fields of later versions, compared only if they are set. So a request sent before an upgrade is still recognised
+#: after it.
 _COMPARED_IF_SET = {"allow_unverified_recipient"}
 
 
@@ -29,8 +30,9 @@ def fingerprint(  # noqa: PLR0917
 def check_database_guard(service: Service, claim: Claim, org: str, arguments: BaseModel | None) -> None:
     """Refuse a movement of money if a restore or a failover may have lost the record of it.
 
-    The check runs now, and again before the transaction is sent. Raises ``restore_catching_up`` and
-    ``restore_unacknowledged``.
+    The check runs now, and again before the transaction is sent. Raises ``restore_catching_up`` while the service still
+    reads later transactions from the chain, and ``restore_unacknowledged`` if the request lacks the client's
+    confirmation.
     """
     if not isinstance(arguments, MoneyBody):
         return

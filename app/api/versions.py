@@ -32,7 +32,7 @@ class Precondition:
 
     @classmethod
     def of(cls, header: str | None) -> "Precondition":
-        """Parse the header: `*`, or quoted tags. A tag may be only the version. Raises ``invalid_request``."""
+        """Parse the header: `*`, or quoted tags. A tag may consist of the version alone. Raises ``invalid_request``."""
         if header is None or header.strip() == "*":
             return cls(None)
         tags = [one.strip() for one in header.split(",")]

@@ -35,8 +35,8 @@ async def list_keys(call: Call, query: ListKeys) -> KeyPage:
 async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
-    Returns a new key with the same role, wallet and name. The old key stops working at once, or after `overlapSeconds`.
-    Without an overlap, a key that rotates itself cannot repeat the request if the response is lost.
+    Returns a new key with the same role, wallet and name. The old key stops working immediately, or after
+    `overlapSeconds`. Without an overlap, a key that rotates itself cannot repeat the request if the response is lost.
     """
     return await keys.rotate(call.service, call.principal, call.claim, call.path("key_id"), body)
 
@@ -45,7 +45,7 @@ async def rotate_key(call: Call, body: RotateKey) -> NewKey:
 async def revoke_key(call: Call, _body: EmptyBody) -> Key:
     """Revoke an API key.
 
-    The key stops working at once, and on other nodes within a second. An admin may revoke the key that sends this
+    The key stops working immediately, and on other nodes within a second. An admin may revoke the key that sends this
     request, unless it is the organisation's last admin key.
     """
     return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"))

@@ -48,7 +48,10 @@ async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPa
 
 
 async def rotate(service: Service, principal: Principal, claim: Claim, key_id: str, body: RotateKey) -> NewKey:
-    """Issue a key for the same use. The old one works during the overlap. Raises the errors of ``KeyRing.rotate``."""
+    """Issue a key with the same role, wallet and name. The old one works during the overlap.
+
+    Raises the errors of ``KeyRing.rotate``.
+    """
     ring = service.part(KeyRing)
     overlap = service.settings.key_rotation_overlap if body.overlap_seconds is None else body.overlap_seconds
 
@@ -62,7 +65,7 @@ async def rotate(service: Service, principal: Principal, claim: Claim, key_id: s
 
 
 async def revoke(service: Service, principal: Principal, claim: Claim, key_id: str) -> Key:
-    """Revoke a key at once. Raises the errors of ``KeyRing.revoke``."""
+    """Revoke a key immediately. Raises the errors of ``KeyRing.revoke``."""
     ring, again = service.part(KeyRing), claim.repeats
     revoked = await claim.store(lambda conn: ring.revoke(conn, principal, key_id, again=again))
     ring.forget()

@@ -259,7 +259,7 @@ def _reject(conn: Connection, principal: Principal, found: ApprovalRequest, now:
 def _require_undecided(conn: Connection, found: ApprovalRequest, now: int, mine: Attempt | None = None) -> None:
     """Raise a conflict if the approval has changed since it was read, or another decision about it is pending.
 
-    The lock does not bind other nodes.
+    This check is needed because the lock does not bind other nodes.
     """
     now_found = approval_request(conn, found.org, found.approval_id, now)
     deciding = [

@@ -51,7 +51,10 @@ class Periodic(Background):
     """Does a round of work every `interval` seconds, and whenever it is woken."""
 
     outages: ClassVar[tuple[type[Exception], ...]] = ()
-    """Errors that mean that the chain is unreachable. Only the first of several in a row is logged, as a warning."""
+    """Errors that mean that the chain is unreachable.
+
+    If several occur in a row, only the first is logged, as a warning.
+    """
 
     def __init__(self, interval: float) -> None:
         self._interval = interval

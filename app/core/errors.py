@@ -99,7 +99,7 @@ class UnavailableError(ApiError):
 
 
 class StorageUnavailableError(UnavailableError):
-    """The service's database cannot be written or read now (503 ``storage_unavailable``).
+    """The service's database cannot be written to or read now (503 ``storage_unavailable``).
 
     The response does not state the cause. ``str()`` of the error adds the database's own message, for logs.
     """
@@ -116,12 +116,12 @@ class StorageUnavailableError(UnavailableError):
 class StorageDoubtError(StorageUnavailableError):
     """The connection was lost during a commit, so it is unknown whether the commit took place.
 
-    A replay learns this from the request's idempotency claim, which is part of the same transaction.
+    A replay learns the outcome from the request's idempotency claim, which is part of the same transaction.
     """
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Return True if an error means that a database cannot be written or read now: full disk, lock, lost file."""
+    """Return True if an error means that a database cannot be written to or read now: full disk, lock, lost file."""
     if isinstance(error, UnavailableError):
         return error.code == "storage_unavailable"
     if getattr(error, "connection_invalidated", False):
@@ -137,7 +137,10 @@ def is_storage_error(error: BaseException) -> bool:
 
 
 def _is_outage(error: BaseException) -> bool:
-    """Return True if a psycopg error means this. psycopg is optional, so this module does not import it."""
+    """Return True if a psycopg error means that the database is unavailable.
+
+    psycopg is optional, so this module does not import it.
+    """
     state: str | None = error.sqlstate  # type: ignore[attr-defined]
     if state is None:
         # No message from the server: the connection was lost or never established.
@@ -146,7 +149,7 @@ def _is_outage(error: BaseException) -> bool:
 
 
 class PolicyViolationError(ApiError):
-    """The wallet's policy refuses the payment (402). The error has the violation, the wallet and the policy.
+    """The wallet's policy refuses the payment (402). The error contains the violation, the wallet and the policy.
 
     ``tx_id`` is the id of the refused payment's row. ``approval_id`` is the id of the approval that would let the
     payment pass. ``remedy`` is appended to the message.

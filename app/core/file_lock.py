@@ -8,7 +8,8 @@ from typing import IO
 def take(path: Path, *, shared: bool = False) -> IO[str] | None:
     """Take the lock of a file and return the open file, or None if another process holds the lock.
 
-    Creates the file if needed. Several processes may hold a ``shared`` lock, but not next to an exclusive one.
+    Creates the file if needed. Several processes may hold a ``shared`` lock, but not while another process holds an
+    exclusive one.
     """
     handle = path.open("w")
     try:

@@ -29,11 +29,14 @@ EVENT_INNER_INDEX = 1
 ESCROW_EVENT_INNER_INDEX = 5
 """Index of the event when an escrow is created.
 
-The inner instructions before it create one account, give the other its rent, space and initialisation, and move the
-money. The index differs if one of the addresses already holds lamports.
+The inner instructions before it create one of the escrow's two accounts, give the other its rent, space and
+initialisation, and move the money. The index differs if one of the two addresses already holds lamports.
 """
 ALLOWANCE_EVENT_INNER_INDEX = 6
-"""Index of the event when an allowance is granted. There, one more inner instruction names the delegate."""
+"""Index of the event when an allowance is granted.
+
+Compared with an escrow, one more inner instruction names the delegate.
+"""
 
 _PRESET_KEYS = {name.encode().ljust(SIZE, b"\0"): name for name in PRESET_POLICY_IDS}
 _PRESET_IDS = {name: key for key, name in _PRESET_KEYS.items()}

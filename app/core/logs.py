@@ -21,7 +21,7 @@ _TIMESTAMP = structlog.processors.TimeStamper(fmt="iso")
 _QUEUED = 2_000
 """Maximum number of lines that wait while the reader does not read. Further lines are dropped and counted."""
 _LAST_WRITE = 1.0
-"""Maximum seconds that the process waits at its end for lines that are still queued."""
+"""Maximum number of seconds that the process waits, when it ends, until the queued lines are written."""
 
 
 def configure(level: str, file: TextIO | None) -> None:

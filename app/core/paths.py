@@ -10,14 +10,14 @@ class ConfigurationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Paths in the data folder. ``keys_dir`` is the folder of the keys if it is elsewhere."""
+    """Paths in the data folder. ``keys_dir`` is the folder of the keys if they are not in the data folder."""
 
     root: Path
     keys_dir: Path | None = None
 
     @property
     def database(self) -> Path:
-        """The service's own state and its read models."""
+        """The SQLite file with the service's own state and its read models."""
         return self.root / "agent-vault.db"
 
     @property
@@ -27,42 +27,42 @@ class Paths:
 
     @property
     def events(self) -> Path:
-        """The decoded events of the chain."""
+        """The SQLite file with the decoded events of the chain."""
         return self.root / "chain.db"
 
     @property
     def localnet(self) -> Path:
-        """The embedded chain."""
+        """The folder with the state of the embedded chain."""
         return self.root / "localnet"
 
     @property
     def serving(self) -> Path:
-        """The lock of the serving process."""
+        """The lock file of the process that serves this folder."""
         return self.root / "serve.lock"
 
     @property
     def exports(self) -> Path:
-        """The files of exports."""
+        """The folder with the files of exports."""
         return self.root / "exports"
 
     @property
     def sidecars(self) -> Path:
-        """The lock shared by the processes that run next to the service."""
+        """The lock file shared by the processes that run next to the service."""
         return self.root / "sidecars.lock"
 
     @property
     def keys(self) -> Path:
-        """The signing keys."""
+        """The folder with the signing keys and the service's secret."""
         return self.keys_dir or self.root / "keys"
 
     @property
     def secret(self) -> Path:
-        """The service's secret, used to recognise API keys and to encrypt webhook secrets."""
+        """The file with the service's secret, used to recognise API keys and to encrypt webhook secrets."""
         return self.keys / "service-secret"
 
     @property
     def admin_key(self) -> Path:
-        """The admin's API key that the first start creates."""
+        """The file with the admin's API key that the first start creates."""
         return self.root / "admin-api-key"
 
 

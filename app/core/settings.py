@@ -65,10 +65,13 @@ class Settings(BaseSettings):
     and reads from the freshest one that answers. It trusts "not found" only from a node that has reached the newest
     slot seen on any node. A node of another chain is left out."""
     ws_url: str | None = None
-    """WebSocket address of that cluster. By default, it is the JSON-RPC address with the scheme ws, or wss
+    """WebSocket address of the cluster in `rpc_url`. By default, it is the JSON-RPC address with the scheme ws, or wss
     for https, and, if the address names a port, the next port."""
     usdc_mint: str | None = None
-    """USDC mint on that cluster; by default Circle's on mainnet and devnet. The embedded chain has its own mint."""
+    """USDC mint on the cluster in `rpc_url`; by default Circle's on mainnet and devnet.
+
+    The embedded chain has its own mint.
+    """
     program_id: str | None = None
     """Address of the program; by default the one in the IDL."""
     public_url: str | None = None
@@ -140,7 +143,7 @@ class Settings(BaseSettings):
     rate_limit: int = Field(default=100, ge=0)
     """Requests a second that each API key may make on average; 0 for no limit."""
     rate_limit_burst: int = Field(default=200, ge=1)
-    """Requests that an API key may make at once; a multiple of `rate_limit`. With `rate_limit` = 100 and a burst of
+    """Requests that an API key may make in a burst; a multiple of `rate_limit`. With `rate_limit` = 100 and a burst of
     200, any 2 seconds allow at most 200 requests."""
     failed_authentications: int = Field(default=60, ge=0)
     """Requests a minute without a valid API key that each client address may make before it gets 429 instead of 401. An
@@ -156,8 +159,10 @@ class Settings(BaseSettings):
     event_retention_days: int = Field(default=90, ge=1)
     """Days that events and undecided requests for approvals are kept."""
     audit_retention_days: int = Field(default=365, ge=0)
-    """Days that entries of the audit log are kept; 0 for ever. Deleted entries leave a checkpoint, from which the
-    verification of the rest continues."""
+    """Days that entries of the audit log are kept; 0 for ever.
+
+    Deleted entries leave a checkpoint, from which the verification of the remaining entries continues.
+    """
     request_log_size: int = Field(default=100_000, ge=0)
     """Requests of the last 24 hours that the request log keeps for each organisation. Housekeeping deletes the oldest
     ones above this number. 0 keeps none."""
@@ -170,7 +175,7 @@ class Settings(BaseSettings):
     reconciliation: bool = True
     """True to compare reserves, wallets and open escrows with the chain on this node, if it has the role `indexer`."""
     reconciliation_interval: float = Field(default=300.0, gt=0)
-    """Pause between two of these comparisons."""
+    """Pause between two comparisons of the service with the chain."""
     webhooks: bool = True
     """True to send events to webhooks from this node, if it has the role `worker`."""
     webhook_interval: float = Field(default=0.2, gt=0)
@@ -205,7 +210,7 @@ class Settings(BaseSettings):
     system's authorities, or those in the file named by `SSL_CERT_FILE`. Register the dashboard's address followed by
     `/openid/return` as the redirect URI."""
     oidc_client_id: str | None = None
-    """Client id of this service at that provider; required with `oidc_issuer`."""
+    """Client id of this service at the OpenID Connect provider; required with `oidc_issuer`."""
     oidc_client_secret: SecretStr | None = None
     """Client secret at that provider; required with `oidc_issuer`, unless it is in `oidc_client_secret_file`."""
     oidc_client_secret_file: Path | None = None

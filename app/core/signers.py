@@ -132,7 +132,7 @@ def _keep(path: Path, role: str) -> None:
         try:
             os.link(path, old)
         except FileExistsError:
-            # A process kept it already, but died before it installed the next key.
+            # An earlier process already kept the current key, but died before it installed the next key.
             if not old.samefile(path):
                 continue
         return

@@ -18,13 +18,16 @@ ESCROW_RELEASE: Final = "escrow_release"
 ESCROW_REFUND: Final = "escrow_refund"
 A2A_SEND: Final = "a2a_send"
 A2A_RECEIVE: Final = "a2a_receive"
-"""Together with `A2A_SEND`: an escrow as its two agents see it. Sums count only the `escrow_*` rows."""
+"""`A2A_SEND` and `A2A_RECEIVE` rows show an escrow to its sender and its receiver.
+
+Sums count only the `escrow_*` rows.
+"""
 SPENT = (PAYMENT, ESCROW_LOCK)
 """Types of confirmed rows that policies have judged."""
 REFUSED = (PAYMENT, A2A_SEND)
 """Types of blocked rows. A refused escrow is an `a2a_send`."""
 GRANT: Final = "grant_allowance"
-"""A type of attempts, not of rows."""
+"""Type of attempts that grant an allowance. The row of such an attempt is a `payment`."""
 ROW_OF: Mapping[str, TransactionType] = {
     **{one: one for one in (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, A2A_SEND)},
     # Policies judge and charge the grant of an allowance like the payment that its delegate may make.

@@ -33,7 +33,7 @@ _AROUND = 160
 """Number of characters in a result's excerpt."""
 _SECTION = re.compile(r"(?=<h1|<h[23] id=)")
 _HEADING = re.compile(r'<h[123](?: id="([^"]*)")?>(.*?)</h[123]>', re.DOTALL)
-#: A tag, or a folded element such as the names of tests.
+#: Pattern of an HTML tag, or of a whole folded element such as the names of tests.
 _TAG = re.compile(r"<details>.*?</details>|<[^>]+>", re.DOTALL)
 _WORD = re.compile(r"[\w./{}-]+")
 

@@ -14,7 +14,7 @@ from markdown_it.token import Token
 LANGUAGES = {"sh": "curl", "python": "Python", "ts": "TypeScript"}
 """Title of each language in a group of tabs, by the language name after the opening fence of a code block."""
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
-#: The end of a file's name, before the anchor.
+#: Pattern of the suffix of a document's file name, before an anchor if there is one.
 _FILE = re.compile(r"\.md(?=#|$)")
 _UNSAFE = re.compile(r"[^a-z0-9]+")
 

@@ -36,7 +36,7 @@ from app.api.fields import (
 from app.api.money_body import MoneyBody
 from app.chain.escrow_instructions import PROOF_KINDS
 
-#: Limits of the receiver's time in seconds, equal to the program's.
+#: Minimum and maximum of the time that the receiver has, in seconds, equal to the program's.
 MIN_TIMEOUT, MAX_TIMEOUT, DEFAULT_TIMEOUT = 60, 2_592_000, 3_600
 
 ProofType = Literal["output_hash", "signed_attestation", "webhook_callback"]
@@ -67,8 +67,8 @@ Url = Annotated[
     AfterValidator(_url),
     WithJsonSchema({"type": "string", "maxLength": _MAX_URL, "pattern": _URL}),
 ]
-#: A hash built from its hexadecimal digits. Like every conversion here, it leaves the values of a stored response
-#: alone.
+#: A hash built from its hexadecimal digits. Like every conversion here, it does not change the values of a stored
+#: response.
 HexHash = Annotated[str, BeforeValidator(lambda digits: f"sha256:{digits.removeprefix('sha256:')}")]
 #: Longer than any proof. A malformed proof below this length is an `invalid_proof`.
 Proof = Annotated[str, StringConstraints(max_length=512)]

@@ -132,7 +132,7 @@ async def get_escrow(call: Call) -> Escrow:
 async def list_escrows(call: Call, query: ListEscrows) -> EscrowPage:
     """List escrows, newest first.
 
-    `walletId` is the paying or the receiving wallet. A completion proof releases the money at once, so no escrow is
+    `walletId` is the paying or the receiving wallet. A completion proof releases the money immediately, so no escrow is
     ever listed as `completed`.
     """
     return await escrows.page(call.service, call.principal, query)

@@ -55,7 +55,7 @@ LOCK = PlanType(
     ESCROW_LOCK,
     projected=True,
     braked=True,
-    # The next escrow would get the same address.
+    # While a creation is pending, the wallet's next escrow would get the same address.
     waits_for=frozenset({ESCROW_LOCK}),
     on_failed=lambda conn, attempt: delete_pending_escrow(conn, attempt.tx_id),
 )
@@ -138,8 +138,8 @@ async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee
     find = wallet if address is None else wallet_by_vault
     found = await service.db.read(lambda conn: find(conn, org, to, service.clock.seen_ms()))
     if found is None and address is not None:
-        # The account is opened and counted at the release. An impossible opening is refused now, while the requester
-        # can still choose another receiver.
+        # The receiver's token account is opened, and counted towards the wallet's limit, at the release. If it could
+        # not be opened, the request is refused now, while the requester can still choose another receiver.
         return Payee(address, to), await lacks_token_account(service, paying.wallet_id, address)
     payee = payee_of(found, "toWallet")
     if payee.wallet_id == paying.wallet_id:

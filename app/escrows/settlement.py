@@ -52,7 +52,10 @@ class _Party:
         return self.session or service.signers.operator
 
     def explain(self, service: Service, failure: Failure) -> ApiError | None:
-        """Return the error for a session that the chain does not know, or does not know any more."""
+        """Return the error for a session that the chain does not know, or no longer knows.
+
+        None for any other failure.
+        """
         if self.session is None:
             return None
         return _unauthorised(service, AuthenticationError("session_token_invalid"), failure)
@@ -87,7 +90,7 @@ class _Step:
         return shown(await find(service, self.principal, escrow.escrow_id), self.principal)
 
     def _check(self, escrow: EscrowRecord) -> None:
-        """Raise the reason if the step cannot be taken yet, or not any more."""
+        """Raise the reason if the escrow's status does not permit the step yet, or no longer permits it."""
         if escrow.status in self.allowed:
             return
         if escrow.status == PENDING:
@@ -201,7 +204,9 @@ async def dispute(  # noqa: PLR0917
 async def withdraw(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, identifier: str, body: WithdrawDispute, token: str | None
 ) -> Escrow:
-    """Withdraw a dispute, so that the escrow's deadline runs on. The raising party and that side's operator may do so.
+    """Withdraw a dispute, so that the escrow's deadline continues to run.
+
+    The raising party and that side's operator may do so.
 
     Raises ``escrow_not_disputed`` and ``escrow_already_settled``.
     """

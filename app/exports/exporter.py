@@ -121,7 +121,10 @@ class Exporter(Periodic):
             return ready
 
     async def fetch(self, export: ExportRecord) -> Path | None:
-        """Return the path of an export's file, or None. If another node wrote the file, copies it here first."""
+        """Return the path of an export's file, or None if no node has it.
+
+        If another node wrote the file, copies it here first.
+        """
         path = self.path(export)
         if await asyncio.to_thread(path.is_file):
             return path

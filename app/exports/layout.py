@@ -20,7 +20,7 @@ CHAIN_FIELDS = ("recipient_address", "instruction_index", "inner_index")
 """Fields of a row that a transaction of the API lacks: the paid address, and the row's place in the chain's
 transaction.
 
-`tx_id` is derived from the two indexes. Both are empty in a row that never had a signature.
+`tx_id` is derived from the two indexes. Both indexes are empty in a row that never had a signature.
 """
 VIOLATION_FIELDS = tuple(Violation.model_fields)
 # The field `x402` is left out: it is a claim of the service, which cannot be checked against the chain.

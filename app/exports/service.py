@@ -32,7 +32,7 @@ _PREFIX = "exp_"
 MAX_PROCESSING, MAX_LIVE = 10, 100
 """Maximum unfinished exports of an organisation, and maximum unfinished and unexpired exports together."""
 MAX_ROWS = 10_000_000
-"""Maximum transactions in an organisation's files, about 10 GB on disk. A single file may have more."""
+"""Maximum number of transactions in all files of an organisation, about 10 GB on disk. Its only file may have more."""
 _START_MS, _MS_PER_ROW = 1_000, 0.1
 """Estimated duration of an export in milliseconds: a fixed part, and a part per row."""
 

@@ -24,8 +24,8 @@ PLAN_TYPES = (_PAUSE, _UNPAUSE)
 async def set_paused(service: Service, principal: Principal, claim: Claim, *, paused: bool) -> None:
     """Pause or unpause the organisation. Operators may pause; unpausing needs an admin's key and the authority.
 
-    A pause stops payments in this service at once. The call returns once the pause is confirmed and nothing can undo
-    it.
+    A pause stops payments in this service immediately. The call returns once the pause is confirmed and nothing can
+    undo it.
     """
     if paused:
         refuse_unneeded_offline(claim)
@@ -87,7 +87,8 @@ def enforcement(service: Service, hold: EngagedBrake) -> Enforcement:
 async def _state(service: Service, org: str) -> dict[str, Any] | None:
     """Return the organisation's account on the chain, or None if it never existed.
 
-    Raises ``chain_unavailable`` if the node is stale: it lacks the account, or shows an older version than was seen.
+    Raises ``chain_unavailable`` if the node is stale: it lacks the account, or shows an older version than the service
+    has seen.
     """
     known = await service.db.read(lambda conn: reserve(conn, org))
     state = await account_state(service, org, "Org", sequence=0 if known is None else known.sequence)

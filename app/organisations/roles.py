@@ -26,7 +26,7 @@ _CHANGES = frozenset({"update_org", "accept_authority"})
 _UPDATE = PlanType("update_org", resent=False, waits_for=_CHANGES)
 _ACCEPT = PlanType("accept_authority", resent=False, waits_for=_CHANGES)
 _WITHDRAW = PlanType("withdraw_reserve")
-#: Made by earlier versions. Some of these may still be pending.
+#: Plan type of transactions that earlier versions of the service made. Some of them may still be pending.
 _CREATE_TOKENS = PlanType("create_token_account", indexed=False)
 TRANSFER = PlanType("transfer_sol", indexed=False)
 """Plan type of transfers of the fee payer's SOL."""
@@ -41,7 +41,7 @@ async def roles_of(service: Service, org: str) -> dict[str, Pubkey]:
 
 @dataclass(frozen=True, slots=True)
 class LostRole:
-    """A role of an organisation that this service has the key ``key`` for, while the chain obeys ``holder``."""
+    """A role for which this service has the key ``key``, but whose on-chain holder is the other key ``holder``."""
 
     org: Organisation
     role: str
@@ -123,7 +123,7 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
 
 
 async def _sequence(service: Service, org: str) -> int:
-    """Return the number of the authority's last change. A signature for this number is valid until the next change."""
+    """Return the number of the authority's last change. A change signed for this number is valid until the next one."""
     sequence: int = (await _account(service, org))["authority_sequence"]
     return sequence
 

@@ -62,7 +62,9 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
 async def verdict_on(
     service: Service, expense: Expense, *, co_signed: bool, outstanding: tuple[int, int] = (0, 0)
 ) -> Verdict:
-    """Return the program's `PaymentCheck` of an expense, as if the ``outstanding`` amount and number had been paid.
+    """Return the program's `PaymentCheck` of an expense, as if the outstanding payments had been made.
+
+    ``outstanding`` is their total amount and their number.
 
     Raises the API's error if the program gives no verdict.
     """

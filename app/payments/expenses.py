@@ -20,7 +20,7 @@ from app.submission.plan import Hook, Plan, PlanType
 
 @dataclass(slots=True, kw_only=True)
 class ExpenseRequest(Expense):
-    """An expense, the ``kind`` of its transaction, its requester, and the needs that refused simulations have shown.
+    """An expense, the ``kind`` of its transaction, its requester, and the parts that refused simulations have required.
 
     Without a ``session``, the operator signs. These are added if needed: a token account for the payee, the operator's
     co-signature, or the operator's approval. ``sought_account`` is True after a search for the payee's token account.
@@ -33,7 +33,8 @@ class ExpenseRequest(Expense):
     principal: Principal
     session: Keypair | None
     gone: Callable[[], Awaitable[bool]]
-    #: True if a third party sends it. Nothing may then be added to it: no second signature, no new token account.
+    #: True if a third party sends the transaction. Nothing may then be added to it: no second signature, no new token
+    #: account.
     issued: bool = False
     #: True if the request also permits a payee without a known owner.
     allows_unverified: bool = False

@@ -64,7 +64,7 @@ class _SimulationRefusal:
         return cls(error, name, rule_of(service.codec, error))
 
     def rejects_session(self, expense: ExpenseRequest) -> bool:
-        """Return True if the chain does not know the session, or does not know it any more."""
+        """Return True if the chain does not know the session that signed, or no longer knows it."""
         return self.name == "Unauthorized" and expense.session is not None
 
 
@@ -120,8 +120,8 @@ async def submit_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callabl
     """Simulate, send and wait for the outcome.
 
     The plain form comes first, and refused simulations show which parts to add. Raises ``policy_violation`` if the
-    policy refuses. In that case nothing was sent, and the refusal is recorded. Raises ``rate_limited`` if too many are
-    waiting.
+    policy refuses. In that case nothing was sent, and the refusal is recorded. Raises ``rate_limited`` if too many
+    expenses of the wallet are waiting.
     """
     return await expense.service.submitter.wait(await send_expense(expense, claim, plan_of), claim)
 

@@ -12,7 +12,7 @@ from app.store.values import get_value, put_value
 from app.submission.context import Service
 
 _DAY_MS = 24 * 3600 * 1000
-#: Owners of accounts that can never sign for USDC sent to them.
+#: Programs that own accounts which can never sign for USDC sent to them.
 _NOT_OWNERS = frozenset(
     {
         TOKEN_PROGRAM,

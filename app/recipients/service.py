@@ -25,7 +25,8 @@ from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Plan, PlanType
 from app.submission.program_errors import RECEIVER_ARCHIVED, invalid_recipient
 
-#: The program cannot recognise the address of a future vault. The service warns about the vaults that it knows.
+#: Warnings about addresses of vaults. The program cannot recognise the address of a future vault, so the service warns
+#: about the vaults that it knows.
 _OWN_VAULT = "The address is a vault of this organisation: name its wallet instead."
 _FOREIGN_VAULT = "The address is a vault of another organisation."
 _REGISTER = PlanType("register_recipient", resent=False, waits_for=frozenset({"register_recipient"}))

@@ -1,4 +1,4 @@
-"""The wallets' balances, next to the rules that refill them."""
+"""The wallets' balances, together with the rules that refill them."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -42,7 +42,7 @@ class FundingOverview:
 
 
 async def show(service: Service, principal: Principal, query: FundingQuery) -> FundingOverview:
-    """Return the organisation's wallets with their rules. Takes three statements, and one for the totals."""
+    """Return the organisation's wallets with their rules. Runs three queries, and one more for the totals."""
     now = service.clock.seen_ms()
 
     def read(conn: Connection) -> FundingOverview:

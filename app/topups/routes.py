@@ -20,8 +20,9 @@ async def put_topup_rule(call: Call, body: PutTopupRule) -> TopupRule:
     """Set the auto-topup rule.
 
     Replaces the previous rule. While the rule is enabled and the balance is below `triggerBelow`, the reserve adds
-    `topupAmount`. This repeats until the balance is no longer below. Each top-up is an ordinary `funding`. It is
-    postponed while the wallet is frozen, the organisation is paused or the reserve holds less than `topupAmount`.
+    `topupAmount`. This repeats until the balance is no longer below `triggerBelow`. Each top-up is an ordinary
+    `funding`. It is postponed while the wallet is frozen, the organisation is paused or the reserve holds less than
+    `topupAmount`.
     """
     return await topups.put(call.service, call.principal, call.path("wallet_id"), body)
 

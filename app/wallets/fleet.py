@@ -75,7 +75,7 @@ def page_of(conn: Connection, org: str, now: int, query: FleetQuery) -> tuple[li
 
 
 async def show(service: Service, principal: Principal, query: FleetQuery) -> Fleet:
-    """Return the organisation's fleet. Takes four statements: ids, rows, their spending, and the totals."""
+    """Return the organisation's fleet. Runs four queries: for ids, rows, their spending, and the totals."""
     now = service.clock.seen_ms()
 
     def read(conn: Connection) -> Fleet:
@@ -89,7 +89,7 @@ async def show(service: Service, principal: Principal, query: FleetQuery) -> Fle
 
 
 async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
-    """Return the spending of a wallet."""
+    """Return a wallet's spending in the last 24 hours and since the start of the UTC month."""
     now = service.clock.seen_ms()
     found = await service.db.read(lambda conn: spent(conn, [wallet_id], now, month_began(now)))
     return found.get(wallet_id, _NOTHING)
@@ -97,7 +97,7 @@ async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
 
 @dataclass(frozen=True, slots=True)
 class WindowReset:
-    """The next times when caps gain room, in Unix milliseconds.
+    """The next times when a wallet's limits per day and per month gain headroom, in Unix milliseconds.
 
     `day` is when the oldest payment leaves the 24-hour window, or None without such a payment. `month` is when the
     UTC month ends.
@@ -108,7 +108,7 @@ class WindowReset:
 
 
 def freeing(service: Service, spent_now: WalletSpent) -> WindowReset:
-    """Return when a wallet's past spending stops counting."""
+    """Return the next times when past spending of a wallet stops counting towards its limits."""
     since = spent_now.since
     # 32 days after the first of a month is always in the next month.
     month = month_began(month_began(service.clock.seen_ms()) + 32 * DAY)

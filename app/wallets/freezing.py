@@ -100,6 +100,6 @@ async def _missing(service: Service, org: str, wallet_id: str) -> Plan | None:
 
 
 async def _known(service: Service, org: str, wallet_id: str) -> WalletRecord | None:
-    """Return the wallet according to its events, or None before its creation has been seen."""
+    """Return the wallet according to its events, or None if the service has not seen its creation yet."""
     now = service.clock.seen_ms() // 1000
     return await service.db.read(lambda conn: wallet_of(conn, org, wallet_id, now))

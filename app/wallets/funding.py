@@ -154,7 +154,7 @@ def _named(amount: int | None) -> str:
 
 
 def _listed(body: FundWallets) -> list[dict[str, str]]:
-    """Return the allocations in the form of the audit log."""
+    """Return a batch's allocations in the form in which the audit log lists them."""
     return [{"wallet_id": one.wallet_id, "amount": format_usdc(one.amount)} for one in body.allocations]
 
 
@@ -184,7 +184,7 @@ def _funding(service: Service, receiving: WalletRecord, amount: int, reference: 
 
 
 async def _move(service: Service, claim: Claim, plan_of: Callable[[], Awaitable[Plan]], *wallet_ids: str) -> Outcome:
-    """Send the plan, unless an earlier run of the request has, and return its outcome: confirmed or pending.
+    """Send the plan, unless an earlier run of the request has sent one, and return the outcome: confirmed or pending.
 
     The plan is made only if there was no earlier run, because making it may refuse the request.
     """

@@ -104,9 +104,10 @@ async def fund_wallet(call: Call, body: FundWallet) -> Funded:
 
 @operation(tag="wallets", roles=OPERATORS, body=FundWallets, answer=FundedBatch, errors=_FUNDING, changes=True)
 async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
-    """Fund several wallets from the reserve at once.
+    """Fund several wallets from the reserve.
 
-    Funds all of them or none, in one transaction. It takes no more allocations than fit into one.
+    Funds all of them or none, in one transaction. A request may have only as many allocations as fit into a
+    transaction.
     """
     return await funding.fund_batch(call.service, call.principal, call.claim, body)
 

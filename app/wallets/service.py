@@ -60,7 +60,8 @@ def _forget_details(conn: Connection, attempt: Attempt) -> None:
 
 _CREATE = PlanType("create_wallet", on_failed=_forget_details)
 _UPDATE = PlanType("update_wallet", resent=False, waits_for=CHANGES_OF_STATE)
-#: Attaches another policy, or freezes together with another change. Both invalidate the basis of earlier allowances.
+#: Plan type of updates that attach another policy, or freeze a wallet together with another change. Both invalidate the
+#: reason for the wallet's allowances, so they are settled once the update was sent.
 _STOP = PlanType("stop_wallet", resent=False, waits_for=CHANGES_OF_STATE, stops=True)
 PLAN_TYPES = (_CREATE, _UPDATE, _STOP, FREEZE, UNFREEZE)
 #: Program errors of a change made from an outdated wallet.

@@ -16,7 +16,7 @@ _EXCERPT_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """A receiver's response.
+    """The outcome of one request to a receiver: its response, or the reason why none came.
 
     Without a response, `status_code` is None and `error` has the reason: `timeout`, `address_not_allowed` (the host has
     no address, or an address that is not public) or `connection_failed`. `duration` is in milliseconds.

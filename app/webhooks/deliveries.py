@@ -124,7 +124,7 @@ async def replay(service: Service, principal: Principal, claim: Claim, webhook_i
         replay_deliveries(conn, batch, began)
 
     for first in range(0, len(wanted), _BATCH):
-        await claim.store(lambda conn: store(conn, wanted[first : first + _BATCH]))  # noqa: B023 - awaited at once
+        await claim.store(lambda conn: store(conn, wanted[first : first + _BATCH]))  # noqa: B023 - awaited immediately
     return Replay(webhook_id=webhook_id, queued=len(wanted))
 
 

@@ -59,7 +59,7 @@ class DeliveryClient:
         self._for_pings.close()
 
     async def ping(self, webhook: WebhookRecord, delivery: DeliveryRecord) -> tuple[DeliveryAttemptRecord, bool]:
-        """Send a ping like `attempt`, without delaying deliveries.
+        """Send a ping as `attempt` sends a delivery, without delaying deliveries.
 
         Also raises ``rate_limited`` while the webhook gets another ping, or the organisation has three pings running.
         """

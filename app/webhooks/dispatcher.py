@@ -39,11 +39,11 @@ _POSTPONEMENT = 1.0
 class Dispatcher(Periodic):
     """Checks the feed and the queues at the start and every `interval` seconds.
 
-    Each webhook gets one delivery at a time, and at most `at_once` webhooks get one at the same time. A webhook waits
-    for a free slot before each delivery. All state is in the database, except outcomes that could not be stored yet.
-    Such an outcome is stored before its webhook gets another delivery. A delivery that was being sent when the process
-    died is sent again, because its outcome is unknown. So receivers get every event at least once. With several nodes,
-    each node sends to the webhooks that it claims.
+    Each webhook gets one delivery at a time, and at most `at_once` webhooks get one at the same time. Before each
+    delivery, a webhook waits until fewer than `at_once` deliveries are being sent. All state is in the database, except
+    outcomes that could not be stored yet. Such an outcome is stored before its webhook gets another delivery. A
+    delivery that was being sent when the process died is sent again, because its outcome is unknown. So receivers get
+    every event at least once. With several nodes, each node sends to the webhooks that it claims.
     """
 
     name = "webhooks"
@@ -67,7 +67,7 @@ class Dispatcher(Periodic):
     async def tick(self) -> None:
         """Queue new events, and start sending to webhooks with due deliveries."""
         now = self._clock()
-        while (due := await self._db.look_up(lambda conn: _due(conn, now))) is None:  # noqa: B023 - awaited at once
+        while (due := await self._db.look_up(lambda conn: _due(conn, now))) is None:  # noqa: B023 - awaited immediately
             await self._db.write(lambda conn: queue_new_events(conn, body_of, now, limit=_BATCH))  # noqa: B023
             now = self._clock()
         for webhook_id in await self._claimed(due, now):

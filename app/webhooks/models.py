@@ -62,7 +62,10 @@ class CreateWebhook(Body):
 
 
 class UpdateWebhook(UpdateBody):
-    """Body of an update. Absent fields keep their values. `status` ends a pause and sends the queue immediately."""
+    """Body of an update. Absent fields keep their values.
+
+    The `status` `enabled` ends a pause and sends the queue immediately.
+    """
 
     url: Url | None = None
     events: EventNames | None = None
@@ -108,7 +111,7 @@ class WebhookPage(ListResponse[Webhook]):
 
 
 class DeliveryAttempt(ResponseBody):
-    """An attempt, with the receiver's response or the reason for its absence."""
+    """An attempt to deliver an event, with the receiver's response or the reason why none came."""
 
     attempt: int
     timestamp: Annotated[Time, ReadFrom("started_at")]

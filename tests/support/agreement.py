@@ -48,7 +48,7 @@ async def history(deployment: Deployed) -> list[StoredEvent]:
 
 
 def _moved(events: list[StoredEvent], name: str) -> Counter[int]:
-    """Return the number of times each amount left a vault in events of this name."""
+    """Return how many events of this name moved each amount out of a vault, by amount."""
     return Counter(event.data["amount"] for event in events if event.name == name)
 
 
@@ -100,7 +100,7 @@ async def export_problems(deployment: Deployed, fleet: Fleet) -> list[str]:
 
 
 async def wronged(deployment: Deployed, fleet: Fleet, events: list[StoredEvent]) -> list[str]:
-    """Return the orders with a last answer that contradicts the chain."""
+    """Return the orders with a last answer that contradicts the chain, and the amounts paid more than once."""
     landed = _moved(events, "PaymentExecuted") + _moved(events, "EscrowCreated")
     signatures = {event.signature for event in events}
     found = [f"paid {count} times: 0.{micro:06}" for micro, count in landed.items() if count > 1 and micro < 10**6]

@@ -1,8 +1,8 @@
 """A node that lies and forgets: faults between a service and its chain, drawn from a seed.
 
-The faults deny, cut, delay, repeat, refuse and contradict the node's answers, one at a time. The next answer, or the
-answer of another method, contradicts a false one. Some transactions are withheld, and transactions of strangers are
-shown in other versions, both in every answer.
+The faults deny, cut, delay, repeat, refuse and contradict the node's answers, one at a time. A false answer is
+contradicted by the next answer, or by the answer of another method. Some transactions are withheld, and transactions of
+strangers are shown in other versions, both in every answer.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class Faults:
         return Reply(self._malformed(answer))
 
     async def _told_by_method(self, body: bytes, calls: list[Any], through: Through) -> Reply | None:
-        """Return a lie specific to this method, or None if it has none."""
+        """Return a false reply that is specific to the called method, or None if there is none for it."""
         method, [first, *_] = calls[0]["method"], calls
         if method == "sendTransaction":
             if self.random.random() < 0.5:

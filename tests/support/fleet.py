@@ -175,7 +175,10 @@ class Fleet:
     async def _ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> httpx.Response | None:
-        """Send a request to an existing object. Return None if the service is being killed."""
+        """Send a request and return the response.
+
+        Return None if the service is being killed or does not answer in time.
+        """
         self.requests += 1
         began = time.monotonic()
         try:
@@ -192,7 +195,7 @@ class Fleet:
             self.succeeded.append(time.monotonic())
         self.outcomes[f"{answered.status_code} {_code(answered) or answered.reason_phrase}"] += 1
         status = answered.status_code
-        # A request can be in progress only if it was killed and is repeated at once.
+        # A request can be in progress only if the service was killed during it and it is repeated immediately.
         expected = status in {200, 402, 422, 503} or _code(answered) == _IN_PROGRESS
         if not expected or (status == 503 and "retry-after" not in answered.headers):
             self.wrong.append(f"{method} {path} {body}: {status} {answered.text}")

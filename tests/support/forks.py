@@ -18,12 +18,12 @@ class Fork:
 
     @classmethod
     async def here(cls, localnet: Localnet) -> Self:
-        """Remember the current state."""
+        """Save the chain's current state."""
         await localnet.chain.flush()
         return cls(localnet)
 
     async def drop(self) -> None:
-        """Drop all later transactions. The same transactions may land again."""
+        """Go back to the saved state, which drops all later transactions. The same transactions may land again."""
         chain = self._chain
         await chain.flush()
         now = self._all()

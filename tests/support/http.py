@@ -18,7 +18,7 @@ from app.server.data_folder import LOCALHOST
 from tests.support.service_world import ServiceWorld
 
 PATIENCE = 30.0
-"""Seconds to wait for events that should happen at once."""
+"""Seconds to wait for events that should happen immediately."""
 
 
 @contextlib.asynccontextmanager

@@ -70,7 +70,10 @@ def calls_of(service: Service) -> Iterator[list[str]]:
 
 @contextmanager
 def queries_of(service: Service) -> Iterator[list[str]]:
-    """Collect the statements that read the database. Ignores the guard's, which runs every second."""
+    """Collect the statements that read the database.
+
+    Ignores the statement of the database guard, which runs every second.
+    """
     found: list[str] = []
 
     engine = sqlite_readers(service.db)

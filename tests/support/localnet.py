@@ -80,7 +80,7 @@ class Client:
         return self.localnet.chain.timeline.blockhash(self.localnet.chain.slot())
 
     async def send(self, transaction: VersionedTransaction, **config: Any) -> str:
-        """Send a transaction and wait for its confirmation. Returns at once if it does not land."""
+        """Send a transaction and wait for its confirmation. Returns immediately if it does not land."""
         signature: str = await self("sendTransaction", encoded(transaction), {"encoding": "base64", **config})
         await self.localnet.chain.flush()
         return signature

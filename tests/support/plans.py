@@ -28,7 +28,7 @@ class Asked:
     sql: str
     values: Any
     numbered: bool = False
-    """True if its values are numbered as `$1`, because it bypasses SQLAlchemy."""
+    """True if its placeholders are numbered, as in `$1`, because it bypasses SQLAlchemy."""
 
 
 @contextmanager

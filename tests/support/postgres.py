@@ -76,7 +76,10 @@ class Cluster:
                 raise RuntimeError((self.folder / "log").read_text())
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stop the server. By default it ends all connections at once; SIGQUIT acts like a crash of the machine."""
+        """Stop the server.
+
+        By default, the server ends all connections immediately; SIGQUIT acts like a crash of the machine.
+        """
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(30)

@@ -77,7 +77,7 @@ class Version1:
         return text
 
     def hide(self, text: str) -> str:
-        """Return a request in the form that the chain understands."""
+        """Return a request with the signatures and bytes of version 1 replaced by those that the chain knows."""
         for old, new in self._shown.items():
             text = text.replace(new, old)
         return text

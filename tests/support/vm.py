@@ -245,7 +245,7 @@ def signatures(message: Message) -> int:
 
 
 def changes(before: State, after: State) -> set[Pubkey]:
-    """Return the accounts that differ."""
+    """Return the accounts that differ between two states."""
     return {address for address in before.keys() | after.keys() if before.get(address) != after.get(address)}
 
 

@@ -93,7 +93,7 @@ async def dripping(_request: Received, writer: asyncio.StreamWriter) -> None:
 
 
 class Slow:
-    """A receiver that acknowledges events once it is released."""
+    """A receiver that acknowledges no request until a test releases it."""
 
     def __init__(self) -> None:
         self.arrived, self.release = asyncio.Event(), asyncio.Event()
