@@ -1,4 +1,4 @@
-//! The life of an escrow, checked against a model that keeps the list of performed actions.
+//! The life of an escrow under lists of random actions, checked against a model that counts the seconds left.
 
 use crate::{inputs, start, Step};
 use agent_vault_policy::{

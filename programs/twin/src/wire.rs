@@ -2,17 +2,21 @@
 //!
 //! A request consists of:
 //!
-//! - one byte: one if the second register contains the address of the data, - the offset of the data in the input (64
-//! bits), - the number of the input's parts (64 bits), and for each its bytes and the number of zeros after them (64
-//! bits), - the number of sysvars (64 bits), and for each its address (32 bytes) and content (bytes).
+//! - one byte: one if the second register contains the address of the data,
+//! - the offset of the data in the input (64 bits),
+//! - the number of the input's parts (64 bits), and for each its bytes and the number of zeros after them (64 bits),
+//! - the number of sysvars (64 bits), and for each its address (32 bytes) and content (bytes).
 //!
 //! Each response begins with a letter, which names its kind:
 //!
-//! - `L`: a logged line (bytes). - `D`: logged data (number of parts, and the bytes of each). - `T`: return data
-//! (bytes). - `C`: a call of another program (see [`crate::syscalls`]). The reply starts with a byte, which is zero if
-//! the call   failed; otherwise lamports (64 bits), owner (32 bytes) and data (bytes) of each account follow. - `R`, at
-//! the end: the result (64 bits) and the changed words of the input (their number, then offset and new word   of each,
-//! 64 bits each). - `X`, at the end: the number of the signal that ended the run (64 bits).
+//! - `L`: a logged line (bytes).
+//! - `D`: logged data (number of parts, and the bytes of each).
+//! - `T`: return data (bytes).
+//! - `C`: a call of another program (see [`crate::syscalls`]). The reply starts with a byte, which is zero if the call
+//!   failed; otherwise lamports (64 bits), owner (32 bytes) and data (bytes) of each account follow.
+//! - `R`, at the end: the result (64 bits) and the changed words of the input (their number, then offset and new word
+//!   of each, 64 bits each).
+//! - `X`, at the end: the number of the signal that ended the run (64 bits).
 
 use std::{
     io::{self, Read, Write},
