@@ -59,7 +59,7 @@ class HeadPublisher(Periodic):
 def _publish(conn: Connection, due: LogHead, now: int) -> LogHead | None:
     """Mark a log's current head as sent, add the event for its organisation, and return the head.
 
-    The service's own log gets no event. None if another process was faster.
+    The service's own log gets no event. Returns None if the log is empty or another process has sent the head.
     """
     head = log_head(conn, due.log)
     if head is None or not mark_published(conn, due, now):

@@ -63,7 +63,7 @@ class Manifest(BaseModel):
 def create_archive(
     path: Path, manifest: Manifest, files: Mapping[str, Path], keys: Mapping[str, Path] | None, passphrase: str
 ) -> None:
-    """Write an archive of ``files`` and, sealed under the passphrase, of ``keys``. It is complete or absent.
+    """Write an archive of ``files`` and, sealed under the passphrase, of ``keys``. The archive is complete or absent.
 
     Fills in the manifest. Raises OSError, including when a file with this name already exists.
     """
@@ -93,7 +93,10 @@ def create_archive(
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
-    """Open an archive that matches its manifest. Raises ConfigurationError, also for errors while it is read."""
+    """Open an archive and check it against its manifest.
+
+    Raises ConfigurationError if they do not match, and for errors while the archive is read.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.getinfo(_MANIFEST).file_size > _MAX_MANIFEST:

@@ -188,7 +188,10 @@ def _names(root: Path) -> list[str]:
 
 @contextmanager
 def _stage(root: Path) -> Iterator[Path]:
-    """Yield a folder to restore into. At the end its content moves to the data folder; on an error it is removed."""
+    """Yield a folder to restore into.
+
+    At the end, its content moves to the data folder. After an error, the folder is removed with its content.
+    """
     existed = root.exists()
     stage = root / _STAGE
     stage.mkdir(parents=True, mode=0o700)
@@ -217,7 +220,7 @@ def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool) -
         with closing(SqliteDatabase(paths.database)) as db:
             db.write_now(mark)
     except ConfigurationError as error:
-        # The message starts with a path in the stage, which will be gone.
+        # The message starts with a path in the temporary folder, which will be gone.
         raise ConfigurationError(f"{file}: {str(error).removeprefix(f'{paths.database}: ')}") from None
     except WRITE_ERRORS as error:
         raise ConfigurationError(f"{file}: its database cannot be used ({str(error).splitlines()[0]})") from None

@@ -27,7 +27,7 @@ def people() -> None:
 @click.option("--name", default="Admin", show_default=True, help="Name of the invited person.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of `serve`.  [default: 8402]")
 def invite(org: str, data_dir: Path | None, role: PersonRole, name: str, port: int | None) -> None:
-    """Print a link that lets one person join an organisation. It works once and expires after 72 hours."""
+    """Print a link that lets one person join an organisation. The link works once and expires after 72 hours."""
     url = dashboard_url(settings_of(data_dir=data_dir, port=port))
     try:
         body = InvitePerson(name=name, role=role)

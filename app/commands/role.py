@@ -77,7 +77,7 @@ class _Signing:
         self._file = offline_file
 
     async def by(self, service: Service, address: Pubkey) -> Authority:
-        """Return the authority that signs for this address. Raises ConfigurationError if the local key differs."""
+        """Return the authority with this address. Raises ConfigurationError if the local key has another address."""
         if self._file is not None:
             return Authority(address, None)
         key = self._key or service.signers.authority
@@ -91,7 +91,10 @@ class _Signing:
         return local_authority(key)
 
     async def run(self, service: Service, change: Awaitable[None], label: str | None = None) -> bool:
-        """Await a change. If it needs a signature, write it to a file, with `label` in the name, and return False."""
+        """Await a change and return True. If it awaits a signature, write its transaction to a file and return False.
+
+        The file's name contains `label`, if given.
+        """
         try:
             await change
         except AwaitingSignatureError as awaiting:
@@ -256,7 +259,7 @@ async def _give_role(service: Service, settings: Settings, role: str, signing: _
     for one in every:
         found = await organisation_roles.roles_of(service, one.org)
         present = found[role] if signer is None else signer.pubkey()
-        # The verifier also has the arbiter's key, unless that role was given to another key.
+        # The verifier has the arbiter's key too, unless the verifier's role was given to another key.
         own = {name: found[name] for name in ((role, "verifier") if role == "arbiter" else (role,))}
         changes = {name: new for name, address in own.items() if address == present != new}
         if changes:
@@ -285,7 +288,7 @@ async def _fill(service: Service, settings: Settings) -> None:
     has, arrived = (0 if account is None else account.lamports for account in accounts)
     movable = has - _KEPT - _FEE
     if arrived + max(0, movable) < _ENOUGH:
-        raise ConfigurationError(f"send at least {_ENOUGH / 10**9} SOL to the new fee payer {new}, then repeat this")
+        raise ConfigurationError(f"send at least {_ENOUGH / 10**9} SOL to the new fee payer {new}, then try again")
     if movable > 0:
         step = transfer(TransferParams(from_pubkey=old.pubkey(), to_pubkey=new, lamports=movable))
         org = (await service.db.read(all_organisations))[0].org

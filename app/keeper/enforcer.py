@@ -42,7 +42,7 @@ class BrakeEnforcer(Periodic):
 
     async def _enforce(self, hold: EngagedBrake) -> None:
         if hold.row.kind == "session":
-            # Its rotation has ended; only its row could not be deleted.
+            # The token rotation has ended; only the brake's row could not be deleted.
             await self._service.brake.lift(hold)
             return
         how = freezing if hold.row.kind == "freeze" else pausing

@@ -58,8 +58,8 @@ def topup(service: Service, wallet: LowWallet) -> Job:
     """Refill a wallet from the reserve by its rule. The operator signs.
 
     The instruction is valid only while the vault holds too little. The read models may lack an earlier funding, so the
-    job reads the chain first; the program has the last word. Every change of the vault makes a new job, so that a rule
-    that needs several top-ups is not delayed.
+    job reads the chain first, and the program checks the balance again. Every change of the vault makes a new job, so
+    that a rule that needs several top-ups is not delayed.
     """
 
     async def build() -> Instruction | None:

@@ -50,7 +50,7 @@ class AllowanceSettler:
         except UnavailableError as error:
             _log.warning("allowances_not_settled", org=org, wallet_id=wallet_id, error=str(error))
             return
-        # All at once and independently, so that one failing settlement delays no other.
+        # Concurrently and independently, so that one failing settlement delays no other.
         await asyncio.gather(*(self._settle(one) for one in found))
 
     async def _settle(self, allowance: AllowanceRecord) -> None:

@@ -108,7 +108,7 @@ def _known(batch: Batch, row: StoredEvent) -> Values | None:
 
 
 def _moment(batch: Batch, row: StoredEvent, known: Values | None) -> int:
-    """Return the time of an event, shown as later than the grant unless both are in one transaction."""
+    """Return the time to show for an event: later than the grant unless both are in one transaction."""
     moment = batch.moment(row)
     return moment if known is None else max(moment, known["created_at"] + (row.signature != known["signature"]))
 

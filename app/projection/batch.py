@@ -108,7 +108,7 @@ class Batch:
     def __init__(
         self, connection: Connection, rows: Sequence[StoredEvent], *, only: Collection[str] | None = None
     ) -> None:
-        """With `only`, rows change these vaults, but neither other vaults nor reserves."""
+        """With `only`, rows change the wallets of these vaults only, and no reserves."""
         self.connection = connection
         self.wallets = Model(connection, wallets, "vault", vaults_of(rows), only)
         """Keyed by the address of the vault."""
@@ -122,7 +122,7 @@ class Batch:
         )
         self.again: set[str] = set()
         """Organisations with rows that must be applied again from the first one."""
-        # Not by signature, because the service does not know the signature of a transaction that others send.
+        # Found by message hash, because the service does not know the signature of a transaction that others send.
         self._attempts = {one.message_hash: one for one in attempts_of(connection, {row.message_hash for row in rows})}
         self.fee_payer = ""
         """The service's own fee payer, if its transactions without an attempt are to be reported."""

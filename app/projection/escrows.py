@@ -213,7 +213,7 @@ def _status(data: dict[str, Any]) -> str:
 
 
 def _moment(batch: Batch, row: StoredEvent, escrow: Values) -> int:
-    """Return the time of an event, shown as later than the creation unless both are in one transaction."""
+    """Return the time to show for an event: later than the creation unless both are in one transaction."""
     after = escrow["created_at"] + (row.signature != escrow["signature"])
     return max(batch.moment(row), int(after))
 

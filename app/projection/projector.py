@@ -71,7 +71,7 @@ class Projector(Background):
     def __init__(
         self, db: Database, changes: Changes, beside: ColocatedEvents | None = None, *, payer: str = ""
     ) -> None:
-        """Take rows from `changes`. `look` and `store` need the `beside` rows. `payer` is the service's fee payer."""
+        """Take rows from `changes`. `look` and `store` read rows from `beside`. `payer` is the service's fee payer."""
         self._db = db
         self._changes = changes
         self._beside = beside
@@ -251,7 +251,7 @@ class Projector(Background):
         """Undo transactions that rows report as rolled back. Return True if there was anything to undo.
 
         This is one database transaction, so readers never see a part of it, and a crash leaves the previous state. If
-        the transactions changed only some vaults, only these are recomputed, otherwise their organisations.
+        the transactions changed only vaults, only these vaults are recomputed, otherwise the whole organisations.
         """
         reports = [row for row in rows if row.name == ROLLED_BACK]
         last = await self._db.read(last_rollback) if reports else 0
@@ -303,7 +303,7 @@ class Projector(Background):
 
     async def _take_in(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
         """Apply rows and notify waiters. Return the result of `apply`."""
-        # If the condition is false, another process has applied all rows.
+        # If there is nothing to apply, another process has applied all rows.
         whole: bool | None = True
         if unapplied(rows, cursors) or rows[-1].id > min(cursors.values()):
             whole = await self._db.write(partial(self._apply, rows=rows, cursors=cursors), repeatable=True)

@@ -63,7 +63,10 @@ def last_rollback(connection: Connection) -> int:
 
 
 def undo(connection: Connection, row: StoredEvent) -> bool:
-    """Remove a rolled back transaction from the feed and make its attempt pending. Return False if already done."""
+    """Remove a rolled back transaction from the feed and make its attempt pending.
+
+    Return False if this was already done.
+    """
     if row.id <= last_rollback(connection):
         return False
     upsert(connection, projection, {"name": _ROLLBACKS, "position": row.id}, keys=["name"])

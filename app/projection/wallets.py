@@ -58,7 +58,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
 
 
 def updated(batch: Batch, row: StoredEvent) -> None:
-    """Set policy and session authority."""
+    """Set the wallet's policy and session authority."""
     values = {
         "policy": row.data["policy"],
         "session_authority": address_or_none(row.data["session_authority"]),

@@ -87,7 +87,7 @@ def on_chain_state(subject: Subject, found: Mapping[str, RawAccount | None], cod
 
 
 def read_model_state(model: Model | None) -> Facts:
-    """Return a subject's facts according to the read models; empty if they do not know it."""
+    """Return a subject's facts according to the read models; empty if they lack the subject."""
     match model:
         case ReserveModel():
             roles = {role: getattr(model, role) for role in _ROLES}

@@ -12,7 +12,7 @@ from app.store.reconciliation import EscrowModel, Vault
 from app.submission.context import Service
 
 _PAGE = 500
-"""Number of accounts read from the indexer at once."""
+"""Number of accounts read from the indexer at a time."""
 
 
 async def subjects(service: Service) -> list[Subject]:
@@ -48,9 +48,9 @@ async def _followed(service: Service) -> list[Vault]:
 
 
 def _is_address(text: str) -> bool:
-    """Return whether a node understands an address. A corrupted one must not keep the rest from being compared.
+    """Return whether a text is a valid address. A corrupted address must not stop the comparison of other subjects.
 
-    A vault hidden by it is still found through the indexer, and an escrow through its vault's count.
+    A vault with a corrupted address is still found through the indexer. An escrow with one shows in its vault's count.
     """
     try:
         Pubkey.from_string(text)

@@ -34,7 +34,7 @@ INDEXER, WORKER = "indexer", "worker"
 
 
 def background_jobs(service: Service, *, beside: bool = False) -> Sequence[Startable]:
-    """Return the jobs of the process in the order of their start. The flag marks a process next to a service.
+    """Return the jobs of the process in the order of their start. ``beside`` is True for a process next to a service.
 
     On SQLite, the lock of the data folder lets only one process serve, so it runs all jobs. A process next to it runs
     all jobs that its own settings enable. On PostgreSQL, a node runs a single-node job only while it holds the job's
@@ -84,7 +84,7 @@ def _listener(service: Service, db: PostgresDatabase, arrivals: RemoteUpdates) -
 
 
 def _following(service: Service) -> list[Startable]:
-    """Return the jobs that follow the chain, and the jobs that compare with it or watch the read models at rest."""
+    """Return the indexer, the projector, the watcher for alerts, and the jobs that compare the data with the chain."""
     found: list[Startable] = [service.indexer, service.projector]
     if service.settings.alerts:
         found.append(service.part(Watcher))

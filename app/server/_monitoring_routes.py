@@ -31,10 +31,10 @@ async def live(_request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Show whether the chain answers, the database can be written and the indexer keeps up.
+    """Show whether the chain answers, the database can be written to and the indexer keeps up.
 
     `missing_history` lists pairs of slots: no node has served the program's transactions between them.
-    `unreadable_transactions` has the number of unreadable transactions and the newest ones, and `missing_events` the
+    `unreadable_transactions` shows the number of unreadable transactions and the newest ones, and `missing_events` the
     vaults and organisations with gaps. `guard` is `catching_up` or `unacknowledged` while the service may have
     forgotten payments in a restore or a failover. `lost_roles` lists the roles that the chain gave to a different key
     than the service's; start the service with that key. If a part fails, the response is 503 `not_ready` with
@@ -66,8 +66,8 @@ async def figures(request: Request) -> Response:
 
     They cover all organisations. The figures of the chain and the database are read every
     `AGENT_VAULT_METRICS_INTERVAL` seconds. A request with a key sees the reserve of the key's organisation. Requests
-    from the machine itself need no key, and see the sum of all reserves without one. Other requests need a key with the
-    role viewer, operator or admin. A request that a proxy has forwarded counts as coming from another machine. The
+    from the machine itself need no key. Without a key, they see the sum of all reserves. Other requests need a key with
+    the role viewer, operator or admin. A request that a proxy has forwarded counts as coming from another machine. The
     guide "Operations" explains the metrics.
     """
     service: Service = request.app.state.service

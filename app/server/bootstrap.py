@@ -96,7 +96,10 @@ def prepare(settings: Settings) -> Paths:
 
 
 def open_signers(paths: Paths, settings: Settings) -> Signers:
-    """Return the signing keys. In a new data folder, create them and the service's secret. Raises KeyFileError."""
+    """Return the signing keys. In a new data folder, create them and the service's secret.
+
+    Raises KeyFileError if a key or the secret is missing or unusable.
+    """
     first = not paths.secret.exists()
     if first and (settings.keys_dir is not None or _has_secret(settings)):
         # With a new secret and new keys, no API key and no organisation would work.
@@ -185,8 +188,9 @@ async def running(
     """Run a service with its indexer, projector, recovery and keeper until the context ends.
 
     The chain is ``localnet``, reached without a socket, or else at ``settings.rpc_url``. ``transport`` replaces the
-    connection to either. ``beside`` is for a process next to a service. A new data folder is bound to the chain.
-    Raises ConfigurationError, for example if the folder belongs to another chain, and KeyFileError.
+    connection to either. ``beside`` is for a process next to a service. A new data folder is bound to the chain. Raises
+    ConfigurationError, for example if the folder belongs to another chain, and KeyFileError if the keys or the secret
+    are missing or do not belong to the data.
     """
     paths = prepare(settings)
     async with AsyncExitStack() as stack:

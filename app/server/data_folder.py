@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 LOCALHOST = "127.0.0.1"
 #: Names of the stored values.
 _GENESIS, _PROGRAM, _MINT, _RPC_URL = "genesis_hash", "program_id", "usdc_mint", "rpc_url"
-#: Prefixes of the addresses of the loaders. They own the programs.
+#: Prefixes of the addresses of the loaders. Every deployed program's account is owned by a loader.
 _LOADERS = ("BPFLoader", "LoaderV")
 
 
@@ -39,7 +39,7 @@ class FolderChain:
 
 
 def remembered(connection: Connection) -> FolderChain | None:
-    """Return the chain of the folder; None before it was first reached."""
+    """Return the chain that the folder is bound to, or None if it is not bound to a chain yet."""
     genesis, program, mint, url = (get_value(connection, name) for name in (_GENESIS, _PROGRAM, _MINT, _RPC_URL))
     if genesis is None or program is None or mint is None or url is None:
         return None
@@ -60,7 +60,7 @@ def remember(connection: Connection, chain: FolderChain) -> None:
 
 
 def folder_chain(settings: Settings) -> FolderChain | None:
-    """Return the chain of a folder; None if it has none yet."""
+    """Return the chain that a folder is bound to, or None if it is not bound to a chain yet."""
     if not may_have_data(settings):
         return None
     with closing(open_database(settings)) as db:
@@ -70,7 +70,7 @@ def folder_chain(settings: Settings) -> FolderChain | None:
 def with_folder(settings: Settings) -> Settings:
     """Return the settings of a process with the embedded chain or with `rpc_url`.
 
-    Unless they are set, the program and, with `rpc_url`, the USDC mint are the folder's.
+    The program and, with `rpc_url`, the USDC mint are the folder's unless the settings name others.
     Raises ConfigurationError if the process would run the embedded chain in the folder of another chain.
     """
     paths = settings.paths()
@@ -97,9 +97,9 @@ def with_folder(settings: Settings) -> Settings:
 def sidecar_settings(settings: Settings) -> Settings:
     """Return the settings of a process that works on a service's data, with or without a running service.
 
-    Without an address, the chain is the folder's or, in a new folder, the embedded chain on its default port. Webhooks
-    and alerts are left to the service, because only one process may send them. Exports are too, because they would wait
-    for this process's chain. So is the reconciliation, because the service's metrics report its result.
+    Without `rpc_url`, the chain is the folder's or, in a new folder, the embedded chain on its default port. Webhooks
+    and alerts are left to the service, because only one process may send them. Exports are left to the service because
+    they would wait for this process's chain, and the reconciliation because the service's metrics report its result.
     """
     known = folder_chain(settings)
     url = settings.rpc_url or (known.rpc_url if known else f"http://{LOCALHOST}:{settings.localnet_port}")

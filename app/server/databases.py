@@ -13,7 +13,7 @@ from indexer.postgres import PostgresEvents
 def open_database(settings: Settings, *, channel: str | None = None) -> Database:
     """Open the configured database. The default is the file in the data folder. It is created if missing.
 
-    ``channel`` is the channel of the signals between nodes. Raises ConfigurationError.
+    ``channel`` is the channel of the signals between nodes. Raises ConfigurationError if the database cannot be used.
     """
     if settings.database_url is None:
         require_not_moved(settings.paths())

@@ -1,4 +1,4 @@
-"""Readiness of the service: the chain answers, the database can be written, and the indexer keeps up."""
+"""Readiness of the service: the chain answers, the database can be written to, and the indexer keeps up."""
 
 import asyncio
 import math
@@ -48,7 +48,7 @@ class HealthReport:
 
 
 class Health:
-    """Checks the parts: one check at a time, and at most one in ``remember`` seconds."""
+    """Checks the parts: one check at a time, and at most one every ``remember`` seconds."""
 
     def __init__(
         self,

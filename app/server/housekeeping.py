@@ -9,7 +9,7 @@ from app.database.interface import Database
 from app.store import exports, request_log
 from app.store.retention import delete_events, delete_undecided_requests
 
-#: Number of records deleted in one transaction. Payments would have to wait for a large one.
+#: Number of records deleted in one database transaction. It is small because payments wait for such a transaction.
 _BATCH = 500
 _DAY_MS = 86_400_000
 

@@ -31,8 +31,8 @@ class ServingNode(Periodic):
     """Holds the leases of this process, and runs the jobs of each lease only while it is held.
 
     ``works`` maps the name of each lease to its jobs, in the order of their start. Their writes are fenced: the
-    database refuses them once another node has the lease, even if this process has not noticed. A lease that could not
-    be renewed ends by this process's own clock as well.
+    database refuses them once another node has the lease, even if this process has not noticed. If leases cannot be
+    renewed, their jobs also end once the lifetime has passed by this process's own clock.
     """
 
     name = "node"
@@ -46,7 +46,10 @@ class ServingNode(Periodic):
         lifetime: int = leases.LIFETIME,
         interval: float = _INTERVAL,
     ) -> None:
-        """Leases last ``lifetime`` milliseconds. ``peers``, given for a node that answers requests, is updated."""
+        """Leases last ``lifetime`` milliseconds.
+
+        ``peers`` is given for a node that answers requests, and is kept up to date with the number of such nodes.
+        """
         super().__init__(interval)
         self._db = db
         self._works = works

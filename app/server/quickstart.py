@@ -1,4 +1,4 @@
-"""Makes a new service usable at once: an organisation with a reserve, an admin key and two wallets to try."""
+"""Makes a new service ready to try: an organisation with a reserve, an admin key and two wallets to try."""
 
 import shlex
 from dataclasses import dataclass

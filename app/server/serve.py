@@ -55,7 +55,10 @@ class _ApiServer(uvicorn.Server):
 
 
 def _allow_connections() -> None:
-    """Raise the limit of open files to 65,536 or as far as allowed. By default it is 1,024. A connection takes one."""
+    """Raise the limit of open files to 65,536 or as far as allowed. By default it is 1,024.
+
+    Each connection takes one file.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -65,7 +68,8 @@ def _allow_connections() -> None:
 async def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM, then finish the running requests and close all resources.
 
-    Raises ConfigurationError, KeyFileError and DataDirInUseError.
+    Raises ConfigurationError if the settings do not fit the machine, the data or the chain, KeyFileError if a key is
+    missing or unusable, and DataDirInUseError if another process uses the data folder.
     """
     require_roles(settings)
     relying_party(settings)
@@ -104,7 +108,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
             timeout_keep_alive=75,
             timeout_graceful_shutdown=settings.shutdown_timeout,
             server_header=False,
-            # The application handles them itself, and only from the proxies in the settings.
+            # The application itself reads the headers that proxies add, and only those of the proxies in the settings.
             proxy_headers=False,
         )
         # All objects made so far live until the process ends. Without freezing them, every full garbage collection
@@ -133,7 +137,7 @@ async def _lost_roles(service: Service) -> list[str]:
 async def serve_chain(
     stack: AsyncExitStack, localnet: Localnet, settings: Settings, host: str, port_option: str
 ) -> None:
-    """Serve the embedded chain until the stack closes. Its requests must arrive within the API's limits.
+    """Serve the embedded chain until the stack closes. Requests to it must arrive within the API's limits.
 
     Raises ConfigurationError if a port is taken.
     """
@@ -149,7 +153,7 @@ async def serve_chain(
 def _bind(host: str, port: int) -> list[socket.socket]:
     """Reserve the port on all addresses of the host before anything else is started.
 
-    No client can connect before the server listens. Raises ConfigurationError.
+    No client can connect before the server listens. Raises ConfigurationError if the port cannot be reserved.
     """
     with contextlib.ExitStack() as on_error:
         try:

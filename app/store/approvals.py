@@ -44,8 +44,9 @@ def open_approval(  # noqa: PLR0917
 ) -> OnChainApproval | None:
     """Return the unused approval for this expense that expires first, or None. `now` is a Unix second.
 
-    The approval must have been given under the vault's current policy and version. If it was not requested here, only
-    its version is known. `unusable` holds the addresses of approvals that were found not to work.
+    The approval must have been given under the vault's current policy and version. If the approval was not requested
+    through this service, only the policy's version is compared, because the policy is unknown. `unusable` holds the
+    addresses of approvals that were found not to work.
     """
     asked = and_(requests.c.policy == policies.c.address, requests.c.policy_version == policies.c.version)
     query = (

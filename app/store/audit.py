@@ -125,7 +125,7 @@ class LogHead:
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Narrows a log. `start` is inclusive, `end` exclusive."""
+    """Selects entries of a log. `start` is inclusive, `end` exclusive."""
 
     actor: Actor | None = None
     action: str | None = None
@@ -253,7 +253,7 @@ def due_heads(connection: Connection, before: int) -> list[LogHead]:
 
 
 def mark_published(connection: Connection, head: LogHead, now: int) -> bool:
-    """Mark a head as being sent. Return False if another process was faster."""
+    """Mark a head as being sent. Return False if another process has already marked it."""
     mine = update(heads).where(heads.c.log == head.log, heads.c.published_at == head.published_at)
     return connection.execute(mine.values(published_at=now)).rowcount == 1
 

@@ -63,8 +63,9 @@ Action = Literal[
 ]
 
 ACTIONS: Mapping[Action, str] = {
-    "access.refused": "A request lacked a permission, or a page refused it. `details` has `operation` and `count`, "
-    "and for an OpenID Connect sign-in the `reason`. If the organisation is unknown, it is in the service's log.",
+    "access.refused": "A request was refused for lack of a permission, or by a page. `details` has `operation` and "
+    "`count`, and for an OpenID Connect sign-in the `reason`. If the organisation is unknown, the entry is in the "
+    "service's log.",
     "alerts.set": "The alert rules of the organisation or of a wallet were replaced.",
     "allowance.grant": "Money was set aside for a delegate. `details` has the `amount` and the `delegate`.",
     "approval.approve": "A payment, escrow or allowance above the co-sign threshold was approved.",
@@ -83,7 +84,8 @@ ACTIONS: Mapping[Action, str] = {
     "invitation.withdraw": "An open invitation was withdrawn, or ended because its author was removed. `details` has "
     "the `role`.",
     "key.create": "An API key was created.",
-    "key.reissue": "A creation or rotation was repeated because its response was lost; the key got a new secret.",
+    "key.reissue": "The creation or rotation of an API key was repeated because its response was "
+    "lost; the key got a new secret.",
     "key.revoke": "An API key was revoked.",
     "key.rotate": "An API key was replaced. The object is the new key; `details` has `replaces`.",
     "organization.pause": "A pause of the organisation was requested.",

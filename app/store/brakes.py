@@ -16,7 +16,7 @@ from app.store.state_tables import brakes as table
 BrakeKind = Literal["freeze", "pause", "session"]
 
 REVOKED = "key"
-"""Stand-in for a brake's kind, for a revoked API key."""
+"""Used in place of a brake's kind for a revoked API key."""
 
 # Built once: every payment runs it.
 _KINDS = union_all(

@@ -18,7 +18,10 @@ _LIMITS = tuple(field.name for field in fields(BudgetLimits))
 
 @dataclass(frozen=True, slots=True)
 class BudgetRecord:
-    """A budget. Each of its `unlimited` wallets can use it up alone, as its policy lacks a daily or hourly limit."""
+    """A budget. `unlimited` counts those of its wallets that can use it up alone.
+
+    The policies of these wallets lack a daily or hourly limit.
+    """
 
     budget_id: str
     org: str

@@ -41,7 +41,7 @@ class CopyReport:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An open file, read in one snapshot. ``prefix`` precedes the names of its tables in the target."""
+    """An open SQLite file, read in one snapshot. ``prefix`` precedes the names of its tables in the target."""
 
     connection: sqlite3.Connection
     prefix: str = ""
@@ -62,7 +62,7 @@ class Source:
 def receiving(url: str) -> Iterator[tuple[str, Connection]]:
     """Yield a database's name and a connection to it, in a transaction during which no service can write there.
 
-    Raises ConfigurationError.
+    Raises ConfigurationError if the database cannot be used.
     """
     name, engine = database_name(url), engine_of(url)
     try:
@@ -97,7 +97,7 @@ def require_empty(target: Connection, name: str) -> None:
 
 
 def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport:
-    """Copy all rows within the target's transaction and compare counts and sums. Raises ConfigurationError."""
+    """Copy all rows within the target's transaction. Raises ConfigurationError if counts or sums then differ."""
     own = {source.prefix + table: (source, table) for source in sources for table in source.tables()}
     # Rows are copied after the rows that they refer to.
     in_order = [one for one, _keys in inspect(target).get_sorted_table_and_fkc_names() if one is not None]

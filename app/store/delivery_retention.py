@@ -12,7 +12,8 @@ def purge(connection: Connection, now: int, *, limit: int) -> bool:
     """Delete deliveries that are old or belong to a deleted webhook. Return True if more may remain.
 
     At most `limit` deliveries and `limit` attempts are deleted; a delivery goes with its last attempt. A queued
-    delivery is old if it was due that long ago. Otherwise the queue of a degraded webhook would grow forever.
+    delivery is old if its next attempt was due more than `LIFETIME` ago. Otherwise the queue of a degraded webhook
+    would grow forever.
     """
     gone: list[str] = []
     for webhook_id, status in connection.execute(_WEBHOOKS).all():

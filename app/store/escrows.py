@@ -107,7 +107,7 @@ class EscrowFilter:
 
 @dataclass(frozen=True, slots=True)
 class DueEscrow:
-    """An escrow to refund or, if it is settled, to collect; the other fields are addresses."""
+    """An escrow to refund or, if it is `settled`, with a share to collect. The other fields are addresses."""
 
     escrow_id: str
     status: str
@@ -168,7 +168,10 @@ def delete_pending_escrow(connection: Connection, tx_id: str) -> None:
 
 
 def reset_escrows(connection: Connection, mine: ColumnElement[bool]) -> None:
-    """Delete the on-chain data of the escrows matched by `mine`; those with a pending creation remain as pending."""
+    """Undo the projection of the escrows matched by `mine`.
+
+    Rows with a pending creation become pending again; all other rows are deleted.
+    """
     pending = select(attempts.c.tx_id).where(attempts.c.status == PENDING)
     connection.execute(delete(table).where(mine, or_(table.c.tx_id.is_(None), table.c.tx_id.not_in(pending))))
     connection.execute(update(table).where(mine).values(_AS_PENDING))

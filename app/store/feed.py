@@ -44,7 +44,7 @@ SEVERITIES = {
 }
 """Severity of each type of event, apart from `EXCEPTIONS`. Lists would miss an event with any other severity."""
 EXCEPTIONS = {"escrow.refunded": "critical"}
-"""A second severity that events of this type may have."""
+"""Types of events that may have a second severity, and that severity."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class FleetTotals:
 
     @property
     def days_left(self) -> int | None:
-        """Number of days that the reserve lasts at the pace of the last seven; None if nothing was spent."""
+        """Number of days that the reserve lasts at the pace of the last seven days; None if nothing was spent."""
         return None if self.spent_week == 0 else self.reserve * _WEEK // self.spent_week
 
 
@@ -218,7 +218,7 @@ def wallets_by_ids(connection: Connection, org: str, now: int, ids: Collection[s
 
 
 def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: int) -> dict[str, WalletSpent]:
-    """Return the spending of wallets by id; `month` is when the month began. Wallets without any are left out."""
+    """Return the spending of wallets by id; `month` is when the month began. Those without spending are left out."""
     given = {"wallet_ids": list(wallet_ids), "now": now, "month": month, "since": min(month - 1, now - DAY)}
     return {one.wallet_id: one for one in fetch_all(connection, WalletSpent, _SPENT_BY_WALLET, given)}
 

@@ -11,7 +11,7 @@ from app.store.people_tables import openid_requests as requests
 
 @dataclass(frozen=True, slots=True)
 class KnownIdentity:
-    """Binds a person to the provider's `subject` for them."""
+    """Binds a person to `subject`, the provider's id for that person."""
 
     issuer: str
     subject: str
@@ -66,7 +66,10 @@ def insert_openid_request(connection: Connection, request: OpenIdRequest, now: i
 
 
 def take_openid_request(connection: Connection, state: str, holder: str, now: int) -> OpenIdRequest | None:
-    """Delete and return a browser's sign-in. None if it began none with this state, or it was used or has expired."""
+    """Delete and return the sign-in that a browser began with this state.
+
+    Return None if there is none, or if it was already used or has expired.
+    """
     same = (requests.c.state == state, requests.c.holder == holder)
     found = fetch_one(connection, OpenIdRequest, select(requests).where(*same, requests.c.expires_at > now))
     connection.execute(delete(requests).where(*same))

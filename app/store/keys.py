@@ -18,7 +18,7 @@ made_keys = Table(
     metadata,
     Column("org", String, primary_key=True),
     Column("idempotency_key", String, primary_key=True),
-    Column("key_id", String, nullable=False, comment="key created by the last request under it"),
+    Column("key_id", String, nullable=False, comment="key created by the last request under this idempotency key"),
 )
 
 # Built once: every request executes it.
@@ -103,7 +103,7 @@ def api_key_page(connection: Connection, org: str, *, limit: int, cursor: str | 
 
 
 def revoke_api_key(connection: Connection, org: str, key_id: str, until: int) -> bool:
-    """Revoke a key as of `until`. Return False if the organisation has no such key that would work longer."""
+    """Revoke a key as of `until`. Return False if the organisation has no key with this id that works longer."""
     longer = or_(table.c.revoked_at.is_(None), table.c.revoked_at > until)
     query = update(table).where(table.c.org == org, table.c.key_id == key_id, longer)
     signal(connection, KEYS)

@@ -202,7 +202,7 @@ def insert_challenge(connection: Connection, challenge: Challenge, now: int) -> 
 
 
 def take_challenge(connection: Connection, challenge: str, holder: str, purpose: str, now: int) -> Challenge | None:
-    """Delete and return a browser's challenge. None if it has none, or if that was used or has expired."""
+    """Delete and return a browser's challenge, or return None if it was used, has expired or never existed."""
     same = (challenges.c.challenge == challenge, challenges.c.holder == holder, challenges.c.purpose == purpose)
     found = fetch_one(connection, Challenge, select(challenges).where(*same, challenges.c.expires_at > now))
     connection.execute(delete(challenges).where(*same))
@@ -239,7 +239,7 @@ def open_invitations(connection: Connection, org: str, now: int) -> list[Invitat
 
 
 def end_invitation(connection: Connection, invitation_id: str) -> None:
-    """Let an invitation expire, because older code understands that, too.
+    """End an invitation by letting it expire, because older code understands that, too.
 
     Its expiry becomes its creation, so that it is also expired for an earlier request and on a node with a slow clock.
     """
@@ -248,7 +248,7 @@ def end_invitation(connection: Connection, invitation_id: str) -> None:
 
 
 def use_invitation(connection: Connection, digest: str, now: int) -> bool:
-    """Use up an invitation. Return False if another request was faster or it has expired."""
+    """Use up an invitation. Return False if it was already used or has expired."""
     mine = update(invitations).where(invitations.c.digest == digest, invitations.c.used_at.is_(None))
     return connection.execute(mine.where(invitations.c.expires_at > now).values(used_at=now)).rowcount == 1
 

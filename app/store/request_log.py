@@ -74,7 +74,7 @@ class RequestFilter:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """The number of refused requests and the Unix millisecond of the last one, None without any."""
+    """The number of refused requests and the Unix millisecond of the last one, or None if there is none."""
 
     count: int
     last_at: int | None

@@ -150,5 +150,5 @@ def _paid_for(given: frozenset[str], *, any_host: bool) -> Listing:
 
 
 def _each(column: Column[Any], values: Sequence[str], given: frozenset[str]) -> list[ColumnElement[bool]]:
-    """Return the filter's condition on a column or, without one, a condition for each possible value."""
+    """Return the filter's condition on a column, or one condition per possible value if the filter has none."""
     return [column == bindparam(column.name)] if column.name in given else [column == value for value in values]

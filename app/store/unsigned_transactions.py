@@ -1,4 +1,4 @@
-"""Transactions that wait for a signature made elsewhere, each stored next to its attempt."""
+"""Transactions that wait for a signature made elsewhere, each stored together with its attempt."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +18,7 @@ WITHDRAWN, VOID = "withdrawn", "void"
 
 @dataclass(frozen=True, slots=True)
 class UnsignedTransaction:
-    """Data of an unsigned transaction that its attempt does not have.
+    """The data of an unsigned transaction that its attempt does not contain.
 
     `accounts` are the accounts that the transaction changes, as read by the service, in base64 by address.
     """
@@ -32,7 +32,7 @@ class UnsignedTransaction:
 
 
 def insert_unsigned(connection: Connection, unsigned: UnsignedTransaction) -> None:
-    """Store a transaction next to its attempt."""
+    """Store an unsigned transaction, together with its attempt."""
     connection.execute(insert(table).values(columns_of(unsigned)))
 
 

@@ -1,4 +1,4 @@
-"""Named values."""
+"""Single values that the service stores under a name, such as its chain's genesis hash."""
 
 from sqlalchemy import Connection, select
 

@@ -59,7 +59,7 @@ class WalletDetails:
 
 @dataclass(frozen=True, slots=True)
 class WalletPolicy:
-    """The part of a policy that its wallets show and their payments need."""
+    """The part of a policy that responses show with a wallet and that the wallet's payments need."""
 
     policy_id: str
     address: str

@@ -90,7 +90,7 @@ def webhook(connection: Connection, org: str, webhook_id: str) -> WebhookRecord 
 
 
 def webhook_to_serve(connection: Connection, webhook_id: str) -> WebhookRecord | None:
-    """Return the webhook, or None unless it is enabled."""
+    """Return the webhook if it is enabled, otherwise None."""
     query = select(table).where(table.c.webhook_id == webhook_id, table.c.status == "enabled")
     return fetch_one(connection, WebhookRecord, query)
 

@@ -39,12 +39,12 @@ payloads = Table(
     Column("scheme", String, nullable=False),
     Column("network", String, nullable=False),
     Column("pay_to", String, nullable=False),
-    Column("facilitator", String, nullable=False, comment="address that pays the fee and sends it"),
+    Column("facilitator", String, nullable=False, comment="address that pays the fee and sends the payment"),
     Column("version", Integer, nullable=False),
     Column("lane", String, nullable=False, comment="enforced, or allowance: then the attempt is the grant"),
     Column("header", String, nullable=False, comment="value of the payment header; the same each time it is sent"),
     Column("resource_status", Integer, comment="the resource's response status; null without a response"),
-    Column("fetched", Boolean, nullable=False, comment="true if the service itself sends it to the resource"),
+    Column("fetched", Boolean, nullable=False, comment="true if the service itself sends the header to the resource"),
     Column("last_valid_block_height", BigInteger, comment="for the delegate's transfer, in the lane allowance"),
     Column("signature", String, comment="signature of the delegate's transfer, once known to have landed"),
     Column("slot", BigInteger, comment="slot of the delegate's transfer"),
@@ -167,7 +167,7 @@ def ended_issued_payments(connection: Connection, limit: int, *, before: int) ->
 
 
 def close_issued_payment(connection: Connection, tx_id: str, now: int) -> bool:
-    """Mark an issued payment as closed. Return False if it already was."""
+    """Mark an issued payment as closed. Return False if it was closed already."""
     mine = and_(payloads.c.tx_id == tx_id, payloads.c.closed_at.is_(None))
     return connection.execute(update(payloads).where(mine).values(closed_at=now)).rowcount == 1
 

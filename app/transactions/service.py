@@ -31,7 +31,10 @@ Handed = tuple[IssuedPayment | None, AllowanceRecord | None]
 
 
 async def get(service: Service, principal: Principal, tx_id: str) -> Transaction:
-    """Return a transaction. Raises ``transaction_not_found``, for an agent also if it belongs to another wallet."""
+    """Return a transaction.
+
+    Raises ``transaction_not_found`` if there is none with this id or, for an agent, if it belongs to another wallet.
+    """
 
     def read(conn: Connection) -> tuple[TransactionRecord | None, dict[str, Handed]]:
         return transaction(conn, principal.org, tx_id), _issued_payments(conn, [tx_id])
@@ -51,7 +54,10 @@ async def get(service: Service, principal: Principal, tx_id: str) -> Transaction
 async def page(
     service: Service, principal: Principal, query: ListWalletTransactions, wallet_id: str | None, recipient: str | None
 ) -> TransactionPage:
-    """Return one page of transactions, newest first; agents see only their own wallet. Raises ``wallet_not_found``."""
+    """Return one page of transactions, newest first. Agents see only their own wallet's.
+
+    Raises ``wallet_not_found`` if ``wallet_id`` names no wallet of the organisation.
+    """
     if wallet_id is not None:
         await wallets.require(service, principal.org, wallet_id)
     chosen = TransactionFilter(

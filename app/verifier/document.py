@@ -40,7 +40,10 @@ class Document:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Document]:
-    """Open an export as JSON or CSV, by its first character. Raises `UnreadableError`, even while rows are read."""
+    """Open an export as JSON or CSV, depending on its first character.
+
+    Raises `UnreadableError` if it is damaged or no export. Damaged rows raise it only when they are read.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as handle:
             first = handle.read(1)

@@ -23,7 +23,7 @@ _CREATIONS = {"OrgInitialized": "org", "WalletCreated": "vault"}
 
 
 class IncompleteError(Exception):
-    """The node lacks part of the history, or its answers are malformed."""
+    """The node lacks part of the history, or its responses are malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class History:
         """Return the newest slot that the node has."""
         found = await self._call("getSlot", [{"commitment": _COMMITMENT}])
         if not isinstance(found, int):
-            raise IncompleteError("the node's answer to getSlot is malformed")
+            raise IncompleteError("the node's response to getSlot is malformed")
         return found
 
     async def walk(self, address: str, start: float, end: float, *, seen: int) -> AsyncIterator[Landed]:
@@ -84,7 +84,7 @@ class History:
             complete = _creates(await self._transaction(newer.pop()), address)
 
     async def _page(self, address: str, before: str | None, seen: int) -> list[tuple[str, int | None, bool]]:
-        """Return signature, block time and failure of the transactions before a signature, newest first."""
+        """Return signature, block time and a failure flag of each transaction before a signature, newest first."""
         options = {"commitment": _COMMITMENT, "limit": _PAGE, "minContextSlot": seen}
         if before is not None:
             options["before"] = before
@@ -92,7 +92,7 @@ class History:
         try:
             return [(one["signature"], one.get("blockTime"), one.get("err") is not None) for one in answer]
         except _MALFORMED as error:
-            raise IncompleteError("the node's answer to getSignaturesForAddress is malformed") from error
+            raise IncompleteError("the node's response to getSignaturesForAddress is malformed") from error
 
     async def _transaction(self, signature: str) -> Landed:
         raw = await self._call("getTransaction", [signature, OPTIONS])
@@ -102,7 +102,7 @@ class History:
             landed = _decode(raw, self._codec)
         except _MALFORMED as error:
             raise IncompleteError(
-                f"the node's answer about the transaction {signature} is unusable: {error}"
+                f"the node's response about the transaction {signature} is unusable: {error}"
             ) from error
         if landed.signature != signature:
             raise IncompleteError(f"the node returned another transaction than {signature}")

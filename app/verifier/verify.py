@@ -88,7 +88,8 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
     """Check an export against the chain behind `transport`.
 
     `program_id` is the trusted program, by default the program of the IDL. The program named in the file is not
-    trusted. Raises `UnreadableError`, `IncompleteError`, ChainUnavailable and RpcError.
+    trusted. Raises `UnreadableError` if the file is damaged or no export, `IncompleteError` if the node lacks part of
+    the history, ChainUnavailable if it does not answer, and RpcError if it answers with an error.
     """
     codec = load(program_id)
     with opened(path) as document, closing(sqlite3.connect(_TEMPORARY)) as db:
