@@ -31,7 +31,8 @@ async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: b
     Requests that may engage a ``brake`` are counted separately, because one of them may have to stop a flood of other
     requests from the same key. Failed authentications are counted for the audit log.
 
-    Raises ``authentication_failed``, ``invalid_request`` and ``rate_limited``.
+    Raises the errors of ``authenticate``, and ``rate_limited`` above the limit of the key, or of the address after
+    failed authentications.
     """
     try:
         found = await authenticate(request, keys)
@@ -78,7 +79,7 @@ def presented_key(request: Request) -> str | None:
 
 
 def authorise(principal: Principal, roles: Collection[Role]) -> None:
-    """Require one of the roles. Raises ``insufficient_permissions``."""
+    """Require one of the roles. Raises ``insufficient_permissions`` if the caller has another."""
     if principal.role not in roles:
         named = " or ".join(", ".join(sorted(roles)).rsplit(", ", 1))
         raise AuthenticationError(
@@ -87,7 +88,7 @@ def authorise(principal: Principal, roles: Collection[Role]) -> None:
 
 
 def authorise_wallet(principal: Principal, wallet_id: str) -> None:
-    """Refuse an agent of another wallet. Raises ``insufficient_permissions``."""
+    """Raise ``insufficient_permissions`` for an agent of another wallet."""
     if principal.wallet_id is not None and principal.wallet_id != wallet_id:
         raise AuthenticationError("insufficient_permissions", "The API key is bound to another wallet.")
 
@@ -117,7 +118,8 @@ def session_key(principal: Principal, token: str | None, wallet: WalletRecord, c
     Agents must send a token; for other roles it is optional. A token must always match the wallet's session
     authority, and its expiry is compared with the chain's clock.
 
-    Raises ``session_token_invalid`` and ``session_token_expired``.
+    Raises ``session_token_invalid`` if an agent's token is missing or a token is not the wallet's current one, and
+    ``session_token_expired`` if it is, but has expired.
     """
     if token is None:
         if principal.role == "agent":

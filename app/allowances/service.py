@@ -131,7 +131,10 @@ def _delegate(service: Service, payer: WalletRecord, text: str) -> Pubkey:
 
 
 async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey, bool]:
-    """Return the token account to pay, its owner, and True if it exists. Raises ``invalid_recipient``."""
+    """Return the token account to pay, its owner, and True if it exists.
+
+    Raises ``invalid_recipient`` for text that is no address.
+    """
     given = parse_address(text)
     if given is None:
         raise invalid_recipient("destination", "It must be the address of a USDC account or of its owner.")

@@ -214,7 +214,11 @@ async def _result(handler: Handler, call: Call, arguments: Any) -> BaseModel:
 async def _arguments(
     request: Request, body: type[Body] | None, query: type[Query] | None, *, signable: bool
 ) -> Body | Query | None:
-    """Return the validated body or query. Raises ``invalid_request``, ``invalid_amount`` and ``invalid_recipient``."""
+    """Return the validated body or query.
+
+    Raises ``invalid_amount`` or ``invalid_recipient`` for a malformed field of that kind, and ``invalid_request`` for
+    any other fault.
+    """
     if query is None and not signable and request.url.query:
         raise RequestError("invalid_request", "This request takes no query parameters.")
     model = body or query

@@ -31,7 +31,10 @@ class AwaitingSignature(ResponseBody):
 
 
 def signs_offline(request: Request) -> bool:
-    """Return True if the request asks for a transaction to sign elsewhere. Raises ``invalid_request``."""
+    """Return True if the request asks for a transaction to sign elsewhere.
+
+    Raises ``invalid_request`` for any other query.
+    """
     given = request.query_params.multi_items()
     if given not in ([], [("sign", "offline")]):
         raise RequestError("invalid_request", "sign: must be `offline`. This request takes no other query parameter.")

@@ -32,7 +32,10 @@ class Precondition:
 
     @classmethod
     def of(cls, header: str | None) -> "Precondition":
-        """Parse the header: `*`, or quoted tags. A tag may consist of the version alone. Raises ``invalid_request``."""
+        """Parse the header: `*`, or quoted tags. A tag may consist of the version alone.
+
+        Raises ``invalid_request`` for any other header.
+        """
         if header is None or header.strip() == "*":
             return cls(None)
         tags = [one.strip() for one in header.split(",")]

@@ -58,7 +58,7 @@ class BudgetChange:
 
 
 async def update(request: BudgetChange, body: UpdateBudget) -> Budget:
-    """Change the fields in the body. Raises ``version_conflict``."""
+    """Change the fields in the body. Raises ``version_conflict`` if the request does not accept the current version."""
     service, org = request.service, request.principal.org
     # The last step, the rename, claims the key without a transaction. If it has happened, only the response is missing.
     done = request.claim.repeats and request.claim.attempt is None
@@ -81,7 +81,8 @@ async def update(request: BudgetChange, body: UpdateBudget) -> Budget:
 async def delete(request: BudgetChange) -> Budget:
     """Delete a budget without wallets, and return it as it was.
 
-    Raises ``budget_in_use`` and ``version_conflict``.
+    Raises ``budget_in_use`` if wallets are in it, and ``version_conflict`` if the request does not accept the current
+    version.
     """
     service, org = request.service, request.principal.org
     async with service.locks.hold(LockScope.POLICY, f"{org}/{request.budget_id}"):

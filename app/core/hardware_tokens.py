@@ -48,14 +48,20 @@ class TokenSigner:
         return self._address
 
     def sign_message(self, message: bytes) -> Signature:
-        """Return the signature, blocking this thread. Raises ``signer_unavailable``."""
+        """Return the signature, blocking this thread.
+
+        Raises ``signer_unavailable`` if the token fails or does not respond in time.
+        """
         try:
             return self._token.module.submit(lambda: self._sign(message), self._limit).result(self._limit)
         except TimeoutError as error:
             raise self._unavailable("no answer in time") from error
 
     async def sign(self, message: bytes) -> Signature:
-        """Return the signature without blocking the event loop. Raises ``signer_unavailable``."""
+        """Return the signature without blocking the event loop.
+
+        Raises ``signer_unavailable`` as ``sign_message`` does.
+        """
         try:
             async with asyncio.timeout(self._limit):
                 return await asyncio.wrap_future(self._token.module.submit(lambda: self._sign(message), self._limit))

@@ -73,7 +73,10 @@ class Signers:
 
 
 def read_secret(path: Path) -> str:
-    """Return the content of a file that only this user can read. Raises KeyFileError."""
+    """Return the content of a secret file.
+
+    Raises KeyFileError if the file is missing, or if it does not belong to this user or has another mode than 600.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:

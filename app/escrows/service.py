@@ -130,7 +130,8 @@ async def _lock(  # noqa: PLR0917
 async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee, bool]:
     """Return the receiver, and True if it has no token account yet.
 
-    Raises ``invalid_recipient`` and ``wallet_archived``.
+    Raises ``invalid_recipient`` if it is unknown, cannot receive USDC or is the paying wallet, and ``wallet_archived``
+    if it is an archived wallet.
     """
     org, address = paying.org, parse_address(to)
     if address is None and not is_id("wal_", to):

@@ -232,7 +232,8 @@ async def resolve(
 ) -> Escrow:
     """Divide a disputed escrow by the arbiter's decision. The arbiter's key signs.
 
-    Raises ``escrow_not_disputed``, ``escrow_already_settled``, ``invalid_amount`` and ``authority_offline``.
+    Raises ``escrow_not_disputed`` or ``escrow_already_settled`` if the escrow's status permits no decision,
+    ``invalid_amount`` for an impossible split, and ``authority_offline`` if the service lacks the arbiter's key.
     """
     if (taken := await _taken(service, principal, claim, identifier)) is not None:
         return taken
@@ -258,7 +259,10 @@ async def resolve(
 
 
 def share_of(found: EscrowRecord, body: ResolveDispute) -> int:
-    """Return the receiver's share under a decision. The rest is refunded. Raises ``invalid_amount``."""
+    """Return the receiver's share under a decision. The rest is refunded.
+
+    Raises ``invalid_amount`` if the receiver's share of a split is not less than the escrow's amount.
+    """
     released = {"release": found.amount, "refund": 0}.get(body.decision, body.released_amount or 0)
     if body.decision == "split" and released >= found.amount:
         raise RequestError("invalid_amount", "releasedAmount: must be less than the escrow's amount.")

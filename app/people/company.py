@@ -64,7 +64,10 @@ async def begin(
     invitation: str | None = None,
     name: str | None = None,
 ) -> str:
-    """Start a sign-in and return the URL to send the browser to. Raises ``sign_in_unavailable``."""
+    """Start a sign-in and return the URL to send the browser to.
+
+    Raises ``sign_in_unavailable`` if the provider cannot be used now.
+    """
     state, nonce = new_token(), new_token()
     url = await service.part(CompanySignIn).authorization_url(
         returns_to=browser.returns_to,
@@ -80,7 +83,10 @@ async def begin(
 
 
 async def take(service: Service, browser: Browser, state: str) -> OpenIdRequest:
-    """Return the sign-in that this browser started, and use it up. Raises ``authentication_failed``."""
+    """Return the sign-in that this browser started, and use it up.
+
+    Raises ``authentication_failed`` if this browser did not start it, or if it was used already or has expired.
+    """
     holder = digest(browser.token)
     found = await service.db.write(lambda conn: take_openid_request(conn, state, holder, browser.now))
     if found is None:
@@ -95,7 +101,8 @@ async def take(service: Service, browser: Browser, state: str) -> OpenIdRequest:
 async def identify(service: Service, browser: Browser, begun: OpenIdRequest, answer: CompanyCallback) -> Identity:
     """Return the identity in the provider's response.
 
-    Raises ``authentication_failed`` if the provider refused the sign-in, and ``sign_in_unavailable`` if it failed.
+    Raises ``authentication_failed`` if the provider refused the sign-in or its response does not prove the identity,
+    and ``sign_in_unavailable`` if the provider failed.
     """
     company = service.part(CompanySignIn)
     await company.check_source(answer.iss or None)
@@ -115,7 +122,10 @@ async def identify(service: Service, browser: Browser, begun: OpenIdRequest, ans
 
 
 def sign_in(conn: Connection, by: Visitor, identity: Identity, now: int) -> Principal:
-    """Return the person with the identity from the provider. Raises ``authentication_failed``."""
+    """Return the principal of the person with the identity from the provider.
+
+    Raises ``authentication_failed`` if no person has this identity.
+    """
     known = identity_by_subject(conn, identity.issuer, identity.subject)
     found = None if known is None else person(conn, known.person_id)
     if known is None or found is None:
@@ -128,7 +138,10 @@ def sign_in(conn: Connection, by: Visitor, identity: Identity, now: int) -> Prin
 
 
 def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity, now: int) -> Principal:
-    """Add an invited person with their identity, and use the invitation up. Raises ``authentication_failed``."""
+    """Add an invited person with their identity, and use the invitation up.
+
+    Raises ``authentication_failed`` if the invitation cannot be used, or a person already has this identity.
+    """
     assert begun.invitation is not None
     assert begun.name is not None
     try:
@@ -146,7 +159,7 @@ def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity
 
 
 def confirm(conn: Connection, person_id: str, identity: Identity, now: int) -> None:
-    """Check that the identity from the provider belongs to this person. Raises ``authentication_failed``."""
+    """Raise ``authentication_failed`` unless the identity from the provider belongs to this person."""
     known = identity_by_subject(conn, identity.issuer, identity.subject)
     if known is None or known.person_id != person_id:
         raise SignInRefusedError("other_person", "This account does not belong to the person who is signed in.")

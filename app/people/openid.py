@@ -139,7 +139,7 @@ class CompanySignIn:
         )
 
     async def check_source(self, issuer: str | None) -> None:
-        """Check the issuer named in a response (RFC 9207). Raises ``authentication_failed``."""
+        """Raise ``authentication_failed`` if a response names another issuer, or lacks a required one (RFC 9207)."""
         if issuer is None and not (await self._description()).names_itself:
             return
         if issuer != self.issuer:
@@ -148,7 +148,8 @@ class CompanySignIn:
     async def identify(self, code: str, *, returns_to: str, nonce: str, verifier: str) -> Identity:
         """Exchange a code for the identity signed by the provider.
 
-        Raises ``authentication_failed`` and ``sign_in_unavailable``.
+        Raises ``authentication_failed`` if the provider refuses the code or the ID token is not valid, and
+        ``sign_in_unavailable`` if the provider cannot be used now.
         """
         found = await self._description()
         answer = await self._exchange(found, code, returns_to, verifier)
@@ -212,7 +213,7 @@ class CompanySignIn:
         return _read((status, content), 200)
 
     def _verified(self, answer: Json, keys: KeySet, nonce: str) -> Identity:
-        """Verify an ID token and return its identity. Raises ``authentication_failed``."""
+        """Verify an ID token and return its identity. Raises ``authentication_failed`` if it is not valid."""
         issuer = self.issuer or ""
         options = {"iss": {"essential": True, "value": issuer}, "aud": {"essential": True, "value": self._client_id}}
         params = {"nonce": nonce, "client_id": self._client_id, "access_token": answer.get("access_token")}
@@ -286,7 +287,10 @@ def _read(answer: tuple[int, bytes], expected: int) -> Json:
 
 
 def _key_set(said: Json) -> KeySet:
-    """Return the keys that can verify tokens, skipping unsupported ones. Raises ``sign_in_unavailable``."""
+    """Return the keys that can verify tokens, skipping unsupported ones.
+
+    Raises ``sign_in_unavailable`` if none is left.
+    """
     given, keys = said.get("keys"), list[Key]()
     for one in given if isinstance(given, list) else []:
         if not isinstance(one, dict) or one.get("kty") not in ("RSA", "EC") or one.get("use", "sig") != "sig":
@@ -301,7 +305,7 @@ def _key_set(said: Json) -> KeySet:
 
 
 def _secret(settings: Settings) -> str:
-    """Return the client's secret. Raises ConfigurationError."""
+    """Return the client's secret. Raises ConfigurationError if its file cannot be read or is empty."""
     if settings.oidc_client_secret is not None:
         return settings.oidc_client_secret.get_secret_value()
     path = settings.oidc_client_secret_file

@@ -110,7 +110,10 @@ class Ceremony:
         )
 
     def used(self, conn: Connection, credential: str, purpose: Using) -> str:
-        """Return the id of the person whose passkey signed. Raises ``authentication_failed``."""
+        """Return the id of the person whose passkey signed.
+
+        Raises ``authentication_failed`` for an unknown passkey, another person's passkey or an invalid signature.
+        """
         answer, named, challenge = self._answered(conn, credential, purpose)
         found = passkey(conn, named)
         if found is None or challenge.person_id not in (None, found.person_id):
@@ -137,7 +140,7 @@ class Ceremony:
     def _answered(self, conn: Connection, credential: str, purpose: Making | Using) -> tuple[Json, str, Challenge]:
         """Return the browser's response, the credential's id in it and its challenge, and use the challenge up.
 
-        Raises ``authentication_failed``.
+        Raises ``authentication_failed`` if the response is malformed, or its challenge is unknown, used or expired.
         """
         answer = _json(credential)
         try:

@@ -36,7 +36,8 @@ class RelyingParty:
 def relying_party(settings: Settings) -> RelyingParty:
     """Return the relying party of the settings.
 
-    Browsers offer passkeys only under https or on `localhost`, never on 127.0.0.1. Raises ConfigurationError.
+    Browsers offer passkeys only under https or on `localhost`, never on 127.0.0.1. Raises ConfigurationError for an
+    http address of another machine.
     """
     parts = urlsplit(settings.base_url())
     host = (parts.hostname or "").lower()

@@ -63,7 +63,8 @@ class Visitor:
 async def admin_by_key(service: Service, key: str) -> Principal:
     """Return the principal of an admin key that may sign in.
 
-    Raises ``authentication_failed`` and ``insufficient_permissions``.
+    Raises ``authentication_failed`` for an unknown or revoked key, and ``insufficient_permissions`` if it is no admin
+    key or the organisation already has a person.
     """
     found = await service.part(KeyRing).recognise(key.strip())
     if found is None:
@@ -90,7 +91,10 @@ def add_first(conn: Connection, by: Principal, ceremony: Ceremony, body: Registe
 
 
 def add_passkey(conn: Connection, by: Principal, ceremony: Ceremony, credential: str) -> None:
-    """Add another passkey for the caller. Raises ``authentication_failed``."""
+    """Add another passkey for the caller.
+
+    Raises ``authentication_failed`` if it is not accepted, or is for another person.
+    """
     made = ceremony.registered(conn, credential, "register")
     if made.person_id != by.actor.id:
         raise AuthenticationError("authentication_failed")
@@ -138,7 +142,7 @@ async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, 
 
 
 def invitation_of(conn: Connection, token_digest: str, now: int) -> Invitation:
-    """Return the usable invitation of a token's digest. Raises ``authentication_failed``."""
+    """Return the invitation of a token's digest. Raises ``authentication_failed`` if it cannot be used any more."""
     found = invitation_by_digest(conn, token_digest)
     if found is None or found.used_at is not None or found.expires_at <= now or not _may_invite(conn, found):
         raise AuthenticationError("authentication_failed", _NOT_VALID)
@@ -155,7 +159,7 @@ def _may_invite(conn: Connection, invitation: Invitation) -> bool:
 
 
 async def withdraw_invitation(service: Service, principal: Principal, invitation_id: str, now: int) -> None:
-    """End an open invitation. Raises ``not_found``."""
+    """End an open invitation. Raises ``not_found`` if the organisation has none with this id."""
 
     def work(conn: Connection) -> None:
         for one in open_invitations(conn, principal.org, now):
@@ -174,7 +178,7 @@ def _end(conn: Connection, by: Principal, invitation: Invitation) -> None:
 def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasskey) -> Principal:
     """Add the holder of an invitation as a person of its organisation, and use the invitation up.
 
-    Raises ``authentication_failed``.
+    Raises ``authentication_failed`` if the invitation cannot be used or the passkey is not accepted.
     """
     found = invitation_of(conn, digest(body.token), ceremony.now)
     made = ceremony.registered(conn, body.credential, "join")
@@ -184,7 +188,7 @@ def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasske
 
 
 def use(conn: Connection, invitation: Invitation, now: int) -> None:
-    """Mark an invitation as used. Raises ``authentication_failed``."""
+    """Mark an invitation as used. Raises ``authentication_failed`` if it cannot be used any more."""
     if not use_invitation(conn, invitation.digest, now):
         raise AuthenticationError("authentication_failed", _NOT_VALID)
 

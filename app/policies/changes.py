@@ -89,7 +89,11 @@ class PolicyChange:
 
 
 async def update(request: PolicyChange, body: UpdatePolicy) -> Policy:
-    """Change the fields in the body. Raises ``policy_immutable`` and ``version_conflict``."""
+    """Change the fields in the body.
+
+    Raises ``policy_immutable`` for a preset, and ``version_conflict`` if the request does not accept the current
+    version.
+    """
     # The last step, the rename, claims the key without a transaction. If it has happened, only the response is missing.
     done = request.claim.repeats and request.claim.attempt is None
     if request.claim.attempt is None:
@@ -116,7 +120,8 @@ async def _change(request: PolicyChange, body: UpdatePolicy) -> None:
 async def delete(request: PolicyChange) -> Policy:
     """Delete a policy without attached vaults, and return it as it was.
 
-    Raises ``policy_in_use``, ``policy_immutable`` and ``version_conflict``.
+    Raises ``policy_in_use`` if vaults are attached, ``policy_immutable`` for a preset, and ``version_conflict`` if the
+    request does not accept the current version.
     """
     async with request.lock():
         landed = await _resumed(request)

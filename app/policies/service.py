@@ -48,7 +48,7 @@ async def missing(service: Service, org: str, identifier: str) -> ApiError:
 async def get(service: Service, principal: Principal, identifier: str) -> Policy:
     """Return a policy as clients see it. An agent sees only the policy of its own wallet.
 
-    Raises ``policy_not_found`` and ``insufficient_permissions``.
+    Raises ``policy_not_found``, and ``insufficient_permissions`` for an agent whose wallet has another policy.
     """
     own = principal.wallet_id
     if own is not None:

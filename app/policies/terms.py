@@ -56,7 +56,10 @@ async def with_recipients(service: Service, policy: PolicyRecord) -> PolicyRecor
 
 
 async def apply_changes(service: Service, org: str, before: Terms, body: RuleFields) -> Terms:
-    """Return the terms after setting the fields in the body. Raises ``invalid_recipient``."""
+    """Return the terms after setting the fields in the body.
+
+    Raises ``invalid_recipient`` for a malformed allowlist entry.
+    """
     given = body.model_fields_set
     rules = replace(before.rules, **{name: getattr(body, name) for name in _PLAIN if name in given})
     if "blocked_categories" in given:

@@ -49,7 +49,8 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     """Return the payee that ``to`` names: an address, a wallet of the organisation or a domain.
 
     A domain resolves to the address that the operator registered for it, else to the address that it publishes itself.
-    This does not register the published address. Raises ``invalid_recipient`` and ``wallet_archived``.
+    This does not register the published address. Raises ``invalid_recipient`` if ``to`` is none of these or the domain
+    publishes no valid address, and ``wallet_archived`` for an archived wallet.
     """
     address = parse_address(to)
     if address is not None:
@@ -72,7 +73,10 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
 
 
 def payee_of(found: WalletRecord | None, field: str) -> Payee:
-    """Return the wallet named by a ``field`` as a payee. Raises ``invalid_recipient`` and ``wallet_archived``."""
+    """Return the wallet named by a ``field`` as a payee.
+
+    Raises ``invalid_recipient`` if there is no such wallet, and ``wallet_archived`` if it is archived.
+    """
     if found is None:
         raise invalid_recipient(field, "The organisation has no wallet with this id.")
     if found.archived:
@@ -81,7 +85,10 @@ def payee_of(found: WalletRecord | None, field: str) -> Payee:
 
 
 async def allowlist_entry(service: Service, org: str, text: str, field: str) -> tuple[str, bytes]:
-    """Return an allowlist entry in displayed form and in on-chain form. Raises ``invalid_recipient``."""
+    """Return an allowlist entry in displayed form and in on-chain form.
+
+    Raises ``invalid_recipient`` for anything but an address, a wallet of the organisation or a domain.
+    """
     address = parse_address(text)
     if address is not None:
         return text, bytes(address)
@@ -193,7 +200,10 @@ async def page(service: Service, principal: Principal, query: ListRecipients) ->
 
 
 def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
-    """Return the domain to register, if any, and its address. Raises ``invalid_recipient``."""
+    """Return the domain to register, if any, and the address.
+
+    Raises ``invalid_recipient`` if a domain has no address, or the path and the body name different ones.
+    """
     address = parse_address(name)
     if address is not None:
         if body.address not in (None, name):

@@ -41,7 +41,8 @@ class RequestGuard:
     def url(self, text: str, hosts: Collection[str]) -> httpx.URL:
         """Return the URL if the policy's ``hosts`` include its host.
 
-        Raises ``invalid_request`` and ``x402_host_not_allowed``.
+        Raises ``x402_host_not_allowed`` if they do not, and ``invalid_request`` for any other forbidden URL, such as
+        one that leads to this service.
         """
         self._rules.check(text)
         url = httpx.URL(text)
@@ -61,7 +62,10 @@ class RequestGuard:
 
     @staticmethod
     def headers(given: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers to send to the resource. Raises ``invalid_request``."""
+        """Return the headers to send to the resource.
+
+        Raises ``invalid_request`` for a header that is not allowed, is given twice or has an invalid value.
+        """
         found: dict[str, str] = {}
         for name, value in given.items():
             key = name.lower()

@@ -131,7 +131,7 @@ def _unwrapped(answer: Json) -> Any:
 
 
 def parse_payment_required(content: Any) -> PaymentRequired:
-    """Read the content of a 402 response. Raises ``x402_invalid_terms``."""
+    """Read the content of a 402 response. Raises ``x402_invalid_terms`` if it violates x402."""
     if not _can_be_repeated(content):
         raise invalid_terms("their JSON cannot be encoded again")
     if not isinstance(content, dict) or not isinstance(content.get("accepts"), list):
@@ -166,7 +166,7 @@ def _can_be_repeated(content: Any) -> bool:
 
 
 def refusal_in(headers: Mapping[str, str]) -> str | None:
-    """Return the reason for a failed settlement, if the response gives one.
+    """Return the reason for a failed settlement that a response's headers give, or None.
 
     A resource that charges before it works reports a failed settlement in this way, without its terms.
     """
@@ -181,7 +181,8 @@ def refusal_in(headers: Mapping[str, str]) -> str | None:
 def choose(demand: PaymentRequired, network: Network, most: int) -> Offer:
     """Return the cheapest offer that the vault can pay for at most ``most`` micro-USDC.
 
-    Raises ``x402_no_acceptable_offer``, ``x402_price_too_high`` and ``x402_invalid_terms``.
+    Raises ``x402_no_acceptable_offer`` if no offer is for this chain and mint, ``x402_price_too_high`` if all cost
+    more, and ``x402_invalid_terms`` if an offer is malformed.
     """
     ours = [one for one in demand.accepts if _is_ours(demand.version, one, network)]
     if not ours:

@@ -64,11 +64,11 @@ class Payer:
         return cls(service, principal, wallet, session, getattr(body, "allow_unverified_recipient", False))
 
     async def request(self, body: QuotePaidResource) -> ResourceRequest:
-        """Return the request to the resource. Raises ``invalid_request`` and ``x402_host_not_allowed``."""
+        """Return the request to the resource. Raises the errors of ``RequestGuard``."""
         return request_of(self.service, body, await self._hosts())
 
     async def url(self, text: str) -> httpx.URL:
-        """Return the URL of a resource. Raises ``invalid_request`` and ``x402_host_not_allowed``."""
+        """Return the URL of a resource if its host is permitted. Raises the errors of ``RequestGuard.url``."""
         return self.service.part(RequestGuard).url(text, await self._hosts())
 
     async def _hosts(self) -> list[str]:
@@ -80,7 +80,7 @@ class Payer:
     async def check_domain(self, url: httpx.URL, offer: Offer) -> None:
         """Check the host and its attested address if only a domain on the policy's allowlist can permit the recipient.
 
-        Raises ``x402_host_not_allowed``.
+        Raises ``x402_host_not_allowed`` if the host is not listed, or asks to pay another address than the registered one.
         """
         found = await policies.find(self.service, self.wallet.org, self.wallet.policy.policy_id)
         listed = (await with_recipients(self.service, found)).allowed_recipients
@@ -105,7 +105,8 @@ class Payer:
     async def expense(self, offer: Offer, gone: Gone, kind: PlanType = PAY) -> ExpenseRequest:
         """Return the issued payment for an offer, or the grant of its allowance.
 
-        Raises ``invalid_recipient`` and ``x402_invalid_terms``.
+        Raises ``invalid_recipient`` if the wallet would pay itself, and ``x402_invalid_terms`` if the fee payer is a
+        program.
         """
         if offer.fee_payer in programs(self.service):
             raise invalid_terms("extra.feePayer is a program, and programs cannot sign")

@@ -33,7 +33,7 @@ _UNSUPPORTED = (
 
 
 def payment_required_in(answer: Resource) -> PaymentRequired:
-    """Return the terms of a 402 response. Raises ``x402_invalid_terms``."""
+    """Return the terms of a 402 response. Raises ``x402_invalid_terms`` if they violate x402."""
     return read_payment_required(answer.headers.get(REQUIRED_HEADER), answer.body)
 
 
