@@ -82,7 +82,7 @@ class RateLimits:
             self._begun = SlidingWindow(_BEGUN * settings.failed_authentications, 60, clock=clock)
 
     def count(self, key_id: str, *, brake: bool = False) -> dict[str, str]:
-        """Count a request of a key and return the response headers about the limit. Raises ``rate_limited``.
+        """Count a request of a key and return the response headers about the limit. Raises ``rate_limited`` above it.
 
         Requests that may engage a ``brake`` are counted separately, against a limit of the same size.
         """
@@ -101,11 +101,11 @@ class RateLimits:
         return headers
 
     def failed(self, client: str | None) -> None:
-        """Count a failed authentication from a client's address. Raises ``rate_limited``."""
+        """Count a failed authentication from a client's address. Raises ``rate_limited`` above the limit."""
         self._admit(self._failures, client, "Too many requests without a valid API key came from this address.")
 
     def begun(self, client: str | None) -> None:
-        """Count a sign-in started from a client's address. Raises ``rate_limited``."""
+        """Count a sign-in started from a client's address. Raises ``rate_limited`` above the limit."""
         self._admit(self._begun, client, "Too many sign-ins were started from this address. Try again in a minute.")
 
     def _admit(self, window: SlidingWindow | None, client: str | None, refusal: str) -> None:

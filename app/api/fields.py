@@ -261,7 +261,7 @@ TagList = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^{_TAG_TEXT}(,{_TAG_TEXT}){{0,31}}$", "examples": ["a,b"]}),
 ]
 Memo = Annotated[str, StringConstraints(max_length=512), _Plain()]
-#: A longer text, such as a task or the reason of a dispute.
+#: A longer text, such as a task or the reason for a dispute.
 Text = Annotated[str, StringConstraints(min_length=1, max_length=2_000), _Plain()]
 #: An address has at most 44 characters, a domain at most 253.
 RecipientText = Annotated[str, StringConstraints(min_length=1, max_length=253), _Plain()]

@@ -208,7 +208,7 @@ async def withdraw(  # noqa: PLR0917
 
     The raising party and that side's operator may do so.
 
-    Raises ``escrow_not_disputed`` and ``escrow_already_settled``.
+    Raises ``escrow_not_disputed`` or ``escrow_already_settled`` if the escrow's status does not permit it.
     """
     if (taken := await _taken(service, principal, claim, identifier)) is not None:
         return taken

@@ -97,7 +97,10 @@ async def page(service: Service, principal: Principal, query: ListExports) -> Ex
 
 
 async def find_file(service: Service, export_id: str, expires: str, signature: str) -> Path:
-    """Return the path of the file that a link names. Raises ``download_link_invalid`` and ``export_not_found``."""
+    """Return the path of the file that a link names.
+
+    Raises ``download_link_invalid`` for a forged or expired link, and ``export_not_found`` if the file was deleted.
+    """
     if not service.part(DownloadLinks).is_valid(export_id, expires, signature):
         raise AuthenticationError("download_link_invalid")
     found = await service.db.read(lambda conn: export(conn, export_id))

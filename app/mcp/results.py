@@ -20,7 +20,7 @@ OUTCOMES: Mapping[str, str] = {
 
 _STRING_OR_NULL: Json = {"type": ["string", "null"]}
 
-#: Schemas of the fields that every tool returns next to its own `data`.
+#: Schemas of the fields that every tool returns in addition to its own `data`.
 _AROUND: Mapping[str, Json] = {
     "outcome": {
         "type": "string",

@@ -52,7 +52,7 @@ class DomainResolver:
     async def resolve(self, domain: str, owner: str = "") -> str:
         """Return the address that a normalised domain publishes. ``owner`` is the requesting organisation.
 
-        Raises ``invalid_recipient``, and ``chain_unavailable`` while too many lookups are waiting for an answer.
+        Raises ``invalid_recipient``, and ``chain_unavailable`` while too many lookups are waiting for a response.
         """
         try:
             async with asyncio.timeout(self._timeout):

@@ -74,7 +74,9 @@ async def list_all(service: Service, principal: Principal) -> UnsignedTransactio
 async def send(service: Service, principal: Principal, claim: Claim, text: str) -> ChangeMade:
     """Complete, store and send a transaction signed elsewhere, and return the response of its change.
 
-    Raises ``unsigned_transaction_not_found``, ``invalid_signature`` and ``unsigned_transaction_void``.
+    Raises ``unsigned_transaction_not_found`` if the service does not wait for this transaction, ``invalid_signature``
+    if it is malformed or the authority's signature is missing, and ``unsigned_transaction_void`` if it can no longer be
+    sent.
     """
     signed = _parsed(text)
     await service.db.write(lambda conn: end_expired(conn, now_ms()))

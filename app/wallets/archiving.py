@@ -21,7 +21,7 @@ PLAN_TYPES = (_CLOSE,)
 
 
 async def archive(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> WalletDetail:
-    """Archive an empty wallet. Raises ``wallet_not_empty``."""
+    """Archive an empty wallet. Raises ``wallet_not_empty`` if it holds USDC, or has open escrows or allowances."""
     if claim.attempt is None:
         await wallets.require(service, principal.org, wallet_id)
     async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):

@@ -44,7 +44,7 @@ _INSTEAD = {
 
 
 async def fund(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: FundWallet) -> Funded:
-    """Move USDC from the reserve into a wallet. Raises ``org_insufficient_balance``."""
+    """Move USDC from the reserve into a wallet. Raises ``org_insufficient_balance`` if the reserve holds less."""
 
     async def plan() -> Plan:
         receiving = await wallets.find_living(service, principal.org, wallet_id)
@@ -69,7 +69,8 @@ async def fund(service: Service, principal: Principal, claim: Claim, wallet_id: 
 async def fund_batch(service: Service, principal: Principal, claim: Claim, body: FundWallets) -> FundedBatch:
     """Fund several wallets from the reserve in one transaction: all of them or none.
 
-    The transaction has a single attempt. The wallets' rows follow from its events. Raises ``org_insufficient_balance``.
+    The transaction has a single attempt. The wallets' rows follow from the transaction's events. Raises
+    ``org_insufficient_balance`` if the reserve holds less than their sum.
     """
 
     async def plan() -> Plan:
@@ -108,7 +109,7 @@ async def withdraw(
 ) -> Withdrawn:
     """Move USDC from a wallet back into the reserve. Also works for a frozen or archived wallet.
 
-    Raises ``withdrawal_exceeds_balance``.
+    Raises ``withdrawal_exceeds_balance`` if the wallet holds less.
     """
 
     async def plan() -> Plan:

@@ -106,7 +106,7 @@ def read_payment_required(header: str | None, body: bytes) -> PaymentRequired:
 
 
 def payment_required_from_client(given: str | Json) -> PaymentRequired:
-    """Read a 402 response passed on by a client: a header, a body, or an MCP server's answer to a call.
+    """Read a 402 response passed on by a client: a header, a body, or an MCP server's response to a call.
 
     Raises ``x402_invalid_terms``.
     """
@@ -114,7 +114,7 @@ def payment_required_from_client(given: str | Json) -> PaymentRequired:
 
 
 def _unwrapped(answer: Json) -> Any:
-    """Return the terms in the result of a paid tool or in an MCP error 402. Returns any other answer unchanged."""
+    """Return the terms in the result of a paid tool or in an MCP error 402. Returns any other response unchanged."""
     if "accepts" in answer:
         return answer
     if answer.get("code") == 402:

@@ -80,7 +80,8 @@ class Payer:
     async def check_domain(self, url: httpx.URL, offer: Offer) -> None:
         """Check the host and its attested address if only a domain on the policy's allowlist can permit the recipient.
 
-        Raises ``x402_host_not_allowed`` if the host is not listed, or asks to pay another address than the registered one.
+        Raises ``x402_host_not_allowed`` if the host is not listed, or asks to pay an address other than the registered
+        one.
         """
         found = await policies.find(self.service, self.wallet.org, self.wallet.policy.policy_id)
         listed = (await with_recipients(self.service, found)).allowed_recipients

@@ -159,7 +159,7 @@ async def pay_offer(
         offer = choose(demand, payer.network(), body.max_amount)
         await payer.check_domain(url, offer)
         # The client sends the request, so the service cannot probe the facilitator. If the resource answers the payment
-        # with 402, the client's next request brings that answer, and its complaint tells the settlement path.
+        # with 402, the client's next request passes that response on, and its complaint tells the settlement path.
         lane = await known_settlement_path(payer, url, offer, demand) or ENFORCED
         paid = await _pay(
             payer, token, claim, PaidResourceTerms(body.url, offer, fetched=False), gone, require(payer, lane)
