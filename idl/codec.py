@@ -67,7 +67,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _AccountSlot:
-    """The use of one account by an instruction."""
+    """One account of an instruction: its name, and how the instruction uses it."""
 
     name: str
     signer: bool
@@ -138,9 +138,9 @@ class Codec:
         return name, _decoded(f"instruction {name}", self._instructions[name].args, data, DISCRIMINATOR_SIZE)
 
     def decode_call(self, data: bytes, keys: Sequence[Pubkey]) -> Call:
-        """Decode an instruction of the program with these accounts.
+        """Decode an instruction of the program, given its data and the addresses of its accounts in order.
 
-        Raises `CodecError` unless `instruction` would build exactly these bytes and accounts from the result. So it
+        Raises `CodecError` unless `instruction` would build exactly these bytes and accounts from the result. This
         refuses unknown instructions, surplus bytes, missing or surplus accounts, and a wrong address of a fixed
         account.
         """

@@ -88,7 +88,7 @@ def _format(type_: IdlType) -> str:
 
 
 def _taker(type_: IdlType) -> _Take:
-    """Return a function that takes one value of the type from the unpacked leaves."""
+    """Return a function that reads one value of the type from the flat values that `struct` has unpacked."""
     match type_:
         case Primitive("pubkey"):
             return lambda leaves: Pubkey(next(leaves))
@@ -104,7 +104,7 @@ def _taker(type_: IdlType) -> _Take:
 
 
 def _putter(type_: IdlType) -> _Put:
-    """Return a function that appends the leaves of one value of the type."""
+    """Return a function that appends one value of the type to a list, as the flat values that `struct` packs."""
     match type_:
         case Primitive("pubkey"):
             return lambda value, flat: flat.append(bytes(value))

@@ -1,4 +1,4 @@
-"""Reads a node's transactions in base64: the accounts that they name and the program's events in them.
+"""Reads transactions that a node returned in base64: the accounts that they name and the program's events.
 
 Only an inner instruction that the program sent to itself counts as an event. Its data starts with the event tag, and
 its only account is the program's event authority. Only the program can sign for this authority. Log lines prove
@@ -28,7 +28,7 @@ NEWEST_VERSION = {"maxSupportedTransactionVersion": 1}
 OPTIONS = {"encoding": "base64", "commitment": "confirmed", **NEWEST_VERSION}
 
 _VERSION_1 = 0x81
-"""The first byte of a version-1 transaction (SIMD-0385). Others start with their number of signatures, a lower one."""
+"""First byte of a version-1 transaction (SIMD-0385). Others start with their number of signatures, which is lower."""
 _INSTRUCTIONS = range(256)
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, SanitizeError)
 
@@ -96,7 +96,7 @@ class SignedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ChainEvent:
-    """An event of the program and its place. `inner` is its index among the inner instructions of `instruction`."""
+    """An event and its place in a transaction. `inner` is its index among the inner instructions of `instruction`."""
 
     instruction: int
     inner: int
@@ -119,7 +119,7 @@ class Reading:
 
 
 def parse(transaction: bytes) -> SignedTransaction:
-    """Parse a serialised transaction. Raises `UnreadableTransactionError`."""
+    """Parse a serialised transaction. Raises `UnreadableTransactionError` for a malformed one or an unknown version."""
     with Reading():
         if transaction[0] >= _VERSION_1:
             parsed, content = _version_1(transaction)
@@ -163,9 +163,9 @@ def _version_1(transaction: bytes) -> tuple[VersionedTransaction, bytes]:
 
 
 def part(of: Any, name: str, kind: type) -> Any:
-    """Return a field of a node's response with this type.
+    """Return the field `name` of an object in a node's response. Its type must be `kind`.
 
-    Raises `IncompleteTransactionError` if it is null or absent, and `UnreadableTransactionError` for another type.
+    Raises `IncompleteTransactionError` if the field is null or absent, `UnreadableTransactionError` for another type.
     """
     if not isinstance(of, dict):
         raise UnreadableTransactionError(f"the holder of {name} is not an object")
@@ -180,7 +180,7 @@ def part(of: Any, name: str, kind: type) -> Any:
 def signed(raw: RawTransaction) -> SignedTransaction:
     """Return the signed transaction in a node's response.
 
-    Raises `UnreadableTransactionError`, or `IncompleteTransactionError` if the node left out the transaction.
+    Raises `UnreadableTransactionError` if it is malformed, `IncompleteTransactionError` if the node left it out.
     """
     encoded = part(raw, "transaction", list)
     with Reading():
@@ -194,7 +194,7 @@ def failure(raw: RawTransaction) -> Any:
 
 
 def accounts(raw: RawTransaction, transaction: SignedTransaction) -> list[Pubkey]:
-    """Return the addresses behind the instructions' indexes: first the transaction's own, then the lookup tables'.
+    """Return the addresses that instructions name by index: first the transaction's own, then the lookup tables'.
 
     Raises the errors of `signed`.
     """

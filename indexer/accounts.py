@@ -27,7 +27,10 @@ class FollowedAccount:
 
 @dataclass(frozen=True, slots=True)
 class Deposit:
-    """Tokens that arrived. `index` is the account's position in the transaction, `balance` the balance afterwards."""
+    """Tokens that arrived in a followed account by a transfer that the program did not make.
+
+    `index` is the account's position in the transaction, `balance` the balance afterwards.
+    """
 
     account: str
     index: int
@@ -68,7 +71,7 @@ class TokenAccounts:
         self._db.execute("UPDATE token_accounts SET suspect = 1, balance = NULL, slot = 0")
 
     def clear_suspect(self, address: str) -> None:
-        """Remove the suspicion, because the account's history has been read."""
+        """Mark an account as no longer suspect, because its history has been read."""
         self._db.execute("UPDATE token_accounts SET suspect = 0 WHERE address = ?", [address])
 
     def set_balance(self, address: str, balance: int, slot: int) -> None:
@@ -103,11 +106,11 @@ class TokenAccounts:
         )
 
     def of_vault(self, vault: Any) -> str | None:
-        """Return the address of a vault's token account, if it is followed."""
+        """Return the address of a vault's token account, or None if it is not followed."""
         return self._address("SELECT address FROM token_accounts WHERE vault = ?", vault)
 
     def of_org(self, org: Any) -> str | None:
-        """Return the address of an organisation's reserve account, if it is followed."""
+        """Return the address of an organisation's reserve account, or None if it is not followed."""
         return self._address("SELECT address FROM token_accounts WHERE org = ? AND vault IS NULL", org)
 
     def _select(self, condition: str, *params: object) -> list[FollowedAccount]:
@@ -132,7 +135,7 @@ class BatchAccounts:
         self._changed: set[str] = set()
 
     def follow(self, moves: Sequence[TokenMove], events: Sequence[Event], slot: int) -> list[Deposit]:
-        """Apply one transaction's new accounts and balances. Return the deposits that its events do not explain."""
+        """Apply one transaction's new accounts and balances. Return as deposits the gains that no event explains."""
         for event in events:
             self._adopt(event)
         known = {move.account: self._known[move.account] for move in moves if move.account in self._known}

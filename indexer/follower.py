@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 PROGRAM_CURSOR = "program"
 _CHUNK = 500
-"""Number of transactions that are fetched, decoded and stored at once."""
+"""Number of transactions that are fetched, decoded and stored together."""
 _TRIES = 20
 _RETRY_PAUSE = 0.05
 """Number of retries for a confirmed transaction that a node does not serve yet, and the seconds between them."""
 _PRUNED_AFTER = 1000
-"""Slots without a transaction of the program before the indexer checks that the node still has the earlier history."""
+"""Number of slots without a transaction of the program until the indexer checks if the node has pruned its history."""
 _REMEMBERED = 10_000
-"""Number of recently stored signatures kept in memory. A notified one outside them is read without asking the store."""
+"""Number of recently stored signatures kept in memory. Any other notified one is read without asking the store."""
 _RETRIES = 50
 """Maximum number of holes that one check retries."""
 _LISTED = 1_000
@@ -153,7 +153,7 @@ class Indexer:
         return await self._events.look_up(lambda store: store.newest_block_time())
 
     async def positions(self, accounts: Sequence[tuple[str, str]]) -> list[Position]:
-        """Return the stored position of each vault or organisation, given together with its token account."""
+        """Return the stored position of each vault or organisation. `accounts` pairs each with its token account."""
 
         def find(store: EventTables) -> list[Position]:
             return [Position(_balance(store, tokens), store.sequence_of(stream)) for stream, tokens in accounts]
@@ -213,7 +213,7 @@ class Indexer:
         suspicious = refusal is not None or (history and history[0].slot > slot + _PRUNED_AFTER)
         if not suspicious or await self._reconciler.knows(cursor):
             if refusal is not None:
-                # Another node at this address knows the cursor. Listing from an older transaction includes the rest.
+                # Another node at this address knows the cursor. Start from an older transaction instead.
                 older = await self._events.look_up(lambda store: store.last_finalized(slot - 1))
                 return await self._chain.history(self._program, older, seen=seen)
             return history
@@ -230,8 +230,8 @@ class Indexer:
     async def holds_all(self, account: str, slot: int) -> bool:
         """Catch up. Return True if all events of this vault or organisation up to a slot are stored.
 
-        The account counts its events, so this does not rely on the node's history. Returns `False` if the node returns
-        an error.
+        The account itself counts its events, so this does not rely on the node's history. Returns `False` if the node
+        returns an error.
         """
         try:
             _, count = await self._reconciler.count(account, slot)
@@ -252,7 +252,7 @@ class Indexer:
             self._reconciler.doubted[account] = count
 
     async def check(self, *, late: bool = True) -> None:
-        """Compare the store with the chain once."""
+        """Compare the store with the chain once. With `late`, also find late transactions and fill holes and gaps."""
         await self._reconciler.finalize()
         await self._look()
         await self._retry_holes()
@@ -368,7 +368,7 @@ class Indexer:
     def _announce(self, newest: int) -> None:
         """Call the subscribers if there are rows that were not announced yet.
 
-        The rows added by this process do not show that: another one may store a transaction while this one fetches it.
+        Rows added by this process alone do not decide: another one may store a transaction while this one fetches it.
         """
         if newest != self._announced:
             self._announced = newest

@@ -79,7 +79,7 @@ class PostgresEvents:
 
 
 def tables(run: Run) -> EventTables:
-    """Return the tables. They are read and written in the transaction of `run`."""
+    """Return the tables, which are read and written in the transaction of `run`."""
     return EventTables(_Statements(run))
 
 

@@ -42,7 +42,7 @@ _SKIPPED_AT_MOST = 64
 
 @dataclass(slots=True)
 class _Missing:
-    """A transaction that the node does not show in its stored slot: the looks so far and the slot of the last look."""
+    """A transaction that the node lacks in its stored slot: the number of looks so far and the slot of the last."""
 
     looks: int
     slot: int
@@ -165,7 +165,7 @@ class Reconciler:
         return False
 
     async def count(self, stream: str, slot: int, commitment: str = COMMITMENT) -> tuple[int, int]:
-        """Return a slot, this one or a later one, and the number of events that a vault or organisation counts there.
+        """Return a slot, at least `slot`, and the number of events that a vault or organisation has counted by then.
 
         Raises `RpcError` if the node has not reached the slot.
         """
@@ -182,7 +182,7 @@ class Reconciler:
         return late + await self._ingest_unknown({one.signature: one.slot for one in newest[::-1] if not one.failed})
 
     async def fill_holes(self) -> int:
-        """Fill holes of the history from a node that has these parts. Return the number of closed holes."""
+        """Fill holes of the history from a node that has the missing parts. Return the number of closed holes."""
         closed = 0
         for hole in await self._events.look_up(lambda store: store.holes()):
             if not await self.knows(hole.after):
@@ -260,7 +260,7 @@ class Reconciler:
             await self._events.write(mark)
 
     async def _observe(self, address: str) -> bool:
-        """Read an account's balance, store its history, then store the balance. Return True if that was stored."""
+        """Read an account's balance, store its history, then the balance. Return True if the balance was stored."""
         name = _ACCOUNT_PREFIX + address
         for _ in range(_READS):
             known = await self._events.read(lambda store: store.accounts.get(address))

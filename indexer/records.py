@@ -7,7 +7,7 @@ from idl.transactions import ChainEvent
 
 @dataclass(frozen=True, slots=True)
 class TokenMove:
-    """A token account's balance before and after a transaction. `index` is its position in the account list."""
+    """A token account's balance before and after a transaction, and its `index` in the transaction's account list."""
 
     account: str
     index: int

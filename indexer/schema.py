@@ -37,7 +37,8 @@ TABLES = {
     "cursors": """
         name TEXT PRIMARY KEY,
         signature TEXT NOT NULL""",
-    # Parts of the program's history that no node has served: the last stored transaction before, and the slots between.
+    # Parts of the program's history that no node has served: the last stored transaction before the part, its slot,
+    # and the slot where the history continues.
     "holes": """
         after TEXT PRIMARY KEY,
         after_slot INTEGER NOT NULL,

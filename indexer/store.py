@@ -39,7 +39,7 @@ _LAST_SLOT = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """A row: an event of the program, or one of the other facts named above.
+    """A row: an event of the program, or one of the other facts, such as a `Deposit`.
 
     `id` grows in the order of storing. In `data`, addresses are base58 and other bytes are lower-case hex. `block_time`
     is in Unix seconds. `org` is `None` only for `TransactionReverted`.
@@ -99,12 +99,12 @@ class EventTables:
         return int(self._db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0])
 
     def cursor(self, name: str) -> str | None:
-        """Return the cursor of the history `name`: up to this signature it is stored without a hole."""
+        """Return the cursor `name`, or None. Its history is stored without a hole up to this signature."""
         row = self._db.execute("SELECT signature FROM cursors WHERE name = ?", [name]).fetchone()
         return None if row is None else str(row[0])
 
     def position(self, name: str) -> tuple[str | None, int | None]:
-        """Return the cursor `name` and its slot, or None as the slot if it is neither stored nor a hole."""
+        """Return the cursor `name` and its slot, which is None if its transaction is neither stored nor a hole."""
         row = self._db.execute(
             "SELECT c.signature, coalesce(t.slot, h.slot) FROM cursors c"
             " LEFT JOIN transactions t ON t.signature = c.signature"
@@ -305,7 +305,7 @@ class EventTables:
     def observe(self, known: FollowedAccount, balance: int, slot: int) -> bool:
         """Store a followed account's balance as read from the chain, unless a newer one is stored.
 
-        `known` is the stored account before the read. If the account has moved since, it is unknown which balance is
+        `known` is the stored account before the read. If it has changed since, it is unknown which balance is
         newer. The slot does not decide, because a node may be read while its slot still accepts transactions.
 
         Returns True if the balance was stored. A row is added even if the balance is unchanged: the transactions of one
@@ -335,7 +335,7 @@ class EventTables:
             self.accounts.mark_suspect(account)
 
     def clear_suspect(self, account: str) -> None:
-        """Remove the suspicion from a followed account, because its whole history is stored."""
+        """Mark a followed account as no longer suspect, because its whole history is stored."""
         with self._db.atomic():
             self.accounts.clear_suspect(account)
 

@@ -56,7 +56,7 @@ class UnreadAllowances:
         return found
 
     def sharing(self, destination: str, accounts: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the address and token account of allowances to a destination, for token accounts in `accounts`."""
+        """Return address and token account of each allowance to `destination` with a token account in `accounts`."""
         query = (
             "SELECT a.address, a.tokens, e.data FROM allowances a JOIN events e ON e.signature = a.granted"
             " WHERE e.name = 'AllowanceGranted' AND a.tokens = ? ORDER BY a.address"

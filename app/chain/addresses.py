@@ -68,7 +68,7 @@ class Addresses:
         return _derive(self.program_id, b"policy", bytes(org), key)
 
     def preset(self, org: Pubkey, policy_id: str) -> Pubkey:
-        """Return the address of a preset."""
+        """Return the address of the preset with this id, such as `pol_moderate`."""
         return self.policy(org, policy_key(policy_id))
 
     def allowlist(self, policy: Pubkey, version: int) -> Pubkey:
@@ -80,7 +80,7 @@ class Addresses:
         return _derive(self.program_id, b"budget", bytes(org), key)
 
     def vault(self, org: Pubkey, agent_id: str) -> Pubkey:
-        """Return the address of the agent's vault. Payers and payees see this address."""
+        """Return the address of the agent's vault, which appears as payer or payee on the chain."""
         return _derive(self.program_id, b"vault", bytes(org), agent_hash(agent_id))
 
     def approval(self, vault: Pubkey, reference: bytes) -> Pubkey:

@@ -78,8 +78,8 @@ class AllowanceInstructions(Builder):
     ) -> Instruction:
         """Take back the money that the delegate has not transferred, and revoke its right to transfer.
 
-        Omit `signer` once anyone may settle the allowance. Pass the vault's `policy` if a change of the policy is the
-        reason that anyone may.
+        Omit `signer` once anyone may settle the allowance. Pass the vault's `policy` if anyone may settle because that
+        policy was changed after the grant.
         """
         return self._build(
             "settle_allowance",

@@ -23,7 +23,7 @@ class BudgetInstructions(Builder):
     def update_budget(
         self, *, authority: Pubkey, budget: Pubkey, expected_version: int, limits: BudgetLimits
     ) -> Instruction:
-        """Replace the limits of a budget that is still at `expected_version`; the recorded spending stays."""
+        """Replace the limits of a budget that is still at `expected_version`; the recorded spending still counts."""
         return self._build(
             "update_budget",
             {"expected_version": expected_version, "limits": limits.to_args()},

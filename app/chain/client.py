@@ -36,7 +36,7 @@ _HISTORY_PAGE = 1000
 """Maximum number of entries in one response to `getSignaturesForAddress`."""
 _TRANSACTION_BATCH = 100
 _CONTRADICTED_PAUSE = 0.1
-"""Seconds before rereading the status of a transaction if the transaction itself does not show the failure."""
+"""Seconds until a failed status is read again if the transaction itself does not show the failure."""
 _SKIPPED = frozenset({-32007, -32009})
 """Error codes of `getBlock`: the slot was skipped, or its block is missing on this node or in long-term storage."""
 UNSUPPORTED_VERSION = -32015
@@ -98,7 +98,7 @@ class ChainClient:
         return await self._read("sendTransaction", [_base64(transaction), options], _text)
 
     async def statuses(self, signatures: Sequence[str], *, search_history: bool = False) -> Statuses:
-        """Return the statuses of up to 256 signatures."""
+        """Return the statuses of up to 256 signatures. `search_history` also searches beyond the recent ones."""
 
         def read(answer: Any) -> Statuses:
             values = zip(signatures, answer["value"], strict=True)
@@ -122,9 +122,9 @@ class ChainClient:
             await asyncio.sleep(_CONTRADICTED_PAUSE)
 
     async def confirms(self, signature: str, status: SignatureStatus) -> bool:
-        """Return True if the confirmed transaction has the same error and slot as a failed status.
+        """Return True if the transaction itself shows the same error and slot as `status`, which reports its failure.
 
-        After a failure, the caller pays again. So a single RPC method, or one node of several, is not trusted for it.
+        The caller pays again after a failure, so one RPC method, or one node of several, is not trusted to report it.
         """
         [found] = await self.transactions([signature])
 
@@ -228,7 +228,7 @@ class ChainClient:
         return await self._read("getSlot", [{"commitment": commitment}], whole)
 
     async def block_time(self, slot: int) -> int:
-        """Return a block's time in Unix seconds."""
+        """Return the time of the block in a slot, in Unix seconds."""
         return await self._read("getBlockTime", [slot], whole)
 
     async def clock(self) -> Clock:

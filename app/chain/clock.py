@@ -44,21 +44,21 @@ class ChainClock(Periodic):
         self._offset: float | None = None
 
     def now(self) -> int:
-        """Return the Unix second. Raises `ChainUnavailable` if the node has not answered since the service started."""
+        """Return the chain's time as a Unix second. Raises `ChainUnavailable` before the first response of a node."""
         return self.now_ms() // 1000
 
     def now_ms(self) -> int:
-        """Return the Unix millisecond. Raises `ChainUnavailable` like `now`."""
+        """Return the chain's time as a Unix millisecond. Raises `ChainUnavailable` like `now`."""
         if self._offset is None:
             raise ChainUnavailable("the node has not reported the chain's time since the service started")
         return int((self._timer() + self._offset) * 1000)
 
     def seen_ms(self) -> int:
-        """Return the Unix millisecond. If `now_ms` would raise, return the newest stored block's time."""
+        """Return the chain's time as a Unix millisecond, or the newest stored block's time if `now_ms` would raise."""
         return self._stored * 1000 if self._offset is None else self.now_ms()
 
     async def moment_ms(self) -> int:
-        """Return the Unix millisecond. Read the time from the node first if it is still unknown."""
+        """Return the chain's time as a Unix millisecond. Read it from the node first if it is still unknown."""
         if self._offset is None:
             await self.read()
         return self.now_ms()

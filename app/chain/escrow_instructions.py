@@ -20,7 +20,7 @@ _KEY_OFFSET, _SIGNATURE_OFFSET, _MESSAGE_OFFSET = 16, 48, 112
 
 
 def output_commitment(expected_output: bytes) -> bytes:
-    """Return the hash of the expected output's hash. The chain stores only this, because the hash itself is a proof."""
+    """Return the SHA-256 of the hash `expected_output`. The chain stores only this: the hash itself is a proof."""
     return hashlib.sha256(expected_output).digest()
 
 
@@ -103,7 +103,7 @@ class EscrowInstructions(Builder):
     def complete_escrow(
         self, escrow: OpenEscrow, *, payer: Pubkey, kind: int, output_hash: bytes, signer: Pubkey | None = None
     ) -> Instruction:
-        """Release an escrow. `signer` is the party that presents an output's hash.
+        """Release an escrow. For the proof kind `output_hash`, `signer` is the party that presents the hash.
 
         For other proof kinds, the instruction built by `attestation` must immediately precede this one.
         """
@@ -116,7 +116,7 @@ class EscrowInstructions(Builder):
         return self._settle("refund_escrow", {}, escrow, payer=None)
 
     def resolve_dispute(self, escrow: OpenEscrow, *, payer: Pubkey, arbiter: Pubkey, released: int) -> Instruction:
-        """Release `released` of a disputed escrow, from nothing to the full amount, and refund the rest."""
+        """Release the amount `released` of a disputed escrow, from zero to the full amount, and refund the rest."""
         return self._settle("resolve_dispute", {"released": released}, escrow, payer=payer, signer=arbiter)
 
     def collect_escrow(self, escrow: OpenEscrow, *, payer: Pubkey) -> Instruction:
@@ -126,7 +126,7 @@ class EscrowInstructions(Builder):
     def dispute_escrow(
         self, escrow: OpenEscrow, *, signer: Pubkey, reason_hash: bytes, evidence_hash: bytes
     ) -> Instruction:
-        """Suspend an escrow until its arbiter decides."""
+        """Stop an escrow's deadline until its arbiter decides or the dispute is withdrawn."""
         return self._build(
             "dispute_escrow",
             {"reason_hash": reason_hash, "evidence_hash": evidence_hash},

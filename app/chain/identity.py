@@ -1,4 +1,4 @@
-"""Identifies the chain, program and mint of a service, and provides a transport that rejects nodes of other chains."""
+"""Identifies a service's chain, program and mint, and provides a transport that rejects nodes of other chains."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ def chain_name(genesis_hash: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChainIdentity:
-    """The chain, program and mint of a data folder, in base58. The folder cannot be used with others."""
+    """The chain, program and mint of a data folder, in base58. The folder cannot be used with any others."""
 
     genesis_hash: str
     program_id: str
@@ -82,7 +82,7 @@ class SameChain:
         self._asking: asyncio.Task[None] | None = None
 
     async def genesis_hash(self) -> str:
-        """Return the node's genesis hash. Raises `WrongChainError`, `ChainUnavailable` and `RpcError`."""
+        """Return the node's genesis hash. Raises `WrongChainError` for another chain and the errors of `Rpc.call`."""
         if not self._same:
             await self._ask()
         assert self._expected is not None
@@ -106,7 +106,7 @@ class SameChain:
         self._expected, self._asked = found, time.monotonic()
 
     async def _ask_again(self) -> None:
-        # No answer does not mean another chain. The next call repeats the check.
+        # A missing response does not mean another chain. The next call repeats the check.
         try:
             with suppress(ChainUnavailable, RpcError):
                 await self._ask()

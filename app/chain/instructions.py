@@ -96,7 +96,7 @@ class Instructions(
         return self._build("update_org", args, signer=signer)
 
     def accept_authority(self, *, new_authority: Pubkey) -> Instruction:
-        """Make the proposed authority the authority."""
+        """Pass the authority's role to the proposed authority, which signs."""
         return self._build("accept_authority", {}, new_authority=new_authority)
 
     def create_wallet(
@@ -181,7 +181,7 @@ class Instructions(
     def fund_wallet(
         self, *, operator: Pubkey, vault: Pubkey, amount: int, reference: bytes, only_below: int | None = None
     ) -> Instruction:
-        """Move USDC from the reserve to the vault; `only_below` requires that the vault holds less micro-USDC."""
+        """Move USDC from the reserve to the vault; with `only_below`, only if the vault holds less than that."""
         return self._build(
             "fund_wallet",
             {"amount": amount, "reference": reference, "only_below": only_below},

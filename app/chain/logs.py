@@ -2,7 +2,7 @@
 
 Any program in a transaction may write log lines and data. So a line counts only in the frame that the runtime opened
 for this program as a top-level instruction of the transaction. That frame must then fail with the error code of the
-rule. Nodes cut logs at 10 kB. A violation in logs that were cut counts as absent.
+rule. Nodes cut logs at 10 kB. If logs were cut, a violation in them is ignored.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Combines several nodes of one chain into one transport."""
+"""Combines several nodes of one chain into a single transport."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ _PATIENCE = 2.0
 _CLOSE = 4
 """Slots that the current node may lag behind the freshest one. The tolerance avoids changing nodes all the time."""
 _MOST_AHEAD, _MOST_A_SECOND = 10_000, 1_000
-"""Plausible growth of the chain since its last seen slot: a constant and slots per second. A larger claim is wrong."""
+"""Most slots that the chain can have added since the last seen one: a constant plus a number per second."""
 _PARTS = ("innerInstructions", "preTokenBalances", "postTokenBalances")
 """Parts of a successful transaction's `meta`. If one is null, this node did not record it, but another may have."""
 _CONFIRMED = [{"commitment": "confirmed"}]
@@ -63,7 +63,7 @@ class Nodes:
         self._sending: set[asyncio.Task[bytes]] = set()
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the response body. Raises `ChainUnavailable`."""
+        """Return the response body. Raises `ChainUnavailable` if no node gives a response that can be trusted."""
         request = from_json(body)
         calls = request if isinstance(request, list) else [request]
         await self._look()
@@ -72,7 +72,7 @@ class Nodes:
             return await self._send(nodes, body)
         if any(one["method"] == "requestAirdrop" for one in calls):
             return await nodes[0].transport(body)
-        # The context slot of finalized state is an earlier one and does not show how far the node is.
+        # The context slot of finalized state is an older slot and does not show how far the node is.
         return await self._read(nodes, body, dated=b'"finalized"' not in body)
 
     async def aclose(self) -> None:
@@ -180,7 +180,7 @@ class Nodes:
     def _usable(self) -> list[_Node]:
         """Return the nodes that belong to the chain, in the order in which to read from them."""
         if not self._bound and any(one.foreign for one in self._nodes):
-            # The node that answers first must not decide the chain.
+            # The node that responds first must not decide which chain is the right one.
             raise ChainUnavailable("the nodes belong to different chains")
         known = [one for one in self._nodes if one.checked is not None and not one.foreign]
         if not known:

@@ -66,7 +66,7 @@ class PolicyInstructions(Builder):
         allowlist_rent_receiver: Pubkey | None = None,
         next_rent_receiver: Pubkey | None = None,
     ) -> Instruction:
-        """Close an unused policy, its allowlist, and the next allowlist (`next_version`) if it was written."""
+        """Close a policy without vaults, its allowlist, and its next allowlist (`next_version`) if that was written."""
         return self._build(
             "close_policy",
             {},
@@ -80,7 +80,7 @@ class PolicyInstructions(Builder):
         )
 
     def close_allowlist(self, *, authority: Pubkey, policy: Pubkey, version: int, rent_receiver: Pubkey) -> Instruction:
-        """Discard the policy's next allowlist. Its `version` is then used up."""
+        """Discard the policy's next allowlist. Its `version` is never used again."""
         return self._build(
             "close_allowlist",
             {},

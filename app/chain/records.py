@@ -63,7 +63,7 @@ class SignatureStatus:
 
 @dataclass(frozen=True, slots=True)
 class Statuses:
-    """The transactions' statuses on a node at `slot`; `None` if the node had not seen the transaction land by then."""
+    """The statuses of transactions on a node at `slot`; `None` for one that the node had not seen land by then."""
 
     slot: int
     found: list[SignatureStatus | None]

@@ -32,12 +32,12 @@ class Rpc:
         self._batches = True
 
     async def call(self, method: str, params: list[Any]) -> Any:
-        """Return the `result` of one call. Raises `RpcError` or `ChainUnavailable`."""
+        """Return the `result` of one call. Raises `RpcError` for an error, `ChainUnavailable` without a response."""
         request = self._request(method, params)
         return _result(await self._exchange(request), request["id"])
 
     async def batch(self, calls: Sequence[RpcCall], *, refusals: bool = False) -> list[Any]:
-        """Return the results of many calls in their order. Raises `RpcError` or `ChainUnavailable`.
+        """Return the results of many calls in their order. Raises the errors of `call`.
 
         With `refusals`, the `RpcError` of a call is returned in place of its result. A node that refuses a batch gets
         single calls from then on, 16 at a time.

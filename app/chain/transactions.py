@@ -50,7 +50,7 @@ async def sign_with_any(
 async def sign_for(
     instructions: Sequence[Instruction], *, payer: Pubkey, signers: Sequence[Signer], blockhash: Hash
 ) -> bytes:
-    """Sign for everyone but the fee payer, which adds its signature elsewhere. Raises ``signer_unavailable``."""
+    """Sign with every needed key except the fee payer's, which signs elsewhere. Raises ``signer_unavailable``."""
     message = Message.new_with_blockhash(list(instructions), payer, blockhash)
     content, keys = bytes(message), {signer.pubkey(): signer for signer in signers}
     needed = message.account_keys[1 : message.header.num_required_signatures]

@@ -33,7 +33,7 @@ class HttpTransport:
     """
 
     def __init__(self, url: str, *, timeout: float = 10.0) -> None:
-        """`timeout` is in seconds and covers connecting and each read."""
+        """`timeout` is the maximum number of seconds for connecting, and for each read."""
         self._url = url
         self._timeout = aiohttp.ClientTimeout(connect=timeout, sock_read=timeout)
         self._session: aiohttp.ClientSession | None = None
@@ -92,7 +92,7 @@ def _proxy_to(url: str) -> str | None:
 
 
 class AsgiTransport:
-    """Calls an ASGI application directly: no socket, no HTTP client, one coroutine per request.
+    """Calls an ASGI application directly, without a socket or an HTTP client, in one coroutine per request.
 
     httpx has such a transport, but building its request and response objects costs more than computing the response.
     """

@@ -1,8 +1,8 @@
 """The chain: it admits transactions, executes them in order, and confirms them.
 
-Transactions are executed in memory and reported at once as `processed`. One task then writes all transactions executed
-since the last write in a single database transaction. Only then do they become `confirmed`, so a transaction reported
-as confirmed survives a crash of the process. It becomes `finalized` 32 slots later.
+Transactions are executed in memory and immediately reported as `processed`. One task then writes all transactions
+executed since the last write in a single database transaction. Only then do they become `confirmed`, so a transaction
+reported as confirmed survives a crash of the process. It becomes `finalized` 32 slots later.
 
 Account reads at `processed` see the executed state. Reads at `confirmed` and `finalized` see exactly the state on disk:
 a changed account keeps its earlier value until the change is written. There are no forks, so no confirmed transaction
@@ -38,7 +38,7 @@ _RETRY_SECONDS = 1.0
 
 
 class TransactionRefusedError(Exception):
-    """A transaction was not executed. `err` is its error in JSON form; `run` is set if the virtual machine ran it."""
+    """A transaction was refused. `err` is its error in JSON form; `run` is its result if the virtual machine ran it."""
 
     def __init__(self, err: Any, run: Run | None = None) -> None:
         super().__init__(str(err))
@@ -107,8 +107,8 @@ class Chain:
     def newest_at(self, commitment: Commitment) -> int:
         """Return the newest slot at `commitment`, or a negative number if there is none.
 
-        The slot of the oldest unwritten transaction limits it: a later slot would tell readers that this one is
-        complete.
+        Above `processed`, it is at most the slot of the oldest unwritten transaction: a later slot would tell readers
+        that this slot is complete.
         """
         current = self.timeline.slot()
         if commitment is not Commitment.PROCESSED:
@@ -139,7 +139,7 @@ class Chain:
     # Execution
 
     def simulate(self, transaction: VersionedTransaction, *, verify: bool, check_age: bool) -> Run:
-        """Run a transaction on the executed state, whatever the commitment, and change nothing.
+        """Run a transaction on the state after all executed transactions, for every commitment, without changing it.
 
         `check_age=False` accepts any blockhash. Raises TransactionRefusedError for a wrong signature, for a duplicate,
         and for a blockhash that is neither recent nor the nonce of the nonce account that the transaction advances.

@@ -29,7 +29,7 @@ account_config = params.config("RpcAccountInfoConfig", ACCOUNT_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The objects that a method works on."""
+    """The chain that a method reads or changes, the node's identity, and its faucet."""
 
     chain: Chain
     identity: Pubkey
@@ -38,7 +38,7 @@ class Node:
     def slot_for(self, config: dict[str, Any]) -> int:
         """Return the slot that the response to a request describes.
 
-        Raises MethodError if it is before the request's `minContextSlot`.
+        Raises MethodError if this slot is before the request's `minContextSlot`.
         """
         slot = self.chain.slot(commitment_of(config))
         if slot < config.get("minContextSlot", 0):

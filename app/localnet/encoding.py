@@ -23,7 +23,7 @@ _ZSTD_MAX_BLOCK = 128 * 1024
 
 
 class Raw(str):
-    """A result that is already serialised."""
+    """A method's result that is already JSON text."""
 
     __slots__ = ()
 

@@ -16,7 +16,7 @@ TRANSACTION_NOT_FOUND = -32020
 
 
 class MethodError(Exception):
-    """A response with `error` in place of `result`."""
+    """An error of a method, sent as the `error` member of the response in place of `result`."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         """Take the JSON-RPC error `code`, its `message` and the optional `data` member."""

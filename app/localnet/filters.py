@@ -15,7 +15,7 @@ _MAX_MEMCMP_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class AccountFilter:
-    """One filter, both as an SQL condition with its values and as a function."""
+    """One filter of accounts: an SQL condition with its values, and a function with the same meaning."""
 
     condition: str
     values: Sequence[Any]
@@ -39,7 +39,7 @@ def _filter(value: Any) -> AccountFilter:
     offset, expected = read["offset"], _memcmp_bytes(detail["bytes"], detail.get("encoding"))
     if len(expected) > _MAX_MEMCMP_BYTES:
         raise invalid_params("Invalid param: DataTooLarge")
-    # SQLite counts from 1 and refuses positions beyond its integers. No account is that long, so limit the offset.
+    # SQLite counts from 1 and refuses positions beyond 64 bits. No account has 2^31 bytes, so limit the offset to that.
     return AccountFilter(
         " AND substr(data, ?, ?) = ?",
         [min(offset + 1, 2**31), len(expected), expected],

@@ -17,7 +17,7 @@ from app.localnet.storage import Storage
 from app.localnet.tokens import TOKEN_PROGRAM
 
 USDC_MINT = Pubkey.from_string("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v")
-"""The address of USDC on mainnet. Here it holds a mint under the faucet's authority."""
+"""The address of USDC on mainnet. On this chain, it holds a mint under the faucet's authority."""
 
 USDC_DECIMALS = 6
 

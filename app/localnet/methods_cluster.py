@@ -31,7 +31,7 @@ def get_health(node: Node) -> str:
 
 
 def get_slot(node: Node, config: dict[str, Any]) -> int:
-    """Return the slot. Every slot has a block, so this is also the block height."""
+    """Return the newest slot at the commitment. Every slot has a block, so this is also the block height."""
     return node.slot_for(config)
 
 

@@ -53,8 +53,8 @@ def _parsed(text: str, config: dict[str, Any]) -> VersionedTransaction:
 def send_transaction(node: Node, text: str, config: dict[str, Any]) -> str:
     """Execute a transaction and return its signature.
 
-    With `skipPreflight`, a transaction that cannot land is dropped silently, as a validator does; its status stays
-    null. The chain executes at once, so `maxRetries` has no effect.
+    With `skipPreflight`, a transaction that cannot land is dropped silently, as on a validator; its status stays null.
+    The chain executes immediately, so `maxRetries` has no effect.
     """
     node.slot_for({**config, "commitment": config.get("preflightCommitment", Commitment.FINALIZED)})
     transaction = _parsed(text, config)

@@ -16,7 +16,7 @@ from solders.pubkey import Pubkey
 from app.localnet.transactions import LAMPORTS_PER_SIGNATURE
 
 RECENT_BLOCKHASHES = Pubkey.from_string("SysvarRecentB1ockHashes11111111111111111111")
-"""The sysvar that every instruction names if it stores a nonce."""
+"""The sysvar that an instruction must name if it stores a nonce."""
 _SYSTEM_PROGRAM = Pubkey.default()
 _ADVANCE_NONCE = (4).to_bytes(4, "little")
 #: Layout of an initialised nonce account: version and state as u32, authority, nonce, and the signature fee as u64.

@@ -72,7 +72,7 @@ class _Data:
 
 
 Fields = Callable[[_Data], Json]
-"""Reads the fields that the data adds to the accounts."""
+"""Reads the fields of the parsed form that come from the instruction's data."""
 
 
 def _none(_data: _Data) -> Json:
@@ -137,7 +137,7 @@ class _Form:
     signer: str | None = None
 
     def parsed(self, data: _Data, accounts: Sequence[str]) -> Json:
-        """Return the parsed form. Raises _Malformed."""
+        """Return the parsed form. Raises _Malformed if accounts are missing or the data does not match."""
         count = len(self.accounts)
         if len(accounts) < count + (self.signer is not None):
             raise _Malformed

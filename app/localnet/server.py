@@ -66,7 +66,7 @@ class RpcApp:
 
 
 class _Answer:
-    """A JSON response readable by any page. It is cheaper than Response, and every payment makes four calls."""
+    """A JSON response that any web page may read. It costs less than Response, and every payment makes four calls."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

@@ -113,7 +113,7 @@ class Storage:
         return connection
 
     def close(self) -> None:
-        """Close the database. All commits are on disk."""
+        """Close the database. Everything committed is already on disk."""
         self._reader.close()
         self._writer.close()
 
@@ -155,7 +155,7 @@ class Storage:
     def commit(self) -> None:
         """Commit the staged transaction and return when it is on disk. Only this call waits for the disk.
 
-        May run in another thread. On sqlite3.Error, none of it was written.
+        May run in another thread. If it raises sqlite3.Error, nothing of the transaction was written.
         """
         try:
             self._writer.commit()

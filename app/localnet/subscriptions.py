@@ -93,7 +93,7 @@ _KINDS: dict[str, tuple[tuple[params.Reader, ...], int]] = {
 }
 
 
-#: The kinds of subscriptions that the ticker notifies in every slot.
+#: The kinds of subscriptions that are notified in every slot.
 _OF_SLOTS = ("slot", "root")
 
 
@@ -220,7 +220,7 @@ class Subscriptions:
                 self._by_signature.pop(subscription.key, None)
 
     def _catch_up(self, subscription: _Subscription) -> None:
-        """Notify a subscriber of a signature at once if its transaction has already reached the commitment."""
+        """Immediately notify a subscriber of a signature if its transaction has already reached the commitment."""
         if not isinstance(subscription.key, Signature):
             return
         found = self._chain.status(subscription.key)

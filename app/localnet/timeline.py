@@ -59,7 +59,7 @@ class Timeline:
         return self.genesis_time + slot * SLOT_MS // 1000
 
     def seconds_to_next_slot(self) -> float:
-        """Return the remaining seconds of the current slot."""
+        """Return the seconds until the next slot begins."""
         elapsed_ms = (self.now() - self.genesis_time) * 1000
         return (SLOT_MS - elapsed_ms % SLOT_MS) / 1000
 

@@ -1,1 +1,1 @@
-"""Shows facts and claims about a transaction, and signs it, on another machine than the service's."""
+"""Shows the facts and claims about a transaction and signs it, on a machine other than the service's."""

@@ -20,7 +20,7 @@ _MOST_LINES = 64
 
 @dataclass(frozen=True, slots=True)
 class ClaimedAccounts:
-    """The current accounts by address, as claimed by a file or a node."""
+    """The current data of accounts by address, as a file or a node claims it."""
 
     accounts: Mapping[Pubkey, bytes]
     codec: Codec
@@ -67,12 +67,12 @@ def unproved_claims(found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
 
 
 def unproved_owners(found: Inspected, known: ClaimedAccounts) -> list[Pubkey]:
-    """Return the token accounts with an unproved owner. A proof needs the bytes, alone or together with a claim."""
+    """Return the token accounts with an owner that the signed bytes, even together with a claim, do not prove."""
     return sorted({place for place, _, _ in unproved(found)} - set(_owners(found, known)), key=str)
 
 
 def _owners(found: Inspected, known: ClaimedAccounts) -> dict[Pubkey, Pubkey]:
-    """Return token accounts with their claimed owner if it derives their address. No other owner derives it."""
+    """Return the claimed owner of each token account with an address derived from that owner, which proves it."""
     claimed = [(one, known.owner_of_tokens(one[0])) for one in sorted(unproved(found), key=str)]
     return {one[0]: owner for one, owner in claimed if owner is not None and derives(owner, *one)}
 
@@ -86,7 +86,7 @@ def _list_of(step: Call, found: Inspected, known: ClaimedAccounts) -> list[str]:
 
 
 def _replaced(step: Call, found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
-    """Compare an allowlist with its replacement, entry by entry."""
+    """Yield a line for each entry of a replaced allowlist: still allowed by its replacement, or no longer allowed."""
     policy = known.read(step.accounts.get("policy"), "Policy")
     old = None if policy is None else known.read(policy["allowlist"], "Allowlist")
     if step.name != "update_policy" or step.args["digest"] is None or old is None:
@@ -100,7 +100,7 @@ def _replaced(step: Call, found: Inspected, known: ClaimedAccounts) -> Iterator[
 
 
 def _old(step: Call, known: ClaimedAccounts) -> dict[str, Any]:
-    """Return the current values, named like the arguments of a step."""
+    """Return the claimed values that a step will replace, named like the step's arguments."""
 
     def read(name: str, kind: str) -> dict[str, Any] | None:
         return known.read(step.accounts[name], kind)

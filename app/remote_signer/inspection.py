@@ -1,4 +1,4 @@
-"""Inspects a transaction before it is signed elsewhere, and refuses content that such a transaction never has.
+"""Inspects a transaction before an offline authority signs it, and refuses content that it never needs.
 
 Only the signed bytes count. All other content of a file is only a claim by its author.
 """
@@ -28,7 +28,7 @@ _MEMO_PROGRAMS = frozenset(
         ("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr", "Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
     )
 )
-#: Instructions about the transaction's costs by their first byte: name and length of the data.
+#: The compute-budget program's instructions by the first byte of their data: name, and length of the data.
 _BUDGETS = {1: ("heap_size", 5), 2: ("unit_limit", 5), 3: ("micro_lamports_per_unit", 9), 4: ("loaded_size_limit", 5)}
 _ADVANCE_NONCE = (4).to_bytes(4, "little")
 _ADVANCE_ACCOUNTS = 3
@@ -74,7 +74,7 @@ class Inspected:
 def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
     """Return the content of a transaction if `signer`, the organisation's authority, may sign it.
 
-    Raises UnsafeTransactionError.
+    Raises UnsafeTransactionError if the transaction must not be signed.
     """
     transaction = _parsed(raw)
     if transaction.from_tables:
