@@ -13,7 +13,7 @@ from app.core.errors import RequestError
 from app.core.recent import Recent
 from app.core.settings import Settings
 
-#: Names that a window remembers. Beyond that, it forgets the name that has been silent for longest.
+#: Maximum number of names that a window remembers. Beyond that, it forgets the name that has been silent for longest.
 _MAX_NAMES = 10_000
 #: The number of sign-ins that an address may start is this many times its limit of failed authentications, because many
 #: people can share an address.

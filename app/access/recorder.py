@@ -26,7 +26,7 @@ PERIOD = 60.0
 #: Maximum number of client networks counted separately in one period, and number of the most frequent ones that the
 #: period's audit log entry lists.
 _MAX_NETWORKS, _NAMED = 1_000, 10
-#: Entries that may wait while the database is not writable. Further refusals are only counted.
+#: Maximum number of entries that may wait while the database is not writable. Further refusals are only counted.
 _MAX_WAITING = 10_000
 
 

@@ -15,9 +15,9 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two batches.
 _INTERVAL = 1.0
-#: Requests written in one transaction, so that payments do not wait for a large one.
+#: Maximum number of requests written in one transaction, so that payments do not wait for a large one.
 _BATCH = 500
-#: Requests that may wait for the database. Further requests are only counted.
+#: Maximum number of requests that may wait for the database. Further requests are only counted.
 _MAX_WAITING = 10_000
 _MAX_PATH = 256
 

@@ -266,7 +266,7 @@ KINDS = (
         "Retry with the same idempotency key once the token works again. A freeze or pause already stops payments in "
         "this service, and is signed as soon as the token works."),
     ErrorKind("sign_in_unavailable", 503, "Service",
-        "The company's sign-in does not answer, or its answer violates OpenID Connect. Nothing has changed.",
+        "The company's sign-in does not answer, or its response violates OpenID Connect. Nothing has changed.",
         "Try again later, or sign in by passkey. The log of the service and the audit log name the reason."),
     ErrorKind("restore_catching_up", 503, "Service",
         "The service was restored from a backup, or its database has failed over, and it is still reading the later "
@@ -280,7 +280,7 @@ KINDS = (
         "The service is not ready, because one of its parts does not work. `reasons` names the part: `chain`, "
         "`database` or `indexer`.",
         "Wait, or use another node. `chain` means that the chain does not answer, `database` that the database cannot "
-        "be written, and `indexer` that the indexer is behind the chain."),
+        "be written to, and `indexer` that the indexer is behind the chain."),
     ErrorKind("authority_offline", 503, "Service",
         "The service runs without the authority's or the arbiter's key. Policy changes, unfreezes and decisions on "
         "disputes are signed elsewhere.",

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-#: Matches any host where a host can be given.
+#: Written in place of a host, allows any host.
 ANY_HOST = "*"
 _LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-#: A host: a name in lower case, an IPv4 address, or `*`.
+#: Pattern of a host: a name in lower case, an IPv4 address, or `*`.
 HOST_PATTERN = rf"^(\*|{_LABEL}(\.{_LABEL})*)$"
 MAX_HOST = 253
 

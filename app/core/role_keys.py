@@ -12,8 +12,8 @@ from app.core.signers import KeyFileError, Signer, Signers, create_key, read_key
 def load_or_create(folder: Path, settings: Settings, *, create: bool) -> Signers:
     """Return the signers in ``folder`` and the signers that the settings name.
 
-    With ``create``, the missing files of a new data folder are created. Without it, a missing authority or arbiter is
-    accepted, because its key was taken offline on purpose. Raises KeyFileError if the key of the fee payer or the
+    With ``create``, the missing files of a new data folder are created. Without it, a missing key of the authority or
+    arbiter is accepted, because it was taken offline on purpose. Raises KeyFileError if the key of the fee payer or the
     operator is missing, or a key named by a setting.
     """
     tokens = HardwareTokens(settings.pkcs11_timeout)

@@ -39,7 +39,7 @@ def media_type(name: str) -> str:
 
 @cache
 def digest(name: str) -> str:
-    """Return the source expression that allows a file. It is also the value of the attribute `integrity`."""
+    """Return the Content-Security-Policy source that allows a file, also used as the value of `integrity`."""
     return "sha256-" + b64encode(sha256(content(ASSETS.get(name, name))).digest()).decode()
 
 

@@ -11,11 +11,11 @@ from app.mcp.remedies import remedy
 #: The meaning of each outcome for the caller.
 OUTCOMES: Mapping[str, str] = {
     "done": "The call succeeded. `data` contains the result.",
-    "pending": "It was sent, but the chain has not confirmed it yet. Check again before you act on it.",
-    "refused": "It was refused and has changed nothing. It is refused again until the cause in `message` is gone.",
+    "pending": "The transaction was sent, but is not confirmed yet. Check its status before you act on it.",
+    "refused": "The call was refused and has changed nothing. Repeat it only once the cause in `message` is gone.",
     "invalid": "The arguments or credentials are wrong. Nothing has changed.",
     "unavailable": "The service could not respond. This call has changed nothing and can be repeated.",
-    "unknown": "It may or may not have taken effect. Repeat it with the same `idempotency_key`, never with another.",
+    "unknown": "The call may or may not have had an effect. Repeat it with the same `idempotency_key`, never another.",
 }
 
 _STRING_OR_NULL: Json = {"type": ["string", "null"]}

@@ -241,7 +241,8 @@ class CompanySignIn:
     def _unproven(self, what: str, detail: str) -> Never:
         _log.warning("openid_token_refused", what=what, detail=detail)
         raise SignInRefusedError(
-            f"id_token:{what}", "The answer of the company sign-in could not be verified for this sign-in. Start again."
+            f"id_token:{what}",
+            "The response of the company sign-in could not be verified for this sign-in. Start again.",
         )
 
     async def _ask(

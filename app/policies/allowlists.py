@@ -21,7 +21,7 @@ from app.store.recipients import put_domain
 from app.submission.context import Service
 from app.submission.plan import Authority, PlanType, with_random_compute_limit
 
-#: Entries that fit into one transaction signed by the fee payer and the writer.
+#: Maximum number of entries that fit into one transaction signed by the fee payer and the writer.
 _CHUNK = 22
 #: Plan type of transactions that write a chunk of a draft.
 WRITE = PlanType("write_allowlist")

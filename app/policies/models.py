@@ -26,9 +26,9 @@ from app.core.actors import Actor
 
 #: Hosts that paid requests may go to.
 Hosts = Annotated[list[Host], Field(max_length=100)]
-#: Entries that an on-chain allowlist may hold.
+#: Maximum number of entries that an on-chain allowlist may hold.
 MAX_RECIPIENTS = 1_000
-#: Open escrows that a wallet may have if its policy sets no lower limit.
+#: Maximum number of open escrows of a wallet whose policy sets no lower limit.
 MAX_OPEN_ESCROWS = 64
 
 

@@ -13,7 +13,7 @@ from app.recipients.models import RegisteredRecipient
 from app.wallets.models import WalletDetail
 
 MAX_TEXT = 1644
-"""Characters of the largest transaction (1,232 bytes) in base64."""
+"""Number of base64 characters of the largest transaction (1,232 bytes)."""
 
 
 class SendSigned(Body):

@@ -35,7 +35,8 @@ WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded
 #: Lifetime of a session token, in seconds.
 MIN_TTL, MAX_TTL, DEFAULT_TTL = 60, 2_592_000, 86_400
 
-#: Wallets that one transaction can fund. An eighth would exceed the 1,232 bytes that the chain accepts.
+#: Maximum number of wallets that one transaction can fund. An eighth would exceed the 1,232 bytes that the chain
+#: accepts.
 MAX_ALLOCATIONS = 7
 
 

@@ -9,9 +9,9 @@ from app.core.errors import BusinessError, RequestError
 from app.core.hosts import ANY_HOST, is_loopback
 from app.webhooks.urls import UrlRules
 
-#: Headers that a client may set. Others could carry credentials or change how the request is read.
+#: Headers that a client may set. Other headers could carry credentials or change how the request is read.
 _ALLOWED = frozenset({"accept", "accept-language", "content-type", "if-match", "if-modified-since", "if-none-match"})
-#: Dropped silently, because the service sets these headers itself.
+#: Headers that are dropped silently, because the service sets them itself.
 _OURS = frozenset(
     {
         "connection",

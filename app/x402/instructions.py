@@ -12,13 +12,13 @@ from app.core.money import DECIMALS
 from app.payments.expenses import ExpenseRequest
 from app.submission.context import Service
 
-#: Index of the payment among the instructions.
+#: Index of the payment among a settlement's instructions.
 EVENT_INSTRUCTION = 2
-#: More than any payment needs, and less than the 400,000 that facilitators accept.
+#: Compute unit limit of a payment. More than any payment needs, and less than the 400,000 that facilitators accept.
 _UNITS = 150_000
-#: More than a transfer with the longest memo needs.
+#: Compute unit limit of a transfer. More than a transfer with the longest memo needs.
 _TRANSFER_UNITS = 100_000
-#: In micro-lamports per compute unit, paid by the facilitator.
+#: Priority fee in micro-lamports per compute unit, paid by the facilitator.
 _PRICE = 1
 _COMPUTE_BUDGET = set_compute_unit_limit(_UNITS).program_id
 _MEMO_PROGRAM = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")

@@ -15,7 +15,7 @@ Encoding = Literal["text", "base64"]
 ResourceUrl = Annotated[str, StringConstraints(min_length=1, max_length=2_048)]
 RequestHeaders = Annotated[dict[str, str], Field(max_length=16)]
 _MOST_TERMS = 32_768
-#: Smaller than the limit of a whole request body.
+#: Content to send to a resource. Its limit is smaller than the default limit of a whole request body.
 Content = Annotated[str, StringConstraints(max_length=49_152)]
 
 

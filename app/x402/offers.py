@@ -25,7 +25,7 @@ REQUIRED_HEADER = "payment-required"
 #: Header that reports the settlement of a payment.
 RESPONSE_HEADER = "payment-response"
 _U64 = 2**64
-#: As many digits as the largest amount has. Python refuses to convert thousands of digits.
+#: Pattern of an amount, with at most as many digits as the largest one. Python refuses to convert thousands of digits.
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _MAX_MEMO = 256
 #: Maximum size of a header in bytes. Longer ones are not read.
