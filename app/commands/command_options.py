@@ -71,7 +71,7 @@ def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
 
 
 def address_of(db: Database, org: str | None) -> str:
-    """Return the address of the organisation with this id or address. None selects the only organisation."""
+    """Return the address of the organisation with this id or address, or of the only organisation if `org` is None."""
     if org is not None:
         found = db.read_now(lambda conn: organisation(conn, org) or organisation_by_id(conn, org))
         if found is None:

@@ -91,7 +91,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
             localnet = await stack.enter_async_context(open_localnet(settings))
             await serve_chain(stack, localnet, settings, LOCALHOST, "--localnet-port")
         service = await stack.enter_async_context(running(settings, localnet))
-        # Commands without a given address find the node here.
+        # Commands that are given no node address use this one.
         url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
         await service.db.write(lambda conn: remember(conn, FolderChain(service.identity, url)))
         tour = await quickstart(service, localnet, paths)

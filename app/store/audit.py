@@ -164,7 +164,7 @@ def append(connection: Connection, new: NewLogEntry) -> LogEntry:
 
 
 def log_head(connection: Connection, log: str) -> LogHead | None:
-    """Return the head of a log; None if the log has no entry yet."""
+    """Return the head of a log, or None if the log has no entry yet."""
     return fetch_one(connection, LogHead, _HEAD, {"log": log})
 
 

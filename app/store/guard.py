@@ -60,7 +60,7 @@ def checked_at(values: Mapping[str, str], org: str) -> int:
 
 
 def server_of(connection: Connection) -> str | None:
-    """Return the server's system identifier and timeline, which changes with each promotion. None on a standby."""
+    """Return the server's system identifier and timeline, which changes with each promotion, or None on a standby."""
     found: str | None = connection.scalar(_SERVER)
     return found
 

@@ -56,9 +56,10 @@ class IdempotencyRecord:
 
 
 def claim(connection: Connection, record: IdempotencyRecord) -> bool:
-    """Claim a key for a request. Return False if it is held, or if the caller already holds its other stored form.
+    """Claim a key for a request. Return False if the key is held.
 
-    An expired response frees the key; a running request does not.
+    Also return False if the caller already holds the key in its other stored form. An expired response frees the key;
+    a running request does not.
     """
     other = _other(record.key, record.scope or "")
     return execute(connection, _claiming(connection.dialect.name), {}, other=other, **columns_of(record)) == 1

@@ -87,7 +87,7 @@ def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:
 
 
 def has_other_admin_key(connection: Connection, org: str, key_id: str) -> bool:
-    """Return whether the organisation has another admin key without a revocation, past or future."""
+    """Return whether the organisation has another admin key that is not revoked and has no revocation ahead."""
     others = (table.c.org == org, table.c.key_id != key_id, table.c.role == "admin", table.c.revoked_at.is_(None))
     return connection.scalar(select(table.c.key_id).where(*others).limit(1)) is not None
 

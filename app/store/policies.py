@@ -119,10 +119,10 @@ def record_policy_edit(
     changes: dict[str, Any],
     now: int,
 ) -> None:
-    """Store a change that is not on the chain (of the name), or the author of a change that is.
+    """Store a change of a policy's name, which is not on the chain, or the author of a change of its rules, which is.
 
-    `version` is the policy's version after the landed change of its rules that this row belongs to. Without a version,
-    the row is an audit entry of its own.
+    `version` is the policy's version after that change of its rules has landed. Without a version, the row is an audit
+    entry of its own.
     """
     values = {
         "org": org,

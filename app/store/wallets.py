@@ -103,7 +103,7 @@ class WalletRecord:
 
 
 def insert_wallet_details(connection: Connection, wallet: WalletDetails) -> None:
-    """Store a wallet's details before its creation is sent. Raises `AgentIdTakenError`."""
+    """Store a wallet's details before the wallet's creation is sent. Raises `AgentIdTakenError`."""
     values = columns_of(wallet) | {"updated_at": wallet.created_at, "tags": list(dict.fromkeys(wallet.tags))}
     try:
         connection.execute(insert(details).values(values))

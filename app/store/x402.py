@@ -190,7 +190,7 @@ def put_facilitator(connection: Connection, org: str, origin: str, fee_payer: st
 
 
 def known_facilitator(connection: Connection, org: str, origin: str, fee_payer: str) -> tuple[bool, int] | None:
-    """Return whether a facilitator accepts the program, and when this was checked; None if it is not known."""
+    """Return whether a facilitator accepts the program and when this was checked; None if it never was checked."""
     table = facilitators
     mine = (table.c.org == org, table.c.origin == origin, table.c.fee_payer == fee_payer)
     row = connection.execute(select(table.c.accepts, table.c.checked_at).where(*mine)).one_or_none()

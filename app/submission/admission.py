@@ -12,7 +12,7 @@ _RETRY_AFTER = "2"
 
 
 class Admission:
-    """Queues one kind of expensive work: one job runs at a time, and each organisation may have `limit` waiting.
+    """Queues one kind of expensive work: one job runs at a time, and each organisation may have `limit` jobs waiting.
 
     `refusal` is the message of requests beyond the limit.
     """

@@ -37,7 +37,8 @@ from app.submission.plan import PlanType
 
 _log = structlog.get_logger(__name__)
 
-#: Error of a transaction stopped by each kind of brake. Stored but unsent attempts get its code as their `error`.
+#: The error for a transaction that a brake stops, by the brake's kind. Stored but unsent attempts get its code as their
+#: `error`.
 STOPPED: dict[str, tuple[type[ApiError], str]] = {
     "freeze": (BusinessError, "wallet_frozen"),
     "pause": (BusinessError, "org_paused"),
@@ -105,7 +106,7 @@ class Brakes:
             self._holds[row.scope, row.kind] = EngagedBrake(row, stored=True)
 
     async def take_over_orphans(self) -> None:
-        """Take over the brakes of dead nodes, like ``load`` after a restart. Safe to run on several nodes at once."""
+        """Take over the brakes of dead nodes, like ``load`` after a restart. Several nodes may do so concurrently."""
         node = self._db.node
 
         def take(conn: Connection) -> list[BrakeRow]:

@@ -43,7 +43,7 @@ async def require_no_gap(service: Service, account: str) -> None:
 
 
 async def account_state(service: Service, address: str, name: str, *, sequence: int) -> dict[str, Any] | None:
-    """Return a program account as of its event number `sequence` or later; None if the node shows no such state."""
+    """Return a program account that includes its event number `sequence`, or None if the node shows no such state."""
     account = await service.chain.account(Pubkey.from_string(address))
     try:
         state = None if account is None else service.codec.decode_account(account.data)

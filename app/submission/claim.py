@@ -126,7 +126,7 @@ class Claim:
         return self._claimed and not self._effective
 
     async def earlier(self, find: Callable[[Connection, str], T | None]) -> T | None:
-        """Return the object that an earlier run of the request stored under its key; None on the first run."""
+        """Return the object that an earlier run of the request stored under its key, or None on the first run."""
         key = self.key
         return await self._db.read(lambda conn: find(conn, key)) if self.repeats and key is not None else None
 

@@ -61,7 +61,7 @@ class DatabaseGuard(Periodic):
         return values.get(CAUGHT_UP) == "no" or values.get(SERVER) != self._server or raised_at(values) < self._floor
 
     def state(self, org: str = "") -> State | None:
-        """Return the state of the guard for an organisation, or for the whole service; None if it is not raised."""
+        """Return the guard's state for an organisation or the whole service, or None if the guard is not raised."""
         if self.pending:
             return "catching_up"
         raised = raised_at(self._values)

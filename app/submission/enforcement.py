@@ -45,7 +45,7 @@ class Enforcement:
 
     - ``name``: the requested action, such as "freeze", for messages.
     - ``kind`` and ``lifting``: the type of the transaction that enforces the brake, and the type that undoes it.
-    - ``missing``: reads the chain and returns the plan that is still needed; None if the brake is in force there.
+    - ``missing``: reads the chain and returns the plan that is still needed, or None if the brake is in force there.
       Raises BrakeRefusedError if it can never be in force.
     - ``fulfilled``: program errors that mean the brake is in force already.
     - ``outdated``: program errors that mean the chain changed after it was read.
@@ -152,7 +152,7 @@ async def _step(service: Service, hold: EngagedBrake, how: Enforcement, claim: C
 
 
 async def _send(service: Service, hold: EngagedBrake, how: Enforcement, plan: Plan, claim: Claim) -> Attempt | None:
-    """Send the plan, or resend a recent attempt. Return the attempt to wait for; None if the brake is in force."""
+    """Send the plan, or resend a recent attempt. Return the attempt to wait for, or None if the brake is in force."""
     for attempt in await _pending(service, hold, how.kind):
         if abs(service.clock.seen_ms() - attempt.created_at) < _RECENT:
             outcome = await service.submitter.look(attempt)

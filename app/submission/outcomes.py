@@ -114,7 +114,7 @@ class Outcomes:
         return False
 
     async def _counted_by(self, attempt: Attempt) -> str | None:
-        """Return the account that counts the attempt's event if it landed; None if that is not known yet."""
+        """Return the account that counts the attempt's event if it landed, or None if that is not known yet."""
         wallet_id = attempt.wallet_id
         if wallet_id is None:
             return attempt.org
@@ -179,12 +179,12 @@ def ids_of(attempt: Attempt) -> dict[str, str | None]:
 
 
 def unavailable(attempt: Attempt) -> UnavailableError:
-    """Return the error for a transaction with an unknown outcome, because the chain does not answer."""
+    """Return the error for a transaction with an outcome that is unknown because the chain does not answer."""
     return UnavailableError("chain_unavailable", fields={"tx_id": attempt.tx_id})
 
 
 async def _over_since(chain: ChainClient, attempt: Attempt) -> int | None:
-    """Return a finalized slot by which a transaction has landed or never will; None while it can still land later."""
+    """Return a finalized slot by which a transaction landed or never will, or None while it can still land later."""
     if attempt.nonce_account is not None:
         account = await chain.account(attempt.nonce_account, "finalized")
         found = NonceAccount.of(account)

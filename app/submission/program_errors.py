@@ -117,7 +117,7 @@ _NO_PROGRAM = ("ProgramAccountNotFound", "InvalidProgramForExecution", "Unsuppor
 
 
 def error_name(codec: Codec, failure: Failure) -> str | None:
-    """Return the program's name for the error; None if something else failed, or the logs show no failed program."""
+    """Return the program's name for the error, or None if something else failed or the logs show no failed program."""
     if isinstance(failure, SimulationFailedError) and not shows_refusal(failure.simulation.logs):
         return None
     return None if failure.custom_error is None else codec.error_name(failure.custom_error)
@@ -177,7 +177,7 @@ def business_error(
 
 
 def _unusable(simulation: SimulationResult) -> str | None:
-    """Return the reason why the service can send no transactions at all; None if only this one is refused."""
+    """Return the reason why the service can send no transactions at all, or None if only this one is refused."""
     err = simulation.err
     detail = err["InstructionError"][1] if isinstance(err, dict) and "InstructionError" in err else None
     cause = detail or (next(iter(err)) if isinstance(err, dict) else err)
@@ -210,14 +210,14 @@ def require_confirmed(codec: Codec, outcome: Outcome) -> None:
 
 
 def rule_of(codec: Codec, failure: Failure) -> str | None:
-    """Return the policy or budget rule that the error code names; None if something else refused."""
+    """Return the policy or budget rule that the error code names, or None if something else refused."""
     name = error_name(codec, failure)
     rule = RULE_ERRORS.index(name) if name in RULE_ERRORS else 0
     return RULES[rule] if rule >= 2 else None
 
 
 def violation(codec: Codec, logs: list[str], policy: PolicyRecord) -> dict[str, str] | None:
-    """Return the violation object from the logs of a refused payment; None if they do not prove a violation."""
+    """Return the violation object from the logs of a refused payment, or None if they do not prove a violation."""
     found = policy_violation(logs, codec)
     if found is None:
         return None
@@ -253,5 +253,5 @@ def _value_text(rule: str, value: int) -> str:
 
 
 def headroom_text(rule: str, headroom: int) -> str | None:
-    """Return the headroom of a rule: money or a count; None for rules that only allow or refuse."""
+    """Return a rule's headroom as money or as a count, or None for a rule that only allows or refuses."""
     return _value_text(rule, headroom) if rule in _MONEY_RULES | _COUNT_RULES else None

@@ -49,7 +49,7 @@ async def send_versioned(
 ) -> Landed:
     """Make a change from the current version and send it. Start over when ``send`` raises OutdatedVersionError.
 
-    Raises ``version_conflict`` if the request does not accept the version, or if all tries were outdated.
+    Raises ``version_conflict`` if the request does not accept the version, or if the version was outdated at every try.
     """
     for _ in range(_TRIES):
         await require_no_gap(request.service, request.principal.org)

@@ -42,7 +42,7 @@ def migrate(connection: Connection) -> None:
 def upgrade(engine: Engine, name: str) -> tuple[str | None, str]:
     """Bring a PostgreSQL database to the newest revision. Return the previous revision, if any, and the new one.
 
-    Raises `ConfigurationError`.
+    Raises `ConfigurationError` if the database cannot be upgraded.
     """
     with _connected(engine, name) as connection:
         _require_server(connection, name)
@@ -64,7 +64,7 @@ def upgrade(engine: Engine, name: str) -> tuple[str | None, str]:
 
 
 def require_current(engine: Engine, name: str) -> None:
-    """Raise `ConfigurationError` unless this version can serve on a PostgreSQL database."""
+    """Raise `ConfigurationError` unless this version of the service can serve on this PostgreSQL database."""
     with _connected(engine, name) as connection:
         _require_server(connection, name)
         try:
@@ -121,7 +121,7 @@ def _require_rights(connection: Connection, name: str) -> None:
 
 
 def _revision(connection: Connection) -> str | None:
-    """Return the schema's revision; None if there is no schema."""
+    """Return the schema's revision, or None if there is no schema."""
     tables: Iterable[str] = inspect(connection).get_table_names()
     if not tables:
         return None

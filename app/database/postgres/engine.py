@@ -79,7 +79,10 @@ def database_name(url: str) -> str:
 
 
 def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
-    """Return the engine with its pool, which connects at the first use. Raises ConfigurationError."""
+    """Return the engine with its pool, which connects at the first use.
+
+    Raises ConfigurationError if the address is invalid or psycopg is not installed.
+    """
     try:
         # Use SQLAlchemy's pool, because it checks all connections once one is lost: after a restart of the server, none
         # of them is usable.
@@ -200,8 +203,8 @@ def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.F
 
     psycopg's own iterator waits for the socket again for each notification, which costs as much as a statement.
     """
-    # Use a duplicate handle: when the connection is lost, libpq closes its own handle at once, and another connection
-    # may get the same number before this one is removed from the event loop.
+    # Use a duplicate handle: when the connection is lost, libpq closes its own handle immediately, and another
+    # connection may get the same number before this one is removed from the event loop.
     loop, number = asyncio.get_running_loop(), os.dup(libpq.socket)
     lost: asyncio.Future[None] = loop.create_future()
 
