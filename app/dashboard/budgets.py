@@ -41,7 +41,7 @@ from app.submission.claim import Claim
 from app.wallets import service as wallets
 from app.wallets.models import UpdateWallet
 
-#: Changes and vaults on a page.
+#: Maximum number of changes, and of vaults, on a page.
 _SHOWN, _VAULTS = 20, 30
 _SAID = {"budget.create": "Created", "budget.update": "Changed", "budget.delete": "Deleted"}
 _HERE = "Budgets"

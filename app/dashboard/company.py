@@ -1,4 +1,4 @@
-"""Signing in with the company's OpenID Connect provider: the way there, and the way back.
+"""Signing in with the company's OpenID Connect provider: the redirection to the provider, and the return from it.
 
 The provider sends browsers back by GET, and a GET changes nothing here. The returned page therefore sends the
 provider's parameters on by POST, with the CSRF token of the browser that started the sign-in.
@@ -120,7 +120,7 @@ async def _begin(
 
 
 def _require(view: View) -> None:
-    """Require a configured provider. Raises ``not_found``."""
+    """Raise ``not_found`` unless a provider is configured."""
     if view.company is None:
         raise NotFoundError("not_found", "This service has no company sign-in.")
 
@@ -130,7 +130,7 @@ def _browser(view: View) -> Browser:
 
 
 async def _record(view: View, error: SignInRefusedError | SignInUnavailableError, begun: OpenIdRequest | None) -> None:
-    """Record the reason of a failed sign-in in the log of its organisation, or of the service if unknown."""
+    """Record the reason for a failed sign-in in its organisation's audit log, or the service's if it is unknown."""
     recorder: Recorder = view.request.app.state.recorder
     operation = f"{view.request.method} {view.request.scope['route'].path}"
     recorder.refused(await _about(view, begun), operation, reason=error.reason)

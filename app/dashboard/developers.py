@@ -55,7 +55,7 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def release(view: View) -> str:
-    """Mark the organisation's gap as checked."""
+    """Mark the gap that a restore or lost commits left in the organisation's records as checked."""
     by, database_guard = view.principal, view.service.part(DatabaseGuard)
 
     def check(conn: Connection) -> None:

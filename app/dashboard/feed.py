@@ -27,7 +27,10 @@ _OBJECTS = (("policy_id", "policies", "Policy"), ("budget_id", "budgets", "Budge
 
 
 class _Read(Body):
-    """The field sent by the button: the position of the feed's last event when the page was rendered."""
+    """The field sent by the button that marks the feed as read.
+
+    It is the position of the feed's last event when the page was rendered.
+    """
 
     position: Annotated[int, Field(ge=0)]
 

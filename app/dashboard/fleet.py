@@ -34,7 +34,10 @@ async def show(view: View) -> Response:
 
 
 def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:
-    """Return a function for the address of the same list with changed parameters. ``path`` leads to its page."""
+    """Return a function that builds the address of the same list with changed parameters.
+
+    ``path`` is the path of the list's page.
+    """
 
     def address(**changed: object) -> str:
         given = {**query.model_dump(exclude_defaults=True), **changed}
@@ -56,7 +59,7 @@ async def freeze_selected(view: View) -> str:
     refused = [error for error in ended if error is not None]
     if not refused:
         return view.url(done="frozen-selected")
-    # An unknown outcome (5xx) is worse than a vault that does not exist (404).
+    # Raise the error with the highest status: an unknown outcome (5xx) is worse than a vault that does not exist (404).
     worst = max(refused, key=lambda error: error.status)
     said = (f"{one}: {'Frozen.' if error is None else error.message}" for one, error in zip(chosen, ended, strict=True))
     raise type(worst)(worst.code, " ".join(said), headers=worst.headers)

@@ -33,10 +33,10 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two reads of the feed while a page is open, and between two session checks without events.
 INTERVAL, PATIENCE = 0.25, 15.0
-#: Events that a page may be behind. A slower page misses some, but its next refresh shows their effects.
+#: Maximum number of messages that wait for a page. A slower page misses some, but its next refresh shows their effects.
 _MAX_BEHIND = 100
 _BATCH = 500
-#: Pages that may be open on one node.
+#: Maximum number of pages that may be open on one node.
 _OF_ALL = 1_000
 #: Seconds for streams to end when the service stops.
 _GRACE = 2.0
@@ -44,7 +44,7 @@ _GRACE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to an organisation's open pages: an event, or the hint at a change without an event."""
+    """A message to an organisation's open pages: an event, or the hint that something has changed without an event."""
 
     #: The organisation's total `Progress` including this message.
     reached: int
@@ -84,13 +84,13 @@ class OpenPage:
 class FeedHub:
     """Reads new events once for all open pages, and only while pages are open.
 
-    It also sends a hint, without an event, at a change in the organisation's audit log or in one of its vaults on the
-    chain. Sessions are checked for all pages together, before any page gets a message.
+    It also sends a hint, without an event, when the organisation's audit log or one of its vaults on the chain has
+    changed. Sessions are checked for all pages together, before any page gets a message.
     """
 
     def __init__(self, db: Database, *, most: int) -> None:
         self._db = db
-        #: Pages that one person may have open.
+        #: Maximum number of pages that one person may have open.
         self._most = most
         self._listeners: set[OpenPage] = set()
         self._starting: set[OpenPage] = set()
@@ -101,7 +101,7 @@ class FeedHub:
     def listen(self, listener: OpenPage) -> Iterator[None]:
         """Queue the organisation's progress as soon as it is known, and its later events after that.
 
-        Raises ``rate_limited``.
+        Raises ``rate_limited`` if the person, or the node, has too many pages open.
         """
         everybody = self._listeners | self._starting
         mine = sum((one.org, one.actor) == (listener.org, listener.actor) for one in everybody)
@@ -210,7 +210,7 @@ class _Stream(EventSourceResponse):
 
 @page(roles=READERS)
 async def stream(view: View) -> Response:
-    """Stream the organisation's events until the session ends. Raises ``rate_limited``."""
+    """Stream the organisation's events until the session ends. Raises ``rate_limited`` as ``FeedHub.listen`` does."""
     by = view.principal
     return _Stream(view.service.part(FeedHub), OpenPage(by.org, by.actor, digest(view.token)))
 

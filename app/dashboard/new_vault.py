@@ -42,7 +42,8 @@ async def show(view: View) -> Response:
 async def create(view: View) -> str:
     """Create a vault, and redirect to its page."""
     if view.sign_offline:
-        # If the signature came late or never, the agent's name would be taken by a vault that does not exist.
+        # Not signed offline: if the signature came late or never, the agent's id would be taken by a vault that does
+        # not exist.
         raise UnavailableError("authority_offline", _ELSEWHERE)
     tags = [tag for text in view.typed("tags").split(",") if (tag := text.strip())]
     body = view.body(CreateWallet, tags=tags, budget_id=view.typed("budget_id") or None)

@@ -305,7 +305,11 @@ def _recognised(conn: Connection, token: str, now: int) -> tuple[SignedIn | None
 
 
 def _check_source(view: View) -> None:
-    """Require that the form was sent by a page of the dashboard. Raises ``host_not_allowed`` and ``form_outdated``."""
+    """Require that the form was sent by a page of the dashboard.
+
+    Raises ``host_not_allowed`` for a different `Origin`, and ``form_outdated`` without the CSRF token of the browser's
+    cookie.
+    """
     if view.request.headers.get("origin") != view.site.origin(view.request):
         raise AuthenticationError("host_not_allowed", "The form was not sent by a page of this dashboard.")
     if not view.known or not compare_digest(view.typed(_CSRF).encode(), csrf_token(view.token).encode()):

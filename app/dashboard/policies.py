@@ -45,7 +45,7 @@ from app.projection.differences import Shown
 from app.store.policies import attached_wallets, policy_audit_log
 from app.store.wallets import labels
 
-#: Changes and vaults on a page.
+#: Maximum number of changes, and of vaults, on a page.
 _SHOWN, _VAULTS = 20, 30
 _NOTHING_CHANGED = "Nothing was changed."
 

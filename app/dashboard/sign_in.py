@@ -164,7 +164,7 @@ async def sign_out(view: View) -> str:
 
 
 async def _confirm(view: View, signed_in: sessions.SignedIn) -> None:
-    """Check that the browser's credential belongs to the session's actor. Raises ``authentication_failed``."""
+    """Raise ``authentication_failed`` unless the browser's credential belongs to the session's actor."""
     by = view.principal
     if signed_in.person is None:
         confirmed = (await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key)).actor == by.actor
@@ -204,13 +204,16 @@ async def enter(view: View, who: Principal, way: str, location: str, *, stepped_
 
 
 def count_begun(view: View) -> None:
-    """Count a started sign-in, because anyone can start one and each is stored. Raises ``rate_limited``."""
+    """Count a started sign-in, because anyone can start one and each is stored.
+
+    Raises ``rate_limited`` above the limit of the client's address.
+    """
     limits: RateLimits = view.request.app.state.rate_limits
     limits.begun(_client(view))
 
 
 def count_failure(view: View) -> None:
-    """Count a failed sign-in. Raises ``rate_limited``."""
+    """Count a failed sign-in. Raises ``rate_limited`` above the limit of the client's address."""
     client = _client(view)
     recorder: Recorder = view.request.app.state.recorder
     recorder.failed(client)

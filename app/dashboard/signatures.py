@@ -80,7 +80,10 @@ async def send(view: View) -> str:
 
 
 def _transaction(text: str) -> str:
-    """Return the transaction in the output of `agent-vault sign`, or the text itself. Raises ``invalid_signature``."""
+    """Return the transaction in the output of `agent-vault sign`, or the text itself.
+
+    Raises ``invalid_signature`` for a JSON object without a transaction.
+    """
     if not text.startswith("{"):
         return text
     try:

@@ -30,7 +30,7 @@ from app.wallets import fleet, sessions
 from app.wallets import service as wallets
 from app.wallets.models import MIN_TTL, RotateToken, SessionToken, UpdateWallet
 
-#: Transactions, alerts and entries of the audit log on the page.
+#: Maximum numbers of transactions, of alerts and of audit log entries on the page.
 _SHOWN, _ALERTED, _RECORDED = 10, 5, 8
 
 

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, parse_iso_ms
 
-#: Text that templates escape, or markup that they do not.
+#: Text, which templates escape, or markup, which they do not escape.
 Words = str | Markup
 _SHOWN_OF_ADDRESS = 4
 _LONG = 14

@@ -59,5 +59,5 @@ def ask(view: View, question: Review) -> Response:
 
 
 def _restored(view: View) -> bool:
-    """Return True if this may have been carried out before and a restore may have lost its record."""
+    """Return True if the action may have been carried out before and a restore may have lost its record."""
     return view.service.part(DatabaseGuard).state(view.principal.org) == "unacknowledged"

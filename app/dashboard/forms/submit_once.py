@@ -29,8 +29,8 @@ async def once(
 ) -> Answered:
     """Carry out a form's action under the idempotency key of its page. A repeated form gets the first response.
 
-    A ``secret`` response is stored sealed under the browser's session token. The service keeps only the token's
-    digest. Raises like ``Idempotency.run`` and ``check_database_guard``.
+    A ``secret`` response is stored sealed under the browser's session token. The service keeps only the token's digest.
+    Raises the errors of ``Idempotency.run`` and ``check_database_guard``.
     """
     service, by, key = view.service, view.principal, view.typed(FORM_KEY)
     seal = ResponseSeal(view.token, digest(view.token)) if secret else None
