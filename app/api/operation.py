@@ -245,7 +245,7 @@ def _fingerprint(
     sent: str | None = getattr(arguments, "idempotency_key", None)
     header = request.headers.get("idempotency-key")
     if sent is not None and header is not None and sent != header:
-        raise RequestError("invalid_request", "The idempotency keys in the body and in the header differ.")
+        raise RequestError("invalid_request", "The idempotency keys in the body and in the header differ. Send one.")
     key = sent or header
     if key is None:
         return None

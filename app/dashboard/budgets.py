@@ -183,7 +183,7 @@ def _wanted(view: View) -> UpdateBudget:
     """Return the changes made in the form. Raises InvalidFormError, and ``invalid_request`` if there are none."""
     given = wanted(view)
     if not given:
-        raise RequestError("invalid_request", "Nothing was changed.")
+        raise RequestError("invalid_request", "You have not changed any field.")
     return UpdateBudget.model_validate(given)
 
 

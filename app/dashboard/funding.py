@@ -131,7 +131,7 @@ async def review_withdrawal(view: View) -> Response:
         await view.service.catch_up()
         wallet = await _wallet(view)
     if wallet.balance < (asked or 1):
-        says = f"{_WITHDRAW}: The vault holds {usdc(wallet.balance)} USDC."
+        says = f"{_WITHDRAW}: The vault holds {usdc(wallet.balance)} USDC. Withdraw no more than that."
         raise BusinessError("withdrawal_exceeds_balance", says)
     amount = wallet.balance if asked is None else asked
     reserve = await _reserve(view, 0)
@@ -141,7 +141,7 @@ async def review_withdrawal(view: View) -> Response:
     )
     text = f"{usdc(amount)} USDC moves from {_name(wallet)} to the reserve."
     if asked is None:
-        text = f"The full balance of {_name(wallet)} at that time moves to the reserve: {usdc(amount)} USDC now."
+        text = f"The full balance of {_name(wallet)} moves to the reserve. It is {usdc(amount)} USDC now."
     return ask(view, Review("Withdraw", text, shifts, "Withdraw", _place(view, "withdraw"), _HERE))
 
 
@@ -245,7 +245,7 @@ async def _reserve(view: View, needed: int, field: str = "") -> int:
         await view.service.catch_up()
         held = await view.service.db.read(lambda conn: reserve_balance(conn, org))
     if held < needed:
-        says = f"The reserve holds {usdc(held)} USDC, which is less than {usdc(needed)}."
+        says = f"The reserve holds {usdc(held)} USDC, which is less than {usdc(needed)}. Deposit USDC first."
         raise BusinessError("org_insufficient_balance", f"{field}: {says}" if field else says)
     return held
 

@@ -47,7 +47,7 @@ from app.store.wallets import labels
 
 #: Maximum number of changes, and of vaults, on a page.
 _SHOWN, _VAULTS = 20, 30
-_NOTHING_CHANGED = "Nothing was changed."
+_NOTHING_CHANGED = "You have not changed any field."
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,7 +237,7 @@ def _client(view: View) -> str | None:
 
 @asynccontextmanager
 async def invited_by(view: View, token: str) -> AsyncIterator[None]:
-    """Count a failed use of an invitation, and record it in the log of the invitation's organisation."""
+    """Count a failed use of an invitation, and record it in the log of its organisation if the token is known."""
     try:
         yield
     except AuthenticationError:

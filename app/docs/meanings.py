@@ -12,7 +12,7 @@ _SECTIONS = ("Requests", "Fields")
 #: Fields that many schemas share. The tables do not repeat them.
 EVERYWHERE: Mapping[str, str] = {
     "idempotencyKey": "A random key chosen by the client. Within 24 hours, a replay of a successful request gets the "
-    "stored response and has no effect. A replay of a refused request is judged again.",
+    "stored response and has no effect. A refused request that is repeated is judged again.",
     "has_more": "True if there is a next page.",
     "next_cursor": "The value of `cursor` for the next page; null on the last page.",
     "data": "The rows of the page.",

@@ -124,8 +124,8 @@ _KINDS = (
     ),
     EventKind(
         "escrow.dispute_withdrawn",
-        "The dispute of an escrow was withdrawn. `expires_at` is the new deadline: it adds the time that was left when "
-        "the dispute was raised.",
+        "The dispute of an escrow was withdrawn. `expires_at` is the new deadline: the time of the withdrawal plus the "
+        "time that was left when the dispute was raised.",
         (*_ESCROW, "amount", "expires_at"),
     ),
     EventKind(

@@ -31,5 +31,5 @@ def _sentences(policy: Json) -> Iterator[str]:
     if policy["require_co_sign"] is not None:
         yield f"A payment above {policy['require_co_sign']} USDC requires an operator's approval."
     if policy["expiry"] is not None:
-        yield f"From {policy['expiry']} on, all payments are refused."
+        yield f"After {policy['expiry']}, all payments are refused."
     yield "Escrows count as payments. Payments of zero are always refused."

@@ -36,7 +36,10 @@ async def lacks_token_account(service: Service, wallet_id: str, owner: Pubkey) -
     if tokens is not None:
         return False
     if account is not None and account.owner in _NOT_OWNERS:
-        raise RequestError("invalid_recipient", "This address cannot own USDC. Use the address of its owner.")
+        raise RequestError(
+            "invalid_recipient",
+            "The address is a token account, a mint or a program, so it cannot own USDC. Pay the address of an owner.",
+        )
     opened = await service.db.read(lambda conn: _opened(conn, wallet_id))
     if len(opened) >= service.settings.token_accounts_per_day:
         raise RequestError(

@@ -112,7 +112,7 @@ def recognise(conn: Connection, token: str, now: int) -> SignedIn | None:
 
 
 def still_signed_in(conn: Connection, digests: Collection[str], now: int) -> set[str]:
-    """Return the cookie digests that still have an open session. Uses two queries for any number of people."""
+    """Return the cookie digests that still have an open session. Sessions of people take two queries in total."""
     found = open_sessions(conn, digests, now)
     here = still_here(conn, {one.actor.id for one in found if one.actor.type == "person"})
     return {

@@ -214,7 +214,7 @@ def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
         raise invalid_recipient("recipient", "It must be a chain address or a domain.")
     named = parse_address(body.address) if body.address else None
     if named is None:
-        raise invalid_recipient("address", "A domain needs its chain address.")
+        raise invalid_recipient("address", "Give the chain address of the domain.")
     return domain, named
 
 

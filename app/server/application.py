@@ -165,7 +165,7 @@ class RequestIds:
         fault = None if scope["path"] in monitoring.PROBES else self._hosts.fault(scope["headers"])
         if fault is None:
             return None
-        remedy = "the operator of the service can set its address in AGENT_VAULT_PUBLIC_URL"
+        remedy = "use the service's own address, which its operator sets in AGENT_VAULT_PUBLIC_URL"
         return RequestError("host_not_allowed", f"{fault}; {remedy}.")
 
 
@@ -230,7 +230,9 @@ async def _storage_error(request: Request, error: Exception) -> Response:
 
 
 async def _cursor_error(request: Request, _error: Exception) -> Response:
-    return await _error_response(request, RequestError("invalid_request", "cursor: was not issued by this list."))
+    return await _error_response(
+        request, RequestError("invalid_request", "cursor: was not issued by this list. Omit it to start over.")
+    )
 
 
 #: Handlers that turn exceptions raised anywhere below a route into responses.

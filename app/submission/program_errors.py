@@ -70,7 +70,7 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "EscrowDecided": (BusinessError, "escrow_already_settled"),
 }
 
-RECEIVER_ARCHIVED = "The receiving wallet was archived."
+RECEIVER_ARCHIVED = "The receiving wallet is archived and can no longer be paid. Pay another wallet."
 EXPIRED = (
     "The wallet is frozen because its policy expired. Attach another policy or extend the `expiry`, "
     "then set the wallet's `status` to `active`."

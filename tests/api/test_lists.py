@@ -75,7 +75,7 @@ async def test_cursor_is_good_for_its_own_list_only(world: ServiceWorld, crowd: 
                 assert response.status_code == 200, path
             else:
                 error = error_of(response, 400, "invalid_request")
-                assert error["message"] == "cursor: was not issued by this list."
+                assert error["message"] == "cursor: was not issued by this list. Omit it to start over."
     of_wallet = f"/v1/wallets/{wallet}/transactions"
     for path in (of_wallet, "/v1/transactions?type=payment", "/v1/transactions?from=2020-01-01"):
         asked = f"{path}{'&' if '?' in path else '?'}limit=1"

@@ -52,10 +52,10 @@ async def test_vault_has_rules_of_its_own_or_those_of_all(site: Served) -> None:
         await page.get_by_role("link", name="Rules and e-mails").click()
         await page.get_by_role("heading", name="Alerts of Watched").wait_for()
         large = page.get_by_role("group", name="Large payment")
-        await large.get_by_text("As for all vaults: amount from (USDC) 50.00").wait_for()
+        await large.get_by_text("As for all vaults: amount above (USDC) 50.00").wait_for()
         await expect(large.get_by_label("E-mails to")).to_be_hidden()
         await large.get_by_label("A rule of its own").check()
-        await large.get_by_label("Amount from").fill("5")
+        await large.get_by_label("Amount above").fill("5")
         await large.get_by_label("E-mails to").fill("")
         assert await findings(page) == []
         assert await overflow(page) <= 0

@@ -180,7 +180,7 @@ async def test_saved_twice_a_budget_changes_once(world: ServiceWorld) -> None:
     back = await admin.post(f"{_path(budget)}/review", {**fields, "expected_version": "1-0", "change": "1"})
     assert (back.status_code, 'value="21.00"' in back.text) == (200, True)
     same = await admin.post(f"{_path(budget)}/review", _hidden((await admin.client.get(_path(budget))).text))
-    assert (same.status_code, "Nothing was changed." in same.text) == (400, True)
+    assert (same.status_code, "You have not changed any field." in same.text) == (400, True)
 
 
 async def test_field_of_a_budget_is_refused_with_its_message(world: ServiceWorld) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 NOTICES: Mapping[str, str] = {
     "alerts-saved": "The rules are saved.",
     "approved": "The payment was approved. Its agent may make it once, within 24 hours.",
-    "awaiting-signature": "The change waits for the signature of the authority. Its key is not on this service.",
+    "awaiting-signature": "The change waits for the signature of the authority. The service does not have its key.",
     "budget-created": "The budget was created. Put vaults into it below.",
     "budget-deleted": "The budget was deleted.",
     "budget-joined": "The vault is in the budget. The chain counts all its payments from now on.",
