@@ -50,7 +50,7 @@ class AllowanceReader:
                 outflows = await self._outflows(one)
                 if outflows is not None:
                     summary = _summary(outflows, one.settlement)
-                    await self._events.write(lambda store: store.record_reading(one, summary))  # noqa: B023 - at once
+                    await self._events.write(lambda store: store.record_reading(one, summary))  # noqa: B023 - awaited here
                     read += 1
         return read
 

@@ -86,7 +86,7 @@ class Reconciler:
                 # these slots and still knows an older transaction.
                 elif keeps_history and seen.slot >= slot and await self._is_rolled_back(one, status, slot):
                     gone.append(one)
-            await self._events.write(lambda store: store.finalize(final))  # noqa: B023 - awaited at once
+            await self._events.write(lambda store: store.finalize(final))  # noqa: B023 - awaited here
             if gone:
                 await self._events.write(lambda store: store.roll_back(gone))  # noqa: B023 - as above
                 removed += len(gone)
@@ -160,7 +160,7 @@ class Reconciler:
         """Return True if an account changed by a transaction counts at least as many events as are stored for it."""
         for stream in await self._events.read(lambda store: store.streams_of(signature)):
             at, count = await self.count(stream, slot, "finalized")
-            if count >= await self._events.read(lambda store: store.count_up_to(stream, at)):  # noqa: B023 - at once
+            if count >= await self._events.read(lambda store: store.count_up_to(stream, at)):  # noqa: B023 - awaited here
                 return True
         return False
 
@@ -191,7 +191,7 @@ class Reconciler:
             wanted = {one.signature: one.slot for one in history if not one.failed and one.slot <= hole.before_slot}
             await self._ingest_unknown(wanted)
             if not await self._unknown(list(wanted)):
-                await self._events.write(lambda store: store.close_hole(hole))  # noqa: B023 - awaited at once
+                await self._events.write(lambda store: store.close_hole(hole))  # noqa: B023 - awaited here
                 logger.info("the history after slot %d is complete again", hole.after_slot)
                 closed += 1
         return closed
@@ -206,7 +206,7 @@ class Reconciler:
         Other gaps may be momentary, because transactions are stored as they are confirmed.
         """
         for stream, count in list(self.doubted.items()):
-            if await self._events.look_up(lambda store: store.holds(stream, count)):  # noqa: B023 - awaited at once
+            if await self._events.look_up(lambda store: store.holds(stream, count)):  # noqa: B023 - awaited here
                 self.doubted.pop(stream, None)
         gaps = {*self.doubted, *await self._events.look_up(lambda store: store.streams_with_gaps())}
         lasting, self._gaps, self._round = gaps & self._gaps, gaps, self._round + 1

@@ -41,7 +41,7 @@ def sign(
 async def sign_with_any(
     instructions: Sequence[Instruction], *, payer: Signer, signers: Sequence[Signer] = (), blockhash: Hash
 ) -> Signed:
-    """Like `sign`, but does not block the event loop. Raises ``signer_unavailable``."""
+    """Like `sign`, but does not block the event loop. Raises ``signer_unavailable`` if a hardware token fails."""
     message, needed = _message(instructions, payer, signers, blockhash)
     content = bytes(message)
     return _signed(message, [await signature_by(signer, content) for signer in needed])
@@ -50,7 +50,7 @@ async def sign_with_any(
 async def sign_for(
     instructions: Sequence[Instruction], *, payer: Pubkey, signers: Sequence[Signer], blockhash: Hash
 ) -> bytes:
-    """Sign with every needed key except the fee payer's, which signs elsewhere. Raises ``signer_unavailable``."""
+    """Sign with every needed key but the fee payer's, which signs elsewhere. Raises ``signer_unavailable`` likewise."""
     message = Message.new_with_blockhash(list(instructions), payer, blockhash)
     content, keys = bytes(message), {signer.pubkey(): signer for signer in signers}
     needed = message.account_keys[1 : message.header.num_required_signatures]
@@ -61,7 +61,7 @@ async def sign_for(
 def _message(
     instructions: Sequence[Instruction], payer: Signer, signers: Sequence[Signer], blockhash: Hash
 ) -> tuple[Message, list[Signer]]:
-    """Return the message to sign and its signers in order."""
+    """Return the message to sign and its signers in the order of their signatures."""
     # Deriving an address from a key takes a curve multiplication, so do it only once per signer.
     keys = {signer.pubkey(): signer for signer in (payer, *signers)}
     message = Message.new_with_blockhash(list(instructions), next(iter(keys)), blockhash)

@@ -62,7 +62,7 @@ def facts(found: Inspected) -> Iterator[str]:
                 owner = "" if not tokens else f", owned by {owners[address]}" if address in owners else f", {UNPROVED}"
                 yield f"  {name}: {address or 'none'}{owner}"
     if not found.steps:
-        yield "Only advance the nonce: no other transaction with its present value can land afterwards"
+        yield "Only advance the nonce: afterwards, no other transaction with the nonce's present value can land"
     yield f"Format: {found.format}"
     yield f"Signed by {', '.join(map(str, found.transaction.signers))}"
     yield f"Fee and rent are paid by {found.transaction.signers[0]}"

@@ -118,8 +118,8 @@ pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
 /// or changed.
 ///
 /// # Errors
-/// [`VaultError::AllowanceNotExpired`] if neither condition is met; [`VaultError::SessionExpired`] if the signer is a
-/// session authority that has expired.
+/// [`VaultError::AllowanceNotExpired`] if the caller may not settle yet; [`VaultError::SessionExpired`] if the signer
+/// is a session authority that has expired.
 fn check_settler(a: &SettleAllowance, now: UnixTime) -> Result<()> {
     let other_policy = !same_address(&a.vault.policy, &a.allowance.policy)
         || a.policy.as_ref().is_some_and(|policy| policy.version != a.allowance.policy_version);

@@ -95,8 +95,8 @@ fn set_value<T: Default>(flags: &mut u32, flag: u32, value: Option<T>) -> T {
 }
 
 /// Creates an account of this program at the canonical address of `seeds`, zeroed except for its discriminator, and
-/// returns the bump. Used for accounts that the framework's `init` cannot create, for example because only some calls
-/// of an instruction create them.
+/// returns the bump. Used in place of the framework's `init`, which cannot describe an account that only some calls of
+/// an instruction create.
 ///
 /// # Errors
 /// `InvalidSeeds` if the account is at a different address; the system program's error if it already exists.

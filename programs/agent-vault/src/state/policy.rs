@@ -39,8 +39,8 @@ pub struct Policy {
     pub velocity_cap: u32,
     /// Blocked categories: bit `c` is set if category code `c` is blocked.
     pub blocked_categories: u32,
-    /// The rules that are set, one bit each; see [`flag`]. A rule with a clear bit is not set, and a value of zero does
-    /// not mean that.
+    /// The rules that are set, one bit each; see [`flag`]. A rule with a clear bit is not set; a set rule with a value
+    /// of zero is a limit of zero.
     pub flags: u32,
     /// Maximum number of open escrows per vault; see `flags`.
     pub max_open_escrows: u32,
