@@ -6,53 +6,43 @@ without a needed result can be deferred and sent as one.
 """
 
 import contextlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Executable
-from sqlalchemy.exc import CompileError, DBAPIError, SQLAlchemyError
-from sqlalchemy.sql.dml import UpdateBase
+from sqlalchemy import ARRAY, BindParameter, Connection, Dialect, Executable, bindparam, column, func, select
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.dml import Insert, UpdateBase
 
 from app.core.errors import StorageUnavailableError
 
 Row = Mapping[str, Any]
 
-_MARK = re.compile(r"%\((\w+)\)s(?:::\w+)?")
-_NAME = re.compile(r"%\((\w+)\)s")
-_BARE = re.compile(r"%\((\w+)\)s(?!::)")
-_EXPANDING = re.compile(r"(NOT )?IN \(__\[POSTCOMPILE_(\w+)\]\)")
-_PLACES = re.compile(r"VALUES \(([^()]*)\)")
 SENDER = "agent_vault_sender"
 """The key of the `Sender` in a PostgreSQL connection's `info`."""
 
 
 class _Compiled:
-    """A statement compiled for a dialect."""
+    """A statement compiled for a dialect, with its values by position."""
 
     def __init__(self, statement: Executable, dialect: Dialect, names: Sequence[str] | None = None) -> None:
         """`names` are the columns that a writing statement sets by its parameters."""
-        compiled: Any = statement.compile(dialect=dialect, column_keys=names)  # type: ignore[attr-defined]
-        self._by_position: bool = compiled.positional
-        self._kind_of: Callable[[str], str] = lambda name: dialect.type_compiler_instance.process(
-            compiled.binds[name].type
-        )
-        self._sql = str(compiled) if self._by_position else _with_arrays(str(compiled), self._kind_of)
-        parameters: Sequence[str] = (
-            compiled.positiontup if self._by_position else list(dict.fromkeys(_MARK.findall(self._sql)))
-        )
-        several = {one.key for one in compiled.post_compile_params}
-        self.expands = self._by_position and bool(several)
-        converters = [(name, _converter(compiled.binds[name].type, dialect)) for name in parameters]
-        self._convert = [(name, _of_each(one) if name in several else one) for name, one in converters]
-        self._constants = {name: compiled.binds[name].value for name in parameters if not compiled.binds[name].required}
+        self.by_sender = dialect.name == "postgresql"
+        used = _of_sender() if self.by_sender else dialect
+        compiled: Any = statement.compile(dialect=used, column_keys=names)  # type: ignore[attr-defined]
+        self._sql = str(compiled)
+        self.expands = bool(compiled.post_compile_params)
+        binds = [(name, compiled.binds[name]) for name in compiled.positiontup]
+        self.types = {name: bind.type for name, bind in binds if bind.required or name in (names or ())}
+        """Types of the parameters without a value of their own."""
+        self._convert = [(name, bind.type.dialect_impl(used).bind_processor(used)) for name, bind in binds]
+        self._constants = {name: bind.value for name, bind in binds if not bind.required}
 
-    def _values(self, row: Row) -> Any:
+    def _values(self, row: Row) -> tuple[Any, ...]:
         given = {**self._constants, **row} if self._constants else row
-        values = [(name, given[name] if convert is None else convert(given[name])) for name, convert in self._convert]
-        return tuple([value for _, value in values]) if self._by_position else dict(values)
+        return tuple([given[name] if convert is None else convert(given[name]) for name, convert in self._convert])
 
 
 class CompiledQuery(_Compiled):
@@ -60,9 +50,6 @@ class CompiledQuery(_Compiled):
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
         super().__init__(statement, dialect)
-        if not self._by_position:
-            self._sql = _BARE.sub(self._with_cast, self._sql)
-            self._numbered, self._parameters = _numbered(self._sql)
         kinds = [one.type.dialect_impl(dialect) for one in statement.selected_columns]
         found = [(place, kind.result_processor(dialect, None)) for place, kind in enumerate(kinds)]
         self._processors = [(place, one) for place, one in found if one is not None]
@@ -71,24 +58,18 @@ class CompiledQuery(_Compiled):
     def rows(self, connection: Connection, row: Row) -> tuple[tuple[str, ...], list[Any]]:
         """Return the names of the columns, and the rows."""
         values = self._values(row)
-        if self._by_position:
+        if self.by_sender:
+            answer = run_numbered(connection, self._sql, values)
+            self._names = self._names or answer.names()
+            rows: list[Any] = answer.fetchall()
+        else:
             with _cursor(connection, self._sql) as cursor:
                 cursor.execute(self._sql, values)
                 self._names = self._names or tuple([one[0] for one in cursor.description])
-                rows: list[Any] = cursor.fetchall()
-        else:
-            answer = run_numbered(connection, self._numbered, [values[name] for name in self._parameters])
-            self._names = self._names or answer.names()
-            rows = answer.fetchall()
+                rows = cursor.fetchall()
         if self._processors:
             rows = [self._processed(one) for one in rows]
         return self._names, rows
-
-    def _with_cast(self, found: re.Match[str]) -> str:
-        # If SQLAlchemy knows no type, the server infers one from the expression around the value.
-        with contextlib.suppress(CompileError):
-            return f"{found[0]}::{self._kind_of(found[1])}"
-        return found[0]
 
     def _processed(self, row: Sequence[Any]) -> list[Any]:
         values = list(row)
@@ -100,51 +81,74 @@ class CompiledQuery(_Compiled):
 class Prepared(_Compiled):
     """A writing statement, compiled for a dialect; `names` are the columns among its parameters."""
 
-    def __init__(self, statement: UpdateBase, dialect: Dialect, names: Sequence[str]) -> None:
-        super().__init__(statement, dialect, list(names))
-        self.table = statement.table
-        types = {name: self._kind_of(name) for name, _ in self._convert}
-        self._of_many = _about_many(self._sql, types) if dialect.name == "postgresql" else None
+    def __init__(self, statement: UpdateBase, dialect: Dialect, names: Sequence[str] = ()) -> None:
+        super().__init__(statement, dialect, names)
+        self.statement, self.dialect = statement, dialect
+        self._names = [one for one in names if one in self.types]
 
     def execute(self, connection: Connection, rows: Sequence[Row]) -> int:
         """Run the statement for each row in the connection's transaction. Return the number of rows written.
 
         On PostgreSQL, one statement covers all rows, so their keys must differ. Raises SQLAlchemy's errors.
         """
-        if self._by_position:
-            with _cursor(connection, self._sql) as cursor:
-                if len(rows) == 1:
-                    cursor.execute(self._sql, self._values(rows[0]))
-                else:
-                    cursor.executemany(self._sql, [self._values(row) for row in rows])
-                written: int = cursor.rowcount
-                return written
-        sql, values = self.bound(rows)
-        numbered, names = _numbered(sql)
-        counted: int = run_numbered(connection, numbered, [values[name] for name in names]).rowcount
-        return counted
+        if self.by_sender:
+            if len(rows) > 1:
+                return _together((self,), (True,)).execute(connection, [_numbered([(self, rows)])])
+            counted: int = run_numbered(connection, self._sql, self._values(rows[0])).rowcount
+            return counted
+        with _cursor(connection, self._sql) as cursor:
+            if len(rows) == 1:
+                cursor.execute(self._sql, self._values(rows[0]))
+            else:
+                cursor.executemany(self._sql, [self._values(row) for row in rows])
+            written: int = cursor.rowcount
+            return written
 
-    def bound(self, rows: Sequence[Row]) -> tuple[str, Any]:
-        """Return the single statement for these rows, and its values."""
-        if len(rows) == 1:
-            return self._sql, self._values(rows[0])
-        assert self._of_many is not None
-        values = [self._values(row) for row in rows]
-        return self._of_many, {name: [one[name] for one in values] for name, _ in self._convert}
+    def spelled_out(self, number: int, *, many: bool) -> Any:
+        """Return the statement with explicit values, in parameters whose names begin with its number.
+
+        With `many`, each parameter is an array with the values of all rows. The driver would send the statement once
+        per row. If its text contained the values of all rows, each number of rows would be a different statement to the
+        server.
+        """
+        value: Callable[[str], Any]
+        if many:
+            arrays = [bindparam(_name(number, one), type_=ARRAY(kind)) for one, kind in self.types.items()]
+            columns = [column(one, kind) for one, kind in self.types.items()]
+            value = func.unnest(*arrays).table_valued(*columns).render_derived().c.__getitem__
+        else:
+            value = lambda one: bindparam(_name(number, one), type_=self.types[one])  # noqa: E731
+
+        def replaced(one: Any, **_: Any) -> Any:
+            return value(one.key) if isinstance(one, BindParameter) and one.required else None
+
+        statement: Any = visitors.replacement_traverse(self.statement, {}, replaced)  # type: ignore[call-overload]
+        if many and isinstance(statement, Insert):
+            return statement.from_select(list(self._names), select(*map(value, self._names)))
+        return statement.values({one: value(one) for one in self._names}) if self._names else statement
 
 
-class _Together(Prepared):
-    """Several PostgreSQL statements as one, with the values of all. Each sees the state before all of them."""
-
-    def __init__(self, statements: Sequence[str]) -> None:
-        *first, last = [_NAME.sub(rf"%(p{number}_\1)s", sql) for number, sql in enumerate(statements)]
-        self._sql = f"WITH {', '.join(f'w{number} AS ({sql})' for number, sql in enumerate(first))} {last}"
-        self._convert = [(name, None) for name in _NAME.findall(self._sql)]
-        self._by_position, self._constants, self._of_many = False, {}, None
+def _name(number: int, parameter: str) -> str:
+    return f"p{number}_{parameter}"
 
 
-_together = lru_cache(maxsize=256)(_Together)
-_deferred: dict[Connection, list[tuple[Prepared, Sequence[Row]]]] = {}
+def _numbered(pieces: Sequence[tuple[Prepared, Sequence[Row]]]) -> dict[str, Any]:
+    """Return the values of statements that are sent as one."""
+    return {
+        _name(number, one): rows[0][one] if len(rows) == 1 else [row[one] for row in rows]
+        for number, (prepared, rows) in enumerate(pieces)
+        for one in prepared.types
+    }
+
+
+@lru_cache(maxsize=512)
+def _together(pieces: tuple[Prepared, ...], many: tuple[bool, ...]) -> Prepared:
+    """Return several PostgreSQL statements as one. Each part sees the state before the whole statement."""
+    *first, last = [
+        one.spelled_out(number, many=several) for number, (one, several) in enumerate(zip(pieces, many, strict=True))
+    ]
+    together = last.add_cte(*[one.cte(f"w{number}") for number, one in enumerate(first)]) if first else last
+    return Prepared(together, pieces[0].dialect)
 
 
 @contextmanager
@@ -153,60 +157,43 @@ def deferring(connection: Connection) -> Iterator[None]:
 
     If it ends with an exception, statements deferred here or until the commit are dropped: the work will be undone.
     """
-    _deferred[connection] = []
-    until_commit = _sender(connection).at_commit
-    before = dict(until_commit)
+    sender = _sender(connection)
+    sender.deferred = []
+    before = dict(sender.at_commit)
     try:
         yield
         send_deferred(connection)
     except BaseException:
-        until_commit.clear()
-        until_commit.update(before)
+        sender.at_commit = before
         raise
     finally:
-        del _deferred[connection]
+        sender.deferred = None
 
 
 def defer(connection: Connection, prepared: Prepared, rows: Sequence[Row]) -> None:
     """Run a statement whose result is not needed: combined with others if possible, otherwise immediately."""
-    waiting = _deferred.get(connection)
-    if waiting is None:
+    sender = _sender(connection) if prepared.by_sender else None
+    if sender is None or sender.deferred is None:
         prepared.execute(connection, rows)
         return
     # Two parts of one statement that write the same row would not see each other's changes.
-    if any(one.table is prepared.table for one, _ in waiting):
+    if any(one.statement.table is prepared.statement.table for one, _ in sender.deferred):
         send_deferred(connection)
-    _deferred[connection].append((prepared, rows))
+    sender.deferred.append((prepared, rows))
 
 
 def send_deferred(connection: Connection) -> None:
     """Send the deferred statements as one statement."""
-    waiting = _deferred.get(connection)
-    if not waiting:
+    sender = _sender(connection)
+    if not sender.deferred:
         return
-    _deferred[connection] = []
+    waiting, sender.deferred = sender.deferred, []
     if len(waiting) == 1:
-        prepared, rows = waiting[0]
+        [(prepared, rows)] = waiting
         prepared.execute(connection, rows)
         return
-    bound = [prepared.bound(rows) for prepared, rows in waiting]
-    row = {f"p{number}_{name}": value for number, (_, one) in enumerate(bound) for name, value in one.items()}
-    _together(tuple(sql for sql, _ in bound)).execute(connection, [row])
-
-
-def _about_many(sql: str, types: Mapping[str, str]) -> str:
-    """Return the INSERT or UPDATE as a PostgreSQL statement that takes an array for each parameter.
-
-    The driver would send a statement with many rows once per row. If its text contained the values of all rows, each
-    number of rows would be a different statement to the server.
-    """
-    arrays = ", ".join(f"%({name})s::{kind}[]" for name, kind in types.items())
-    names = ", ".join(f'"{name}"' for name in types)
-    given = f"FROM unnest({arrays}) AS given ({names})"
-    named = _MARK.sub(r'given."\1"', sql)
-    if named.startswith("INSERT"):
-        return _PLACES.sub(rf"SELECT \1 {given}", named, count=1)
-    return named.replace(" WHERE ", f" {given} WHERE ", 1)
+    pieces, rows_of = zip(*waiting, strict=True)
+    _together(pieces, tuple([len(rows) > 1 for rows in rows_of])).execute(connection, [_numbered(waiting)])
 
 
 @contextmanager
@@ -281,29 +268,12 @@ def _failure(connection: Connection, sql: str, error: Any) -> DBAPIError:
     return failure
 
 
-@lru_cache(maxsize=512)
-def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
-    """Return the statement with numbers instead of the names of its values, and the names in that order."""
-    names = tuple(dict.fromkeys(_NAME.findall(sql)))
-    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
-    return _NAME.sub(lambda found: numbers[found[1]], sql).replace("%%", "%"), names
+@lru_cache(maxsize=1)
+def _of_sender() -> Dialect:
+    """Return the dialect of statements that a `Sender` sends: numbered values, and an array for each list."""
+    from app.database.postgres._dialect import SenderDialect  # noqa: PLC0415 - psycopg is optional
 
-
-def _with_arrays(sql: str, kind_of: Callable[[str], str]) -> str:
-    """Return the statement with one array for each list of values, so that its text is always the same."""
-
-    def array(found: re.Match[str]) -> str:
-        return f"{'<> ALL' if found[1] else '= ANY'}(%({found[2]})s::{kind_of(found[2])}[])"
-
-    return _EXPANDING.sub(array, sql)
-
-
-def _of_each(convert: Callable[[Any], Any] | None) -> Callable[[Iterable[Any]], list[Any]]:
-    return list if convert is None else lambda values: [convert(one) for one in values]
-
-
-def _converter(kind: Any, dialect: Dialect) -> Callable[[Any], Any] | None:
-    return kind.dialect_impl(dialect).bind_processor(dialect)  # type: ignore[no-any-return]
+    return SenderDialect()
 
 
 @lru_cache(maxsize=64)

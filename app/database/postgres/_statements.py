@@ -92,6 +92,8 @@ class Sender:
         self._prepared: dict[str, bytes] = {}
         self.at_commit: dict[str, None] = {}
         """Statements to send with the commit of the running transaction."""
+        self.deferred: list[Any] | None = None
+        """Statements to send as one, or None if none may wait; see `deferring`."""
 
     @property
     def idle(self) -> bool:
