@@ -185,12 +185,12 @@ class Storage:
         return int(self._reader.execute("SELECT coalesce(max(seq), 0) FROM transactions").fetchone()[0])
 
     def transaction(self, signature: Signature) -> StoredTransaction | None:
-        """Return the transaction with this signature, or None."""
+        """Return the transaction with this signature, or None if it is not in the history."""
         row = self._history_row(_TRANSACTION_COLUMNS, signature)
         return StoredTransaction(*row) if row else None
 
     def status(self, signature: Signature) -> StoredStatus | None:
-        """Return the outcome of the transaction with this signature, or None."""
+        """Return the outcome of the transaction with this signature, or None if it is not in the history."""
         row = self._history_row(_STATUS_COLUMNS, signature)
         return StoredStatus(*row) if row else None
 

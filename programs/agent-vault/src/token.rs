@@ -51,7 +51,7 @@ pub struct TokenAccount {
 /// The mint is not compared here, because `TransferChecked` refuses accounts of different mints.
 ///
 /// # Errors
-/// [`VaultError::NotATokenAccount`].
+/// [`VaultError::NotATokenAccount`] if the account is not a token account of `token_program`.
 #[inline(never)]
 pub fn read(account: &AccountView, token_program: &Address) -> Result<TokenAccount> {
     require!(account.owned_by(token_program), VaultError::NotATokenAccount);
@@ -85,7 +85,8 @@ fn bytes_at<const N: usize>(data: &[u8; layout::LENGTH], at: usize) -> [u8; N] {
 /// require a memo, because the program's transfers carry none.
 ///
 /// # Errors
-/// [`VaultError::NotATokenAccount`]. Also fails while the account is borrowed for writing.
+/// [`VaultError::NotATokenAccount`] if the account is not a token account of `token_program`. Also fails while the
+/// account is borrowed for writing.
 pub fn can_be_paid(account: &AccountView, token_program: &Address, owner: &Address) -> Result<bool> {
     const INITIALIZED: u8 = 1;
     let found = read(account, token_program)?;
@@ -137,7 +138,7 @@ pub fn payable_owner(account: &AccountView, token_program: &Address, mint: &Addr
 /// `delegate` is not its delegate.
 ///
 /// # Errors
-/// [`VaultError::NotATokenAccount`].
+/// [`VaultError::NotATokenAccount`] if the account is not a token account of `token_program`.
 pub fn delegated(account: &AccountView, token_program: &Address, delegate: &Address) -> Result<Option<u64>> {
     const SOME: [u8; 4] = [1, 0, 0, 0];
     require!(account.owned_by(token_program), VaultError::NotATokenAccount);
@@ -152,7 +153,7 @@ pub fn delegated(account: &AccountView, token_program: &Address, delegate: &Addr
 /// account before it stored the address.
 ///
 /// # Errors
-/// [`VaultError::NotATokenAccount`].
+/// [`VaultError::NotATokenAccount`] if the account is not a token account of `token_program`.
 #[inline(always)]
 pub fn balance(account: &AccountView, token_program: &Address) -> Result<u64> {
     require!(account.owned_by(token_program), VaultError::NotATokenAccount);
@@ -174,7 +175,7 @@ pub struct Transfer<'a> {
     pub to: &'a AccountView,
     /// Owner of `from`: a program-derived address.
     pub owner: &'a AccountView,
-    /// Micro-USDC.
+    /// The amount to transfer, in micro-USDC.
     pub amount: u64,
     /// Decimals of the mint.
     pub decimals: u8,
@@ -223,7 +224,7 @@ pub struct Approve<'a> {
     pub delegate: &'a AccountView,
     /// Owner of `tokens`: a program-derived address.
     pub owner: &'a AccountView,
-    /// Micro-USDC.
+    /// The amount that the delegate may transfer, in micro-USDC.
     pub amount: u64,
     /// Decimals of the mint.
     pub decimals: u8,
@@ -329,7 +330,7 @@ pub struct Association<'a> {
     pub payer: &'a AccountView,
     /// The account to create.
     pub tokens: &'a AccountView,
-    /// Its owner.
+    /// The owner of that account.
     pub owner: &'a AccountView,
     /// The mint.
     pub mint: &'a AccountView,

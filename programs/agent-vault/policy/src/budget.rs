@@ -44,7 +44,7 @@ impl Budget<'_> {
         Ok(self.judge(payment, clock)?.0)
     }
 
-    /// Returns the verdict of each rule, and the charge to record if all of them let the payment pass.
+    /// Returns the verdict of each of the budget's rules, and the charge to record if all of them let the payment pass.
     #[inline(always)]
     fn judge(&self, payment: &Payment, clock: UnixTime) -> Result<([Verdict; 3], Charge), Refusal> {
         let Budget { limits, ledger } = self;

@@ -112,7 +112,7 @@ pub struct Standing {
 pub struct Violation {
     /// The rule.
     pub rule: Rule,
-    /// Its limit.
+    /// The rule's limit.
     pub limit: u64,
     /// The value that the payment would have reached.
     pub attempted: u64,

@@ -16,15 +16,16 @@ pub struct Org {
     /// Genesis hash of the cluster, as given by the creator. It is part of the messages that prove an escrow's
     /// completion. The program cannot check it; clients compare it with their node's hash.
     pub genesis_hash: [u8; 32],
-    /// Sets policies and roles, lifts manual freezes, empties the reserve.
+    /// The key that sets policies and roles, lifts manual freezes and withdraws from the reserve.
     pub authority: Address,
     /// The proposed next authority; all zero if there is no proposal.
     pub pending_authority: Address,
-    /// Runs the vaults: creates and funds them, withdraws into the reserve, co-signs, registers recipients.
+    /// The key that runs the vaults: creates and funds them, withdraws into the reserve, co-signs, registers
+    /// recipients.
     pub operator: Address,
-    /// Decides disputed escrows.
+    /// The key that decides disputed escrows.
     pub arbiter: Address,
-    /// Signs completion proofs on behalf of a third party.
+    /// The key that signs completion proofs on behalf of a third party.
     pub verifier: Address,
     /// The USDC mint of the vaults.
     pub mint: Address,
