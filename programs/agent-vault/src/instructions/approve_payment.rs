@@ -41,8 +41,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::approve_payment`].
 ///
 /// # Errors
-/// [`VaultError::ZeroAmount`] if the amount is zero; [`VaultError::InvalidTime`] unless `expires_at` is in the future
-/// and at most [`MAX_APPROVAL_SECONDS`] away.
+/// [`VaultError::ZeroAmount`] if the amount is zero; [`VaultError::InvalidTime`] unless `expires_at` is in the future,
+/// but at most [`MAX_APPROVAL_SECONDS`] seconds away.
 pub fn handler(
     ctx: &mut Context<ApprovePayment>,
     reference: [u8; 16],

@@ -15,7 +15,7 @@ const UNCATEGORIZED: u8 = 0;
 pub struct RecipientStanding {
     /// True if the recipient is on the allowlist, by address or by attested domain.
     pub listed: bool,
-    /// The category that the policy's rule is judged by.
+    /// The category by which the policy judges the recipient.
     pub category: Category,
 }
 
