@@ -80,7 +80,7 @@ def sign(
     for place in unproved_owners(found, known):
         if str(place) not in accepted:
             unproved = (
-                f"{file} is not signed: owner not proved of the token account {place}. If you know its owner from"
+                f"{file} is not signed: the owner of the token account {place} is not proved. If you know it from"
             )
             raise click.ClickException(plain(f"{unproved} another source, repeat with --accept-unproved {place}"))
     if not yes:

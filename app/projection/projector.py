@@ -267,7 +267,7 @@ class Projector(Background):
                 return True
             await step(partial(forget, reports=reports, vaults=vaults))
             parts = [kept[start : start + _BATCH] for start in range(0, len(kept), _BATCH)]
-            # A second time if events were stored before the event that created their object.
+            # Apply the rows a second time if events were stored before the event that created their object.
             for _ in range(2):
                 if not any([await step(partial(restore, rows=part, vaults=vaults)) for part in parts]):
                     break
@@ -346,5 +346,5 @@ class Projector(Background):
 def _applied_of(
     connection: Connection, names: Sequence[str], beside: ColocatedEvents
 ) -> tuple[Sequence[LastRow], dict[str, int]]:
-    # Rows first, so that the cursors are not older than the rows.
+    # Read the rows first, so that the cursors are not older than the rows.
     return beside.last_rows(connection, names), cursors_of(connection)

@@ -84,7 +84,7 @@ async def figures(request: Request) -> Response:
 
 def _local(request: Request) -> bool:
     if any(name in request.headers for name in _FORWARDED):
-        # It was forwarded by a proxy, even if the settings do not name that proxy.
+        # A proxy forwarded the request, even if the settings do not name that proxy.
         return False
     try:
         return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback

@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 #: Number of the program's newest transactions that are compared with the indexer's.
 _SIGNATURES = 100
 _SLOT_SECONDS = 0.4
-#: Name of the value that is written as a test.
+#: Name of the value that is written to test that the database accepts writes.
 _VALUE = "health"
 
 

@@ -102,7 +102,7 @@ class ServingNode(Periodic):
         self._renewed = began
         await self._drop(self._running.keys() - mine)
         for lease in mine - self._running.keys():
-            # It was taken, but the response was lost, or its jobs could not be started.
+            # The lease was taken, but the response was lost, or the lease's jobs could not be started.
             if lease.name in self._works:
                 await self._begin(lease)
 

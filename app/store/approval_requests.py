@@ -42,8 +42,8 @@ LIFETIME = 24 * 60 * 60 * 1000
 """Milliseconds for approving a request, and for using its approval afterwards."""
 
 _SLACK = 60 * 60 * 1000
-#: Milliseconds after its creation during which a request can have a status. They limit the search for requests with
-#: that status. The slack is for an approval that lands slightly late or follows another clock.
+#: By status, the milliseconds after its creation during which a request can have that status. They limit searches by
+#: status. The slack is for an approval that lands slightly late or follows another clock.
 _WINDOWS = {"pending": LIFETIME, "approved": 2 * LIFETIME + _SLACK}
 
 MAX_PENDING = 1_000
@@ -190,7 +190,7 @@ _STATUS = case(
     (approvals.c.state == "used", literal("used")),
     (and_(table.c.rejected, func.coalesce(approvals.c.state, "closed") == "closed"), literal("rejected")),
     (_NOW >= _EXPIRES_AT, literal("expired")),
-    # Withdrawn outside this service.
+    # The approval was withdrawn outside this service.
     (approvals.c.state == "closed", literal("rejected")),
     (approvals.c.state == "open", literal("approved")),
     else_=literal("pending"),

@@ -317,5 +317,5 @@ def _listing(given: frozenset[str]) -> Listing:
     ]
     period = (condition for name, condition in _PERIOD.items() if name in given)
     query = _ROWS.where(table.c.log == bindparam("log"), *chosen, *period)
-    # By number, because the numbers of two concurrent requests may be in another order than their timestamps.
+    # Ordered by number, because two concurrent requests may get numbers in another order than their timestamps.
     return listing(query, time=table.c.number, key=table.c.number)

@@ -27,7 +27,7 @@ def purge(connection: Connection, now: int, *, limit: int) -> bool:
     bare = ~exists().where(attempts.c.delivery_id == table.c.delivery_id)
     connection.execute(delete(table).where(table.c.delivery_id.in_(gone), bare))
     empty = ~exists().where(table.c.webhook_id == webhooks.table.c.webhook_id)
-    # Until then, the request that deleted the webhook can be repeated.
+    # The webhook's row stays until then, because the request that deleted it can be repeated.
     past = webhooks.table.c.updated_at < now - REPEATABLE
     connection.execute(delete(webhooks.table).where(webhooks.table.c.status == "deleted", past, empty))
     return limit in (len(gone), forgotten)

@@ -165,12 +165,12 @@ transactions = Table(
     # each of the few values of an indexed column that the filter leaves open.
     Index("transactions_newest", "org", "timestamp", "tx_id"),
     Index("transactions_by_wallet", "wallet_id", "timestamp", "tx_id"),
-    # Contains the amount, so that sums need not read rows.
+    # The index contains the amount, so that sums of amounts need not read the rows.
     Index("transactions_by_kind", "org", "status", "type", "timestamp", "tx_id", "amount"),
     Index("transactions_by_wallet_kind", "wallet_id", "status", "type", "timestamp", "tx_id", "amount"),
     Index("transactions_by_address", "org", "recipient_address", "status", "type", "timestamp", "tx_id"),
     Index("transactions_by_wallet_address", "wallet_id", "recipient_address", "status", "type", "timestamp", "tx_id"),
-    # Only for recipients given in another form than their address, which are few. The indexes by address find the
+    # Only for the few recipients that were given in another form than their address. The indexes by address find the
     # others.
     *(
         Index(

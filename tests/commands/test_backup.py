@@ -434,7 +434,7 @@ async def test_unknown_schema_is_refused_and_the_folder_stays_empty(world: Servi
     await _ok("backup", file, "--data-dir", folder)
     (tmp_path / "new").mkdir()
     line = await _refusal("restore", file, "--data-dir", tmp_path / "new")
-    assert "its schema is 9999; this version knows up to" in line
+    assert "its schema is 9999; this version supports up to" in line
     assert list((tmp_path / "new").iterdir()) == []
 
 

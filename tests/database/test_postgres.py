@@ -420,14 +420,14 @@ def test_upgrade_is_repeatable_and_leaves_nothing_when_it_fails(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["UPDATE alembic_version SET version_num = '9999'"], "its schema is 9999; this version knows up to NEWEST"),
-        (["DROP TABLE alembic_version"], "its schema is unversioned; this version knows up to NEWEST"),
+        (["UPDATE alembic_version SET version_num = '9999'"], "its schema is 9999; this version supports up to NEWEST"),
+        (["DROP TABLE alembic_version"], "its schema is unversioned; this version supports up to NEWEST"),
         (
             [
                 "UPDATE alembic_version SET version_num = '9999'",
                 "INSERT INTO schema_versions (revision, oldest_code) VALUES ('9999', '9998')",
             ],
-            "its schema is 9999; this version knows up to NEWEST",
+            "its schema is 9999; this version supports up to NEWEST",
         ),
         (
             [

@@ -190,7 +190,7 @@ def test_claimed_owner_is_no_fact_and_refuses_a_withdrawal(folder: Path, node: L
         result = _sign(folder, raw, *options, accounts=_owned(place, _TREASURY))
         unproved_claims, shown = _split(result)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert f"not signed: owner not proved of the token account {place}" in result.stderr
+        assert f"not signed: the owner of the token account {place} is not proved" in result.stderr
         assert f"claim: {place} is owned by {_TREASURY}" in unproved_claims
         assert str(_TREASURY) not in shown
         assert f"destination: {place}, owner not proved" in shown

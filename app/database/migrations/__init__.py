@@ -34,7 +34,7 @@ def migrate(connection: Connection) -> None:
     if found is not None and found not in REVISIONS:
         if not _serves(connection, found):
             path = connection.engine.url.database
-            raise ConfigurationError(f"{path}: its schema is {found}; this version knows up to {REVISIONS[-1]}")
+            raise ConfigurationError(f"{path}: its schema is {found}; this version supports up to {REVISIONS[-1]}")
         return
     _upgrade(connection)
 
@@ -51,7 +51,7 @@ def upgrade(engine: Engine, name: str) -> tuple[str | None, str]:
             connection.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_PATIENCE}'"))
             found = _revision(connection)
             if found is not None and found not in REVISIONS:
-                raise ConfigurationError(f"{name}: its schema is {found}; this version knows up to {REVISIONS[-1]}")
+                raise ConfigurationError(f"{name}: its schema is {found}; this version supports up to {REVISIONS[-1]}")
             if found != REVISIONS[-1]:
                 _upgrade(connection)
             connection.commit()
@@ -78,7 +78,7 @@ def require_current(engine: Engine, name: str) -> None:
         if found in REVISIONS[:-1]:
             raise ConfigurationError(f"{name}: its schema is {found}; this version needs {REVISIONS[-1]}: {remedy}")
         if not serves:
-            raise ConfigurationError(f"{name}: its schema is {found}; this version knows up to {REVISIONS[-1]}")
+            raise ConfigurationError(f"{name}: its schema is {found}; this version supports up to {REVISIONS[-1]}")
         _require_rights(connection, name)
 
 
