@@ -145,7 +145,8 @@ def test_database_with_an_unknown_schema_is_refused(tmp_path: Path, change: str,
     with pytest.raises(ConfigurationError) as refused:
         SqliteDatabase(path)
 
-    assert str(refused.value) == f"{path}: its schema is {schema}; this version supports up to {migrations.REVISIONS[-1]}"
+    newest = migrations.REVISIONS[-1]
+    assert str(refused.value) == f"{path}: its schema is {schema}; this version supports up to {newest}"
 
 
 def test_failed_upgrade_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
