@@ -219,7 +219,7 @@ KINDS = (
         "This side has already disputed the escrow. Each side may raise one dispute; a withdrawn dispute counts.",
         "Complete the escrow or let its deadline pass. The other side can still raise a dispute if it has not yet."),
     ErrorKind("escrow_not_disputed", 422, "Escrow",
-        "The escrow is not disputed, so there is nothing to decide.",
+        "The escrow is not disputed, so there is no dispute to decide or withdraw.",
         "A party can raise a dispute before the deadline with `POST /v1/payments/a2a/{escrow_id}/dispute`."),
     ErrorKind("too_many_escrows", 422, "Escrow",
         "The wallet has reached its limit of open escrows: its policy's `maxOpenEscrows`, or 64 without one.",

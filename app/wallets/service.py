@@ -197,7 +197,7 @@ async def _check_owner(service: Service, org: str, named: str | None) -> None:
         return
     own = await service.db.read(lambda conn: organisation(conn, org))
     if own is None or named != own.org_id:
-        raise RequestError("invalid_request", "owner_org: must be the organisation of the API key.")
+        raise RequestError("invalid_request", "ownerOrg: must be the organisation of the API key.")
 
 
 async def caught_up(service: Service, org: str, wallet_id: str) -> WalletRecord:

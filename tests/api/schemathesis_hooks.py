@@ -22,7 +22,7 @@ _BEYOND_SCHEMAS = (
     "expiry: ",
     "url: ",
     "delegate: must be a chain address",
-    "owner_org: ",
+    "ownerOrg: ",
     "This needs no signature by the authority",
     "headers: ",
     "body: must be base64",
