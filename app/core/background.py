@@ -17,10 +17,10 @@ class Startable(Protocol):
     """A part that starts and stops with the service, perhaps several times."""
 
     async def start(self) -> None:
-        """Start."""
+        """Start the part."""
 
     async def stop(self) -> None:
-        """Stop, and wait until it has ended."""
+        """Stop the part, and wait until it has ended."""
 
 
 class Background(ABC):
@@ -90,7 +90,7 @@ class Periodic(Background):
 
 
 async def start_all(stack: AsyncExitStack, *tasks: Startable) -> None:
-    """Start the tasks in this order; the stack stops them in reverse."""
+    """Start the tasks in this order; the stack stops them in reverse order."""
     for task in tasks:
         await task.start()
         stack.push_async_callback(task.stop)

@@ -81,7 +81,7 @@ class BusinessError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """A part that the request needs is unavailable (503).
+    """A part of the service that the request needs is unavailable (503).
 
     The response has ``Retry-After``, except for ``authority_offline``, because waiting does not help there.
     """

@@ -102,7 +102,10 @@ class HardwareTokens:
         self._tokens: dict[tuple[Path, tuple[tuple[str, str], ...]], _Token] = {}
 
     def open(self, text: str, *, name: str) -> TokenSigner:
-        """Return the key that a PKCS#11 URI names. Raises KeyFileError; its message never shows the PIN."""
+        """Return the key that a PKCS#11 URI names.
+
+        Raises KeyFileError if the key cannot be used. The message never shows the PIN.
+        """
         try:
             uri = parse_pkcs11_uri(text)
             module = _module(uri.module)
@@ -261,7 +264,7 @@ class _Token:
 
 
 def _checked(token: _Token, uri: Pkcs11Uri) -> Pubkey:
-    """Return the address of a key after a test signature. Raises KeyFileError."""
+    """Return the address of a key after a test signature. Raises KeyFileError if the key cannot be used."""
     session = token.session()
     from pkcs11.exceptions import PKCS11Error  # noqa: PLC0415 - installed, because the session is open
 
@@ -276,7 +279,7 @@ def _checked(token: _Token, uri: Pkcs11Uri) -> Pubkey:
 
 
 def _address(session: Any, uri: Pkcs11Uri) -> Pubkey:
-    """Return the public key of the pair that a URI names. Raises KeyFileError."""
+    """Return the public key of the pair that a URI names. Raises KeyFileError unless it is one readable Ed25519 key."""
     import pkcs11  # noqa: PLC0415
 
     try:

@@ -25,7 +25,7 @@ PRESET_POLICY_IDS = ("pol_conservative", "pol_moderate", "pol_permissive", "pol_
 """Preset policies of every organisation. Their keys are these names, padded with zero bytes."""
 
 EVENT_INNER_INDEX = 1
-"""Index of the event among the inner instructions of a funding, withdrawal or payment: after the transfer."""
+"""Index of the event among the inner instructions of a funding, withdrawal or payment. It follows the transfer."""
 ESCROW_EVENT_INNER_INDEX = 5
 """Index of the event when an escrow is created.
 

@@ -23,7 +23,7 @@ class DownloadLinks:
         return f"{self._base_url}/v1/transactions/exports/{export_id}/download?{query}"
 
     def is_valid(self, export_id: str, expires: str, signature: str) -> bool:
-        """Return True if these parts belong to a link of this service that has not expired."""
+        """Return True if a link with these parts was issued by this service and has not expired."""
         # Compared as bytes, because `compare_digest` refuses texts that are not ASCII.
         genuine = hmac.compare_digest(self._sign(export_id, expires).encode(), signature.encode())
         return genuine and time.time() < int(expires)

@@ -181,7 +181,9 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 
 
 async def _is_made(service: Service, new: WalletDetails) -> bool:
-    """Return True if the vault is on the chain or another request is creating it. Lamports alone make no vault.
+    """Return True if the vault is on the chain or another request is creating it.
+
+    An address that only holds lamports is no vault.
 
     A simulation already shows an account that another node has just sent, before that transaction is confirmed.
     """
@@ -243,8 +245,8 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
     kind = UNFREEZE if body.status == "active" else _STOP if stops else _UPDATE
     await require_no_pending_change(service, principal.org, kind.waits_for, wallet_id=wallet_id)
     for again in (True, False):
-        # A freeze may still be on its way to the chain. It must not count as lifted because there is nothing to lift
-        # yet.
+        # A freeze may still be on its way to the chain. Without this check, the request would find no freeze yet, and
+        # count it as lifted.
         await service.brake.check_all_nodes(kind, principal.org, wallet_id)
         before = await caught_up(service, principal.org, wallet_id)
         instructions, authority = await changes(service, principal, claim, before, body)

@@ -125,7 +125,7 @@ class Faults:
         if method == "sendTransaction":
             if self.random.random() < 0.5:
                 self.counts["accepted and dropped"] += 1
-                # The signatures follow their number, which takes one byte. Return the first.
+                # The transaction's signatures follow their count, which takes one byte. The first one is returned.
                 signature = Signature.from_bytes(base64.b64decode(first["params"][0])[1:65])
                 return self._told(calls, [{"result": str(signature)}], body)
             self.counts["forwarded and refused"] += 1
@@ -264,7 +264,7 @@ class Faults:
         return json.dumps([change(one) for one in told] if isinstance(told, list) else change(told)).encode()
 
     def _torn(self, value: Any) -> Any:
-        """Replace one part deep inside with a value of another type."""
+        """Replace one part deep inside an answer with a value of another type."""
         if isinstance(value, dict) and value and self.random.random() < 0.8:
             key = self.random.choice(sorted(value))
             return value if key in _FATES else {**value, key: self._torn(value[key])}

@@ -203,7 +203,7 @@ class Machine:
 
 
 def changed(account: Account) -> Changed:
-    """Return the compared parts of an account. Without lamports the account is gone, so this is `NOTHING`."""
+    """Return the compared parts of an account. Without lamports the account is gone, so the result is `NOTHING`."""
     return (account.lamports, account.data, account.owner) if account.lamports else NOTHING
 
 
