@@ -147,8 +147,8 @@ class Reconciler:
     async def _is_in_chain(self, signature: str, slot: int, final: int) -> bool:
         """Return True if the finalized chain has, or may have, the transaction in this slot.
 
-        A node gives the same response for a skipped slot and for a block that it has lost. The slot was certainly
-        skipped only if the next block's parent is before it.
+        A node gives the same response for a skipped slot and for a block that it has lost. The slot is known
+        to be skipped only if the parent of the next block is in an earlier slot.
         """
         for at in range(slot, min(slot + _SKIPPED_AT_MOST, final + 1)):
             block = await self._chain.finalized_block(at)

@@ -273,7 +273,7 @@ class KeyRing:
         return await self._db.read(lambda conn: api_keys(conn, org))
 
     def revoke(self, conn: Connection, by: Principal, key_id: str, *, again: bool = False) -> ApiKey:
-        """Revoke a key of the organisation of ``by``.
+        """Revoke a key of the caller's organisation. The caller is ``by``.
 
         With ``again``, accept a key that an earlier run of the request may have revoked already.
 

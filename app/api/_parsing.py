@@ -123,6 +123,7 @@ _WORDS: Mapping[str, str] = {
     "extra_forbidden": "is unknown to this request",
     "string_type": "must be a string",
     "string_unicode": "must be valid Unicode",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
     "string_too_short": "must have {min_length} or more characters",
     "string_too_long": "must have at most {max_length} characters",
     "int_type": _WHOLE_NUMBER,

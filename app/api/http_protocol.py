@@ -20,7 +20,7 @@ _PIECE = 4_096
 
 
 class _LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with limits in bytes, and a limit of `seconds` for a request to arrive.
+    """uvicorn's HTTP protocol with limits in bytes, and a limit of `seconds` for a request's head to arrive.
 
     If a body is late while a route reads it, the route itself answers. A malformed body looks to the route like one
     that ended early. Input that is not a request is answered by the application, which finds the error as `refusal` in
@@ -137,5 +137,5 @@ class _LimitedProtocol(HttpToolsProtocol):
 
 
 def protocol(seconds: float) -> type[_LimitedProtocol]:
-    """Return the protocol with a limit of `seconds` for a request to arrive."""
+    """Return the protocol with a limit of `seconds` for a request's head to arrive."""
     return type("TimedProtocol", (_LimitedProtocol,), {"seconds": seconds})

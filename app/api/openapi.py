@@ -39,7 +39,7 @@ _REQUEST_HEADERS: Mapping[str, Json] = {
     },
     "If-Match": {
         "description": "The `ETag` of the policy or budget when you read it. If it has changed since, the "
-        "request fails with `version_conflict`. Separate several tags by commas; `*` matches any.",
+        "request fails with `version_conflict`. Separate several tags with commas; `*` matches any.",
         "schema": {
             "type": "string",
             "pattern": r'^(\*|"[!#-~]+"(, ?"[!#-~]+")*)$',

@@ -34,7 +34,7 @@ def node_option(text: str) -> Callable[[_Command], _Command]:
 
 rpc_url = node_option("JSON-RPC address of the chain. The default is the data folder's chain.")
 org_option = click.option(
-    "--org", help="Id or address of the organisation. Optional if there is only one, or if you name a key."
+    "--org", help="Id or address of the organisation. Optional if there is only one, or if you pass a KEY_ID."
 )
 usdc_mint = click.option("--usdc-mint", help="USDC mint on this chain.  [default: the data folder's or the cluster's]")
 

@@ -137,7 +137,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=65_536, gt=0)
     """Largest request body in bytes. An allowlist of 1,000 addresses takes 48,000."""
     request_timeout: float = Field(default=15.0, gt=0)
-    """Time that a whole request may take to arrive."""
+    """Time that the head of a request may take to arrive, and then its body."""
     shutdown_timeout: int = Field(default=15, ge=0)
     """Time that running requests have to finish when the service stops."""
     rate_limit: int = Field(default=100, ge=0)

@@ -33,7 +33,10 @@ class Signer(Protocol):
         ...
 
     def sign_message(self, message: bytes) -> Signature:
-        """Return the signature of a message. A token blocks the thread; in the event loop, use ``signature_by``."""
+        """Return the signature of a message.
+
+        A hardware token blocks the thread until it has signed. In the event loop, use ``signature_by``.
+        """
         ...
 
 

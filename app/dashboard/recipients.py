@@ -42,7 +42,10 @@ async def register(view: View) -> Response | str:
     replaces = " ".join(one.before for one in shifts)
     if replaces != view.typed("replaces"):
         view.form = [*((field, text) for field, text in view.form if field != "replaces"), ("replaces", replaces)]
-        text = "This replaces an existing registration. Agents can no longer pay by the replaced name."
+        text = (
+            "This replaces an existing registration. A moved domain then pays only its new address. Agents can no "
+            "longer pay by a replaced domain."
+        )
         place = view.url("recipients")
         return ask(view, Review("Replace a registration", text, shifts, "Replace", place, _HERE, moves=False))
     await recipients.put(view.service, view.principal, view.claim(), name, body)

@@ -206,14 +206,14 @@ async def enter(view: View, who: Principal, way: str, location: str, *, stepped_
 def count_begun(view: View) -> None:
     """Count a started sign-in, because anyone can start one and each is stored.
 
-    Raises ``rate_limited`` above the limit of the client's address.
+    Raises ``rate_limited`` if the client's address has reached its limit.
     """
     limits: RateLimits = view.request.app.state.rate_limits
     limits.begun(_client(view))
 
 
 def count_failure(view: View) -> None:
-    """Count a failed sign-in. Raises ``rate_limited`` above the limit of the client's address."""
+    """Count a failed sign-in. Raises ``rate_limited`` if the client's address has reached its limit."""
     client = _client(view)
     recorder: Recorder = view.request.app.state.recorder
     recorder.failed(client)

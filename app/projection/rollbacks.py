@@ -29,10 +29,10 @@ from app.store.state_tables import attempts
 from indexer import StoredEvent
 
 ROLLED_BACK = "TransactionReverted"
-"""Name of the rows that report a rolled back transaction. `events` in their data are the transaction's events."""
+"""Name of the rows that report a rolled-back transaction. `events` in their data are the transaction's events."""
 CURSOR = "org:"
 _ROLLBACKS = "reverts"
-"""Name of the position of the last applied row that reported a rolled back transaction."""
+"""Name of the position of the last applied row that reported a rolled-back transaction."""
 _READ_MODELS = (approvals, budgets, policies, recipients, reserves, transactions, wallets)
 _OF_VAULTS = frozenset(
     {
@@ -45,12 +45,12 @@ _OF_VAULTS = frozenset(
 
 
 def changed_orgs(reports: Sequence[StoredEvent]) -> set[str]:
-    """Return the organisations that rolled back transactions had changed."""
+    """Return the organisations that rolled-back transactions had changed."""
     return {event["org"] for report in reports for event in report.data["events"]}
 
 
 def changed_vaults(reports: Sequence[StoredEvent]) -> set[str] | None:
-    """Return the vaults that rolled back transactions had changed, or None if they changed more than vaults."""
+    """Return the vaults changed by rolled-back transactions, or None if these transactions changed more than vaults."""
     events = [event for report in reports for event in report.data["events"]]
     if not all(event["name"] in _OF_VAULTS for event in events):
         return None
@@ -58,12 +58,12 @@ def changed_vaults(reports: Sequence[StoredEvent]) -> set[str] | None:
 
 
 def last_rollback(connection: Connection) -> int:
-    """Return the id of the last applied row that reported a rolled back transaction, or 0 if there is none."""
+    """Return the id of the last applied row that reported a rolled-back transaction, or 0 if there is none."""
     return connection.scalar(select(projection.c.position).where(projection.c.name == _ROLLBACKS)) or 0
 
 
 def undo(connection: Connection, row: StoredEvent) -> bool:
-    """Remove a rolled back transaction from the feed and make its attempt pending.
+    """Remove a rolled-back transaction from the feed and make its attempt pending.
 
     Return False if this was already done.
     """

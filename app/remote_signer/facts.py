@@ -67,7 +67,7 @@ def facts(found: Inspected) -> Iterator[str]:
     yield f"Signed by {', '.join(map(str, found.transaction.signers))}"
     yield f"Fee and rent are paid by {found.transaction.signers[0]}"
     yield f"Valid while the nonce account {found.nonce_account} holds {found.transaction.blockhash},"
-    yield "  or for two minutes if this value is a blockhash and not a nonce"
+    yield "  or for at most two minutes if this value is a blockhash and not a nonce"
     yield f"1.00 USDC is {MICRO_PER_USDC} units of the organisation's mint, if this mint is USDC"
 
 

@@ -153,7 +153,7 @@ async def identify(
 
 
 def node_name(settings: Settings) -> str:
-    """Return the node's name for people, without a password that its address may contain."""
+    """Return a readable name of the chain's node. Leaves out a password in the node's URL."""
     if settings.rpc_url is None:
         return "the embedded chain"
     places = [f"{one.hostname}" + (f":{one.port}" if one.port else "") for one in map(urlsplit, settings.rpc_urls())]

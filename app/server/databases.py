@@ -37,7 +37,10 @@ def open_events(settings: Settings, db: Database) -> Events:
 
 
 def open_projector(db: Database, events: Events, indexer: Indexer, *, payer: str = "") -> Projector:
-    """Return the projector of an indexer's rows. In a shared database, rows are stored and applied together."""
+    """Return the projector of an indexer's rows.
+
+    On PostgreSQL, it applies new rows to the read models in the transaction that stores them.
+    """
     if not isinstance(events, PostgresEvents):
         return Projector(db, indexer.changes, payer=payer)
     projector = Projector(db, indexer.changes, events, payer=payer)

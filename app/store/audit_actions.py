@@ -123,7 +123,7 @@ ACTIONS: Mapping[Action, str] = {
     "webhook.resend": "A delivery was queued again. `details` has its `delivery_id`.",
     "webhook.rotate_secret": "A webhook's signing secret was replaced.",
     "webhook.update": "A webhook was changed. `details` has the changed `fields`.",
-    "x402.fetch": "A resource was requested by a paid request. The object is the `tx_id` of the payment, if one was "
-    "made. `details` has `host` and `status`.",
+    "x402.fetch": "A resource was requested, to be paid if it asks for payment. The object is the `tx_id` of the "
+    "payment, if one was made. `details` has `host` and `status`.",
 }
 """Meaning of each action."""

@@ -47,7 +47,7 @@ exports = Table(
     Column("status", String, nullable=False, comment="processing, ready, expired or failed"),
     Column("created_at", BigInteger, nullable=False),
     Column("estimated_at", BigInteger, nullable=False, comment="estimated time of completion"),
-    Column("rows", Integer, comment="row count; until it is ready, as of the request"),
+    Column("rows", Integer, comment="row count; until the export is ready, an estimate from the time of the request"),
     Column("reason", String, comment="reason of the failure"),
     Column("finished_at", BigInteger),
     Column("expires_at", BigInteger, comment="when its file is removed"),

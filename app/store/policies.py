@@ -92,7 +92,7 @@ def allowlist_entries(connection: Connection, allowlist: str | None) -> list[str
 
 
 def domains_of(connection: Connection, entries: Sequence[bytes]) -> dict[bytes, str]:
-    """Return the domains among an allowlist's entries, as far as the service knows their texts."""
+    """Return the domains behind an allowlist's entries, which are hashes. Omits entries with an unknown domain."""
     query = select(domains).where(domains.c.domain_hash.in_([entry.hex() for entry in entries]))
     return {bytes.fromhex(row.domain_hash): row.domain for row in connection.execute(query)}
 

@@ -157,7 +157,7 @@ attempts = Table(
 unsigned_transactions = Table(
     "unsigned_transactions",
     metadata,
-    Column("tx_id", String, primary_key=True, comment="the attempt that has the transaction"),
+    Column("tx_id", String, primary_key=True, comment="id of the attempt with this transaction"),
     Column("org", String, nullable=False),
     Column("message_hash", String, nullable=False, unique=True),
     Column("authority", String, nullable=False, comment="address that has to sign"),

@@ -25,9 +25,11 @@ class Admission:
 
     @asynccontextmanager
     async def enter(self, service: Service, org: str) -> AsyncIterator[None]:
-        """Wait until the organisation's job may run. Raises ``rate_limited`` if `limit` of them wait.
+        """Wait until the organisation's job may run.
 
-        Each organisation has one job in the queue, so a job waits for at most one job of every other organisation.
+        An organisation's jobs first wait for each other, and only one of them at a time enters the common queue. In
+        that queue, a job waits for at most one job of every other organisation. Raises ``rate_limited`` if the
+        organisation already has `limit` jobs.
         """
         if self.waiting[org] >= self._limit:
             raise RequestError("rate_limited", self._refusal, headers={"Retry-After": _RETRY_AFTER})

@@ -45,7 +45,8 @@ class Enforcement:
 
     - ``name``: the requested action, such as "freeze", for messages.
     - ``kind`` and ``lifting``: the type of the transaction that enforces the brake, and the type that undoes it.
-    - ``missing``: reads the chain and returns the plan that is still needed, or None if the brake is in force there.
+    - ``missing``: reads the chain and returns the plan of the transaction that the brake still needs, or None if the
+      brake is in force there.
       Raises BrakeRefusedError if it can never be in force.
     - ``fulfilled``: program errors that mean the brake is in force already.
     - ``outdated``: program errors that mean the chain changed after it was read.

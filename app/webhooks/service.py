@@ -29,7 +29,7 @@ from app.webhooks.models import CreateWebhook, UpdateWebhook, Webhook, WebhookPa
 MAX_WEBHOOKS = 50
 """Maximum number of webhooks of one organisation."""
 _BATCH = 200
-"""Events or deliveries per transaction. No other transaction writes during it."""
+"""Events or deliveries that one transaction queues or resets. Few enough that payments do not wait long."""
 
 
 def find(conn: Connection, org: str, webhook_id: str) -> WebhookRecord:

@@ -133,7 +133,7 @@ def _unwrapped(answer: Json) -> Any:
 def parse_payment_required(content: Any) -> PaymentRequired:
     """Read the content of a 402 response. Raises ``x402_invalid_terms`` if it violates x402."""
     if not _can_be_repeated(content):
-        raise invalid_terms("their JSON cannot be encoded again")
+        raise invalid_terms("they contain a value that JSON cannot represent")
     if not isinstance(content, dict) or not isinstance(content.get("accepts"), list):
         raise invalid_terms("they list no accepted payments")
     try:

@@ -18,7 +18,8 @@ FOR_PEOPLE: Mapping[str, str] = {
     "insufficient_permissions": "Your role does not allow this.",
     "rate_limited": "You sent too many requests in a short time. Wait a moment, then try again.",
     "restore_catching_up": "The service was restored from a backup, or its database has failed over, and it is still "
-    "reading the later transactions from the chain. No money moves before it has finished. Try again in a minute.",
+    "reading the later transactions from the chain. Until it has finished, it accepts no new payments, escrows, "
+    "allowances, fundings or withdrawals. Try again in a minute.",
     "version_conflict": f"Another change was saved while you edited it. {_KEPT}",
 }
 """Messages that pages show in place of the general message of an error."""

@@ -29,7 +29,9 @@ NOTICES: Mapping[str, str] = {
     "policy-deleted": "The policy was deleted. Its audit log is kept.",
     "policy-saved": "Saved. The chain judges every payment by the new rules from now on.",
     "registered": "The recipient is registered.",
-    "registered-instead": "The recipient is registered. The registration that it replaces has ended.",
+    "registered-instead": (
+        "The recipient is registered. The pair of domain and address that it replaces is no longer registered."
+    ),
     "rejected": "The payment was rejected.",
     "removed": "The person was removed and signed out everywhere. Their open invitations have ended.",
     "resent": "The delivery is being sent again.",

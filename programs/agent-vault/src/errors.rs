@@ -159,7 +159,7 @@ pub enum VaultError {
     EscrowDecided,
     #[msg("The escrow is not decided yet.")]
     EscrowUndecided,
-    #[msg("Neither party can be paid its share yet.")]
+    #[msg("No share left in the escrow can be paid yet.")]
     NothingToCollect,
     #[msg("The payment would exceed the budget's limit for 24 hours.")]
     BudgetMaxPerDayExceeded,

@@ -191,9 +191,9 @@ impl Ledger {
         Place { day_slot: self.day.newest, month_ends_at: self.month.ends_at }
     }
 
-    /// Takes back `returned` of the amount charged at `place`. The day window is reduced while it still counts that
-    /// slot, and the month if it is still the same one; neither drops below zero. The hour's count is unchanged,
-    /// because the payment was made.
+    /// Reduces the recorded spending by `returned`, a part of the amount charged at `place`. The day window is reduced
+    /// if it still counts the slot of the charge. The month is reduced if it is still the month of the charge. Neither
+    /// drops below zero. The hour's count is unchanged, because the payment was made.
     ///
     /// The amount is taken out of the slot and month that it was charged to, so a refund never frees room that the
     /// charge itself did not take.

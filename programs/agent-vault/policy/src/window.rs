@@ -231,7 +231,8 @@ impl Month {
         }
     }
 
-    /// Adds `amount` to the month of `now`. The stored month never goes back to an earlier one.
+    /// Adds `amount` to the month of `now`. If the clock has stepped back to an earlier month, adds it to the stored
+    /// month instead.
     ///
     /// # Errors
     /// [`Overflow`] if the sum does not fit.

@@ -10,8 +10,8 @@ use anchor_lang::prelude::*;
 /// See [`crate::agent_vault::collect_escrow`].
 ///
 /// # Errors
-/// [`VaultError::EscrowUndecided`] if the escrow has not been split; [`VaultError::NothingToCollect`] if neither side
-/// can be paid its share; the errors of [`make_receiver_tokens`].
+/// [`VaultError::EscrowUndecided`] if the escrow has not been split; [`VaultError::NothingToCollect`] if no share
+/// that is left can be paid; the errors of [`make_receiver_tokens`].
 pub fn handler(ctx: &mut Context<SettleEscrow>) -> Result<()> {
     let a = &mut ctx.accounts;
     require!(a.escrow.outcome != 0, VaultError::EscrowUndecided);
