@@ -185,8 +185,8 @@ async def test_commands_name_the_fault_in_one_line(cluster: Cluster, world: Serv
     assert code == 1
     assert "has no schema: run `agent-vault db upgrade`" in line
     assert line.count("\n") == 1
-    assert await asyncio.to_thread(run, empty, "db", "upgrade") == (0, _said(empty, f"is {REVISIONS[-1]} now"))
-    assert await asyncio.to_thread(run, empty, "db", "upgrade") == (0, _said(empty, f"is {REVISIONS[-1]} already"))
+    assert await asyncio.to_thread(run, empty, "db", "upgrade") == (0, _said(empty, f"is now {REVISIONS[-1]}"))
+    assert await asyncio.to_thread(run, empty, "db", "upgrade") == (0, _said(empty, f"is already {REVISIONS[-1]}"))
     code, line = await asyncio.to_thread(run, empty, "backup", "somewhere.zip", "--data-dir", folder)
     assert code == 1
     assert "use pg_dump" in line
@@ -197,4 +197,4 @@ async def test_commands_name_the_fault_in_one_line(cluster: Cluster, world: Serv
 
 def _said(url: str, what: str) -> str:
     name = url.split("@/")[1].split("?", maxsplit=1)[0]
-    return f"database {name} on {url.split('host=')[1]}: its schema {what}\n"
+    return f"database {name} on {url.split('host=')[1]}: the schema {what}\n"
