@@ -1,4 +1,8 @@
-"""Follows the token accounts of reserves and vaults to find transfers that the program did not make."""
+"""Follows the token accounts of reserves and vaults, and reports deposits: tokens that arrive there.
+
+A funding of a vault and a withdrawal into the reserve are no deposits. Payments from other vaults, settled escrows and
+swept allowances are.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +31,7 @@ class FollowedAccount:
 
 @dataclass(frozen=True, slots=True)
 class Deposit:
-    """Tokens that arrived in a followed account by a transfer that the program did not make.
+    """Tokens that arrived in a followed account other than by a funding or a withdrawal.
 
     `index` is the account's position in the transaction, `balance` the balance afterwards.
     """

@@ -20,7 +20,7 @@ from indexer.unread_allowances import UnreadAllowance, UnreadAllowances
 NOT_AN_EVENT = -1
 """Value of `instruction` in rows that are not events of the program."""
 DEPOSIT = "Deposit"
-"""Name of a row: tokens arrived in a followed account by a transfer that the program did not make."""
+"""Name of a row: tokens arrived in a followed account other than by a funding or a withdrawal."""
 BALANCE_OBSERVED = "BalanceObserved"
 """Name of a row: a followed account's balance was read from the chain, because the stored one may be wrong."""
 ALLOWANCE_READ = "AllowanceRead"
@@ -159,7 +159,7 @@ class EventTables:
         return {str(signature): int(slot) for signature, slot in rows}
 
     def last_finalized(self, up_to_slot: int = _LAST_SLOT) -> str | None:
-        """Return the newest signature marked as finalized in a slot up to `up_to_slot`, or None."""
+        """Return the newest finalized signature of the slots up to `up_to_slot`, or None."""
         row = self._db.execute(
             "SELECT signature FROM transactions WHERE finalized = 1 AND slot <= ? ORDER BY slot DESC LIMIT 1",
             [up_to_slot],

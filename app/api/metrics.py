@@ -71,7 +71,9 @@ class Metrics:
         )
         self.ready = self._gauge("ready", "1 while the service is ready.")
         self.lag = self._gauge("indexer_lag_slots", "Slots that the indexer is behind the chain.")
-        self.holes = self._gauge("index_holes", "Unread parts of the program's history, and unreadable transactions.")
+        self.holes = self._gauge(
+            "index_holes", "Unread parts of the program's history, and unreadable transactions (up to 1,000)."
+        )
         self.gaps = self._gauge("index_gaps", "Vaults and organisations that lack an event.")
         self.pending = self._gauge("pending_attempts", "Transactions without a known outcome.")
         self.guard = self._gauge("payment_guard", "1 while money moves only after a check; see `guard` in `/readyz`.")

@@ -17,7 +17,8 @@ _CHANGING = ("key_not_found", "key_not_active")
 async def create_key(call: Call, body: CreateKey) -> NewKey:
     """Create an API key.
 
-    Only this response contains the key; the service stores only a digest of it.
+    Only this response, and its replays under the same idempotency key, contain the key. The service stores a digest
+    of the key and its last four characters. For replays, it stores the response encrypted under the requesting API key.
     """
     return await keys.create(call.service, call.principal, call.claim, body)
 

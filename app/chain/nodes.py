@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 _LOOK_EVERY = 1.0
 """Seconds between two polls of all nodes for their newest slot."""
 _SAME_EVERY = 10.0
-"""Seconds between two checks of a node's genesis hash."""
+"""Minimum seconds between two checks of a node's genesis hash."""
 _PATIENCE = 2.0
 """Seconds to wait for a node's slot, or for its response while other nodes are available. A slower node is skipped."""
 _CLOSE = 4

@@ -36,7 +36,9 @@ def database() -> None:
 
 def _url(settings: Settings) -> str:
     if settings.database_url is None:
-        raise ConfigurationError(f"set {SETTING} to the database; with SQLite, `serve` upgrades the schema itself")
+        raise ConfigurationError(
+            f"set {SETTING} to the URL of the PostgreSQL database; with SQLite, `serve` upgrades the schema itself"
+        )
     return settings.database_url.get_secret_value()
 
 

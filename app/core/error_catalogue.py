@@ -115,11 +115,11 @@ KINDS = (
         "The organisation already has, or once had, a wallet for this agent id.",
         "Use the existing wallet, or another agent id."),
     ErrorKind("policy_violation", 402, "Payments",
-        "The wallet's policy refuses this payment. Nothing was sent to the chain.",
+        "The wallet's policy or budget refuses this payment, escrow or allowance. No money has moved.",
         "Read `violation`, which names the rule, its limit, and the value that the payment would have reached. `tx_id` "
-        "is the id of the blocked payment. If the error has an `approval_id`, send the payment again once an operator "
-        "has approved it. If the rule is `require_co_sign` and there is no `approval_id`, also send the header "
-        "`Session-Token`."),
+        "is the id of the refused row: `blocked`, or `failed` if the program refused it only on the chain. If the "
+        "error has an `approval_id`, send the payment again once an operator has approved it. If the rule is "
+        "`require_co_sign` and there is no `approval_id`, also send the header `Session-Token`."),
     ErrorKind("approval_not_found", 404, "Payments",
         "The organisation has no approval with this id.",
         "List the approvals with `GET /v1/approvals`."),
@@ -260,7 +260,8 @@ KINDS = (
         "The organisation has reached its limit of transactions that wait for a signature.",
         "Sign or withdraw one; list them with `GET /v1/signed-transactions`."),
     ErrorKind("chain_unavailable", 503, "Service",
-        "The chain does not answer. Nothing is lost: signed payments are recovered once it answers again.",
+        "The chain does not answer, or the service does not know its current state; the message names the cause. "
+        "Nothing is lost: signed payments are recovered later.",
         "Retry with the same idempotency key."),
     ErrorKind("signer_unavailable", 503, "Service",
         "The token with the operator's, authority's, arbiter's or fee payer's key cannot sign at the moment. Nothing "

@@ -1,4 +1,5 @@
 """The dashboard: pages for people, built on the use cases of the capabilities.
 
-Each page is a function declared by `page` or `action` of `app/dashboard/pages.py`, with a template in `templates`.
+A function declared by `page` shows a page, usually with a template in `templates`. A function declared by `action`
+carries out a form. Both are in `app/dashboard/pages.py`.
 """

@@ -76,7 +76,7 @@ def boolean(value: Any) -> bool:
 
 
 def unsigned(kind: str = "u64", maximum: int = 2**64 - 1) -> Reader:
-    """Return a reader of integers from 0 to `maximum`. Error messages call the type `kind`."""
+    """Return a reader of integers from 0 to `maximum`. `kind` is the name of the type in error messages."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -106,7 +106,10 @@ def choice(*names: str) -> Reader:
 
 
 def sequence(item: Reader, maximum: int | None = None, too_many: str = "Too many inputs provided; max {}") -> Reader:
-    """Return a reader of arrays that reads every entry with `item`."""
+    """Return a reader of arrays with at most `maximum` entries, each read with `item`.
+
+    `too_many` is the error message for a longer array.
+    """
 
     def read(value: Any) -> list[Any]:
         if not isinstance(value, list):

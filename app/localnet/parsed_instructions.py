@@ -56,7 +56,7 @@ class _Data:
         return str(Pubkey.from_bytes(self.take(32)))
 
     def option(self) -> str | None:
-        """Return an optional address. It follows a byte that is zero if there is none."""
+        """Return an optional address: a byte, zero if there is no address, then the address."""
         return self.address() if self.u8() else None
 
     def text(self) -> str:

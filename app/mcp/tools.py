@@ -258,7 +258,8 @@ TOOLS = (
     VaultTool(
         "dispute_escrow",
         "Dispute an escrow",
-        "Stops an escrow's timeout until the arbiter decides who gets the money. Give a reason, and the hash of the "
+        "Stops an escrow's timeout until the arbiter decides who gets the money. Without a decision within 30 days, "
+        "the payer is refunded. Each side may dispute once, before the timeout. Give a reason, and the hash of the "
         "evidence if there is any.",
         "dispute_escrow",
         changes=True,

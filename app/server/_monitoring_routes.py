@@ -34,11 +34,11 @@ async def ready(request: Request) -> Response:
     """Show whether the chain answers, the database can be written to and the indexer keeps up.
 
     `missing_history` lists pairs of slots: no node has served the program's transactions between them.
-    `unreadable_transactions` shows the number of unreadable transactions and the newest ones, and `missing_events` the
-    vaults and organisations with gaps. `guard` is `catching_up` or `unacknowledged` while the service may have
-    forgotten payments in a restore or a failover. `lost_roles` lists the roles that the chain gave to a different key
-    than the service's; start the service with that key. If a part fails, the response is 503 `not_ready` with
-    `reasons`. No key is needed.
+    `unreadable_transactions` shows the number of unreadable transactions, counted up to 1,000, and the newest ones.
+    `missing_events` shows the vaults and organisations with gaps. `guard` is `catching_up` or `unacknowledged` while
+    the service may have forgotten payments in a restore or a failover. `lost_roles` lists the roles that the chain
+    gave to a different key than the service's; start the service with that key. If a part fails, the response is 503
+    `not_ready` with `reasons`. No key is needed.
     """
     report: HealthReport = await request.app.state.health.report()
     if report.failing:

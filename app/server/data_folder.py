@@ -70,7 +70,7 @@ def folder_chain(settings: Settings) -> FolderChain | None:
 def with_folder(settings: Settings) -> Settings:
     """Return the settings of a process with the embedded chain or with `rpc_url`.
 
-    The program and, with `rpc_url`, the USDC mint are the folder's unless the settings name others.
+    Settings without a program get the folder's. With `rpc_url`, settings without a USDC mint get the folder's.
     Raises ConfigurationError if the process would run the embedded chain in the folder of another chain.
     """
     paths = settings.paths()

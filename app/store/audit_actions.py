@@ -75,7 +75,8 @@ ACTIONS: Mapping[Action, str] = {
     "backup.gap_checked": "After a restore or lost commits, the gap was declared checked, so that "
     "payments no longer need `afterRestore`.",
     "backup.restore": "The service was restored. `details` has `backup_of`, the backup's time, and `gap_checked`.",
-    "brake.refused": "The chain refused a requested freeze or pause, so it is not in force.",
+    "brake.refused": "A request for a freeze or pause was refused and did not put it in force. "
+    "`details` has `kind` and `reason`.",
     "budget.create": "A budget was created.",
     "budget.delete": "A budget was deleted.",
     "budget.update": "A budget was changed. `details` has the changed `fields`.",

@@ -194,8 +194,8 @@ def fleet(
 ) -> tuple[list[WalletRecord], int | None]:
     """Return one page of an organisation's wallets in an order, and the number of wallets that match the filter.
 
-    Without a filter, the number is None. The totals already count all wallets, and counting them here takes as long as
-    the page.
+    On a page past the last match, the number is 0. Without a filter, it is None. The totals already count all wallets,
+    and counting them here takes as long as the page.
     """
     parameters = {"org": org, "now": now}
     by, every = _BY[order], narrowed == FleetFilter()

@@ -136,7 +136,7 @@ def record_policy_edit(
 
 
 def version_made_by(connection: Connection, address: str, signature: str) -> int | None:
-    """Return the newest version that a transaction gave the policy at this address, or None."""
+    """Return the newest version that this transaction gave the policy at this address, or None."""
     mine = (policy_versions.c.address == address, policy_versions.c.signature == signature)
     found: int | None = connection.scalar(select(func.max(policy_versions.c.version)).where(*mine))
     return found

@@ -31,8 +31,8 @@ async def submit(
     ``overtakes`` neither waits for payments nor makes them wait.
 
     If the authority signs offline, this uses ``nonce_account``, or a free nonce account, and raises
-    AwaitingSignatureError. Raises SimulationFailedError if the simulation fails, and the API's error if the change
-    failed or is not confirmed yet, or if the request asks for an offline signature that the change does not need.
+    AwaitingSignatureError. Raises SimulationFailedError if the simulation fails. Raises the API's error if the
+    change failed, is not confirmed yet, or needs no signature although the request asks for an offline one.
     """
     if plan.authority is None:
         refuse_unneeded_offline(claim)

@@ -80,7 +80,7 @@ class VerificationReport:
             yield f"{_count(self.later, 'further row')} of the chain landed after slot {scope.slot}, the export's last."
         if self.unsure:
             unsure = _count(len(self.unsure), "row")
-            yield f"{unsure} of the chain may be missing this close to an end of the export."
+            yield f"Missing from the export: {unsure} near an end of its range or in its last slot. This can be right."
         yield f"{_count(self.verified, 'row')} verified against the chain, {_count(len(self.problems), 'difference')}."
 
 

@@ -61,7 +61,10 @@ class Fleet:
 
 
 def page_of(conn: Connection, org: str, now: int, query: FleetQuery) -> tuple[list[WalletRecord], int | None]:
-    """Return the requested page of wallets and the number of matches. Without a filter, the number is None."""
+    """Return the requested page of wallets and the number of matches.
+
+    Without a filter, the number is None. On a page past the last match, it is 0.
+    """
     return fleet(
         conn,
         org,

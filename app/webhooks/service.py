@@ -52,7 +52,7 @@ async def page(service: Service, principal: Principal, query: Page) -> WebhookPa
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateWebhook) -> WebhookWithSecret:
-    """Register a webhook. Raises ``invalid_request`` for its URL, and ``too_many_webhooks``."""
+    """Register a webhook. Raises ``invalid_request`` if its URL is not allowed, and ``too_many_webhooks``."""
     org, delivery_client = principal.org, service.part(DeliveryClient)
     delivery_client.rules.check(body.url)
     made = await claim.earlier(lambda conn, key: webhook_created_under(conn, org, key))

@@ -175,7 +175,10 @@ class Faults:
         return {**result, "meta": {name: value for name, value in result["meta"].items() if name != part}}
 
     def _selecting(self, through: Through, calls: list[Any]) -> Through:
-        """Return a wrapper of `through` that withholds some transactions or shows them in another version."""
+        """Return a wrapper of `through` that alters responses to `getTransaction`.
+
+        It withholds some transactions, and shows others malformed or in another transaction version.
+        """
 
         async def answer(body: bytes) -> bytes:
             told = await through(body)

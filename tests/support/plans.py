@@ -124,7 +124,7 @@ def _read(node: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def scans_on_sqlite(connection: Connection, asked: Asked, tables: frozenset[str]) -> set[str]:
-    """Return the tables that SQLite plans to read completely."""
+    """Return those of `tables` that SQLite plans to read completely. Ordered scans with a LIMIT do not count."""
     aliases = {alias: table for table, alias in _ALIAS.findall(asked.sql)}
     found = set()
     for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked.sql}", asked.values):

@@ -11,7 +11,7 @@ from tests.support.vm_tokens import DECIMALS, USDC
 from tests.support.vm_world import NONE, Payee, VmWorld
 
 ALLOWING = Rules(allow_allowances=True)
-"""No rule set, except that allowances may be granted."""
+"""A policy without rules that permits allowances."""
 REFERENCE = b"reference of one"
 AMOUNT = 5 * USDC
 MINUTE, LONGEST = 60, 180

@@ -21,7 +21,7 @@ NONE = Pubkey.default()
 """Stands for no address in a field of an account or event."""
 SESSION_ENDS = START + 10**9
 OPEN = Rules()
-"""No rule set."""
+"""A policy without rules."""
 CHUNK = 20
 """Allowlist entries that fit into one transaction."""
 

@@ -93,7 +93,7 @@ macro_rules! with_event_accounts {
 }
 pub(crate) use with_event_accounts;
 
-/// Buffer size for the largest event, so that the buffer is allocated only once.
+/// Buffer size for events of variable length, enough for the largest, so that the buffer is allocated only once.
 const CAPACITY: usize = 512;
 
 /// Address and bump of the event authority, computed by the build script.
@@ -596,7 +596,7 @@ pub struct EscrowSettled {
     /// The receiver's balance after the settlement; zero if the receiver was not paid.
     pub receiver_balance: u64,
     pub timestamp: i64,
-    /// The outcome: 1 completed, 2 timed out; by the arbiter 3 released, 4 refunded, 5 split; 6 undecided in time.
+    /// The outcome: 1 completed, 2 timed out, 3 released, 4 refunded or 5 split by the arbiter, 6 undecided dispute.
     pub outcome: u8,
     /// The kind of proof of a completion.
     pub proof_kind: u8,

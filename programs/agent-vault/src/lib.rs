@@ -262,8 +262,8 @@ pub mod agent_vault {
         refund_escrow::handler(ctx)
     }
 
-    /// Stops an escrow's deadline until the arbiter decides or the dispute is withdrawn. Either party may call it
-    /// before the deadline, but each side only once in the escrow's life.
+    /// Stops an escrow's deadline until the arbiter decides or the dispute is withdrawn. A dispute undecided for 30
+    /// days is refunded. Either party may call this before the deadline, but each side only once in the escrow's life.
     pub fn dispute_escrow(
         ctx: &mut Context<DisputeEscrow>,
         reason_hash: [u8; 32],

@@ -106,8 +106,8 @@ pub struct Standing {
 /// A rule that refuses a payment, with its limit and the value that the payment would have reached.
 ///
 /// Units: micro-USDC for money rules, the number of payments for velocity caps, seconds since the epoch for `expiry`.
-/// For `blocked_categories`, the limit is the blocked bit set and the attempted value is the category code. Rules that
-/// count nothing report zeros.
+/// For `blocked_categories`, the limit is the bit set of blocked categories, and the attempted value is the category's
+/// code. For rules without a number, both are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The rule.

@@ -144,8 +144,8 @@ struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Returns the window's total at a slot after the newest. Sums the slots that stay, or subtracts the slots that
-    /// leave from the total: it adds up the smaller group.
+    /// Returns the window's total at a slot after the newest. Adds up either the slots that stay in the window or those
+    /// that drop out of it, whichever are fewer; in the second case it subtracts their sum from the total.
     #[inline(never)]
     fn total_at_slot(&self, slot: u64) -> Result<u64, Overflow> {
         let leaving = slot.saturating_sub(self.newest);

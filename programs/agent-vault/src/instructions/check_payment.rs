@@ -55,7 +55,7 @@ pub struct CheckPayment {
     pub vault: Outlined<Account<Vault>>,
     /// The policy's allowlist, if it has one.
     pub allowlist: Option<Unloaded<AllowlistAccount>>,
-    /// The recipient's Recipient account. Required if the policy blocks categories, and if only an attested domain of
+    /// The recipient's Recipient account. Required if the policy blocks categories or if only an attested domain of
     /// this address is on the allowlist.
     pub recipient_account: Option<UncheckedAccount>,
     /// The vault's budget, if it has one.

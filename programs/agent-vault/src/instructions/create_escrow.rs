@@ -76,7 +76,7 @@ with_event_accounts! {
         pub token_program: UncheckedAccount,
         /// The policy's allowlist, if it has one.
         pub allowlist: Option<Unloaded<AllowlistAccount>>,
-        /// The receiver's Recipient account. Required if the policy blocks categories, and if only an attested domain
+        /// The receiver's Recipient account. Required if the policy blocks categories or if only an attested domain
         /// of this address is on the allowlist.
         pub recipient: Option<UncheckedAccount>,
         /// The operator, who co-signs above the policy's threshold.

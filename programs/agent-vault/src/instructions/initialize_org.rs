@@ -71,7 +71,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::initialize_org`].
 ///
 /// # Errors
-/// The errors of [`token::accepted_mint`] and [`token::associate`].
+/// The errors of [`token::accepted_mint`] and [`token::associate`], and of the creation of the organisation's and the
+/// presets' accounts.
 pub fn handler(ctx: &mut Context<InitializeOrg>, args: OrgSettings) -> Result<()> {
     let a = &mut ctx.accounts;
     let creator = a.creator.address();

@@ -30,7 +30,7 @@ const SECTIONS: [Section; 9] = [
     deep::run,
 ];
 
-/// Return data holds 1024 bytes, which is 128 numbers.
+/// Capacity of an instruction's return data in numbers: 1,024 bytes.
 const MAX_RESULTS: usize = 128;
 
 /// The operands of one run.
