@@ -1,6 +1,7 @@
-"""Follows the program on any cluster and stores its decoded events in a separate database.
+"""Follows the program on any cluster and stores its decoded events in tables of its own.
 
-This database can be rebuilt from the chain at any time.
+The tables are in a SQLite file, or in the service's PostgreSQL database. They can be rebuilt from the chain, as far as
+a node serves its history.
 """
 
 from indexer.follower import Indexer

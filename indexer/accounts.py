@@ -139,7 +139,10 @@ class BatchAccounts:
         self._changed: set[str] = set()
 
     def follow(self, moves: Sequence[TokenMove], events: Sequence[Event], slot: int) -> list[Deposit]:
-        """Apply one transaction's new accounts and balances. Return as deposits the gains that no event explains."""
+        """Apply one transaction's new accounts and balances.
+
+        Returns as deposits the gains that no funding and no withdrawal explains.
+        """
         for event in events:
             self._adopt(event)
         known = {move.account: self._known[move.account] for move in moves if move.account in self._known}
@@ -180,7 +183,7 @@ class BatchAccounts:
             self._known.setdefault(new.address, new)
 
     def _explained(self, events: Sequence[Event], known: Mapping[str, FollowedAccount]) -> dict[str, int]:
-        """Return the balance change of each reserve and vault that the program's own events explain."""
+        """Return the balance change of each reserve and vault by fundings, withdrawals and its own payments."""
         # The transaction's accounts by vault address, or by organisation address for a reserve (second item True).
         owners = {(one.vault or one.org, one.vault is None): one.address for one in known.values()}
 

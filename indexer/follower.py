@@ -125,7 +125,7 @@ class Indexer:
         return await self._events.look_up(lambda store: store.slot_of(signature))
 
     async def unknown(self, signatures: Sequence[str]) -> list[str]:
-        """Return the signatures that are not stored, in their order."""
+        """Return the signatures that are neither stored nor holes, in their order."""
         return await self._events.look_up(lambda store: store.unknown(signatures))
 
     async def followed(self, after: str, limit: int) -> list[FollowedAccount]:
@@ -177,7 +177,7 @@ class Indexer:
         self._events.close()
 
     async def catch_up(self, *, seen: int | None = None) -> int:
-        """Store all transactions of the program's history that are not stored yet. Return the number of rows added.
+        """Store the transactions after the cursor that are not stored yet. Return the number of rows added.
 
         An unreadable transaction becomes a hole. With `seen`, raises `RpcError` if the node has not reached this slot
         or does not serve some of the listed transactions yet.

@@ -1,4 +1,4 @@
-"""The indexer's database: decoded events and their cursors, which always change in one transaction."""
+"""The indexer's tables: decoded events, and cursors, which move in the transaction that stores the events."""
 
 import json
 import sqlite3
@@ -26,7 +26,10 @@ BALANCE_OBSERVED = "BalanceObserved"
 ALLOWANCE_READ = "AllowanceRead"
 """Name of a row: the transfers of a settled allowance's delegate were read from the chain."""
 REVERTED = "TransactionReverted"
-"""Name of a row: the transaction was rolled back. The data's `events` name the subjects of its deleted rows."""
+"""Name of a row: the transaction was rolled back, or is stored again because its events were missing.
+
+The data's `events` name the subjects of its deleted rows.
+"""
 
 T = TypeVar("T")
 _Key = tuple[str, int, int]
@@ -42,7 +45,8 @@ class StoredEvent:
     """A row: an event of the program, or one of the other facts, such as a `Deposit`.
 
     `id` grows in the order of storing. In `data`, addresses are base58 and other bytes are lower-case hex. `block_time`
-    is in Unix seconds. `org` is `None` only for `TransactionReverted`.
+    is in Unix seconds. It is 0, and `fee_payer` and `message_hash` are empty, if the row's transaction is not stored.
+    `org` is `None` only for `TransactionReverted`.
     """
 
     id: int
@@ -99,7 +103,7 @@ class EventTables:
         return int(self._db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0])
 
     def cursor(self, name: str) -> str | None:
-        """Return the cursor `name`, or None. Its history is stored without a hole up to this signature."""
+        """Return the cursor `name`, or None. Up to this signature, its history is stored or known as holes."""
         row = self._db.execute("SELECT signature FROM cursors WHERE name = ?", [name]).fetchone()
         return None if row is None else str(row[0])
 
@@ -330,7 +334,7 @@ class EventTables:
                 self._insert(key, one.slot, ALLOWANCE_READ, one.org, summary)
 
     def mark_suspect(self, account: str) -> None:
-        """Mark a followed account as suspect, because it moved in a transaction that is not stored."""
+        """Mark a followed account as suspect, because it may have moved in a transaction that is not stored."""
         with self._db.atomic():
             self.accounts.mark_suspect(account)
 
@@ -418,7 +422,11 @@ class EventTables:
 
 
 class Events(Protocol):
-    """Access to the tables. Each piece of work runs in one transaction."""
+    """Access to the tables.
+
+    On PostgreSQL, each piece of work passed to `read` or `write` runs in one transaction. In a file, each writing
+    method of `EventTables` is a transaction of its own.
+    """
 
     async def read(self, work: Callable[[EventTables], T]) -> T:
         """Run work that only reads, and return its result."""

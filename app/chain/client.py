@@ -49,7 +49,8 @@ _T = TypeVar("_T")
 class ChainClient:
     """Calls a node by JSON-RPC, at commitment `confirmed` unless stated otherwise.
 
-    Every method raises `ChainUnavailable` if the node gives no usable response and `RpcError` if it returns an error.
+    Every method except `confirm` raises `ChainUnavailable` if the node gives no usable response and `RpcError` if it
+    returns an error.
     """
 
     def __init__(self, transport: Transport, *, program_id: Pubkey, blockhash_max_age: float = 5.0) -> None:
@@ -80,7 +81,7 @@ class ChainClient:
             return blockhash
 
     async def simulate(self, transaction: bytes, *, replace_blockhash: bool = False) -> SimulationResult:
-        """Run a transaction without sending it. Raises `BlockhashNotFound` if its blockhash is too old."""
+        """Run a transaction without sending it. Raises `BlockhashNotFound` for a blockhash too old or too new."""
         options = {
             "encoding": "base64",
             "replaceRecentBlockhash": replace_blockhash,
@@ -110,7 +111,8 @@ class ChainClient:
     async def confirm(self, signature: str, *, timeout: float) -> SignatureStatus | None:  # noqa: ASYNC109
         """Wait until the transaction is confirmed, as a success or a failure; return `None` after `timeout` seconds.
 
-        A failure counts only once the transaction itself also shows it; see `confirms`.
+        A failure counts only once the transaction itself also shows it; see `confirms`. Errors of the node only prolong
+        the wait.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -220,7 +222,7 @@ class ChainClient:
         return Balances(slot, [None if account is None else account.token_amount for account in found])
 
     async def token_balance(self, token_account: Pubkey) -> int | None:
-        """Return the amount in a token account, in the mint's smallest unit, or `None` if it does not exist."""
+        """Return the amount in a token account, in the mint's smallest unit, or `None` as in `Balances`."""
         return (await self.balances([token_account])).amounts[0]
 
     async def slot(self, commitment: str = COMMITMENT) -> int:

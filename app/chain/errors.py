@@ -9,14 +9,15 @@ _SHOWN = 500
 
 
 class ChainUnavailable(Exception):  # noqa: N818 - named after the error code it becomes
-    """The node gave no usable response: connection refused, timeout, status 5xx, or a body that is not JSON-RPC.
+    """No node gave a usable response.
 
-    A transaction sent with the request may or may not have arrived.
+    Examples: connection refused, timeout, status 429 or 5xx, a malformed body, a node of another chain, only stale
+    nodes, or no reading of the chain's clock yet. A transaction sent with the request may or may not have arrived.
     """
 
 
 class RpcError(Exception):
-    """The node understood the request and returned a JSON-RPC error."""
+    """The node returned a JSON-RPC error, or its responses show the cause that a subclass names."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         # Make the node's message safe to print: it may be shown in a terminal.

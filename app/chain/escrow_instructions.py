@@ -126,7 +126,10 @@ class EscrowInstructions(Builder):
     def dispute_escrow(
         self, escrow: OpenEscrow, *, signer: Pubkey, reason_hash: bytes, evidence_hash: bytes
     ) -> Instruction:
-        """Stop an escrow's deadline until its arbiter decides or the dispute is withdrawn."""
+        """Stop an escrow's deadline until its arbiter decides or the dispute is withdrawn, at most for 30 days.
+
+        After that, anyone may refund the escrow as long as the arbiter has not decided.
+        """
         return self._build(
             "dispute_escrow",
             {"reason_hash": reason_hash, "evidence_hash": evidence_hash},
@@ -137,7 +140,7 @@ class EscrowInstructions(Builder):
         )
 
     def withdraw_dispute(self, escrow: OpenEscrow, *, signer: Pubkey) -> Instruction:
-        """Withdraw the dispute of an escrow, so that its deadline runs on."""
+        """Withdraw an escrow's dispute. Its new deadline leaves the time that was left when the dispute was raised."""
         return self._build(
             "withdraw_dispute",
             {},

@@ -64,7 +64,7 @@ class WrongChainError(ChainUnavailable):
 
 
 class SameChain:
-    """A transport that checks a node's genesis hash and passes no request to a node of another chain.
+    """A transport that checks a node's genesis hash and passes no request to a node that failed the check.
 
     It checks before the first call. Later calls repeat the check in the background, at most every ten seconds, because
     the node behind an address can change.

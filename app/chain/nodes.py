@@ -243,7 +243,10 @@ class Nodes:
 
 
 def transport_of(urls: Sequence[str], expected: str | None = None) -> Transport:
-    """Return a transport to the nodes at these URLs; `expected` is the chain's genesis hash, if known."""
+    """Return a transport to the nodes at these URLs. `expected` is the chain's genesis hash, if known.
+
+    A single node is not checked against it here; see `SameChain`.
+    """
     if len(urls) == 1:
         return HttpTransport(urls[0])
     return Nodes([(urlsplit(one).netloc.rpartition("@")[2], HttpTransport(one)) for one in urls], expected)

@@ -122,7 +122,7 @@ class RawAccount:
 
 @dataclass(frozen=True, slots=True)
 class Balances:
-    """The amounts in token accounts as of a slot; `None` for an account that does not exist."""
+    """The amounts in token accounts as of a slot; `None` for an account that is missing or too short for an amount."""
 
     slot: int
     amounts: list[int | None]

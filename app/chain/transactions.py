@@ -77,7 +77,7 @@ def _signed(message: Message, signatures: list[Signature]) -> Signed:
 
 
 def unsigned(instructions: Sequence[Instruction], *, payer: Pubkey, blockhash: Hash | None = None) -> bytes:
-    """Return a transaction with empty signatures, for a simulation that does not verify them."""
+    """Return a transaction with empty signatures, to simulate it without verification or to have it signed offline."""
     message = Message.new_with_blockhash(list(instructions), payer, blockhash or Hash.default())
     signatures = [Signature.default()] * message.header.num_required_signatures
     return bytes(Transaction.populate(message, signatures))

@@ -38,7 +38,7 @@ class Database(ABC):
     node: str = ""
     """The id of this process among the processes that serve on the database concurrently; empty if only one can."""
     server: str = ""
-    """The start time of the server that this process last wrote to; empty for a file."""
+    """The start time of the server that this process last wrote to; empty for a file or without a database guard."""
     ledger: CommitLog | None = None
     """The commit log: it remembers committed attempts outside of a database that can lose commits."""
 
@@ -96,7 +96,7 @@ class Database(ABC):
 
     @abstractmethod
     def read_now(self, work: Work[T]) -> T:
-        """Run `work` on a snapshot of the database, blocking this thread; for the command line and tests."""
+        """Run `work` on a snapshot of the database, blocking this thread; for the command line, the start and tests."""
 
     @abstractmethod
     def close(self) -> None:

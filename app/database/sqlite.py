@@ -45,7 +45,7 @@ class SqliteDatabase(Database):
     def __init__(self, path: str | Path) -> None:
         """Open or create the file and migrate it to the newest schema.
 
-        Raises `ConfigurationError` if the file has a schema that this version does not know.
+        Raises `ConfigurationError` if the file has a schema that does not work with this version.
         """
         self.name = str(path)
         # Begins without waiting; `_begin` decides in which thread to wait.

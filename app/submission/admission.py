@@ -1,4 +1,4 @@
-"""Admission to expensive work: one job of a kind at a time, and few waiting jobs per organisation."""
+"""Admission to expensive work: one job of a kind at a time in a process, and few jobs per organisation."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,9 +12,10 @@ _RETRY_AFTER = "2"
 
 
 class Admission:
-    """Queues one kind of expensive work: one job runs at a time, and each organisation may have `limit` jobs waiting.
+    """Queues one kind of expensive work in this process: one job runs at a time.
 
-    `refusal` is the message of requests beyond the limit.
+    An organisation may have `limit` jobs, including the running one. `refusal` is the message of requests beyond the
+    limit.
     """
 
     def __init__(self, name: str, limit: int, refusal: str) -> None:

@@ -37,8 +37,8 @@ from app.submission.plan import PlanType
 
 _log = structlog.get_logger(__name__)
 
-#: The error for a transaction that a brake stops, by the brake's kind. Stored but unsent attempts get its code as their
-#: `error`.
+#: The error for a transaction that a brake stops, by the brake's kind. Its code becomes the `error` of stored attempts
+#: that were never sent, and of sent ones that expire after they were stopped.
 STOPPED: dict[str, tuple[type[ApiError], str]] = {
     "freeze": (BusinessError, "wallet_frozen"),
     "pause": (BusinessError, "org_paused"),

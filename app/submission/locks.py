@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 from app.core.errors import RequestError
 
 _RETRY_AFTER = "1"
-_CROWDED = "Too many payments of this wallet are already waiting to be sent. Retry shortly."
+_CROWDED = "Too many payments, escrows or allowances of this wallet are already waiting. Retry shortly."
 
 
 class LockScope(IntEnum):
@@ -19,7 +19,7 @@ class LockScope(IntEnum):
     ORG_JOB = auto()
     #: All expensive jobs of one kind. One runs at a time.
     JOB = auto()
-    #: The state of an organisation: paused or not.
+    #: The state of an organisation: paused or not, its roles and its settings.
     ORG_STATE = auto()
     #: An organisation's register of recipients.
     RECIPIENTS = auto()

@@ -4,7 +4,7 @@ Each is built on a durable nonce that only the organisation's authority can adva
 invalidates it. Its bytes lack the fee payer's signature until the client returns them with the authority's. A withdrawn
 or expired transaction is therefore never completed, and once a later transaction has advanced the nonce, it cannot land
 at all. The fee payer pays the rent of the nonce accounts. They are reused, so an organisation has only as many as it
-ever had unsigned transactions outstanding at the same time.
+ever had unsigned transactions outstanding at the same time, for each pair of authority and fee payer.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ from idl.transactions import message_hash
 LIFETIME = 7 * 86_400_000
 """Milliseconds after which an unsigned transaction is void."""
 MAX_OUTSTANDING = 32
-"""Maximum number of an organisation's unsigned transactions that await a signature at a time."""
+"""Number of nonce accounts for an organisation's unsigned transactions. Each serves one that is unsigned or pending."""
 #: Number of instructions before the plan's own: the nonce advance and the compute unit limit.
 _ADDED = 2
 _CREATE_NONCE = PlanType("create_nonce", indexed=False)
@@ -103,7 +103,8 @@ async def require_local_signers(service: Service, plan: Plan, claim: Claim, nonc
     """Return if all of the plan's signers are local; otherwise store its transaction and raise AwaitingSignatureError.
 
     ``nonce_account`` names the nonce to use, even if another transaction uses it. Raises SimulationFailedError if the
-    simulation fails, and ``too_many_unsigned_transactions`` if ``MAX_OUTSTANDING`` of them already await a signature.
+    simulation fails, and ``too_many_unsigned_transactions`` if no nonce account is free. Unsigned and pending
+    transactions keep theirs.
     """
     if plan.authority is None or plan.authority.key is not None:
         return

@@ -179,7 +179,7 @@ def ids_of(attempt: Attempt) -> dict[str, str | None]:
 
 
 def unavailable(attempt: Attempt) -> UnavailableError:
-    """Return the error for a transaction with an outcome that is unknown because the chain does not answer."""
+    """Return the error for a transaction whose outcome is unknown: the node gives no response, or only an error."""
     return UnavailableError("chain_unavailable", fields={"tx_id": attempt.tx_id})
 
 

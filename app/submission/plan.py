@@ -70,12 +70,12 @@ class PlanType:
 class Plan:
     """A transaction to make: its effect on the chain, and the data to store about it.
 
-    ``authority``, if given, must sign as well. ``event_instruction`` is the index of the program's instruction in the
-    transaction, ``event_inner`` the expected index of its event among the inner instructions. ``attested`` means that
-    the session authority signs. ``actor`` requested the change of a policy. ``entry`` is appended to the audit log in
-    the database transaction that stores the attempt, with the ids of the transaction; payments have none. ``on_store``
-    writes in the same database transaction and has no other effect, because it may run a second time after its writes
-    were undone.
+    ``authority``, if given, must sign as well. ``event_instruction`` is the index of the program's instruction among
+    ``instructions``, ``event_inner`` the expected index of its event among the inner instructions. ``attested`` means
+    that the session authority signs. ``actor`` requested the change of a policy. ``entry`` is appended to the audit log
+    in the database transaction that stores the attempt, with the ids of the transaction; payments have none.
+    ``on_store`` writes in the same database transaction and has no other effect, because it may run a second time after
+    its writes were undone.
     """
 
     org: str
@@ -164,7 +164,9 @@ class SimulationFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of an attempt: confirmed at ``slot``, still pending, or failed with the chain's ``error``.
+    """The result of an attempt: confirmed at ``slot``, still pending, or failed with an ``error``.
+
+    The error is the chain's, or `expired`, or the code of the brake that stopped the attempt.
 
     A pending attempt that is not ``sendable`` has landed and waits for its confirmation or the read models, is sent by
     a third party, or is too old to land and waits for the events that would show whether it did.

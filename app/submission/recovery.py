@@ -16,10 +16,11 @@ from app.submission.submitter import Submitter
 class Recovery(Periodic):
     """Checks pending attempts at the start and every ``interval`` seconds.
 
-    Records confirmed and failed attempts. Resends the same signed bytes of attempts that have not landed, until their
-    last valid block height has passed at finalized commitment. After that, they count as failed once no event is
-    missing that they could have caused. Changes that could undo a newer one are not resent (see
-    ``app.submission.pending_changes``). Attempts younger than ``grace`` seconds belong to requests that still wait.
+    Records confirmed and failed attempts. Resends the same signed bytes of attempts that have not landed, until the
+    finalized chain is 30 blocks past their last valid block height, or has advanced their nonce. After that, they count
+    as failed once no event is missing that they could have caused. Neither bytes that a third party sends
+    nor changes that could undo a newer one are resent (see ``app.submission.pending_changes``). Attempts younger than
+    ``grace`` seconds belong to requests that still wait.
     """
 
     name = "recovery"
@@ -35,7 +36,10 @@ class Recovery(Periodic):
         self._earlier: frozenset[str] = frozenset()
 
     async def start(self) -> None:
-        """Start, and remember the attempts that an earlier process left pending: no request waits for them."""
+        """Start, and remember the attempts that are pending now.
+
+        On a single node, no request waits for them. Another node's request may, but resending equal bytes is harmless.
+        """
         left = await self._db.look_up(pending_attempts)
         self._earlier = frozenset(one.tx_id for one in left)
         await super().start()

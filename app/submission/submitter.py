@@ -1,7 +1,8 @@
 """Submits transactions: simulates, stores, sends and confirms them, and waits for the read models.
 
 The signed bytes are stored before the first send, and resends use exactly these bytes. An attempt stays `pending` while
-it can still land, and no replacement is signed in this time.
+it can still land, and no replacement is signed in this time. Only a freeze or a pause, which does no harm twice, is
+sent even if it cannot be stored, and is signed again after five seconds.
 """
 
 import asyncio

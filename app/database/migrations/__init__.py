@@ -26,7 +26,8 @@ _TABLE_PATIENCE = "3s"
 def migrate(connection: Connection) -> None:
     """Bring the database to the newest revision, in the connection's transaction.
 
-    Raises `ConfigurationError` if the database has a schema that this version does not know.
+    A newer schema stays if it works with the code of this version. Raises `ConfigurationError` for any other schema
+    that this version does not know.
     """
     found = _revision(connection)
     if found == REVISIONS[-1]:

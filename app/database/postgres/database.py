@@ -96,7 +96,8 @@ class PostgresDatabase(Database):
         self._look_ups = CallBatcher(self._watch, self._looking_up, self._look_up_all)
         self._broken_until = 0.0
         self._closed = False
-        #: Runs in its own transaction before any other, on a server that this process has not written to yet.
+        #: Runs in its own transaction before any other, on a server other than the one that this process last wrote to.
+        #: A server that was restarted counts as another one.
         self.on_new_server: Work[object] | None = None
         try:
             require_current(self._engine, self.name)
@@ -211,7 +212,7 @@ class PostgresDatabase(Database):
         return connection
 
     def _read(self, call: TimedCall, work: Work[T], *, single: bool = False) -> T:
-        """Run work on a snapshot, or a single statement without one."""
+        """Run work on a snapshot, or with `single` in no transaction, where each statement sees the newest state."""
 
         def attempt() -> T:
             with self._connections.one() as connection, call.using(connection):

@@ -124,7 +124,7 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
     class _Text(StrDumperUnknown):
         """Replaces NUL by U+FFFD, because PostgreSQL cannot store NUL.
 
-        A search for a text with NUL finds nothing. Received text is kept, with the replacement.
+        Received text is kept, with the replacement. A search for a text with NUL finds only texts with the replacement.
         """
 
         def dump(self, obj: str) -> Any:
