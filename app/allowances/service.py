@@ -57,7 +57,8 @@ async def grant(  # noqa: PLR0917
 ) -> Allowance:
     """Set money aside for a delegate. Returns once that is done, or as `pending` if it takes too long.
 
-    Raises ``policy_violation`` if the policy refuses. In that case nothing was sent, and the refusal is recorded.
+    Raises ``policy_violation`` if the policy refuses. A refusal in simulation is recorded, and nothing was sent. A late
+    refusal was sent, and its attempt is recorded as failed.
     """
     # Look first for a grant sent by an earlier run: once it is under way, the wallet's state cannot refuse it.
     outcome = await service.submitter.resume(claim)

@@ -114,7 +114,11 @@ class CompleteEscrow(Body):
 
 
 class DisputeEscrow(Body):
-    """Body of a dispute. `walletId` names the side that an operator's key acts for; by default the paying one."""
+    """Body of a dispute. `walletId` names the side that an operator's key acts for.
+
+    By default, this is the wallet of the session token or, without a token, the paying wallet. Without a token the
+    operator signs, and the chain counts this as the one dispute of the paying side.
+    """
 
     reason: Text
     evidence: Sha256 | None = None
@@ -125,7 +129,8 @@ class DisputeEscrow(Body):
 class WithdrawDispute(Body):
     """Body of a dispute's withdrawal.
 
-    `walletId` names the side that an operator's key acts for; by default the paying one.
+    `walletId` names the side whose session token an operator's key uses. Without a token, the operator withdraws the
+    dispute of either wallet.
     """
 
     wallet_id: Identifier | None = None

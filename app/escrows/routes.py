@@ -34,8 +34,8 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     """Create an escrow.
 
     Locks the wallet's money for a task, if its policy permits. From then on, only the program can move the money. A
-    proof of the completed work releases it. Without a proof, it is refunded after `expires_at`. Responds once the money
-    is locked, or with the status `pending` if that takes too long.
+    proof of the completed work releases it. Without a proof, it is refunded after `expires_at`, unless it is disputed.
+    Responds once the money is locked, or with the status `pending` if that takes too long.
     """
     return await escrows.create(
         call.service, call.principal, call.claim, body, call.session_token, gone=call.request.is_disconnected

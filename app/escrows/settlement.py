@@ -174,10 +174,13 @@ async def complete(  # noqa: PLR0917
 async def dispute(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, identifier: str, body: DisputeEscrow, token: str | None
 ) -> Escrow:
-    """Stop an escrow until the arbiter decides. Either side may do so once, before the deadline.
+    """Stop an escrow's deadline. Either side may do so once, before the deadline.
 
-    An agent acts for its wallet, an operator's key for the named side, by default the paying one. Raises
-    ``escrow_expired``, ``escrow_already_settled`` and ``dispute_raised_before``.
+    The stop ends with the arbiter's decision, the withdrawal of the dispute or, after 30 days, a refund. An agent acts
+    for its wallet. An operator's key acts for the named side, by default that of the session token, else the paying
+    one. Without a session token the operator signs, and the program counts this as the paying side's dispute.
+
+    Raises ``escrow_expired``, ``escrow_already_settled`` and ``dispute_raised_before``.
     """
     if (taken := await _taken(service, principal, claim, identifier)) is not None:
         return taken

@@ -22,7 +22,7 @@ def append_pending(conn: Connection, attempt: Attempt) -> None:
 
 
 def append_blocked(conn: Connection, attempt: Attempt, approval_id: str | None) -> None:
-    """Report that the policy refused a payment or an escrow, and the approval requested for it."""
+    """Report that the policy refused a payment, an escrow or an allowance, and the approval requested for it."""
     assert attempt.violation is not None
     fields = {
         "attempted_amount": format_usdc(attempt.amount),

@@ -63,7 +63,7 @@ class ExpenseRequest(Expense):
         return self.co_signed or self.approval is not None
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that the payment and escrow instructions share."""
+        """Return the arguments that the instructions of payments, escrows and allowances share."""
         policy, approval, addresses = self.wallet.policy, self.approval, self.service.addresses
         org = Pubkey.from_string(self.wallet.org)
         consulted = policy.rules.blocked_categories or policy.rules.restricted

@@ -87,7 +87,10 @@ async def _drop_approval(expense: ExpenseRequest, refusal: _SimulationRefusal) -
 
 
 async def _ask_operator(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
-    """Add the operator's co-signature, or for an agent the operator's approval if one exists."""
+    """Add the operator's co-signature.
+
+    For an agent, an issued payment or an allowance, add the operator's approval instead if one exists.
+    """
     if refusal.rule != CO_SIGN or expense.session is None or expense.policy_triggered:
         return False
     # The operator signs every allowance anyway, so that signature is no consent to one above the threshold.

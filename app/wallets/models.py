@@ -196,7 +196,7 @@ class Withdrawn(WalletDetail):
 
 
 class SessionToken(ResponseBody):
-    """A new session token. It is shown only this once."""
+    """A new session token. Only this response contains it, and its replays to the same API key."""
 
     wallet_id: WalletId
     id: WalletId

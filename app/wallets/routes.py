@@ -48,7 +48,8 @@ async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
 async def list_wallets(call: Call, query: ListWallets) -> WalletPage:
     """List wallets.
 
-    Newest first. Archived wallets are listed only with `status=archived`.
+    Newest first. Archived wallets are listed only with `status=archived`. A key with the role agent lists its own
+    wallet, even if it is archived.
     """
     return await wallets.page(call.service, call.principal, query)
 
@@ -72,10 +73,11 @@ async def get_wallet(call: Call) -> WalletDetail:
 async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     """Update a wallet.
 
-    Changes label, tags, policy and budget. An operator's key can put a wallet into its first budget. Only an admin's
-    key can move it to another budget, or take it out by setting `budgetId` to null. Set `status` to `frozen` to freeze
-    the wallet and to `active` to unfreeze it. Lifting a manual freeze needs an admin's key. A freeze overtakes waiting
-    payments: a payment that has not been sent yet is never sent.
+    Changes label, tags, policy and budget. An operator's key can attach a policy and put a wallet into its first
+    budget, unless `authority_attaches` of the organisation is true: then both need an admin's key. Only an admin's key
+    can move the wallet to another budget, or take it out by setting `budgetId` to null. Set `status` to `frozen` to
+    freeze the wallet and to `active` to unfreeze it. Lifting a manual freeze needs an admin's key. A freeze overtakes
+    waiting payments: a payment that has not been sent yet is never sent.
     """
     return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
@@ -91,7 +93,8 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
 async def archive_wallet(call: Call, _body: EmptyBody) -> WalletDetail:
     """Archive a wallet.
 
-    It must be empty. Its history is kept, and its agent id cannot be used again.
+    It must hold no USDC and have no open escrows or allowances. Its history is kept, and its agent id cannot be used
+    again.
     """
     return await archiving.archive(call.service, call.principal, call.claim, call.path("wallet_id"))
 
@@ -142,10 +145,11 @@ async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdraw
 async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
     """Rotate the session token.
 
-    Revokes the current token and issues a new one. The token contains the session's signing key and is shown only this
-    once. An operator issues the first token. A key with the role agent must send the current token. The agent's new
-    token never outlives the last one that an operator issued, regardless of `ttlSeconds`. An agent that lost the
-    response repeats the request with the same idempotency key and API key, even if its current token no longer works.
+    Revokes the current token and issues a new one. The token contains the session's signing key. Only this response and
+    its replays contain it. An operator issues the first token. A key with the role agent must send the current token.
+    The agent's new token never outlives the last one that an operator issued, regardless of `ttlSeconds`. An agent that
+    lost the response repeats the request with the same idempotency key and API key, even if its current token no longer
+    works.
     """
     return await sessions.rotate(
         call.service, call.principal, call.claim, call.path("wallet_id"), body, call.session_token
