@@ -30,7 +30,7 @@ class ListApprovals(Page):
 class Approval(ResponseBody):
     """The approval of one payment, escrow or allowance; `type` tells which.
 
-    While it is pending, `expires_at` ends the time to decide; afterwards it ends the time to pay. Approving it
+    While it is pending, `expires_at` ends the time to decide; once it is approved, the time to pay. Approving it
     creates the account at `chain_address`. `decided_by` is the actor that decided. `requested_by` sent the refused
     request, with this `memo`. `threshold` is the `requireCoSign` of the policy at that time, in version
     `policy_version`.

@@ -14,7 +14,7 @@ async def get_organization(call: Call) -> Organization:
     """Get the organisation.
 
     To deposit, send USDC of `mint` to the token account `reserve_address`. `roles` are the addresses that the program
-    obeys.
+    obeys, and the service's fee payer.
     """
     return await organisations.show(call.service, call.principal)
 

@@ -31,7 +31,7 @@ _CREATION = 21_000_000
 async def ensure_fees(service: Service) -> None:
     """Ensure that the fee payer can create an organisation. On test networks, uses the faucet if necessary.
 
-    Raises ConfigurationError with the address to fund if there is no faucet.
+    Raises ConfigurationError with the address to fund if there is no faucet, or the faucet's SOL does not arrive.
     """
     address = service.signers.fee_payer_address
     account = await service.chain.account(address)

@@ -91,7 +91,8 @@ async def _store_signers(
 async def _signer(service: Service, address: Pubkey, signature: str) -> Actor | None:
     """Return the signer of a transaction's update of this policy, or None if the chain does not return the transaction.
 
-    A missing transaction is not fetched again for a while. One without a readable signer is never fetched again.
+    A missing or malformed transaction is not fetched again for a while. One that shows no such update gets the signer
+    UNKNOWN, which is stored, so it is never fetched again.
     """
     try:
         landed = await service.chain.call("getTransaction", [signature, OPTIONS])

@@ -69,7 +69,8 @@ class ClonePolicy(CreatePolicy):
 class PreviewPolicy(UpdatePolicy):
     """Body of a preview, with the same fields as an update.
 
-    `name`, `x402Hosts`, `allowUnverifiedRecipient` and the idempotency key have no effect here.
+    `name`, `x402Hosts`, `maxOpenEscrows`, `allowAllowances`, `allowUnverifiedRecipient` and the idempotency key have no
+    effect here.
     """
 
 
@@ -116,7 +117,7 @@ class AuditEntry(ResponseBody):
     """A change of a policy: its time, its author and the changed fields.
 
     `changed_by` is the id of the API key or person that requested the change, or the address that signed a change made
-    without this service. `actor` is the same author with its type.
+    without this service. It is `on-chain` if that address is not known. `actor` is the same author with its type.
     """
 
     timestamp: Time
@@ -148,7 +149,8 @@ class PreviewedPayment(ResponseBody):
 class PolicyPreview(ResponseBody):
     """The outcomes that the payments and escrows of the last seven days would have had under the changed policy.
 
-    A preview covers a limited number of wallets: `wallets` counts the covered ones, `wallets_left_out` the others.
+    A preview replays a limited number of payments and leaves out the wallets whose payments exceed it: `wallets` counts
+    the covered wallets, `wallets_left_out` the others.
     `changes` lists the newest payments with a different outcome, and `changes_left_out` counts the rest. `warnings`
     names new recipients without a known owner.
     """

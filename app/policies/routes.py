@@ -66,8 +66,8 @@ async def list_policies(call: Call) -> PolicyList:
 async def get_policy(call: Call) -> Policy:
     """Get a policy.
 
-    The header `ETag` identifies its version and name. Send it as `If-Match` with a change, so that you do not undo a
-    concurrent change. A key with the role agent reads the policy of its own wallet.
+    The header `ETag` identifies its version, name and `x402_hosts`. Send it as `If-Match` with a change, so that you do
+    not undo a concurrent change. A key with the role agent reads only the policy of its own wallet.
     """
     return await policies.get(call.service, call.principal, call.path("policy_id"))
 
@@ -139,7 +139,8 @@ async def get_policy_audit_log(call: Call) -> AuditLog:
     """Get a policy's audit log.
 
     Lists all changes, oldest first. Deleted policies keep their log. `changed_by` is the id of the API key or person
-    that requested the change, or the address that signed a change made without this service.
+    that requested the change, or the address that signed a change made without this service. It is `on-chain` if that
+    address is not known.
     """
     return await audit.log(call.service, call.principal, call.path("policy_id"))
 
@@ -156,7 +157,8 @@ async def preview_policy(call: Call, body: PreviewPolicy) -> PolicyPreview:
 
     Shows the outcomes that the payments and escrows of the last seven days would have had if the change had been made
     before them. The program judges each of them again, in order, in a virtual machine apart from the chain. Nothing is
-    changed. Balances, freezes and pauses are ignored; co-signatures and approvals count as they were given. If the
+    changed. Balances, freezes, pauses and the number of open escrows are ignored; co-signatures and approvals count as
+    they were given. Refusals by a budget stay refusals, but no other payment is judged by a budget. If the
     change leaves the allowlist or a blocked category as it is, the original verdict of that rule counts. Otherwise
     recipients count as they are registered now, from the time of that registration.
     """

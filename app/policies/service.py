@@ -80,8 +80,8 @@ async def create(
 ) -> Policy:
     """Create a policy from the terms of ``source``, if given, changed by the fields in the body.
 
-    A long allowlist takes several transactions. Until it is in force, the policy refuses every recipient and is not
-    shown. A repeated request continues after the last step that landed.
+    An allowlist takes at least one more transaction, and a long one several. Until it is in force, the policy refuses
+    every recipient and is not shown. A repeated request continues after the last step that landed.
     """
     org = principal.org
     identifier = (claim.attempt.policy_id if claim.attempt else None) or policy_id(new_key())

@@ -21,8 +21,8 @@ async def put_topup_rule(call: Call, body: PutTopupRule) -> TopupRule:
 
     Replaces the previous rule. While the rule is enabled and the balance is below `triggerBelow`, the reserve adds
     `topupAmount`. This repeats until the balance is no longer below `triggerBelow`. Each top-up is an ordinary
-    `funding`. It is postponed while the wallet is frozen, the organisation is paused or the reserve holds less than
-    `topupAmount`.
+    `funding`. It is postponed while the wallet is frozen, the organisation is paused, the reserve holds less than
+    `topupAmount`, or the funding would exceed the operator's daily limit.
     """
     return await topups.put(call.service, call.principal, call.path("wallet_id"), body)
 
