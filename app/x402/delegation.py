@@ -94,9 +94,10 @@ async def allowance_for(service: Service, issued: IssuedPayment) -> AllowanceRec
 
 
 async def conclude(service: Service, issued: IssuedPayment) -> AllowanceRecord | None:
-    """Settle the allowance of an issued payment, so that its delegate can pay no more.
+    """Settle the allowance of an issued payment, so that its delegate can pay no more, and return it.
 
-    Records the delegate's transfer if the delegate has paid.
+    Records the delegate's transfer if the delegate has paid. An allowance whose grant is still pending is left alone.
+    Returns None if the grant failed.
 
     Raises ``chain_unavailable`` if the outcome of the settlement is unknown.
     """

@@ -17,7 +17,7 @@ _MAX_HEADER_BYTES = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource's response. ``truncated`` is True if its body was too long or did not end in time."""
+    """A resource's response. ``truncated`` is True if its body was too long, or broke off or did not end in time."""
 
     status: int
     headers: dict[str, str]

@@ -80,7 +80,9 @@ class PaidResource(ResponseBody):
 class FetchedResource(ResponseBody):
     """The resource and its payment, if it took one.
 
-    `resource` is null if no response to the payment came, or if a repeated request found that the payment had ended.
+    `resource` is null if no response to the payment came. It is also null if the resource was not sent the payment,
+    because the payment had ended already, a freeze, pause or token rotation stopped it, or its allowance was not
+    confirmed yet.
     """
 
     resource: PaidResource | None

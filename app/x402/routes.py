@@ -40,7 +40,8 @@ async def fetch_paid_resource(call: Call, body: FetchPaidResource) -> FetchedRes
     """Get a resource and pay for it.
 
     If the resource answers 402, the wallet pays the requested price, up to `maxAmount` and within its policy. The
-    service then repeats the request with the payment. `payment` is null if nothing was paid.
+    service then repeats the request with the payment. `payment` is null if the resource asked for no payment. Its
+    status tells whether the money has moved.
     """
     with call.service.part(Fetcher).admitted(call.principal.org):
         return await x402.fetch(
@@ -53,7 +54,7 @@ async def pay_x402_offer(call: Call, body: PayOffer) -> HandedOut:
     """Pay for a request that you send yourself.
 
     Returns the header to send with your request. The facilitator of the resource sends the payment to the chain. Until
-    then the payment is `pending`. It fails if the facilitator does not send it within about a minute.
+    it lands, the payment is `pending`. It fails if it has not landed within about a minute.
     """
     return await x402.pay_offer(
         call.service, call.principal, call.claim, body, token=call.session_token, gone=call.request.is_disconnected

@@ -91,8 +91,8 @@ async def fetch(
 ) -> FetchedResource:
     """Get a resource. If it answers 402 with an acceptable price, pay for it from the wallet.
 
-    The payment is stored before it is sent. A request repeated under the same idempotency key sends the same bytes
-    again.
+    The payment is stored before it is sent. While it can still land, a request repeated under the same idempotency key
+    sends the same bytes again. If the payment has failed, the repeated request issues a new one.
     """
     # Look first for a payment issued by an earlier run: once it is under way, the wallet's state cannot refuse it.
     paid = await _earlier(service, claim)

@@ -31,6 +31,8 @@ _BATCH = 200
 class IssuedPaymentWatch(Periodic):
     """Settles the allowances of finished issued payments, and reports payments whose resource was not delivered.
 
+    A payment is reported only if it is confirmed and the service itself sent the request to the resource.
+
     An allowance is settled as soon as the resource has answered, the transfer has landed or its blockhash has expired.
     If the service itself receives the resource, that request settles the allowance.
 
