@@ -104,7 +104,7 @@ def _taker(type_: IdlType) -> _Take:
 
 
 def _putter(type_: IdlType) -> _Put:
-    """Return a function that appends one value of the type to a list, as the flat values that `struct` packs."""
+    """Return a function that flattens a value of the type, for `struct.pack`, and appends the parts to a list."""
     match type_:
         case Primitive("pubkey"):
             return lambda value, flat: flat.append(bytes(value))

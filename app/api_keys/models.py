@@ -43,7 +43,7 @@ class CreateKey(Body):
     @model_validator(mode="after")
     def _names_a_wallet(self) -> "CreateKey":
         if (self.role == "agent") != (self.wallet_id is not None):
-            raise PydanticCustomError("wallet_of_key", "an agent's key needs walletId, other keys must not have it")
+            raise PydanticCustomError("wallet_of_key", "an agent's key needs walletId; other keys must not have it")
         return self
 
 

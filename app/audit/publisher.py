@@ -1,4 +1,4 @@
-"""Sends the head of every audit log once a day, and deletes entries past their retention time."""
+"""Publishes the newest hash of every audit log once a day, and deletes entries past their retention time."""
 
 import time
 from collections.abc import Callable

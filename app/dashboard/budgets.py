@@ -180,7 +180,10 @@ async def _put(view: View, wallet_id: str, budget_id: str | None) -> None:
 
 
 def _wanted(view: View) -> UpdateBudget:
-    """Return the changes made in the form. Raises InvalidFormError, and ``invalid_request`` if there are none."""
+    """Return the changes made in the form.
+
+    Raises InvalidFormError if a field is invalid, and ``invalid_request`` if nothing was changed.
+    """
     given = wanted(view)
     if not given:
         raise RequestError("invalid_request", "You have not changed any field.")

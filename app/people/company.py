@@ -110,7 +110,7 @@ async def identify(service: Service, browser: Browser, begun: OpenIdRequest, ans
         # The error's description is not shown, because anyone can send one to this address.
         reason = answer.error if answer.error in _NAMED else "other"
         if reason in _TROUBLE:
-            raise SignInUnavailableError(reason, "The company sign-in reports an internal problem.")
+            raise SignInUnavailableError(reason, "The company's identity provider reports an internal problem.")
         raise SignInRefusedError(f"error:{reason}", "The company sign-in did not sign you in, or you cancelled it.")
     verifier = proof_key(browser.token, begun.state)
     found = await company.identify(answer.code, returns_to=browser.returns_to, nonce=begun.nonce, verifier=verifier)

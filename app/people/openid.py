@@ -178,7 +178,9 @@ class CompanySignIn:
         methods = said.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         method = next((one for one in ("client_secret_basic", "client_secret_post") if one in methods), None)
         if method is None:
-            _unavailable("client_authentication", "The company sign-in does not accept a client secret.")
+            _unavailable(
+                "client_authentication", "The company's identity provider supports no authentication by client secret."
+            )
         names_itself = said.get("authorization_response_iss_parameter_supported") is True
         self._known = time.monotonic(), _Description(authorize, token, keys, method, names_itself)
         return self._known[1]

@@ -14,7 +14,7 @@ from indexer import StoredEvent
 
 _COMPLETED = 1
 _REFUND_REASONS = {2: "timeout", 4: "dispute", 5: "dispute", 6: "dispute_undecided"}
-"""Reasons of refunds, by the code of the outcome."""
+"""Reasons for refunds, by the code of the outcome."""
 _NO_HASH = "00" * 32
 _OF_A_DISPUTE = ("disputed_at", "disputed_by", "reason_hash", "evidence_hash", "dispute_signature")
 

@@ -44,7 +44,7 @@ class ColocatedEvents(Protocol):
     """The indexer's rows in the database of the read models, read within a transaction."""
 
     def changes_in(self, connection: Connection, after: int, limit: int) -> Sequence[StoredEvent]:
-        """Return rows as `Changes` does, within a transaction."""
+        """Return the rows that `Changes` would return, read in the connection's database transaction."""
 
     def last_rows(self, connection: Connection, message_hashes: Sequence[str]) -> Sequence[LastRow]:
         """Return each organisation's last row in the stored transactions with one of these messages."""
@@ -94,7 +94,7 @@ class Projector(Background):
 
     @property
     def applies(self) -> bool:
-        """True if this process applies rows by itself."""
+        """True if this process itself applies stored rows to the read models."""
         return self._task is not None
 
     def subscribe(self, watcher: Watcher) -> None:

@@ -50,7 +50,7 @@ def changed_orgs(reports: Sequence[StoredEvent]) -> set[str]:
 
 
 def changed_vaults(reports: Sequence[StoredEvent]) -> set[str] | None:
-    """Return the vaults changed by rolled-back transactions, or None if these transactions changed more than vaults."""
+    """Return the vaults changed by rolled-back transactions, or None if they also changed other objects."""
     events = [event for report in reports for event in report.data["events"]]
     if not all(event["name"] in _OF_VAULTS for event in events):
         return None

@@ -270,9 +270,10 @@ async def _outcome(service: Service, attempt: Attempt) -> Attempt:
 
 
 async def _advance(service: Service, claim: Claim, unsigned: UnsignedTransaction, attempt: Attempt) -> Plan | None:
-    """Return the plan that advances an attempt's nonce. None if it has advanced or the authority's key is elsewhere.
+    """Return the plan that advances an attempt's nonce, or None if nothing has to be advanced here.
 
-    Raises ``authority_offline`` if the attempt was sent, because only the advance of its nonce ends it.
+    Without the authority's key, an attempt that was not sent gives None. One that was sent raises
+    ``authority_offline``, because only the advance of its nonce ends it. With `sign_offline`, the plan has no steps.
     """
     assert attempt.nonce_account is not None
     found = NonceAccount.of(await service.chain.account(attempt.nonce_account))

@@ -1,4 +1,4 @@
-"""Escrows: terms and outcomes from the chain, the texts behind their hashes from the service."""
+"""Escrows. Their terms and outcomes come from the chain; the texts behind the hashes come from requests."""
 
 import hashlib
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ from app.store.read_tables import transactions as table
 
 @dataclass(frozen=True, slots=True)
 class PastPayment:
-    """A wallet's payment or escrow, confirmed or blocked by its policy at the time.
+    """A wallet's payment, escrow or allowance: confirmed, or blocked by the policy at that time.
 
     `amount` is micro-USDC, `timestamp` Unix milliseconds. `attestation_hash` is set if the session key signed.
     `violation` describes the refusal. `settled_at` (Unix seconds) and `released` are the outcome of an escrow or an

@@ -41,7 +41,7 @@ payloads = Table(
     Column("pay_to", String, nullable=False),
     Column("facilitator", String, nullable=False, comment="address that pays the fee and sends the payment"),
     Column("version", Integer, nullable=False),
-    Column("lane", String, nullable=False, comment="enforced, or allowance: then the attempt is the grant"),
+    Column("lane", String, nullable=False, comment="enforced or allowance; for allowance, the attempt is the grant"),
     Column("header", String, nullable=False, comment="value of the payment header; the same each time it is sent"),
     Column("resource_status", Integer, comment="the resource's response status; null without a response"),
     Column("fetched", Boolean, nullable=False, comment="true if the service itself sends the header to the resource"),

@@ -40,8 +40,8 @@ _REQUESTED = ("wallet_id", "type", "amount", "currency")
 class ExpectedRow:
     """A movement of money according to the chain.
 
-    `ids` are the possible ids of its row, with the inner index of each. `names` are the recipients that the row may
-    show.
+    `ids` maps the possible ids of its row in the export to the index of the event among the inner instructions.
+    `names` are the recipients that the row may show.
     """
 
     ids: dict[str, int]

@@ -39,7 +39,7 @@ _CALLED_BY_IT = 2
 
 @dataclass(frozen=True)
 class Case:
-    """An instruction of the program in a transaction: the last one of the message."""
+    """An instruction of the program: the last instruction of a transaction."""
 
     message: Message
     clock: Clock

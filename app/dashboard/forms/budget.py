@@ -158,6 +158,6 @@ def _meant(view: View, prefix: str = "") -> Shown:
 
 
 def _values(view: View, prefix: str = "") -> dict[str, int | str]:
-    """Return the typed values in the form of the API's body."""
+    """Return the user's input as the fields of the API's request body."""
     values = {name: view.typed(f"{prefix}{name}").strip() for name in FIELDS}
     return {**values, "velocity_cap": view.number(f"{prefix}velocity_cap")}

@@ -106,7 +106,7 @@ impl Answer {
     }
 }
 
-/// Sends the result and the changed words of the input.
+/// Sends the instruction's result and the changed 8-byte words of its input to the test.
 pub fn finish(result: u64, before: &[u8], after: &[u8]) {
     let word = |bytes: &[u8]| u64::from_le_bytes(std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0)));
     let words = before.chunks(8).zip(after.chunks(8)).enumerate();
