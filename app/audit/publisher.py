@@ -71,7 +71,7 @@ def _publish(conn: Connection, due: LogHead, now: int) -> LogHead | None:
             org=head.log,
             type="audit.head",
             timestamp=now,
-            summary=f"The audit log has {head.number} entries",
+            summary=f"The newest entry of the audit log has number {head.number}",
             payload={"number": head.number, "hash": head.hash, "timestamp": iso_ms(now)},
         )
     return head

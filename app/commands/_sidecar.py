@@ -13,13 +13,13 @@ from app.submission.context import Service
 
 @asynccontextmanager
 async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
-    """Run next to a service. `rebuild` refuses to start until this ends, because it needs the data for itself.
+    """Run next to a service. `rebuild` and `db copy` refuse to start until this ends: they need the data alone.
 
-    Raises ConfigurationError while the read models are being rebuilt, and the errors of ``running``.
+    Raises ConfigurationError while `rebuild` or `db copy` uses the data alone, and the errors of ``running``.
     """
     lock = file_lock.take(prepare(settings).sidecars, shared=True)
     if lock is None:
-        raise ConfigurationError(f"the read models in {settings.data_dir} are being rebuilt; retry later")
+        raise ConfigurationError(f"`rebuild` or `db copy` is running on {settings.data_dir}; retry later")
     with lock:
         async with running(settings, beside=True) as service:
             yield service
@@ -27,7 +27,10 @@ async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
 
 @contextmanager
 def alone_on(paths: Paths) -> Iterator[None]:
-    """Keep services and keepers from starting on a data folder. Raises ConfigurationError if one is running."""
+    """Keep services, keepers and commands that run like them from starting on a data folder.
+
+    Raises ConfigurationError if one is running.
+    """
     paths.exports.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
         for path in (paths.serving, paths.exports / LOCK, paths.sidecars):

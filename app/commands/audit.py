@@ -23,7 +23,11 @@ def audit() -> None:
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--service", is_flag=True, help="Use the service's own log of failed authentications."),
+        click.option(
+            "--service",
+            is_flag=True,
+            help="Use the service's own log: failed authentications, and refusals without a known organisation.",
+        ),
         click.option("--org", help="Id or address of the organisation. Optional if there is only one."),
         data_folder,
     ):
@@ -72,4 +76,4 @@ def verify(head: str, data_dir: Path | None, org: str | None, *, service: bool) 
             count = db.read_now(lambda conn: verify_log(conn, log, head.lower()))
         except BrokenLogError as error:
             raise click.ClickException(str(error)) from None
-    click.echo(f"Verified: {count} entries.")
+    click.echo(f"Verified: entries up to number {count}.")

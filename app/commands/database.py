@@ -76,7 +76,8 @@ def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
     click.echo(f"{name}: {done.rows} rows in {done.tables} tables, the same counts as in {paths.root}")
     click.echo(
         f"The sums of {done.sums} numeric columns, including all amounts, are the same in both. The wallets hold "
-        f"{format_usdc(done.balances)} USDC; the confirmed transactions moved {format_usdc(done.confirmed)} USDC."
+        f"{format_usdc(done.balances)} USDC; the rows of confirmed transactions add up to "
+        f"{format_usdc(done.confirmed)} USDC."
     )
     click.echo(f"Keep {paths.keys}: the database needs these keys. The file {paths.database} is no longer used.")
 

@@ -107,7 +107,7 @@ async def _land(chain: ChainClient, instructions: Sequence[Instruction], key: Ke
     signed = sign(with_random_compute_limit(instructions), payer=key, blockhash=blockhash.hash)
     simulation = await chain.simulate(signed.raw)
     if simulation.err is not None:
-        raise ConfigurationError(f"the chain refuses the transfer: {simulation.err}")
+        raise ConfigurationError(f"the chain refuses to mint: {simulation.err}")
     await chain.send(signed.raw)
     status = await chain.confirm(signed.signature, timeout=_PATIENCE)
     if status is None or status.err is not None:

@@ -17,9 +17,10 @@ from app.server.data_folder import node_name, sidecar_settings
 @rpc_url
 @usdc_mint
 def keeper(**given: Any) -> None:
-    """Run only the keeper, on the service's data.
+    """Run the keeper without the API, on the service's data.
 
-    The keeper freezes wallets with an expired policy, refunds escrows, settles allowances, and tops up wallets.
+    The keeper freezes wallets with an expired policy, refunds escrows, settles allowances, and tops up wallets. With a
+    data folder alone, the process also runs other background jobs, such as the indexer.
     """
     settings = sidecar_settings(settings_of(**given, keeper=True))
 

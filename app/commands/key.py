@@ -99,7 +99,7 @@ def list_keys(data_dir: Path | None, org: str | None) -> None:
 @data_folder
 @org_option
 def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
-    """Revoke a key. A running service refuses it within a second."""
+    """Revoke a key. A running service refuses it within a second, by default."""
     with _owner(data_dir, org, key_id) as (db, ring, owner):
         db.write_now(lambda conn: ring.revoke(conn, system(owner, COMMAND_LINE), key_id))
         click.echo(f"{key_id} revoked")

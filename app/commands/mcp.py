@@ -38,7 +38,7 @@ def mcp(url: str) -> None:
 
 
 def _credentials(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers for every request. Raises ConfigurationError if a credential is missing or malformed."""
+    """Return the headers for every request. Raises ConfigurationError without a key, or if one is malformed."""
     key, token = environment.get(_KEY, "").strip(), environment.get(_TOKEN, "").strip()
     if not key:
         raise ConfigurationError(f"set {_KEY} to the agent's API key")

@@ -36,7 +36,10 @@ def orgs() -> None:
     "--attestation-delay", type=int, help="Seconds before a recipient's registration takes effect.  [default: 0]"
 )
 def create_org(org_id: str, **given: Any) -> None:
-    """Create an organisation on the chain and an admin key for it. Its id has 1 to 64 characters of a-z, 0-9 and -."""
+    """Create an organisation on the chain and an admin key for it. Its id has 1 to 64 characters of a-z, 0-9 and -.
+
+    If the organisation exists, it only gets another admin key.
+    """
     organisations.check_id(org_id)
     settings = sidecar_settings(settings_of(**given, keeper=False))
 

@@ -130,7 +130,10 @@ async def _read(rpc_url: str, found: Inspected, codec: Codec) -> Mapping[Pubkey,
     async with aclosing(ChainClient(HttpTransport(rpc_url), program_id=codec.program_id)) as chain:
         nonce = NonceAccount.of(await chain.account(found.nonce_account))
         if nonce is None or nonce.authority != found.signer or nonce.nonce != found.transaction.blockhash:
-            raise click.ClickException(f"the transaction is not signed: on {rpc_url}, its nonce was advanced")
+            raise click.ClickException(
+                f"the transaction is not signed: {rpc_url} does not have its nonce. The nonce was advanced, or the "
+                "node is stale or on another chain"
+            )
         accounts = await chain.accounts(found.transaction.keys)
         return {
             key: account.data

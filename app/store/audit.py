@@ -1,8 +1,8 @@
 """The audit log: who did what, in one hash chain per organisation and one for the service itself.
 
-Entries are only appended. The hash of an entry is the SHA-256 of the previous hash and the entry's own content. Nothing
-can therefore be changed, removed or inserted without changing the hash of the newest entry, the head. Times are Unix
-milliseconds.
+Entries are only appended, and deleted from the beginning after their retention time, which a checkpoint records. The
+hash of an entry is the SHA-256 of the previous hash and the entry's own content. Nothing else can therefore be changed,
+removed or inserted without changing the hash of the newest entry, the head. Times are Unix milliseconds.
 """
 
 import hashlib
@@ -115,7 +115,7 @@ class LogEntry(NewLogEntry):
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """The newest entry of a log, and the time when it was last sent to the organisation."""
+    """The newest entry of a log, and the time when a head of the log was last sent; before that, of its first entry."""
 
     log: str
     number: int
@@ -195,7 +195,8 @@ def verify(connection: Connection, log: str, known: str) -> int:
     """Recompute a log from its beginning or checkpoint. Return its number of entries, including deleted ones.
 
     `known` is a head noted earlier. Raises `BrokenLogError` if an entry was changed, removed or inserted, or if the
-    known head is not in the log. The head is missing if the newest entries were removed or the whole log was rewritten.
+    known head is not found. That is so if the newest entries were removed, if the whole log was rewritten, or if the
+    head is older than the checkpoint.
     """
     head = log_head(connection, log)
     number, previous = _start(connection, log)
@@ -213,7 +214,7 @@ def verify(connection: Connection, log: str, known: str) -> int:
             seen = seen or previous == known
     if head is None or (head.number, head.hash) != (number, previous):
         noted = "none" if head is None else f"entry {head.number}"
-        raise BrokenLogError(f"the log ends with entry {number}, but its head is {noted}: its end was removed")
+        raise BrokenLogError(f"the log ends with entry {number}, but its head is {noted}: its end was changed")
     if not seen:
         raise BrokenLogError(
             f"the entries up to {number} agree with one another, but none has the hash {known}: the log was shortened "

@@ -1,1 +1,1 @@
-"""The list of transactions: every movement of money, and every refused payment."""
+"""The list of transactions: payments, fundings, withdrawals and escrows of wallets, including refused ones."""

@@ -1,4 +1,4 @@
-"""Transactions: every movement of a wallet's money, and every refused payment."""
+"""Transactions: payments, fundings, withdrawals and escrows of wallets, including refused ones."""
 
 from starlette.routing import Route
 

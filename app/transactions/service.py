@@ -34,6 +34,7 @@ async def get(service: Service, principal: Principal, tx_id: str) -> Transaction
     """Return a transaction.
 
     Raises ``transaction_not_found`` if there is none with this id or, for an agent, if it belongs to another wallet.
+    Raises ``chain_unavailable`` while the funding batch that will add it is pending.
     """
 
     def read(conn: Connection) -> tuple[TransactionRecord | None, dict[str, Handed]]:

@@ -94,7 +94,7 @@ async def test_service_goes_on_with_all_that_it_knew(old: ServiceWorld, url: str
     copied = await _copy(old.settings.data_dir, url)
     assert copied.exit_code == 0, copied.output
     assert "The wallets hold 98.75 USDC" in copied.output
-    assert "the confirmed transactions moved 101.25 USDC" in copied.output
+    assert "the rows of confirmed transactions add up to 101.25 USDC" in copied.output
 
     await old.start(database_url=SecretStr(url))
     assert await _pay_once(old, wallet, payee, "lunch") == paid
