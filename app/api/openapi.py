@@ -60,7 +60,8 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
         "schema": {"type": "string", "examples": ['"default";q=200;w=2']},
     },
     "RateLimit": {
-        "description": "Number of requests that remain (`r`), and seconds until the next one is allowed (`t`).",
+        "description": "Number of requests that remain (`r`), and seconds until the oldest counted "
+        "request no longer counts (`t`). If none remain, the next request is allowed then.",
         "schema": {"type": "string", "examples": ['"default";r=199;t=2']},
     },
     "Retry-After": {

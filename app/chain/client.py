@@ -49,8 +49,8 @@ _T = TypeVar("_T")
 class ChainClient:
     """Calls a node by JSON-RPC, at commitment `confirmed` unless stated otherwise.
 
-    Every method except `confirm` raises `ChainUnavailable` if the node gives no usable response and `RpcError` if it
-    returns an error.
+    Unless stated otherwise, a method raises `ChainUnavailable` if the node gives no usable response and `RpcError` if
+    it returns an error. `confirm` keeps trying until its timeout instead.
     """
 
     def __init__(self, transport: Transport, *, program_id: Pubkey, blockhash_max_age: float = 5.0) -> None:

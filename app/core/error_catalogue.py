@@ -166,7 +166,8 @@ KINDS = (
         "Get a new `download_url` with `GET /v1/transactions/exports/{export_id}`."),
     ErrorKind("range_not_satisfiable", 416, "Exports",
         "The `Range` header is malformed, or the file does not have that range.",
-        "Request a range within the size in the `Content-Range` header, or the whole file without `Range`."),
+        "Request a range within the size in the `Content-Range` header. If the response lacks this header, correct the "
+        "syntax of `Range`, or request the whole file without it."),
     ErrorKind("too_many_exports", 422, "Exports",
         "The organisation has reached its limit of unfinished or unexpired exports.",
         "Wait until one of them is ready. If the response has `Retry-After`, wait for that number of seconds instead."),
@@ -226,8 +227,8 @@ KINDS = (
         "Wait until one of them is settled, or have an admin raise `maxOpenEscrows`, up to 64."),
     ErrorKind("invalid_proof", 422, "Escrow",
         "The proof is malformed, of a kind that the escrow does not accept, or for another escrow or output.",
-        "Read the message for the cause. A signed proof covers this escrow's address, its task's hash and the output's "
-        "hash."),
+        "Read the message for the cause. A signed proof covers its kind, the cluster's genesis hash, the program's "
+        "address, this escrow's address, its task's hash and the output's hash."),
     ErrorKind("allowance_not_found", 404, "Allowances",
         "The wallet has no allowance with this id.",
         "Check both ids. `GET /v1/wallets/{wallet_id}/allowances` lists a wallet's allowances."),
@@ -280,8 +281,8 @@ KINDS = (
         "full. Transactions that were already sent are recovered later.",
         "Retry with the same idempotency key."),
     ErrorKind("not_ready", 503, "Service",
-        "The service is not ready, because one of its parts does not work. `reasons` names the part: `chain`, "
-        "`database` or `indexer`.",
+        "The service is not ready, because at least one of its parts does not work. `reasons` names these parts: "
+        "`chain`, `database` or `indexer`.",
         "Wait, or use another node. `chain` means that the chain does not answer, `database` that the database cannot "
         "be written to, and `indexer` that the indexer is behind the chain."),
     ErrorKind("authority_offline", 503, "Service",

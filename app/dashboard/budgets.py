@@ -136,7 +136,7 @@ async def review(view: View) -> Response:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def save(view: View) -> str:
-    """Change the budget as its form says, unless another person has changed it."""
+    """Change the budget as its form says, unless it has changed since the form was opened."""
     body = _wanted(view)
     await once(view, body, Budget, lambda claim: changes.update(_change(view, claim), body))
     return view.url("budgets", view.path("budget_id"), done="budget-saved")

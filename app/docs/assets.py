@@ -1,4 +1,4 @@
-"""The files that pages load from the service itself, and the Content-Security-Policies that allow only these files."""
+"""The files that pages load from the service itself, and the Content-Security-Policies of pages and diagrams."""
 
 from base64 import b64encode
 from collections.abc import Mapping

@@ -55,7 +55,7 @@ _KINDS = (
     EventKind("wallet.unfrozen", "A wallet was unfrozen.", ("wallet_id",)),
     EventKind(
         "balance.low",
-        "A wallet's balance fell below its threshold.",
+        "A wallet's balance is below its threshold. Sent once until it no longer is.",
         ("wallet_id", "current_balance", "threshold"),
     ),
     EventKind(

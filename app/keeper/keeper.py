@@ -61,7 +61,7 @@ class Keeper(Periodic):
         self._overdue: frozenset[str] = frozenset()
 
     async def tick(self) -> int:
-        """Run the due jobs once and return the number of transactions that the chain accepted.
+        """Run the due jobs once and return the number of transactions that the node accepted for sending.
 
         This takes one query per kind of job, and one call to the chain per due job, or two if the job reads the chain
         first. If the chain does not answer, raise ChainUnavailable and leave the remaining jobs for the next tick.

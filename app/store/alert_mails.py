@@ -1,7 +1,7 @@
 """E-mails of alerts: the queue and the outcomes. Times are Unix milliseconds.
 
-As with webhook deliveries, one transaction queues an event's e-mails and moves the alerts' own position in the feed
-past the event. Every committed event is therefore queued once, even if the process dies.
+As with webhook deliveries, one transaction queues the e-mails of some events and moves the alerts' own position in the
+feed past these events. Every committed event is therefore processed once, even if the process dies.
 """
 
 from collections.abc import Collection, Sequence

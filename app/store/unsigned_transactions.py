@@ -32,7 +32,7 @@ class UnsignedTransaction:
 
 
 def insert_unsigned(connection: Connection, unsigned: UnsignedTransaction) -> None:
-    """Store an unsigned transaction, together with its attempt."""
+    """Store the part of an unsigned transaction that its attempt lacks. The caller stores the attempt."""
     connection.execute(insert(table).values(columns_of(unsigned)))
 
 

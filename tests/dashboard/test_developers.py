@@ -219,7 +219,7 @@ async def test_export_shows_its_progress_and_is_downloaded(site: Served) -> None
         await page.get_by_text("No export yet.").wait_for()
         await page.get_by_label("Vault").fill("wal_none")
         await page.get_by_role("button", name="Export").click()
-        await page.get_by_text("No vault has this name or id.").wait_for()
+        await page.get_by_text("No vault matches. An archived vault is found only by its id.").wait_for()
         await expect(page.get_by_label("Vault")).to_have_value("wal_none")
         await page.get_by_label("Vault").fill("Exported")
         await page.get_by_label("To").fill("2999-01-01")

@@ -85,7 +85,7 @@ async def test_key_of_an_agent_names_its_vault_as_people_do(world: ServiceWorld)
     admin, path = Crafted(world, sign_in(world, "admin")), "/dashboard/developers/keys"
     for role, typed, message in (
         ("agent", "", "is required."),
-        ("agent", "nobody at all", "No vault has this name or id."),
+        ("agent", "nobody at all", "No vault matches. An archived vault is found only by its id."),
         ("viewer", "Key holder", "Only an agent&#39;s key is bound to a vault."),
     ):
         refused = await admin.post(path, {"name": "Mine", "role": role, "wallet_id": typed})

@@ -136,7 +136,7 @@ def _per_payment(value: str | None, _: Reader) -> Words:
 def _per_period(period: str) -> Callable[[str | None, Reader], Words]:
     def say(value: str | None, _: Reader) -> Words:
         if value is None:
-            return f"A vault has no spending cap in {period}."
+            return f"This policy has no spending cap in {period}."
         if not parse_usdc(value, allow_zero=True):
             return _ALL_REFUSED
         return f"Each vault may spend at most {usdc(value)} USDC in {period}."
@@ -146,7 +146,7 @@ def _per_period(period: str) -> Callable[[str | None, Reader], Words]:
 
 def _per_hour(value: int | None, _: Reader) -> Words:
     if value is None:
-        return "The number of payments is not limited."
+        return "This policy does not limit the number of payments."
     payments = "1 payment" if value == 1 else f"{value:,} payments"
     return f"Each vault may make at most {payments} in any hour." if value else _ALL_REFUSED
 

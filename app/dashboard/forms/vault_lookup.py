@@ -28,7 +28,11 @@ async def vault_named(view: View, field: str) -> WalletRecord:
     exact = [one for one in found if text in (one.label, one.agent_id)]
     matching = exact if len(exact) == 1 else found
     if len(matching) != 1:
-        says = f"{count:,} vaults match. Type the id of one." if found else "No vault has this name or id."
+        says = (
+            f"{count:,} vaults match. Type the id of one."
+            if found
+            else "No vault matches. An archived vault is found only by its id."
+        )
         raise RequestError("invalid_request", f"{field}: {says}")
     return matching[0]
 
