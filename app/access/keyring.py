@@ -103,7 +103,7 @@ def well_formed(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key and its record. The key is shown only once."""
+    """A new key and its record. The key's text is not stored, so only the response that contains it can show it."""
 
     key: str
     record: ApiKey

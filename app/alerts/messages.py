@@ -17,7 +17,8 @@ from app.store.wallets import labels
 _log = structlog.get_logger(__name__)
 
 _LAST = (
-    "This address gets no further e-mails about this type of alert within the hour. GET /v1/events lists all events.\n"
+    "This address has reached its hourly limit of e-mails about this type of alert. Further e-mails are not sent until "
+    "the last hour has fewer. GET /v1/events lists all events.\n"
 )
 _TEMPLATES: Mapping[AlertType, tuple[str, str, Mapping[str, str]]] = {
     "balance_low": (
@@ -27,7 +28,7 @@ _TEMPLATES: Mapping[AlertType, tuple[str, str, Mapping[str, str]]] = {
     ),
     "policy_violation": (
         "Policy violation",
-        "The policy of a wallet refused a payment or an escrow. Nothing was sent.",
+        "The policy or budget of a wallet refused a payment, an escrow or an allowance. Nothing was sent.",
         {
             "Amount": "{attempted_amount} USDC",
             "Recipient": "{recipient}",

@@ -65,7 +65,10 @@ class PutVelocityAlert(_PutAlert):
 
 
 class PutViolationAlert(_PutAlert):
-    """E-mails about refused payments and escrows. The event `transaction.blocked` is independent of this."""
+    """E-mails about payments, escrows and allowances refused by a policy or budget.
+
+    The event `transaction.blocked` is independent of this.
+    """
 
     enabled: bool
 
@@ -99,13 +102,13 @@ class CountAlert(_Alert):
 
 
 class ViolationAlert(_Alert):
-    """The alert about refused payments and escrows. `enabled` is true if e-mails report them."""
+    """The alert about refused payments, escrows and allowances. `enabled` is true if it sends e-mails to `emails`."""
 
     enabled: bool
 
 
 class Alerts(ResponseBody):
-    """The alerts of all wallets without their own alerts. `inherited` is true for types that were never set."""
+    """The alerts of wallets without their own alerts. `inherited` is true for types that the last request omitted."""
 
     balance_low: MoneyAlert
     policy_violation: ViolationAlert

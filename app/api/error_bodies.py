@@ -33,10 +33,10 @@ class Violation(ResponseBody):
 
 
 class PolicyViolationBody(ErrorBody):
-    """The error for a payment or an escrow that the wallet's policy refused.
+    """The error for a payment, an escrow or an allowance that the wallet's policy or budget refused.
 
-    `tx_id` is the id of its row in the list of transactions. The row is `blocked`, or `failed` if the policy changed
-    after the payment was sent. `approval_id` is the id of the approval that would let it pass, if there is one.
+    `tx_id` is the id of its row in the list of transactions. The row is `blocked`, or `failed` if the program refused
+    it only after it was sent. `approval_id` is the id of the approval that would let it pass, if there is one.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -84,7 +84,9 @@ class Metrics:
             Gauge, "webhook_backlog", "Queued deliveries, counted up to a limit.", status=("enabled", "degraded")
         )
         self.unqueued = self._gauge("webhook_unqueued_events", "Events that are not queued for webhooks yet.")
-        self.overdue = self._gauge("webhook_overdue_seconds", "Time since the oldest unsent delivery was due.")
+        self.overdue = self._gauge(
+            "webhook_overdue_seconds", "Time since the oldest delivery to an enabled webhook was due."
+        )
         self.differences = self._gauge("reconciliation_differences", "Accounts that differ from the chain.")
         self.updated = self._gauge("gauges_timestamp_seconds", "Unix time of the last reading of the gauges.")
         self._undecided = self._gauge(

@@ -7,7 +7,8 @@ class MoneyBody(Body):
     """Body of a request that moves money.
 
     With ``after_restore``, the client confirms that the same request was not carried out before. A service that was
-    restored from a backup requires this confirmation. A replay may differ from the first request in this field.
+    restored from a backup, or whose database lost commits, requires this confirmation. A replay may differ from the
+    first request in this field.
     """
 
     after_restore: bool = False

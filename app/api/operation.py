@@ -216,8 +216,8 @@ async def _arguments(
 ) -> Body | Query | None:
     """Return the validated body or query.
 
-    Raises ``invalid_amount`` or ``invalid_recipient`` for a malformed field of that kind, and ``invalid_request`` for
-    any other fault.
+    Raises ``invalid_amount`` or ``invalid_recipient`` for a malformed field of that kind, ``invalid_request`` for any
+    other fault of the content, and the errors of ``read_json``.
     """
     if query is None and not signable and request.url.query:
         raise RequestError("invalid_request", "This request takes no query parameters.")

@@ -30,9 +30,9 @@ def fingerprint(  # noqa: PLR0917
 def check_database_guard(service: Service, claim: Claim, org: str, arguments: BaseModel | None) -> None:
     """Refuse a movement of money if a restore or a failover may have lost the record of it.
 
-    The check runs now, and again before the transaction is sent. Raises ``restore_catching_up`` while the service still
-    reads later transactions from the chain, and ``restore_unacknowledged`` if the request lacks the client's
-    confirmation.
+    The check runs now, unless the request resumes an earlier attempt, and again before a new transaction is sent.
+    Raises ``restore_catching_up`` while the service still reads later transactions from the chain, and
+    ``restore_unacknowledged`` if the request lacks the client's confirmation.
     """
     if not isinstance(arguments, MoneyBody):
         return

@@ -74,7 +74,7 @@ class Key(ResponseBody):
 
 
 class NewKey(Key):
-    """A new API key including its secret, which is shown only this once."""
+    """A new API key including its secret. Only this response and its replays show the secret."""
 
     key: str
 

@@ -27,7 +27,8 @@ async def create_key(call: Call, body: CreateKey) -> NewKey:
 async def list_keys(call: Call, query: ListKeys) -> KeyPage:
     """List the API keys.
 
-    Newest first, including revoked keys. `last_used_at` is accurate to the minute.
+    Newest first, including revoked keys. `last_used_at` is stored once a minute, unless the operator of the service has
+    set another interval.
     """
     return await keys.page(call.service, call.principal, query)
 
@@ -37,7 +38,8 @@ async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
     Returns a new key with the same role, wallet and name. The old key stops working immediately, or after
-    `overlapSeconds`. Without an overlap, a key that rotates itself cannot repeat the request if the response is lost.
+    `overlapSeconds` or the service's default overlap. Without an overlap, a key that rotates itself cannot repeat the
+    request if the response is lost.
     """
     return await keys.rotate(call.service, call.principal, call.claim, call.path("key_id"), body)
 
@@ -46,8 +48,8 @@ async def rotate_key(call: Call, body: RotateKey) -> NewKey:
 async def revoke_key(call: Call, _body: EmptyBody) -> Key:
     """Revoke an API key.
 
-    The key stops working immediately, and on other nodes within a second. An admin may revoke the key that sends this
-    request, unless it is the organisation's last admin key.
+    The key stops working immediately, and on other nodes within a second by default. An admin may revoke the key that
+    sends this request, unless it is the organisation's last admin key.
     """
     return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"))
 

@@ -48,10 +48,10 @@ class Background(ABC):
 
 
 class Periodic(Background):
-    """Does a round of work every `interval` seconds, and whenever it is woken."""
+    """Does rounds of work: at the start, `interval` seconds after the previous round, and whenever it is woken."""
 
     outages: ClassVar[tuple[type[Exception], ...]] = ()
-    """Errors that mean that the chain is unreachable.
+    """Errors that mean that the chain is unreachable. UnavailableError always counts as well.
 
     If several occur in a row, only the first is logged, as a warning.
     """

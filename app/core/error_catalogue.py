@@ -38,11 +38,11 @@ KINDS = (
         "Send the request again with the same idempotency key."),
     ErrorKind("rate_limited", 429, "Requests",
         "Too many requests came with this API key, or from this address without a valid key. Or the organisation "
-        "already runs its maximum of previews, paid requests or test deliveries, or too many payments of the wallet "
-        "are waiting to be sent.",
+        "already runs its maximum of previews, exports, paid requests or test deliveries, or too many payments, "
+        "escrows or allowances of the wallet are waiting to be sent.",
         "Wait for the number of seconds in `Retry-After`. `RateLimit-Policy` gives the requests (`q`) allowed in any "
-        "window of `w` seconds. `RateLimit` gives the requests that remain (`r`) and the seconds until the next one is "
-        "allowed (`t`)."),
+        "window of `w` seconds. `RateLimit` gives the requests that remain (`r`) and the seconds until one more is "
+        "available (`t`)."),
     ErrorKind("internal_error", 500, "Requests",
         "The service failed unexpectedly. The response shows no details.",
         "Retry with the same idempotency key, and report the `request_id` to the operator of the service."),
@@ -64,7 +64,7 @@ KINDS = (
         "The organisation has no API key with this id.",
         "List the keys with `GET /v1/keys`. The id begins with `key_`; it is not the key itself."),
     ErrorKind("key_not_active", 422, "Authentication",
-        "The API key was already revoked or rotated.",
+        "The API key was already revoked, or it was rotated and cannot be rotated again.",
         "Rotate the key that replaced it, or create a new one with `POST /v1/keys`."),
     ErrorKind("last_admin_key", 422, "Authentication",
         "This is the organisation's last active admin key. Without it, the API could no longer manage the "
@@ -80,7 +80,8 @@ KINDS = (
         "The wallet's policy does not allow paid requests to this host.",
         "Have an admin add the host to the policy's `x402Hosts`, or request another resource."),
     ErrorKind("x402_resource_unavailable", 422, "x402",
-        "The resource could not be reached, did not answer in time, or refused the payment. Nothing was paid.",
+        "The resource has no public address, could not be reached or did not answer in time, or its facilitator "
+        "refused the payment or lacks SOL to settle it. Nothing was paid.",
         "Check the URL and retry later."),
     ErrorKind("x402_invalid_terms", 422, "x402",
         "The resource answered 402, but its payment terms are not valid x402 terms. Nothing was paid.",
@@ -99,7 +100,7 @@ KINDS = (
         "The organisation has no wallet with this id.",
         "Check the id, and check that the API key belongs to the wallet's organisation."),
     ErrorKind("wallet_frozen", 422, "Wallets",
-        "The wallet is frozen; payments from it are refused.",
+        "The wallet is frozen; payments from it and new escrows to it are refused.",
         "Unfreeze it with `PATCH /v1/wallets/{wallet_id}`, `status` = `active`. If its policy has expired, first "
         "attach another policy or extend the `expiry`."),
     ErrorKind("wallet_archived", 422, "Wallets",
@@ -110,7 +111,8 @@ KINDS = (
         "Withdraw the balance, and wait until its escrows and allowances are settled."),
     ErrorKind("wallet_insufficient_balance", 422, "Wallets",
         "The wallet holds less USDC than the payment needs.",
-        "Fund the wallet and send the payment again."),
+        "Fund the wallet and send the payment again. If outstanding issued payments use up the balance, you can also "
+        "wait for their outcome."),
     ErrorKind("wallet_agent_id_conflict", 409, "Wallets",
         "The organisation already has, or once had, a wallet for this agent id.",
         "Use the existing wallet, or another agent id."),
@@ -131,7 +133,8 @@ KINDS = (
         "Send the payment again. If `require_co_sign` of the current policy refuses it, that requests a new approval."),
     ErrorKind("invalid_recipient", 400, "Payments",
         "The recipient is not a chain address, a wallet, or a domain that resolves to an address.",
-        "Pass the owner's address (not a token account), a wallet id, or a domain that publishes its address."),
+        "Pass the owner's address (not a token account), a wallet id, or a domain that publishes its address. The "
+        "paying wallet itself and vaults of other organisations cannot be paid. The message names any other cause."),
     ErrorKind("recipient_unverified", 422, "Payments",
         "The address has no known owner. No private key belongs to it, and it has neither an account nor a token "
         "account.",
@@ -140,7 +143,8 @@ KINDS = (
         "For an agent's key, this works only if the policy lists the address in `allowedRecipients`."),
     ErrorKind("invalid_amount", 400, "Payments",
         "The amount is not a decimal string above zero with at most 6 decimals and below 2^64 micro-USDC.",
-        'Send amounts as strings, as in `"amount": "12.50"`.'),
+        'Send amounts as strings, as in `"amount": "12.50"`. If the message says that the amount is too large, send a '
+        "smaller one."),
     ErrorKind("idempotency_conflict", 409, "Payments",
         "The idempotency key was already used for a request with other parameters.",
         "Use a new key for a new request. To get the first response again, repeat exactly the same request. A response "
@@ -148,7 +152,8 @@ KINDS = (
         "first request created before you create another."),
     ErrorKind("idempotency_in_progress", 409, "Payments",
         "A request with this idempotency key is still running, or its outcome is not known yet.",
-        "Repeat the same request a little later."),
+        "Repeat the same request a little later. The message tells you if the cause is a concurrent change of the same "
+        "object by another request."),
     ErrorKind("restore_unacknowledged", 409, "Payments",
         "The service was restored from a backup within the last 24 hours, or its database lost commits. It may have "
         "carried out this request before and lost the record of it. Nothing was sent now.",
@@ -170,7 +175,8 @@ KINDS = (
         "syntax of `Range`, or request the whole file without it."),
     ErrorKind("too_many_exports", 422, "Exports",
         "The organisation has reached its limit of unfinished or unexpired exports.",
-        "Wait until one of them is ready. If the response has `Retry-After`, wait for that number of seconds instead."),
+        "Wait until one of them is ready. If the response has `Retry-After`, wait for that number of seconds instead. "
+        "The number of transactions in all unexpired exports is limited too."),
     ErrorKind("transaction_failed", 422, "Payments",
         "The chain rejected the transaction, or it expired before it landed. Nothing was moved.",
         "Read the message for the cause, then send the request again."),
@@ -193,8 +199,10 @@ KINDS = (
         "Wallets are still in the budget.",
         "First take them out with `PATCH /v1/wallets/{wallet_id}` and `budgetId` = null."),
     ErrorKind("version_conflict", 409, "Policies",
-        "The version does not match `If-Match`, or other requests keep changing the policy or budget concurrently.",
-        "Read it again, check that your change still makes sense, and send it with the new `ETag`."),
+        "The version does not match `If-Match`, other requests keep changing the policy or budget concurrently, or the "
+        "object has changed since a transaction to sign elsewhere was created.",
+        "Read it again, check that your change still makes sense, and send it with the new `ETag`. Instead of a "
+        "transaction signed elsewhere, request the change again."),
     ErrorKind("org_insufficient_balance", 422, "Funding",
         "The organisation's reserve holds less USDC than the requested amount.",
         "Deposit USDC into the reserve."),
@@ -226,7 +234,8 @@ KINDS = (
         "The wallet has reached its limit of open escrows: its policy's `maxOpenEscrows`, or 64 without one.",
         "Wait until one of them is settled, or have an admin raise `maxOpenEscrows`, up to 64."),
     ErrorKind("invalid_proof", 422, "Escrow",
-        "The proof is malformed, of a kind that the escrow does not accept, or for another escrow or output.",
+        "The proof is malformed, of a kind that the escrow does not accept, for another escrow or output, or not "
+        "signed by the expected key.",
         "Read the message for the cause. A signed proof covers its kind, the cluster's genesis hash, the program's "
         "address, this escrow's address, its task's hash and the output's hash."),
     ErrorKind("allowance_not_found", 404, "Allowances",
@@ -255,7 +264,8 @@ KINDS = (
         "The bytes are not a transaction, or lack a valid signature by the required key.",
         "Sign with `agent-vault sign`, using the key of the address in `signer`."),
     ErrorKind("unsigned_transaction_void", 422, "Signing elsewhere",
-        "The transaction can no longer be sent: it was withdrawn, is older than 7 days, or its nonce was advanced.",
+        "The transaction can no longer be sent: it was withdrawn, is older than 7 days, its nonce was advanced, or a "
+        "signer has changed. A transaction that has landed can no longer be withdrawn.",
         "Request the change again with `?sign=offline`."),
     ErrorKind("too_many_unsigned_transactions", 422, "Signing elsewhere",
         "The organisation has reached its limit of transactions that wait for a signature.",
@@ -265,8 +275,8 @@ KINDS = (
         "Nothing is lost: signed payments are recovered later.",
         "Retry with the same idempotency key."),
     ErrorKind("signer_unavailable", 503, "Service",
-        "The token with the operator's, authority's, arbiter's or fee payer's key cannot sign at the moment. Nothing "
-        "was sent.",
+        "The token with the operator's, authority's, arbiter's or fee payer's key cannot sign at the moment. The "
+        "transaction that needs its signature was not sent.",
         "Retry with the same idempotency key once the token works again. A freeze or pause already stops payments in "
         "this service, and is signed as soon as the token works."),
     ErrorKind("sign_in_unavailable", 503, "Service",

@@ -61,7 +61,7 @@ class ApiError(Exception):
 
 
 class RequestError(ApiError):
-    """The request itself is wrong or exceeds a limit (400, 404 for a path, 405, 408, 413, 429)."""
+    """The request itself is wrong or exceeds a limit (400, 403 for a host, 404 for a path, 405, 408, 413, 416, 429)."""
 
 
 class AuthenticationError(ApiError):

@@ -1,4 +1,4 @@
-"""Requests to hosts that users name. They cannot reach private networks."""
+"""Requests to hosts that users name. Unless the caller allows other addresses, they cannot reach private networks."""
 
 import asyncio
 import contextlib

@@ -57,7 +57,7 @@ class Paths:
 
     @property
     def secret(self) -> Path:
-        """The file with the service's secret, used to recognise API keys and to encrypt webhook secrets."""
+        """The file with the service's secret, used to recognise API keys, encrypt webhook secrets and sign links."""
         return self.keys / "service-secret"
 
     @property

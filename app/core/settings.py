@@ -121,8 +121,8 @@ class Settings(BaseSettings):
     keeper_interval: float = Field(default=1.0, gt=0)
     """Pause between two rounds of the keeper."""
     max_waiting_payments: int = Field(default=64, ge=1)
-    """Payments and escrow creations of one wallet that may wait to be sent on this node; further ones are answered with
-    429. Each of several nodes counts its own."""
+    """Payments of one wallet that may wait to be sent on this node, and in the same way its escrow creations and its
+    grants of allowances. Further ones are answered with 429. Each of several nodes counts its own."""
     token_accounts_per_day: int = 20
     """Token accounts of recipients that the service opens and pays for, per wallet and 24 hours."""
     allowances_per_day: int = Field(default=1000, ge=0)

@@ -45,7 +45,7 @@ _KINDS = (
     ),
     EventKind(
         "transaction.blocked",
-        "The wallet's policy refused a payment or an escrow. Nothing was sent to the chain.",
+        "The wallet's policy or budget refused a payment, an escrow or an allowance. Nothing was sent to the chain.",
         ("wallet_id", "tx_id", "attempted_amount", "recipient", "violation"),
         ("approval_id",),
     ),
@@ -110,10 +110,11 @@ _KINDS = (
         "A proof of completion was accepted. `escrow.released` follows.",
         (*_ESCROW, "amount", "output_hash"),
     ),
-    EventKind("escrow.released", "An escrow's money went to the receiver.", (*_ESCROW, "amount")),
+    EventKind("escrow.released", "An escrow's money, or a share of it, went to the receiver.", (*_ESCROW, "amount")),
     EventKind(
         "escrow.refunded",
-        "An escrow's money went back to the sender, after the deadline or by a decision on a dispute.",
+        "An escrow's money, or a share of it, went back to the sender: after the deadline, by a decision on a dispute, "
+        "or after 30 days without a decision.",
         (*_ESCROW, "amount", "reason"),
         exception="critical after a dispute",
     ),

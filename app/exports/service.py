@@ -115,7 +115,10 @@ def _check_room(connection: Connection, org: str, rows: int = 0) -> None:
     if taken.processing >= MAX_PROCESSING:
         raise BusinessError("too_many_exports")
     if taken.processing + taken.ready >= MAX_LIVE or (taken.rows and taken.rows + rows > MAX_ROWS):
-        message = "The organisation has reached its limit of unexpired exports. Retry after the oldest expires."
+        message = (
+            "The organisation has reached its limit of unexpired exports, or of transactions in them. "
+            "Retry after the oldest expires."
+        )
         headers = {}
         if taken.first_end is not None:
             headers["Retry-After"] = str(max(1, math.ceil((taken.first_end - now_ms()) / 1000)))

@@ -21,7 +21,7 @@ _CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The API's reply: a status and a JSON body. The status is 0 if no reply arrived.
+    """The API's reply: a status and a JSON body. The status is 0 if no reply with a JSON object arrived.
 
     ``first_called_at`` is the time of the first request with the same idempotency key, if this request repeats it.
     """

@@ -41,7 +41,7 @@ _AROUND: Mapping[str, Json] = {
         "description": "Time of that earlier call (ISO 8601, UTC). Null unless `repeated` is true.",
     },
     "refusal": {
-        "description": "The policy rule that refuses the payment. Null if none does.",
+        "description": "The rule of the policy or budget that refuses the payment. Null if none does.",
         "anyOf": [{"$ref": "#/$defs/Refusal"}, {"type": "null"}],
     },
     "error": {
@@ -58,10 +58,10 @@ _DEFINITIONS: Mapping[str, Json] = {
             "rule": {"type": "string", "description": "The rule's name."},
             "limit": {**_STRING_OR_NULL, "description": "The limit set by the rule."},
             "attempted": {**_STRING_OR_NULL, "description": "The value that the payment would have reached."},
-            "headroom": {**_STRING_OR_NULL, "description": "The amount left of the limit. Null if the rule has none."},
+            "headroom": {**_STRING_OR_NULL, "description": "The amount left of the limit. Null if none is known."},
             "retry_at": {
                 **_STRING_OR_NULL,
-                "description": "Time when the same payment would pass. Null if waiting does not help.",
+                "description": "Time when the same payment would pass. Null if no such time is known.",
             },
             "approval_id": {
                 **_STRING_OR_NULL,
@@ -199,4 +199,4 @@ def _advice(refusal: Json) -> Iterable[str]:
             "make the same payment again with a new idempotency key."
         )
     elif refusal["retry_at"] is None:
-        yield "Waiting does not help. An operator of the vault would have to change its policy."
+        yield "Waiting is not known to help. An operator of the vault may have to change its policy or budget."

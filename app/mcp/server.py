@@ -88,7 +88,7 @@ def vault_server(
 
 
 async def _policy(api: Api) -> str:
-    """Return the policies of the vaults visible to the key, one section per vault."""
+    """Return the policies of the vaults visible to the key, at most 20, one section per vault."""
     wallets = await api.call("list_wallets", {"limit": 20})
     if not wallets.good:
         raise MCPError(types.INTERNAL_ERROR, _message(wallets.body))

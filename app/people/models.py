@@ -63,7 +63,7 @@ class InvitePerson(Body):
 
 
 class NewInvitation(ResponseBody):
-    """The name of the invited person, and the token of their link. The token is shown only once."""
+    """The name of the invited person, and the token of their link. Only this response and its replays show it."""
 
     name: str
     token: str

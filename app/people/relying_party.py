@@ -52,7 +52,7 @@ def relying_party(settings: Settings) -> RelyingParty:
 
 
 def dashboard_url(settings: Settings) -> str:
-    """Return the address of the dashboard. Its host is `localhost` if the service listens on a loopback address."""
+    """Return the address of the dashboard. Its host is `localhost` if clients use a loopback address."""
     party = relying_party(settings)
     port = urlsplit(settings.base_url()).port
     place = party.origin or (f"http://{_LOCALHOST}" + (f":{port}" if port else ""))

@@ -43,7 +43,8 @@ async def page(service: Service, principal: Principal, webhook_id: str, query: L
 async def ping(service: Service, principal: Principal, webhook_id: str) -> Delivery:
     """Send a `ping` once, without queueing it, and return its outcome.
 
-    Raises ``webhook_not_found``, and ``rate_limited`` while other pings are being sent.
+    Raises ``webhook_not_found``, ``rate_limited`` while other pings are being sent, and ``chain_unavailable`` if too
+    many names are being looked up.
     """
     found = await service.db.read(lambda conn: find(conn, principal.org, webhook_id))
     now = now_ms()

@@ -33,7 +33,7 @@ _PURGE_INTERVAL = 60 * 60 * 1000
 _RETRY_PAUSE = 5.0
 """Seconds before a webhook is tried again after an unexpected error, and before another try to store an outcome."""
 _POSTPONEMENT = 1.0
-"""Seconds before a webhook is tried again if its host name could not be looked up."""
+"""Seconds before a webhook is tried again if too many names are being looked up, or the database is unavailable."""
 
 
 class Dispatcher(Periodic):
@@ -128,7 +128,8 @@ class Dispatcher(Periodic):
     async def _store(self, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord, *, delivered: bool) -> bool:
         """Store an outcome, and retry until this succeeds, because the delivery would otherwise be sent again.
 
-        Returns false without storing the outcome if another node declared this node dead and took over the webhook.
+        Returns false without storing the outcome if another node declared this node dead and took over the webhook, or
+        if the dispatcher stops before the database can be written to.
         """
         now, node = self._clock(), self._db.node
 

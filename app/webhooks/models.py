@@ -101,7 +101,7 @@ class Webhook(ResponseBody):
 
 
 class WebhookWithSecret(Webhook):
-    """A webhook with its signing secret. The secret is shown only once."""
+    """A webhook with its signing secret. Only this response and its replays show the secret."""
 
     signing_secret: str
 

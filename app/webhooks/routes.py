@@ -36,10 +36,11 @@ async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
     """Register a webhook.
 
     The webhook receives events that happen from now on. Use their `event_id` to recognise duplicates. The header
-    `Service-Signature` is the lower-case hex HMAC-SHA256 of the body, keyed with `signing_secret`. The secret is shown
-    only once. The headers of Standard Webhooks (`webhook-id`, `webhook-timestamp`, `webhook-signature`) use the same
-    secret. A 2xx response within 5 seconds acknowledges an event. Otherwise the event is sent again after 1 minute,
-    5 minutes, 30 minutes and 2 hours. After five failures, the webhook is `degraded`.
+    `Service-Signature` is the lower-case hex HMAC-SHA256 of the body, keyed with `signing_secret`. Only this response,
+    and its replays under the same idempotency key, contain the secret. The headers of Standard Webhooks (`webhook-id`,
+    `webhook-timestamp`, `webhook-signature`) use the same secret. A 2xx response within 5 seconds acknowledges an
+    event. Otherwise the event is sent again after 1 minute, 5 minutes, 30 minutes and 2 hours. After five failures, the
+    webhook is `degraded`.
     """
     return await webhooks.create(call.service, call.principal, call.claim, body)
 
@@ -118,7 +119,10 @@ async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
     changes=True,
 )
 async def resend_delivery(call: Call, _body: EmptyBody) -> Delivery:
-    """Send one delivery again, with the same body and `event_id`."""
+    """Send one delivery again, with the same body and `event_id`.
+
+    It is queued, so a degraded webhook gets it only after the pause has ended.
+    """
     return await deliveries.resend(call.principal, call.claim, call.path("webhook_id"), call.path("delivery_id"))
 
 
