@@ -17,8 +17,8 @@ from app.store.wallets import labels
 _log = structlog.get_logger(__name__)
 
 _LAST = (
-    "This address has reached its hourly limit of e-mails about this type of alert. Further e-mails are not sent until "
-    "the last hour has fewer. GET /v1/events lists all events.\n"
+    "This address has reached the limit of e-mails about this type of alert. It gets no further ones until fewer were "
+    "queued within the last hour. GET /v1/events lists all events.\n"
 )
 _TEMPLATES: Mapping[AlertType, tuple[str, str, Mapping[str, str]]] = {
     "balance_low": (
