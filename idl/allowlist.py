@@ -14,7 +14,10 @@ class AllowlistLayout(FixedLayout):
     """Decodes the fields described by the IDL and adds `entries`, the list that follows them."""
 
     def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:
-        """Return the fields found at `offset`. Raises `struct.error` or `ValueError` if the data is too short."""
+        """Return the fields found at `offset`.
+
+        Raises the errors of `FixedLayout`, `ValueError` also if entries are missing.
+        """
         values = super().decode(data, offset)
         (count,) = _COUNT.unpack_from(data, offset + self.size)
         start = offset + self.size + _COUNT.size

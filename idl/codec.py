@@ -169,13 +169,19 @@ class Codec:
         return Account(name, _decoded(f"account {name}", coder, data, DISCRIMINATOR_SIZE))
 
     def decode_event(self, data: bytes) -> Event | None:
-        """Return the event in the data of an inner instruction, or `None` if it holds no event known to the IDL."""
+        """Return the event in the data of an inner instruction, or `None` if it holds no event of the IDL.
+
+        Raises `CodecError` if the fields of a known event do not fit.
+        """
         if not data.startswith(EVENT_IX_TAG):
             return None
         return self._event(data, len(EVENT_IX_TAG))
 
     def decode_log(self, data: bytes) -> Event | None:
-        """Return the event in the bytes of a `Program data:` log line, or `None` for other data."""
+        """Return the event in the bytes of a `Program data:` log line, or `None` for other data.
+
+        Raises as `decode_event` does.
+        """
         return self._event(data, 0)
 
     def decode_return(self, type_name: str, data: bytes) -> dict[str, Any]:

@@ -45,7 +45,10 @@ class FixedLayout:
         return self._struct.size
 
     def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:
-        """Return the fields at `offset` and ignore later bytes. Raises `struct.error` if the data is too short."""
+        """Return the fields at `offset` and ignore later bytes.
+
+        Raises `struct.error` if the data is too short, and `ValueError` for an unknown variant of an enum.
+        """
         values: dict[str, Any] = self._take(iter(self._struct.unpack_from(data, offset)))
         return values
 

@@ -23,7 +23,7 @@ _TIMEOUT = 30.0
 @click.option("--db", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Database file to write.")
 @click.option("--org", "orgs", multiple=True, help="Store only this organisation's events. May be repeated.")
 @click.option("--poll-interval", default=1.0, show_default=True, help="Seconds between two polls of the history.")
-@click.option("--once", is_flag=True, help="Store all past events, then exit.")
+@click.option("--once", is_flag=True, help="Store all past events and deposits, then exit.")
 def main(  # noqa: PLR0917 - one parameter per option
     rpc_url: str,
     ws_url: str | None,
@@ -52,7 +52,7 @@ def main(  # noqa: PLR0917 - one parameter per option
                     added = await indexer.catch_up()
                 except (ChainUnavailable, RpcError) as error:
                     raise click.ClickException(str(error)) from None
-                click.echo(f"{added} events stored, {indexer.store.count_rows()} in all")
+                click.echo(f"{added} rows stored, {indexer.store.count_rows()} in all")
                 return
             stop = asyncio.Event()
             for number in (signal.SIGINT, signal.SIGTERM):

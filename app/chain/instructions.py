@@ -166,7 +166,10 @@ class Instructions(
     def close_wallet(
         self, *, operator: Pubkey, vault: Pubkey, policy: Pubkey, rent_receiver: Pubkey, budget: Pubkey | None = None
     ) -> Instruction:
-        """Archive an empty vault and take it out of its budget. The rent goes back to its payer, `rent_receiver`."""
+        """Archive an empty vault and take it out of its budget.
+
+        The smaller account remains. The rent that it no longer needs goes back to its payer, `rent_receiver`.
+        """
         return self._build(
             "close_wallet",
             {},

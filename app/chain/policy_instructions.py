@@ -38,8 +38,8 @@ class PolicyInstructions(Builder):
     ) -> Instruction:
         """Replace the rules of a policy that is still at `expected_version`, and its allowlist if one is given.
 
-        `entries` are the required contents of the new list. `old_allowlist` is closed, and its rent goes back to its
-        payer, `rent_receiver`.
+        Rules that are not `restricted` drop the allowlist. `entries` are the required contents of the new list.
+        `old_allowlist` is closed, and its rent goes back to its payer, `rent_receiver`.
         """
         return self._build(
             "update_policy",

@@ -33,7 +33,7 @@ class SimulationResult:
 
     @property
     def custom_error(self) -> int | None:
-        """The program's own error code, if the program caused the failure."""
+        """The custom error code of the program that failed, which need not be the vault program, or None."""
         return custom_error(self.err)
 
     @property
@@ -52,7 +52,7 @@ class SignatureStatus:
 
     @property
     def custom_error(self) -> int | None:
-        """The program's own error code, if the program caused the failure."""
+        """The custom error code of the program that failed, which need not be the vault program, or None."""
         return custom_error(self.err)
 
     @property

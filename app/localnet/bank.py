@@ -31,8 +31,8 @@ class Run:
     """The result of running a transaction on the current state.
 
     `err` is the JSON form of the error or None. `landed` is True if a validator would put the transaction into a block:
-    it succeeds, or it fails in an instruction and pays the fee. Any other transaction leaves no trace. `after` holds
-    the accounts after the transaction, with None for a closed account.
+    it succeeds, or it fails in an instruction or in the rent check afterwards, and pays the fee. Any other transaction
+    leaves no trace. `after` holds the accounts after the transaction, with None for a closed account.
     """
 
     keys: list[Pubkey]

@@ -141,8 +141,9 @@ class Chain:
     def simulate(self, transaction: VersionedTransaction, *, verify: bool, check_age: bool) -> Run:
         """Run a transaction on the state after all executed transactions, for every commitment, without changing it.
 
-        `check_age=False` accepts any blockhash. Raises TransactionRefusedError for a wrong signature, for a duplicate,
-        and for a blockhash that is neither recent nor the nonce of the nonce account that the transaction advances.
+        `check_age=False` accepts any blockhash and duplicates. Raises TransactionRefusedError with `verify` for a wrong
+        signature, and with `check_age` for a duplicate and for a blockhash that is neither recent nor the nonce of the
+        nonce account that the transaction advances.
         """
         if verify:
             self._verified_hash(transaction)
@@ -153,8 +154,8 @@ class Chain:
         """Execute a transaction.
 
         With `preflight`, a transaction that would fail is refused. Without it, a transaction that fails in an
-        instruction is executed, pays its fee and lands in the history with its error. Raises TransactionRefusedError if
-        it was not executed, and MethodError if the chain cannot write to its disk.
+        instruction or in the rent check afterwards is executed, pays its fee and lands in the history with its error.
+        Raises TransactionRefusedError if it was not executed, and MethodError if the chain cannot write to its disk.
         """
         if not self.healthy:
             raise node_unhealthy()

@@ -9,7 +9,10 @@ _REMEDY = "; allow more hosts with AGENT_VAULT_LOCALNET_HOSTS\n"
 
 
 class Guard:
-    """Passes requests with an allowed Host and Origin, over HTTP and WebSocket. All others get status 403."""
+    """Passes requests with an allowed Host and Origin, over HTTP and WebSocket. All others get status 403.
+
+    A request that the HTTP server could not parse gets status 400.
+    """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         self._app = app

@@ -66,7 +66,8 @@ class Localnet:
 
         `programs` maps addresses to .so files, which are loaded at every start. `clock` returns Unix seconds; slots and
         the Clock sysvar follow it. Raises DataDirInUseError if another process uses the directory. Raises ValueError or
-        sqlite3.Error if its contents cannot be read.
+        sqlite3.Error if its contents cannot be read, and KeyFileError if the key of an existing chain's faucet is
+        missing.
         """
         with contextlib.ExitStack() as on_error:
             lock = None if data_dir is None else on_error.enter_context(genesis.lock(data_dir))

@@ -33,7 +33,7 @@ class Timeline:
         """Start from the stored values.
 
         `clock` returns Unix seconds, `genesis_time` is the Unix second of slot 0, and `last_time` is the latest time
-        returned in an earlier run.
+        stored by an earlier run.
         """
         self._clock = clock
         self._last_time = max(last_time, float(genesis_time))

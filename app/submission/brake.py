@@ -151,7 +151,7 @@ class Brakes:
         return (scope, kind) in self._holds
 
     async def release(self, hold: EngagedBrake) -> None:
-        """Release a request's brake, because the chain now enforces the brake or has refused to."""
+        """Release a request's brake: the chain enforces or refuses it, or its token rotation has ended in any way."""
         hold.requests -= 1
         await self.lift(hold)
 
@@ -233,7 +233,7 @@ class Brakes:
             raise unauthenticated()
 
     def refused(self, hold: EngagedBrake, reason: str) -> None:
-        """Record that the chain refused a brake."""
+        """Record that a brake, or the change that it was engaged for, was refused."""
         row = hold.row
         self._recorder.later(
             NewLogEntry(row.org, "brake.refused", row.actor, row.scope, details={"kind": row.kind, "reason": reason})

@@ -14,7 +14,8 @@ from app.submission.program_errors import business_error, require_confirmed
 async def earlier_outcome(service: Service, claim: Claim) -> Outcome | None:
     """Return the confirmed outcome of an earlier run of the request, or None if the request may start over.
 
-    Raises ``chain_unavailable`` while the outcome is unknown.
+    Raises ``chain_unavailable`` while the outcome is unknown, and AwaitingSignatureError while the transaction awaits
+    an offline signature.
     """
     outcome = await service.submitter.resume(claim)
     if outcome is not None:

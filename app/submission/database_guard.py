@@ -2,7 +2,8 @@
 
 A client that repeats a request with a lost key would pay twice. So the service refuses new movements of money until the
 read models have caught up with the chain. After that, for the lifetime of idempotency keys, it accepts a movement only
-if the client confirms that it has checked for an earlier payment, or if an operator has declared the gap checked.
+if the client confirms that it has checked for an earlier payment, or if the gap was declared checked, by an admin for
+an organisation or by a command for all.
 """
 
 from collections.abc import Awaitable, Callable

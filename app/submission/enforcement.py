@@ -72,8 +72,8 @@ async def enforce(service: Service, hold: EngagedBrake, how: Enforcement, claim:
     """Enforce a request's brake on the chain and release it.
 
     Raises the API's error if the chain refuses the brake, which is then released as well. If the chain does not answer,
-    or an earlier change may still undo the brake, raises a 503 error: the brake stays engaged, and
-    ``resume_enforcement`` continues with it.
+    an earlier change may still undo the brake, a key cannot sign or the database cannot be written to, raises a 503
+    error: the brake stays engaged, and ``resume_enforcement`` continues with it.
     """
     over = False
     try:
@@ -84,7 +84,7 @@ async def enforce(service: Service, hold: EngagedBrake, how: Enforcement, claim:
         service.brake.refused(hold, refused.error.code)
         raise refused.error from None
     except (ChainUnavailable, RpcError):
-        raise await _unfinished(hold, how, "The chain does not answer.") from None
+        raise await _unfinished(hold, how, "The Solana node does not answer or returned an error.") from None
     except UnavailableError as error:
         reason = _NO_SIGNATURE if error.code == "signer_unavailable" else error.message
         raise await _unfinished(hold, how, reason, code=error.code, fields=error.fields) from None

@@ -454,8 +454,8 @@ async def test_indexer_runs_alone(stage: Stage, tmp_path: Path) -> None:
         command += ["--db", str(tmp_path / "alone.db"), "--once"]
         first, second = [await asyncio.to_thread(_run, command) for _ in range(2)]
     down = await asyncio.to_thread(_run, command)
-    assert (first.returncode, first.stdout) == (0, "6 events stored, 6 in all\n"), first.stderr
-    assert (second.returncode, second.stdout) == (0, "0 events stored, 6 in all\n"), second.stderr
+    assert (first.returncode, first.stdout) == (0, "6 rows stored, 6 in all\n"), first.stderr
+    assert (second.returncode, second.stdout) == (0, "0 rows stored, 6 in all\n"), second.stderr
     assert (down.returncode, down.stdout) == (1, "")
     assert down.stderr == "Error: the node does not answer: ClientConnectorError\n"
 
