@@ -3,7 +3,8 @@
 //!
 //! Each event names the organisation, so that an indexer can ignore other organisations. Each also carries a sequence
 //! number: the vault's for changes of a vault, the organisation's otherwise. A gap in the numbers means a lost event.
-//! [`PolicyViolation`] is the only log line, because a refused transaction leaves nothing else behind.
+//! [`PolicyViolation`] is the exception: it has no number and is a log line, because a refused transaction leaves
+//! nothing else behind.
 
 use crate::{
     invoke::invoke,
@@ -108,8 +109,8 @@ pub fn send(event_authority: &AccountView, message: &[u8]) {
     unsafe { invoke(&ID, message, &metas, &[event_authority], &[b"__event_authority", &[AUTHORITY.1]]) }
 }
 
-/// Returns true if the instruction is an event signed by the event authority. Runs before anything else is examined.
-/// The framework would accept such an event too, and it refuses other instructions with the event tag.
+/// Returns true if the instruction is an event signed by the event authority. Runs before the framework's dispatch,
+/// which would accept such an event too and refuses other instructions with the event tag.
 ///
 /// # Safety
 /// See [`crate::entrypoint::entrypoint`].
@@ -161,7 +162,7 @@ pub struct OrgUpdated {
     pub attestation_delay: u64,
     /// One while paused.
     pub paused: u8,
-    /// One if only the authority attaches policies.
+    /// One if attaching a policy needs the authority's signature in addition to the operator's.
     pub authority_attaches: u8,
     pub reserved: [u8; 6],
 }
@@ -442,7 +443,7 @@ pub struct RecipientRegistered {
     /// SHA-256 of the SHA-256 of the lower-case domain; see `has_domain`.
     pub domain_hash: [u8; 32],
     pub sequence: u64,
-    /// Unix time of effect. The attestation counts from then on.
+    /// Unix time of effect. Before it, the attestation can only restrict payments.
     pub effective_at: i64,
     pub category: u8,
     /// One if `domain_hash` is set.
@@ -500,7 +501,7 @@ pub struct PaymentExecuted {
     /// The time used to judge the rules.
     pub timestamp: i64,
     pub reference: [u8; 16],
-    /// One if the operator co-signed or had approved.
+    /// One if the session authority signed, and the operator co-signed or had approved.
     pub co_signed: u8,
     /// One if the session authority signed, zero if the operator did.
     pub by_session: u8,
@@ -539,7 +540,7 @@ pub struct EscrowCreated {
     pub has_output_commitment: u8,
     /// One if the receiver is a vault.
     pub receiver_is_vault: u8,
-    /// One if the operator co-signed or had approved.
+    /// One if the session authority signed, and the operator co-signed or had approved.
     pub co_signed: u8,
     /// One if the session authority signed, zero if the operator did.
     pub by_session: u8,
@@ -664,7 +665,7 @@ pub struct AllowanceGranted {
     /// Unix time of expiry. From then on, anyone may settle the allowance.
     pub expires_at: i64,
     pub policy_version: u64,
-    /// One if the operator had approved.
+    /// One if the session authority signed and the operator had approved.
     pub co_signed: u8,
     /// One if the session authority signed, zero if only the operator did.
     pub by_session: u8,

@@ -262,8 +262,9 @@ pub mod agent_vault {
         refund_escrow::handler(ctx)
     }
 
-    /// Stops an escrow's deadline until the arbiter decides or the dispute is withdrawn. A dispute undecided for 30
-    /// days is refunded. Either party may call this before the deadline, but each side only once in the escrow's life.
+    /// Stops an escrow's deadline until the arbiter decides or the dispute is withdrawn. Once a dispute has been
+    /// undecided for 30 days, anyone may refund the escrow. Either party may call this before the deadline, but each
+    /// side only once in the escrow's life.
     pub fn dispute_escrow(
         ctx: &mut Context<DisputeEscrow>,
         reason_hash: [u8; 32],
@@ -285,7 +286,7 @@ pub mod agent_vault {
         resolve_dispute::handler(ctx, released)
     }
 
-    /// Pays each share that stayed in a split escrow because its side could not be paid. Anyone may call it.
+    /// Pays each share that stayed in a split escrow and can be paid now. Anyone may call it.
     pub fn collect_escrow(ctx: &mut Context<SettleEscrow>, _end: End) -> Result<()> {
         collect_escrow::handler(ctx)
     }

@@ -181,7 +181,8 @@ pub struct Transfer<'a> {
     pub decimals: u8,
 }
 
-/// Moves tokens. Every movement of money in this program is this one call, made after all checks.
+/// Moves tokens. Every movement of money in this program is this one call. A check that fails after it aborts the
+/// transaction, so nothing moves.
 ///
 /// The metas are fixed and the token program is the one in the Org, so a caller cannot substitute another program. If
 /// the token program refuses, the transaction aborts.

@@ -126,8 +126,8 @@ impl Escrow {
         Ok(self.settle(outcome, Usdc(0)))
     }
 
-    /// Stops the deadline until the arbiter decides or the dispute is withdrawn. Allowed before the deadline, and once
-    /// per side.
+    /// Stops the deadline until the arbiter decides or the dispute is withdrawn. [`UNDECIDED_SECONDS`] later, an
+    /// undecided escrow can be refunded. Allowed before the deadline, and once per side.
     ///
     /// # Errors
     /// [`EscrowRefusal::Decided`] if the arbiter has already split the escrow; [`EscrowRefusal::Disputed`] while it is

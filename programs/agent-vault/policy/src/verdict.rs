@@ -20,10 +20,11 @@ pub struct Verdict {
     pub limit: u64,
     /// Attempted value in the units of [`Violation`].
     pub attempted: u64,
-    /// Headroom: micro-USDC for money rules, payments for velocity caps; [`u64::MAX`] if the rule counts nothing.
+    /// Headroom: micro-USDC for money rules, payments for velocity caps; [`u64::MAX`] if the rule counts nothing or is
+    /// not set.
     pub headroom: u64,
     /// First time at which the same payment passes this rule, provided that no other payment is made before; `None` if
-    /// never.
+    /// waiting does not help.
     pub retry_at: Option<UnixTime>,
 }
 

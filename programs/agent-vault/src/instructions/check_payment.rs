@@ -23,10 +23,10 @@ pub struct RuleVerdict {
     pub limit: u64,
     /// The value that the payment would reach.
     pub attempted: u64,
-    /// Headroom; `u64::MAX` if the rule counts nothing.
+    /// Headroom; `u64::MAX` if the rule counts nothing or is not set.
     pub headroom: u64,
     /// First Unix time at which the payment passes this rule, provided that no other payment is made before; `None` if
-    /// never.
+    /// waiting does not help.
     pub retry_at: Option<i64>,
 }
 
@@ -36,7 +36,7 @@ pub struct PaymentCheck {
     /// True if all rules let the payment pass.
     pub passed: bool,
     /// First Unix time at which the payment passes all rules, provided that no other payment is made before; `None` if
-    /// never.
+    /// waiting does not help.
     pub retry_at: Option<i64>,
     /// The verdicts, in the order of judgement.
     pub rules: Vec<RuleVerdict>,

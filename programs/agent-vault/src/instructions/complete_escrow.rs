@@ -22,8 +22,8 @@ use anchor_lang::prelude::*;
 /// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`] and [`VaultError::EscrowDecided`] if the escrow is in
 /// that state; [`VaultError::ProofKindNotAccepted`] if it does not accept `kind`; [`VaultError::UnexpectedOutput`] if
 /// the output does not match the commitment; [`VaultError::InvalidProof`] if the required signature is missing;
-/// [`VaultError::Unauthorized`] if the presenter of a hash is not a party; [`VaultError::SessionExpired`] if the key of a
-/// side has expired; [`VaultError::WrongReceiver`] if `receiver` is not the escrow's; the errors of [`settle`].
+/// [`VaultError::Unauthorized`] if the presenter of a hash is not a party; [`VaultError::SessionExpired`] if the key of
+/// a side has expired; the errors of [`receiver_key`] for a signature of the receiver; the errors of [`settle`].
 pub fn handler(ctx: &mut Context<SettleEscrow>, kind: u8, output_hash: [u8; 32]) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.now()?;

@@ -101,10 +101,11 @@ with_event_accounts! {
 /// # Errors
 /// The errors of [`judge`]; [`VaultError::ReceiverFrozen`], [`VaultError::ReceiverArchived`] and
 /// [`VaultError::WrongOrg`] if the receiver is a frozen or archived vault, or one of a different organisation;
-/// [`VaultError::WrongTokenAccount`] if `receiver_tokens` is not the receiver's; [`VaultError::InvalidProofKinds`] if
-/// no kind or an unknown one is accepted; [`VaultError::InvalidTimeout`] if the timeout is out of range;
-/// [`VaultError::TooManyEscrows`] if the policy permits no further open escrow; [`VaultError::InsufficientBalance`] if
-/// the vault holds less than the amount; `InvalidSeeds` if another escrow was created first and took this address.
+/// [`VaultError::WrongVault`] if it is another account of this program; [`VaultError::WrongTokenAccount`] if
+/// `receiver_tokens` is not the receiver's; [`VaultError::InvalidProofKinds`] if no kind or an unknown one is accepted;
+/// [`VaultError::InvalidTimeout`] if the timeout is out of range; [`VaultError::TooManyEscrows`] if the policy permits
+/// no further open escrow; [`VaultError::InsufficientBalance`] if the vault holds less than the amount; `InvalidSeeds`
+/// if another escrow was created first and took this address.
 pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -> Result<()> {
     let a = &mut ctx.accounts;
     let org = a.org.address();

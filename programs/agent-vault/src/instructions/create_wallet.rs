@@ -22,7 +22,7 @@ with_event_accounts! {
         pub operator: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
-        /// The organisation's authority. Required if only the authority attaches policies.
+        /// The organisation's authority. Required if the organisation has the flag `authority_attaches`.
         #[account(address = org.authority @ VaultError::Unauthorized)]
         pub authority: Option<Signer>,
         /// The policy to attach.
@@ -51,8 +51,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_wallet`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`] if the operator does not sign; [`VaultError::AuthorityRequired`] if only the authority
-/// attaches policies and it does not sign; the errors of [`token::associate`].
+/// [`VaultError::Unauthorized`] if the operator does not sign; [`VaultError::AuthorityRequired`] if the organisation has
+/// the flag `authority_attaches` and the authority does not sign; the errors of [`token::associate`].
 pub fn handler(
     ctx: &mut Context<CreateWallet>,
     agent_hash: [u8; 32],

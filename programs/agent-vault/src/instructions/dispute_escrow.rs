@@ -1,4 +1,5 @@
-//! Stops an escrow's deadline until its arbiter decides or the dispute is withdrawn.
+//! Stops an escrow's deadline until its arbiter decides or the dispute is withdrawn. If neither happens within 30 days,
+//! anyone may refund the escrow.
 
 use super::parties::check_party;
 use crate::{

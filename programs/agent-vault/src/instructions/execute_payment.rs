@@ -13,7 +13,7 @@ with_event_accounts! {
     /// Accounts of `execute_payment`.
     ///
     /// The instruction is one transfer between existing token accounts. Only the fee payer and the session authority
-    /// sign, so that wallets and x402 facilitators can understand it.
+    /// need to sign, so that wallets and x402 facilitators can understand it.
     #[derive(Accounts)]
     pub struct ExecutePayment {
         /// The session authority or the operator.

@@ -82,9 +82,9 @@ with_event_accounts! {
 /// [`VaultError::TooManyAllowances`] if the vault has [`MAX_OPEN_ALLOWANCES`] outstanding;
 /// [`VaultError::InvalidAllowanceTime`] if `expires_at` is not in the future, or is later than the longest lifetime,
 /// the session or the policy allows; [`VaultError::InsufficientBalance`] if the vault holds less than the amount;
-/// [`VaultError::UnusableDelegate`] if the delegate is not a key for this grant alone; the errors of
-/// [`token::payable_owner`] for `destination`; `InvalidSeeds` if another allowance was granted first and took this
-/// address.
+/// [`VaultError::UnusableDelegate`] if the delegate is address zero, an account of this program, or the operator, the
+/// authority or the session authority; the errors of [`token::payable_owner`] for `destination`; `InvalidSeeds` if
+/// another allowance was granted first and took this address.
 pub fn handler(
     ctx: &mut Context<GrantAllowance>,
     amount: u64,

@@ -24,7 +24,7 @@ pub struct OrgSettings {
     pub verifier: Address,
     /// Maximum micro-USDC that the operator may move into vaults in any 24 hours; `u64::MAX` means no limit.
     pub operator_daily_limit: u64,
-    /// Seconds until a recipient registered by the operator counts as registered.
+    /// Seconds until a recipient's registration by the operator can permit payments.
     pub attestation_delay: u64,
 }
 

@@ -16,7 +16,8 @@ with_event_accounts! {
         pub signer: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
-        /// The organisation's authority. Required for the first budget if only the authority attaches policies.
+        /// The organisation's authority. Required for the first budget if the organisation has the flag
+        /// `authority_attaches`.
         #[account(address = org.authority @ VaultError::Unauthorized)]
         pub authority: Option<Signer>,
         /// The vault.
@@ -38,8 +39,8 @@ with_event_accounts! {
 /// # Errors
 /// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts, or if the vault has none and
 /// `new_budget` is missing; [`VaultError::Unauthorized`] if the call needs a different signer;
-/// [`VaultError::AuthorityRequired`] if the organisation has the flag `authority_attaches` and the authority does not
-/// sign.
+/// [`VaultError::AuthorityRequired`] if this is the vault's first budget, the organisation has the flag
+/// `authority_attaches` and the authority does not sign.
 pub fn handler(ctx: &mut Context<SetWalletBudget>) -> Result<()> {
     let SetWalletBudget { signer, org, authority, vault, budget, new_budget, .. } = &mut ctx.accounts;
     vault.check_budget(budget.as_ref())?;

@@ -55,8 +55,9 @@ with_event_accounts! {
 ///
 /// # Errors
 /// [`VaultError::AllowanceNotExpired`] if the caller may not settle yet; [`VaultError::SessionExpired`] if the signer's
-/// session has expired; the errors of [`crate::state::Charged::credit`]. If the mint's issuer has frozen one of the
-/// token accounts, the token program fails, and the allowance stays recorded until the account is thawed.
+/// session has expired; the errors of [`crate::state::Charged::credit`]. If money is left in the allowance and the
+/// mint's issuer has frozen one of the token accounts, the token program fails. The allowance then stays recorded until
+/// the account is thawed.
 pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.vault.ledger.as_policy().time(clock()?);

@@ -80,9 +80,9 @@ impl SettleEscrow {
 
 /// Pays both sides, returns the unreleased part of the charge to the ledgers, and closes the escrow's accounts.
 ///
-/// A frozen vault, a paused organisation and the policy do not prevent this: locked money can always be paid out. After
-/// a split, one side may be impossible to pay, because its token account is frozen or has a different owner. The other
-/// side still gets its share. The unpaid share stays in the escrow, and anyone can have it paid out later.
+/// A frozen vault, a paused organisation and the policy do not prevent this. After a split, one side may be impossible
+/// to pay, because its token account is frozen, has a different owner or requires a memo. The other side still gets its
+/// share. The unpaid share stays in the escrow, and anyone can have it paid out later.
 ///
 /// # Errors
 /// The errors of [`crate::state::Charged::credit`]; [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`] and
@@ -170,9 +170,9 @@ pub fn make_receiver_tokens(a: &SettleEscrow) -> Result<()> {
 /// Pays each side that is owed a share. With `leaves`, the share of a side that cannot be paid stays in the escrow;
 /// otherwise the instruction fails in that case, and nothing is paid.
 ///
-/// The last side to be paid gets the escrow's whole balance, including deposits of third parties. On completion, the
-/// receiver is the only side owed a share, so it gets the surplus too. If the surplus went to the vault, a donation of
-/// a millionth of a dollar could block the completion while the vault's token account is frozen.
+/// The last side to be paid gets the escrow's whole remaining balance, including deposits of third parties. On
+/// completion, the receiver is the only side owed a share, so it gets the surplus too. If the surplus went to the
+/// vault, a donation of a millionth of a dollar could block the completion while the vault's token account is frozen.
 ///
 /// # Errors
 /// [`VaultError::WrongTokenAccount`] if the receiver's token account is not its own.

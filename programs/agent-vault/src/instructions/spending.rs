@@ -50,7 +50,7 @@ pub struct Allowed {
     pub charges: Charges,
     /// True if the session authority signs, false if the operator does.
     pub by_session: bool,
-    /// True if the operator signs in addition to the session authority, or has approved.
+    /// True if the session authority signs, and the operator also signs or has approved.
     pub co_signed: bool,
 }
 

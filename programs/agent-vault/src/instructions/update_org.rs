@@ -20,11 +20,11 @@ pub struct OrgChanges {
     pub verifier: Option<Address>,
     /// Maximum micro-USDC that the operator may move into vaults in any 24 hours; `u64::MAX` means no limit.
     pub operator_daily_limit: Option<u64>,
-    /// Seconds until a recipient registered by the operator counts as registered.
+    /// Seconds until a recipient's registration by the operator can permit payments.
     pub attestation_delay: Option<u64>,
     /// True stops payments, escrow creation, allowances and funding; false resumes them.
     pub paused: Option<bool>,
-    /// True if only the authority may attach policies to vaults.
+    /// True if the operator needs the authority's signature to attach a policy, or a vault's first budget.
     pub authority_attaches: Option<bool>,
 }
 

@@ -19,7 +19,8 @@ with_event_accounts! {
         /// The vault.
         #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
         pub vault: Outlined<Account<Vault>>,
-        /// The organisation's authority. Required if only the authority attaches policies.
+        /// The organisation's authority. Required for a new policy if the organisation has the flag
+        /// `authority_attaches`.
         #[account(address = org.authority @ VaultError::Unauthorized)]
         pub authority: Option<Signer>,
         /// The attached policy. Required if a new policy replaces it.
@@ -34,8 +35,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::update_wallet`].
 ///
 /// # Errors
-/// [`VaultError::PolicyRequired`] if only one of the two policies is given; [`VaultError::AuthorityRequired`] if only
-/// the authority attaches policies and it does not sign.
+/// [`VaultError::PolicyRequired`] if only one of the two policies is given; [`VaultError::AuthorityRequired`] if a
+/// policy is attached, the organisation has the flag `authority_attaches` and the authority does not sign.
 pub fn handler(ctx: &mut Context<UpdateWallet>, session: Option<Session>) -> Result<()> {
     let UpdateWallet { org, authority, vault, policy, new_policy, .. } = &mut ctx.accounts;
     match (policy, new_policy) {

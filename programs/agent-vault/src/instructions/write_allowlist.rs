@@ -17,7 +17,7 @@ with_event_accounts! {
     /// Accounts of `write_allowlist`.
     #[derive(Accounts)]
     pub struct WriteAllowlist {
-        /// Payer of the rent. When the list is closed, all of its rent goes to the payer of its first chunk.
+        /// Payer of the rent. When the list is closed, all of its rent goes to the payer that created its account.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
         /// The organisation's operator or authority. The entries count only once the authority names their digest.

@@ -12,7 +12,7 @@ pub const MAX_OPEN_ALLOWANCES: u8 = 4;
 pub const MAX_ALLOWANCE_SECONDS: i64 = 180;
 
 /// An allowance that is not settled yet; settling closes the account. Its money is in a separate token account. The
-/// vault owns that account, and the delegate may transfer exactly the granted amount from it.
+/// vault owns that account, and the delegate may transfer up to the granted amount from it.
 ///
 /// The token program binds a delegate to no destination: the holder of the delegate's key decides who is paid. The
 /// policy's rules judged the owner of `destination`, so their verdict holds only if the holder of that key pays this

@@ -20,8 +20,8 @@ pub enum SpendingKind {
 }
 
 /// The operator's consent to one payment, escrow or allowance with exactly this vault, recipient and amount. It
-/// replaces the operator's signature until the policy changes. It can be used once: the payment, escrow or allowance
-/// closes it.
+/// replaces the operator's signature until it expires, or the policy or the operator changes. It can be used once: the
+/// payment, escrow or allowance closes it.
 #[account]
 pub struct Approval {
     /// The vault that may pay.

@@ -35,12 +35,13 @@ pub struct Org {
     pub reserve_tokens: Address,
     /// Number of changes to the organisation. Each event carries the number of its change.
     pub sequence: u64,
-    /// Number of changes reserved for the authority, plus pauses. A signature of the authority is valid until this
-    /// number changes. The operator can change it only once, by a pause, until the authority lifts that pause.
+    /// Number of changes to roles, limits and the pause, plus withdrawals from the reserve. The authority's signature
+    /// for one of these is valid until this number changes; a pure pause names no number. The operator can change it
+    /// only once, by a pause, until the authority lifts that pause.
     pub authority_sequence: u64,
     /// Maximum micro-USDC that the operator may move into vaults in any 24 hours; `u64::MAX` means no limit.
     pub operator_daily_limit: u64,
-    /// Seconds until a recipient registered by the operator counts as registered.
+    /// Seconds until a recipient's registration by the operator can permit payments.
     pub attestation_delay: u64,
     /// The amounts moved into vaults in the last 24 hours.
     pub funded: DayWindow,
@@ -50,7 +51,7 @@ pub struct Org {
     pub decimals: u8,
     /// Bump of this address.
     pub bump: u8,
-    /// One if the operator needs the authority's signature to attach a policy.
+    /// One if the operator needs the authority's signature to attach a policy, or a vault's first budget.
     pub authority_attaches: u8,
     /// Zero.
     pub reserved: [u8; 4],
@@ -92,7 +93,8 @@ impl Org {
         next_sequence(&mut self.sequence)
     }
 
-    /// Counts a change reserved for the authority, or a pause, and returns the organisation's new sequence.
+    /// Counts a change to roles, limits or the pause, or a withdrawal from the reserve, and returns the organisation's
+    /// new sequence.
     ///
     /// # Errors
     /// [`VaultError::Overflow`] if a number exceeds 64 bits.

@@ -20,8 +20,8 @@ pub struct Policy {
     /// The organisation's sequence at the policy's creation or last change. No two policies, and no two states of one
     /// policy, have the same version, even if a policy is closed and recreated under its key.
     pub version: u64,
-    /// Version of the next allowlist, part of its address. It is the organisation's sequence when the previous version
-    /// was used up.
+    /// Version of the next allowlist, part of its address. It is the organisation's sequence when the policy was
+    /// created or the previous version was used up.
     pub next_allowlist_version: u64,
     /// Number of vaults attached.
     pub wallet_count: u64,

@@ -40,7 +40,7 @@ macro_rules! vault_account {
             pub sequence: u64,
             /// Number of the next escrow. Numbers are never reused.
             pub escrow_counter: u64,
-            /// Number of escrows that are not settled yet.
+            /// Number of escrows that are not settled yet, or hold a share that is still to be collected.
             pub open_escrows: u32,
             /// The freeze state; see [`frozen`].
             pub frozen: u8,
