@@ -150,7 +150,7 @@ def amount_argument(ctx: click.Context, param: click.Parameter, text: str) -> in
 @rpc_url
 @org_option
 def show_roles(org: str | None, **given: Any) -> None:
-    """Show the address of each role on the chain."""
+    """Show the address of each role on the chain, and of the service's fee payer."""
     settings = existing_sidecar_settings(settings_of(**given, keeper=False))
 
     async def run() -> None:
@@ -222,7 +222,7 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
     if getattr(settings, name) is not None:
         raise ConfigurationError(
             f"AGENT_VAULT_{name.upper()} names the {role}'s key. Create the next key there, give it the role with "
-            "`agent-vault roles set`, and change the setting"
+            "`agent-vault roles set` (a fee payer needs SOL instead), and change the setting"
         )
     signing = _Signing(key_file, offline_file)
 

@@ -1,7 +1,8 @@
 """Settles a vault's outstanding allowances as soon as a transaction that invalidates them has been sent.
 
 A delegate can pay until its allowance is settled. Settlement therefore waits neither for the confirmation of that
-transaction nor for the read models. The keeper later settles any allowance that is not settled here.
+transaction nor for the read models. The keeper later settles any allowance that is not settled here, such as after a
+change of the policy's rules.
 """
 
 import asyncio
@@ -22,7 +23,10 @@ _FAULTS = (ChainUnavailable, RpcError, UnavailableError)
 
 
 class AllowanceSettler:
-    """Listens for freezes, pauses and new session keys, and settles in tasks of its own that no request waits for."""
+    """Listens for freezes, pauses, new session keys and attached policies.
+
+    It settles in tasks of its own that no request waits for.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service

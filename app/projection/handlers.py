@@ -50,4 +50,7 @@ HANDLERS: dict[str, Handler] = {
     "Deposit": deposited,
     "BalanceObserved": transfers.observed,
 }
-"""Handlers by the name of the row. Other rows, such as `AllowlistWritten`, change no read model."""
+"""Handlers by the name of the row. `rollbacks` applies rows named `TransactionReverted`.
+
+Other rows, such as `AllowlistWritten`, change no read model.
+"""

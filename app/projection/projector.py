@@ -98,7 +98,7 @@ class Projector(Background):
         return self._task is not None
 
     def subscribe(self, watcher: Watcher) -> None:
-        """Call `watcher` after every change, before the next one is applied. A rebuild is not a change."""
+        """Call `watcher` with the vaults changed since its last call once all rows are applied, except in a rebuild."""
         self._watchers.append(watcher)
 
     def unsubscribe(self, watcher: Watcher) -> None:

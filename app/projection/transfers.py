@@ -1,4 +1,4 @@
-"""Events that move money. They become rows of the transaction list."""
+"""Events that move money, which become rows of the transaction list, and observed balances, which do not."""
 
 from app.core.identifiers import wallet_id
 from app.core.money import format_usdc

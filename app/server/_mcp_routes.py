@@ -21,7 +21,7 @@ from app.mcp.operations import Api, Json, Operations
 from app.mcp.server import Context, vault_server
 from app.mcp.tools import TOOLS
 
-#: Headers of the caller that are passed on to the API requests made for it. Nothing else is passed on.
+#: Headers of the caller that are passed on to the API requests made for it. No other header is passed on.
 _PASSED_ON = ("authorization", "session-token", "host")
 
 

@@ -111,7 +111,8 @@ class RequestIds:
     """Gives every request an id, returned in `Request-Id`, and answers unexpected exceptions with `internal_error`.
 
     Also adds the headers in the request's state to the response, counts the request and logs it. If the server could
-    not read a request, its state holds the error to respond with as `refusal`. Requests for another host are refused.
+    not read a request, its state holds the error to respond with as `refusal`. Requests for another host are refused,
+    except by the probes.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:

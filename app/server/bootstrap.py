@@ -185,7 +185,7 @@ async def running(
     transport: Transport | None = None,
     beside: bool = False,
 ) -> AsyncIterator[Service]:
-    """Run a service with its indexer, projector, recovery and keeper until the context ends.
+    """Run a service with its background jobs, as the settings and its roles require, until the context ends.
 
     The chain is ``localnet``, reached without a socket, or else at ``settings.rpc_url``. ``transport`` replaces the
     connection to either. ``beside`` is for a process next to a service. A new data folder is bound to the chain. Raises

@@ -22,7 +22,8 @@ from app.store.values import get_value, put_value
 
 _log = structlog.get_logger(__name__)
 
-#: The embedded chain has a faucet and no passwords, so it never listens for other machines.
+#: The embedded chain has a faucet and no passwords, so `serve` never lets it listen for other machines. Only
+#: `agent-vault localnet --host` does.
 LOCALHOST = "127.0.0.1"
 #: Names of the stored values.
 _GENESIS, _PROGRAM, _MINT, _RPC_URL = "genesis_hash", "program_id", "usdc_mint", "rpc_url"
@@ -98,7 +99,7 @@ def sidecar_settings(settings: Settings) -> Settings:
     """Return the settings of a process that works on a service's data, with or without a running service.
 
     Without `rpc_url`, the chain is the folder's or, in a new folder, the embedded chain on its default port. Webhooks
-    and alerts are left to the service, because only one process may send them. Exports are left to the service because
+    and alerts are left to the service, because on SQLite only one process may send them. Exports are left to it because
     they would wait for this process's chain, and the reconciliation because the service's metrics report its result.
     """
     known = folder_chain(settings)

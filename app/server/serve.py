@@ -68,14 +68,15 @@ def _allow_connections() -> None:
 async def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM, then finish the running requests and close all resources.
 
-    Raises ConfigurationError if the settings do not fit the machine, the data or the chain, KeyFileError if a key is
-    missing or unusable, and DataDirInUseError if another process uses the data folder.
+    Raises ConfigurationError if the settings do not fit the machine, the data or the chain or if a service already runs
+    on the data folder, KeyFileError if a key is missing or unusable, and DataDirInUseError if another process runs the
+    folder's embedded chain.
     """
     require_roles(settings)
     relying_party(settings)
     _allow_connections()
     paths = prepare(settings)
-    # The embedded chain and a database in the folder may each be used by one process only.
+    # Only one process may run the embedded chain, and only one may serve from a database in the folder.
     lock = file_lock.take(paths.serving, shared=settings.rpc_url is not None and settings.database_url is not None)
     if lock is None:
         raise ConfigurationError(

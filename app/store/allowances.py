@@ -89,7 +89,7 @@ def allowances(
 
 
 def count_granted(connection: Connection, wallet_id: str, since: int) -> int:
-    """Return the number of allowances granted to a wallet since a time in Unix milliseconds."""
+    """Return the number of a wallet's allowances, including pending ones, since a time in Unix milliseconds."""
     mine = (table.c.wallet_id == wallet_id, table.c.created_at >= since)
     return connection.scalar(select(func.count()).where(*mine)) or 0
 

@@ -1,6 +1,7 @@
 """Attempts: transactions stored before the service sends them, and blocked payments, with their outcomes.
 
-Attempts that move money also appear in the list of transactions as soon as they are stored.
+Attempts at payments, escrows, allowances, and fundings and withdrawals of one wallet also appear in the list of
+transactions as soon as they are stored.
 """
 
 from collections.abc import Collection
@@ -29,12 +30,12 @@ SHARED_COLUMNS = [column.name for column in transactions.columns if column.name 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt. `recipient` is as given by the client, `raw` the signed transaction, `amount` in micro-USDC.
+    """One attempt. `recipient` is as given by the client, `raw` the transaction, `amount` in micro-USDC.
 
-    `signature` is None while a third party has the transaction to send. `actor` requested the attempt, and `subject` is
-    the object of the request's entry in the audit log; payments have neither. `stopped_by` is the kind of the brake
-    that overtook the attempt: its bytes are not resent. With a `nonce`, the attempt can land until the `nonce_account`
-    is advanced.
+    `raw` is unsigned while the transaction awaits a signature. `signature` is None then, while a third party has the
+    transaction to send, and in a blocked attempt. `actor` requested the attempt, and `subject` is the object of the
+    request's entry in the audit log; payments have neither. `stopped_by` is the kind of the brake that overtook the
+    attempt: its bytes are not resent. With a `nonce`, the attempt can land until the `nonce_account` is advanced.
     """
 
     currency: ClassVar = "USDC"
@@ -76,7 +77,7 @@ class Attempt:
 
 
 def insert_attempt(connection: Connection, attempt: Attempt) -> None:
-    """Store an attempt: a pending one before it is sent, or a blocked one."""
+    """Store an attempt: a pending one before it is sent, one that awaits a signature, or a blocked one."""
     columns = columns_of(attempt)
     execute_later(connection, _INSERT, [columns], tuple(columns))
     row_type = ROW_OF.get(attempt.type)

@@ -60,7 +60,10 @@ class FleetTotals:
 
 @dataclass(frozen=True, slots=True)
 class FleetFilter:
-    """Narrows the fleet. `search` matches a part of the label or agent id, or a whole vault address or wallet id."""
+    """Narrows the fleet. `search` matches a part of the label or agent id, or a whole vault address or wallet id.
+
+    Without a `status`, archived wallets are left out.
+    """
 
     search: str = ""
     status: str | None = None

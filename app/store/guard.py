@@ -31,7 +31,7 @@ RESTORED_AT, CAUGHT_UP, CHECKED = f"{_PREFIX}at", f"{_PREFIX}caught_up", f"{_PRE
 SERVER = f"{_PREFIX}server"
 """Name of the value with the server's system identifier and timeline.
 
-It is stored once all nodes have compared their commits with that server.
+The first server's is stored immediately, another server's once all living nodes have compared their commits with it.
 """
 
 _SERVER = text(

@@ -91,9 +91,10 @@ def attach_transaction(connection: Connection, org: str, key: str, tx_id: str) -
 
 
 def take_over(connection: Connection, org: str, key: str, node: str) -> IdempotencyRecord | None:
-    """Let a repeated request run on a node and return its record, or None while the first one runs on another node.
+    """Let a repeated request run on a node and return its record. Return None if the first one runs on another node.
 
-    A dead node runs nothing, and a node that has left the request no longer runs it.
+    Also return None if the request has ended in the meantime. A dead node runs nothing, and a node that has left the
+    request no longer runs it.
     """
     free = table.c.node.is_(None) | (table.c.node == node) | ~node_is_alive(table.c.node)
     mine = (table.c.org == org, table.c.key == key, table.c.state == "running", free)

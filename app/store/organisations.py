@@ -42,7 +42,7 @@ class Reserve:
 
 
 def insert_organisation(connection: Connection, organisation: Organisation) -> None:
-    """Store an organisation. Its events are projected from then on."""
+    """Store an organisation. From then on its events are projected, including earlier ones."""
     connection.execute(insert(table).values(columns_of(organisation)))
 
 

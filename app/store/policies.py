@@ -119,7 +119,7 @@ def record_policy_edit(
     changes: dict[str, Any],
     now: int,
 ) -> None:
-    """Store a change of a policy's name, which is not on the chain, or the author of a change of its rules, which is.
+    """Store a change of a policy's name or hosts, which are not on the chain, or the author of a change of its rules.
 
     `version` is the policy's version after that change of its rules has landed. Without a version, the row is an audit
     entry of its own.

@@ -1,8 +1,8 @@
 """Read models: tables computed from the chain, joined with data that only the service has.
 
 The projector writes and can rebuild them. Times are Unix milliseconds, except where the chain keeps seconds
-(`session_expires_at`, `expiry`, `effective_at`, and an escrow's times other than `created_at`). Addresses are base58,
-hashes lower-case hex.
+(`session_expires_at`, `expiry`, `effective_at`, an approval's `expires_at`, and the times of escrows and allowances
+other than `created_at`). Addresses are base58, hashes lower-case hex.
 """
 
 from sqlalchemy import (

@@ -13,7 +13,7 @@ from app.store.state_tables import unsigned_transactions as table
 AWAITING: Final = "awaiting_signature"
 """Status of an attempt with a transaction that lacks a signature and was never sent."""
 WITHDRAWN, VOID = "withdrawn", "void"
-"""Errors of attempts that were never signed: withdrawn by the organisation, or expired."""
+"""Errors of attempts that were never sent: withdrawn by the organisation, or expired without a signature."""
 
 
 @dataclass(frozen=True, slots=True)

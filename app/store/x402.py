@@ -173,7 +173,10 @@ def close_issued_payment(connection: Connection, tx_id: str, now: int) -> bool:
 
 
 def outstanding_payments(connection: Connection, wallet_id: str) -> tuple[int, int]:
-    """Return the outstanding amount of a wallet and its number of issued payments without an outcome."""
+    """Return the outstanding amount of a wallet and the number of issued payments in it.
+
+    A payment out of an allowance counts only until its grant has landed, because the grant has then been charged.
+    """
     query = (
         select(attempts.c.amount)
         .join(payloads, payloads.c.tx_id == attempts.c.tx_id)
