@@ -34,8 +34,8 @@ class Recorder(Periodic):
     """Queues entries in memory and writes them immediately, or once the database is writable again.
 
     No caller waits for it. Clients can cause failed authentications and refusals without limit, so these are counted.
-    Failed authentications become at most one row a minute. For each key and operation, the first refusal in a minute
-    becomes a row, and its repeats become one more. ``timer`` returns the seconds that measure the minutes.
+    Failed authentications become at most one row a minute. For each caller, operation and reason, the first refusal in
+    a minute becomes a row, and its repeats become one more. ``timer`` returns the seconds that measure the minutes.
     """
 
     name = "audit"

@@ -14,7 +14,8 @@ from app.submission.context import Service
 class AwaitingSignature(ResponseBody):
     """A transaction that waits for the signature of the organisation's authority.
 
-    `accounts` has the program's accounts that the transaction names, as the service read them: base64 by address.
+    `accounts` has the program's accounts and the token accounts that the transaction names, as the service read them:
+    base64 by address.
     """
 
     id: Annotated[TransactionId, ReadFrom("tx_id")]

@@ -32,7 +32,7 @@ class Background(ABC):
     _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the task. It begins with the work that an earlier process left unfinished."""
+        """Start the task. It begins with stored work that an earlier process left unfinished, if there is any."""
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:

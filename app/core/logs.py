@@ -123,6 +123,6 @@ class _Queued:
 
 
 def _without_secrets(_logger: WrappedLogger, _method: str, line: EventDict | str) -> str:
-    """Shorten API keys, session tokens and signing secrets anywhere in the line to their prefix."""
+    """Shorten API keys, session tokens, signing secrets and bearer tokens anywhere in the line to their prefix."""
     assert isinstance(line, str)
     return _SECRET.sub(r"\1…", line)

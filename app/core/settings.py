@@ -103,11 +103,12 @@ class Settings(BaseSettings):
     attestation_delay: int = Field(default=0, ge=0)
     """Seconds before a recipient counts as registered after the operator of a new organisation registers it."""
     confirm_timeout: float = 5.0
-    """Time that a payment request waits for the confirmation after sending."""
+    """Time that a request waits for the confirmation of its transaction after sending it."""
     idempotency_wait: float = 10.0
     """Time that a duplicate of a running request waits for the first response."""
     recovery_interval: float = 2.0
-    """Pause between two rounds of recovery, which finds the outcome of pending transactions."""
+    """Pause between two rounds of recovery, which finds the outcome of pending transactions, and between two rounds of
+    settling issued payments."""
     x402_timeout: float = Field(default=15.0, gt=0)
     """Time that a paid resource may take to answer a request."""
     x402_max_bytes: int = Field(default=65_536, gt=0)
@@ -147,7 +148,8 @@ class Settings(BaseSettings):
     200, any 2 seconds allow at most 200 requests."""
     failed_authentications: int = Field(default=60, ge=0)
     """Requests a minute without a valid API key that each client address may make before it gets 429 instead of 401. An
-    address may begin five times this number of sign-ins at the dashboard. 0 for no limit."""
+    address may begin five times this number of sign-ins at the dashboard. An IPv6 network of size /64 counts as one
+    address. 0 for no limit."""
     live_streams: int = Field(default=16, ge=1)
     """Connections for live events in the dashboard that one person may have open on a node. A browser needs one."""
     trusted_proxies: str = ""

@@ -73,7 +73,7 @@ class Identity:
     auth_time: int | None
 
     def authenticated_since(self, started: int) -> bool:
-        """Return True if the authentication at the provider was after a time in Unix milliseconds."""
+        """Return True if the authentication was after a time in Unix milliseconds, or at most ``LEEWAY`` before it."""
         return self.auth_time is not None and self.auth_time >= started // 1000 - LEEWAY
 
 

@@ -40,7 +40,10 @@ class DeliveryClient:
         lookup: Lookup | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """Allow `lookups` name lookups at a time. `lookup` replaces the resolver; `clock` gives Unix milliseconds."""
+        """Allow `lookups` name lookups at a time for deliveries, and as many for pings.
+
+        `lookup` replaces the resolver; `clock` gives Unix milliseconds.
+        """
         self.rules = rules
         self.clock = clock
         self._seal = seal

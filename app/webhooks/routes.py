@@ -35,12 +35,12 @@ _UNKNOWN = ("webhook_not_found",)
 async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
     """Register a webhook.
 
-    The webhook receives events that happen from now on. Use their `event_id` to recognise duplicates. The header
-    `Service-Signature` is the lower-case hex HMAC-SHA256 of the body, keyed with `signing_secret`. Only this response,
-    and its replays under the same idempotency key, contain the secret. The headers of Standard Webhooks (`webhook-id`,
-    `webhook-timestamp`, `webhook-signature`) use the same secret. A 2xx response within 5 seconds acknowledges an
-    event. Otherwise the event is sent again after 1 minute, 5 minutes, 30 minutes and 2 hours. After five failures, the
-    webhook is `degraded`.
+    The webhook receives events that the service stores from now on. Use their `event_id` to recognise duplicates. The
+    header `Service-Signature` is the lower-case hex HMAC-SHA256 of the body, keyed with `signing_secret`. Only this
+    response, and its replays under the same idempotency key, contain the secret. The headers of Standard Webhooks
+    (`webhook-id`, `webhook-timestamp`, `webhook-signature`) use the same secret. A 2xx response within 5 seconds
+    acknowledges an event. Otherwise the event is sent again after 1 minute, 5 minutes, 30 minutes and 2 hours. After
+    five failures, the webhook is `degraded`.
     """
     return await webhooks.create(call.service, call.principal, call.claim, body)
 
