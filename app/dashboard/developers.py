@@ -69,7 +69,7 @@ async def release(view: View) -> str:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def create(view: View) -> Response:
-    """Create a key, and show it this one time."""
+    """Create a key, and show it. No other page shows it."""
     agents = view.typed("role") == "agent"
     if not agents and view.typed("wallet_id").strip():
         raise RequestError(
@@ -89,7 +89,7 @@ async def create(view: View) -> Response:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
-    """Replace a key, and show the new one this one time."""
+    """Replace a key, and show the new one. No other page shows it."""
     key_id, body = view.path("key_id"), view.body(RotateKey, overlap_seconds=view.number("overlap_seconds"))
     made = await once(
         view,

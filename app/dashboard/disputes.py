@@ -36,7 +36,7 @@ class Deadline:
 
     @classmethod
     def of(cls, found: Escrow, now: int) -> "Deadline | None":
-        """Return the deadline of a disputed escrow."""
+        """Return the deadline of a disputed escrow, or None for any other escrow."""
         if found.dispute is None or found.status != DISPUTED:
             return None
         at = parse_iso_ms(found.dispute.raised_at) + DECIDED_WITHIN * 1000

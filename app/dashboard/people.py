@@ -45,7 +45,7 @@ async def _show(view: View, link: str | None = None, invited: str = "") -> Respo
 
 @action(roles=ADMINS, back=list_people, step_up=True)
 async def invite(view: View) -> Response:
-    """Invite a person, and show the link this one time."""
+    """Invite a person, and show the link. No other page shows it."""
     if view.alone:
         raise BusinessError("invalid_request", _FIRST)
     body = view.body(InvitePerson)

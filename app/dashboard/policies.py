@@ -166,7 +166,7 @@ async def edit(view: View) -> Response:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def save(view: View) -> str:
-    """Change the policy as its form says, unless another person has changed it."""
+    """Change the policy as its form says, unless it was changed since the form was opened."""
     found = await _policy(view)
     wanted = await _wanted(view, found)
     if not wanted:

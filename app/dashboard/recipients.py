@@ -43,8 +43,8 @@ async def register(view: View) -> Response | str:
     if replaces != view.typed("replaces"):
         view.form = [*((field, text) for field, text in view.form if field != "replaces"), ("replaces", replaces)]
         text = (
-            "This replaces an existing registration. A moved domain then pays only its new address. Agents can no "
-            "longer pay by a replaced domain."
+            "This replaces an existing registration. Payments to a moved domain then go to its new address. A replaced "
+            "domain is no longer registered: it can be paid only if it publishes an address itself."
         )
         place = view.url("recipients")
         return ask(view, Review("Replace a registration", text, shifts, "Replace", place, _HERE, moves=False))

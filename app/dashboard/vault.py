@@ -120,7 +120,7 @@ async def _update(view: View, body: UpdateWallet, notice: str) -> str:
 
 @action(roles=OPERATORS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
-    """Rotate the session token, and show the new one this one time."""
+    """Rotate the session token, and show the new one. No other page shows it."""
     wallet_id = view.path("wallet_id")
     body = view.body(RotateToken, ttl_seconds=view.number("ttl_seconds"))
     made = await once(view, body, SessionToken, view.asks(sessions.rotate, wallet_id, body, None), secret=True)

@@ -30,7 +30,7 @@ async def show_all(view: View) -> Response:
 
 @action(roles=OPERATORS, back=show_all, step_up=True)
 async def create(view: View) -> Response:
-    """Register a webhook, and show its secret this one time."""
+    """Register a webhook, and show its secret. No other page shows it."""
     body = view.body(CreateWebhook, events=view.chosen("events"))
     made = await once(view, body, WebhookWithSecret, view.asks(webhooks.create, body), secret=True)
     return await _show(view, made.webhook_id, made=made)
@@ -91,7 +91,7 @@ async def enable(view: View) -> str:
 
 @action(roles=OPERATORS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
-    """Replace the signing secret, and show the new one this one time."""
+    """Replace the signing secret, and show the new one. No other page shows it."""
     webhook_id, body = view.path("webhook_id"), view.body(EmptyBody)
     made = await once(view, body, WebhookWithSecret, view.asks(webhooks.rotate, webhook_id), secret=True)
     return await _show(view, webhook_id, made=made)

@@ -118,7 +118,7 @@ async def test_each_field_says_what_it_means_as_it_is_typed(site: Served) -> Non
         await page.get_by_label("Approval above").fill("20")
         await page.get_by_label("Payments an hour").fill("1")
         await page.get_by_text("Each vault may make at most 1 payment in any hour.").wait_for()
-        await page.get_by_text("A payment of more than 20.00 USDC waits for an operator's approval.").wait_for()
+        await page.get_by_text("An agent's payment of more than 20.00 USDC waits for an operator's").wait_for()
         assert await page.evaluate("document.activeElement.id") == "velocity_cap"
     assert site.violations == []
 

@@ -172,7 +172,7 @@ def _approval(value: str | None, _: Reader) -> Words:
         return "No payment needs an approval."
     if not parse_usdc(value, allow_zero=True):
         return "Every payment of an agent waits for an operator's approval."
-    return f"A payment of more than {usdc(value)} USDC waits for an operator's approval."
+    return f"An agent's payment of more than {usdc(value)} USDC waits for an operator's approval."
 
 
 def _end(value: str | None, reader: Reader) -> Words:

@@ -15,7 +15,8 @@ from app.wallets.fleet import FleetQuery
 async def vault_named(view: View, field: str) -> WalletRecord:
     """Return the only vault that matches the text of a field, such as part of its name. Raises ``invalid_request``.
 
-    An archived vault is found only by its id.
+    If several match, the only one with exactly this name or agent id is returned. An archived vault is found only by
+    its id.
     """
     text = view.typed(field).strip()
     if not text:
