@@ -79,7 +79,7 @@ async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
 
     Either side may raise one dispute before the deadline. The escrow then waits for the arbiter and is refunded after
     30 days without a decision. A side that withdraws its dispute cannot raise another. `reason` is required, `evidence`
-    is optional. The chain stores the hashes of both.
+    is optional. The chain records the hash of the reason, and the evidence, which is a hash itself.
     """
     return await settlement.dispute(
         call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token

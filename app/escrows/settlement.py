@@ -177,7 +177,7 @@ async def dispute(  # noqa: PLR0917
     """Stop an escrow's deadline. Either side may do so once, before the deadline.
 
     The stop ends with the arbiter's decision, the withdrawal of the dispute or, after 30 days, a refund. An agent acts
-    for its wallet. An operator's key acts for the named side, by default that of the session token, else the paying
+    for its wallet. An operator's key acts for the named side, by default the session token's wallet, else the paying
     one. Without a session token the operator signs, and the program counts this as the paying side's dispute.
 
     Raises ``escrow_expired``, ``escrow_already_settled`` and ``dispute_raised_before``.

@@ -50,7 +50,10 @@ async def lacks_token_account(service: Service, wallet_id: str, owner: Pubkey) -
 
 
 def count_opening(conn: Connection, wallet_id: str) -> None:
-    """Count an opened account. Call it in the database transaction that stores the attempt."""
+    """Count an account as opened, even if its attempt fails later.
+
+    Call it in the database transaction that stores the attempt.
+    """
     put_value(conn, _name(wallet_id), json.dumps([*_opened(conn, wallet_id), now_ms()]))
 
 

@@ -1,9 +1,9 @@
 """Writes allowlists to the chain: first as a draft, which the `update_policy` that names it puts in force later.
 
 The policy's account states the version of its next list. Until a draft is sealed, writing its first chunk again starts
-the draft over. A sealed draft that was never put in force must be discarded before the policy's next list. The operator
-may write drafts, because only the authority can put one in force. The authority's `update_policy` names the digest of
-the entries.
+the draft over. A sealed draft with other entries than the policy's next list must be discarded before that list is
+written. The operator may write drafts, because only the authority can put one in force. The authority's `update_policy`
+names the digest of the entries.
 """
 
 from collections.abc import Mapping, Sequence

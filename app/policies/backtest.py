@@ -111,7 +111,8 @@ class PolicyBacktest:
     ) -> Iterator[tuple[PastPayment, list[str] | None]]:
         """Replay a wallet's payments in order and yield those made since a time in Unix milliseconds.
 
-        Each payment comes with the log of its refusal, or None if it passes. Raises BacktestError.
+        Each payment comes with the log of its refusal, or None if it passes. The log is empty for a payment that stays
+        refused because a budget or an unchanged rule about recipients refused it. Raises BacktestError.
         """
         self._set_time(past[0].timestamp // 1000)
         vault, policy, counter = self._create_vault(wallet_id), self._old, 0

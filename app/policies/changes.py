@@ -276,7 +276,7 @@ async def _close(request: PolicyChange, before: PolicyRecord) -> str | None:
 
 
 async def _wait_for_earlier(request: PolicyChange, types: Collection[str] = (*_PREPARING, UPDATE)) -> None:
-    """Return once no earlier change of the policy, and no chunk of a draft, can still land.
+    """Require that no earlier change of the policy, and no chunk of a draft, can still land.
 
     Raises ``chain_unavailable`` while one can. A change of the rules alone need not wait: the program accepts only the
     first of two changes that start from the same version.

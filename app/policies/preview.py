@@ -48,9 +48,10 @@ class _History:
 async def preview(service: Service, principal: Principal, identifier: str, body: PreviewPolicy) -> PolicyPreview:
     """Return the outcomes that the attached wallets' payments would have had if the change had been made before them.
 
-    Ignores balances, freezes and pauses. Co-signatures and approvals count as they were given. If the change affects
-    the allowlist or the blocked categories, recipients count as they are registered now, from the time of their
-    registration. Raises ``rate_limited`` if the organisation already has several previews waiting.
+    Ignores balances, freezes, pauses and the number of open escrows. Co-signatures and approvals count as they were
+    given. If the change affects the allowlist or the blocked categories, recipients count as they are registered now,
+    from the time of their registration. Raises ``rate_limited`` if the organisation already has several previews
+    waiting.
     """
     found = await policies.find(service, principal.org, identifier)
     current = await terms_of(service, found)

@@ -158,9 +158,9 @@ async def preview_policy(call: Call, body: PreviewPolicy) -> PolicyPreview:
     Shows the outcomes that the payments and escrows of the last seven days would have had if the change had been made
     before them. The program judges each of them again, in order, in a virtual machine apart from the chain. Nothing is
     changed. Balances, freezes, pauses and the number of open escrows are ignored; co-signatures and approvals count as
-    they were given. Refusals by a budget stay refusals, but no other payment is judged by a budget. If the
-    change leaves the allowlist or a blocked category as it is, the original verdict of that rule counts. Otherwise
-    recipients count as they are registered now, from the time of that registration.
+    they were given. Refusals by a budget stay refusals, but no other payment is judged by a budget. If the change
+    leaves the allowlist or a blocked category as it is, the original verdict of that rule counts. Otherwise recipients
+    count as they are registered now, from the time of that registration.
     """
     return await preview(call.service, call.principal, call.path("policy_id"), body)
 

@@ -47,7 +47,9 @@ class Fetcher:
 
     @contextlib.contextmanager
     def admitted(self, owner: str) -> Iterator[None]:
-        """Count a paid request as running until the context ends. Raises ``rate_limited`` if too many are running.
+        """Count a paid request or a quote as running until the context ends.
+
+        Raises ``rate_limited`` if too many are running in this process.
 
         One admission covers everything from the first request to the delivery. A crowd of other requests therefore
         cannot come between a signed payment and its resource.

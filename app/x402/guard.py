@@ -11,7 +11,7 @@ from app.webhooks.urls import UrlRules
 
 #: Headers that a client may set. Other headers could carry credentials or change how the request is read.
 _ALLOWED = frozenset({"accept", "accept-language", "content-type", "if-match", "if-modified-since", "if-none-match"})
-#: Headers that are dropped silently, because the service sets them itself.
+#: Headers that are dropped silently, because only the service and its HTTP client may decide on them.
 _OURS = frozenset(
     {
         "connection",
@@ -30,7 +30,10 @@ _OURS = frozenset(
 
 
 class RequestGuard:
-    """Checks requests before any connection; ``local`` permits http and this machine, but not the service's ports."""
+    """Checks requests before any connection.
+
+    ``local`` also permits requests to this machine, by http or https, but not to the service's ports.
+    """
 
     def __init__(self, *, local: bool, own_ports: Collection[int]) -> None:
         self._rules = UrlRules(local=local)
