@@ -194,7 +194,13 @@ async def test_field_of_a_budget_is_refused_with_its_message(world: ServiceWorld
         ("/dashboard/budgets", "velocity_cap", "often", "must be a whole number.", {"name": "Kept"}),
         (f"{_path(budget)}/review", "max_per_day", "x", "must be a decimal string", {"name": "Kept"}),
         (f"{_path(budget)}/vaults", "vault", "", "is required.", {}),
-        (f"{_path(budget)}/vaults", "vault", "nobody", "No vault matches. An archived vault is found only by its id.", {}),
+        (
+            f"{_path(budget)}/vaults",
+            "vault",
+            "nobody",
+            "No vault matches. An archived vault is found only by its id.",
+            {},
+        ),
         (f"{_path(budget)}/vaults", "vault", "Twin", "2 vaults match. Type the id of one.", {}),
         (f"{_path(budget)}/vaults", "vault", "Elsewhere", "The vault is in another budget.", {}),
     ):
