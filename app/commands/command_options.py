@@ -62,7 +62,10 @@ def usdc_argument(_ctx: click.Context, _param: click.Parameter, text: str) -> in
 
 @contextmanager
 def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
-    """Open the database of a service with its API keys. Raises ConfigurationError if there is none."""
+    """Open the database of a service with its API keys.
+
+    Raises ConfigurationError if there is none, and KeyFileError if the service's secret is missing or does not fit.
+    """
     settings = settings_of(data_dir=data_dir)
     require_data(settings)
     db, secret = open_state(settings)

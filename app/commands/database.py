@@ -113,7 +113,7 @@ def _copy(own: Connection, settings: Settings, url: str) -> tuple[str, CopyRepor
 
 
 def _events(paths: Paths) -> sqlite3.Connection:
-    """Open the stored events of the chain. Events in an older layout are dropped, as at the start of a service."""
+    """Open the stored events of the chain. Those of another schema are dropped, as at the start of a service."""
     EventStore(paths.events).close()
     return sqlite3.connect(f"{paths.events.absolute().as_uri()}?mode=ro", uri=True)
 

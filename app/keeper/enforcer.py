@@ -26,7 +26,7 @@ class BrakeEnforcer(Periodic):
         self._service = service
 
     async def tick(self) -> int:
-        """Handle each brake without a request once and return their number. Then raise the first error, if any."""
+        """Handle each brake without a request once. Then raise the first error, or else return the number of brakes."""
         if self._service.db.node:
             await self._service.brake.take_over_orphans()
         holds = self._service.brake.without_request()

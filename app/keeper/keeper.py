@@ -99,7 +99,7 @@ class Keeper(Periodic):
             await report_overdue(self._service, new)
 
     def _payable(self, low: Sequence[LowWallet]) -> list[LowWallet]:
-        """Return the wallets that the reserve can refill, and log the others once each."""
+        """Return the wallets that the reserve can refill. Log each of the others when its reserve becomes too low."""
         short = frozenset(wallet.wallet_id for wallet in low if wallet.topup_amount > wallet.reserve)
         for wallet_id in sorted(short - self._short):
             _log.warning("reserve_too_low_for_topup", wallet_id=wallet_id)

@@ -112,7 +112,11 @@ def open_signers(paths: Paths, settings: Settings) -> Signers:
 
 
 def open_state(settings: Settings) -> tuple[Database, bytes]:
-    """Return the database and the service's secret. Raises KeyFileError if they do not belong together."""
+    """Return the database and the service's secret.
+
+    Raises KeyFileError if the secret is missing or unusable, or does not belong to the database, and ConfigurationError
+    if the database cannot be used.
+    """
     paths = settings.paths()
     if not paths.secret.exists():
         raise _missing_secret(settings)

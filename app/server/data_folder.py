@@ -109,7 +109,10 @@ def sidecar_settings(settings: Settings) -> Settings:
 
 
 def require_data(settings: Settings) -> None:
-    """Raise ConfigurationError unless the folder has a service's data. A mistyped folder must not be created."""
+    """Raise ConfigurationError unless the folder has a service's data. A mistyped folder must not be created.
+
+    With a database on a server, nothing is checked here.
+    """
     if not may_have_data(settings):
         raise ConfigurationError(f"there is no service data in {settings.data_dir}; name its folder with --data-dir")
 

@@ -57,10 +57,10 @@ class History:
         return found
 
     async def walk(self, address: str, start: float, end: float, *, seen: int) -> AsyncIterator[Landed]:
-        """Yield the transactions between two Unix seconds that name an organisation or a vault, newest first.
+        """Yield the successful transactions that name an organisation or a vault, newest first.
 
-        Raises `IncompleteError` if the node's list reaches back neither to `start` nor to the address's creation.
-        Raises RpcError if the node has not seen the slot `seen`.
+        They lie between two Unix seconds or have no block time. Raises `IncompleteError` if the node's list reaches
+        back neither to `start` nor to the address's creation. Raises RpcError if the node has not seen the slot `seen`.
         """
         complete = False
         newer: list[str] = []
