@@ -16,7 +16,7 @@ class AllowlistLayout(FixedLayout):
     def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:
         """Return the fields found at `offset`.
 
-        Raises the errors of `FixedLayout`, `ValueError` also if entries are missing.
+        Raises the errors of `FixedLayout`, and `ValueError` if entries are missing.
         """
         values = super().decode(data, offset)
         (count,) = _COUNT.unpack_from(data, offset + self.size)

@@ -36,11 +36,11 @@ _T = TypeVar("_T")
 
 
 class UnreadableTransactionError(ValueError):
-    """The transaction has an unknown format, or a field has the wrong type. A retry returns the same response."""
+    """The transaction has an unknown format, or a field has the wrong type. A retry at this node changes nothing."""
 
 
 class IncompleteTransactionError(ValueError):
-    """The node left out a part of the transaction. Another node may have it."""
+    """The node left out the transaction or a part of it, or contradicts itself. Another node may be right."""
 
 
 @dataclass(frozen=True, slots=True)

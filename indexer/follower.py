@@ -96,7 +96,7 @@ class Indexer:
 
     @property
     def failing_for(self) -> float:
-        """Seconds since polls of the history began to fail; 0 if the last poll succeeded."""
+        """Seconds since reading new transactions began to fail; 0 if a poll of the history has succeeded since."""
         return 0.0 if self._failing_since is None else asyncio.get_running_loop().time() - self._failing_since
 
     @property

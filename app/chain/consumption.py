@@ -17,7 +17,10 @@ def day_frees_at(paid_at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """The spending in the last 24 hours and in the UTC month, in micro-USDC, and the payments in the last hour."""
+    """The spending in the last 24 hours and in the UTC month, in micro-USDC, and the payments in the last hour.
+
+    The rolling windows also count the rest of their oldest slot: up to 15 minutes of a day, and one minute of an hour.
+    """
 
     day: int
     month: int

@@ -46,6 +46,8 @@ class _Node:
 class Nodes:
     """A transport to the nodes of one chain: reads from the freshest node that answers, sends to all nodes.
 
+    Reads stay at the node of the last read while it lags at most four slots behind.
+
     "Not found" is trusted only from a node that has reached the newest slot seen on any node before the request. If
     there is no such node, this raises `ChainUnavailable`: trusting a stale node could lead to paying twice.
     """

@@ -17,7 +17,7 @@ from idl.codec import CodecError
 
 _Open = TypeVar("_Open", OpenEscrow, OpenAllowance)
 
-_GAP = "Some events of this object have not been read from the chain yet. The service is reading them. Retry shortly."
+_GAP = "The service cannot confirm yet that it has read all events of this object from the chain. Retry shortly."
 _PAUSES = (0.1, 0.2, 0.4, 0.8)
 """Seconds between checks for events that may still be arriving, possibly out of order."""
 _STALE = "The Solana node is stale: it lacks on-chain state that the service has already seen. Retry shortly."
@@ -31,7 +31,8 @@ def stale_node_error() -> UnavailableError:
 async def require_no_gap(service: Service, account: str) -> None:
     """Bring everything on the chain into the read models.
 
-    Raises ``chain_unavailable`` while this vault or organisation has a gap, because its read model may be outdated.
+    Raises ``chain_unavailable`` while this vault or organisation has a gap, or while the node returns errors, because
+    its read model may be outdated.
     """
     for pause in (*_PAUSES, None):
         if await service.indexer.holds_all(account, 0):

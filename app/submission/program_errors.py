@@ -85,7 +85,7 @@ _NO_ROLE = (
 
 #: Messages for program errors that the general message of the API's code would describe misleadingly.
 _MESSAGES: Mapping[str, str] = {
-    # Zero amounts are refused earlier, so this is a withdrawal of `all` from an empty wallet.
+    # Zero amounts are refused earlier, so this is a withdrawal of `all` from an empty wallet or reserve.
     "ZeroAmount": "There is nothing to withdraw: the balance is zero.",
     "ReceiverFrozen": "The receiving wallet is frozen.",
     "ReceiverArchived": RECEIVER_ARCHIVED,
