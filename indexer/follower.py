@@ -39,7 +39,7 @@ _LISTED = 1_000
 _LASTING = 10.0
 """Seconds before a missing event counts as a gap, because transactions may be stored out of order."""
 _LATE_EVERY = 5
-"""Every fifth check looks for late transactions and fills gaps."""
+"""Every fifth check looks for late transactions and fills holes and gaps."""
 
 
 class Indexer:

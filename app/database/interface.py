@@ -16,7 +16,10 @@ T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 WRITE_ERRORS = (StorageUnavailableError, SQLAlchemyError, sqlite3.Error, OSError)
-"""Errors that a write raises if the database cannot be written to, for example because the disk is full."""
+"""Errors that a write raises if the database cannot be written to, for example because the disk is full.
+
+They include `DUPLICATE_ERRORS`, so a handler of both must name those first.
+"""
 
 DUPLICATE_ERRORS = (IntegrityError,)
 """Errors that a write raises if its row is stored already."""

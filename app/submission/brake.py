@@ -1,9 +1,9 @@
 """Brakes stop payments locally while a freeze, pause or token rotation is still on its way to the chain.
 
 Without them, queued payments would be sent before the chain starts to refuse. A request engages its brake in memory
-immediately, and stores it as a row that survives restarts. Brakes are checked twice: in the database transaction that
-stores an attempt, and again just before its first send. Attempts that were stored but never sent are recorded as
-failed. Attempts that may have been sent are not resent.
+immediately, and stores it as a row. The rows of freezes and pauses survive restarts. Brakes are checked twice: in the
+database transaction that stores an attempt, and again just before its first send. Attempts that were stored but never
+sent are recorded as failed. Attempts that may have been sent are not resent.
 """
 
 import asyncio
