@@ -80,7 +80,8 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
 @click.option(
     "--gap-checked",
     is_flag=True,
-    help="Declare that payments made after the backup will not be repeated. Omit FILE if you restored earlier.",
+    help="Declare that payments made after the backup will not be repeated. Omit FILE if you restored earlier, or if "
+    "the database has lost commits.",
 )
 @_passphrase_file
 def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | None, *, gap_checked: bool) -> None:
@@ -120,7 +121,9 @@ def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | No
 
 def _declare_checked(settings: Settings, *, gap_checked: bool) -> None:
     if not gap_checked:
-        raise click.UsageError("pass the FILE to restore, or --gap-checked for a folder that you restored earlier")
+        raise click.UsageError(
+            "pass the FILE to restore, or --gap-checked for data that was restored earlier or has lost commits"
+        )
     with open_database(settings.data_dir) as (db, _ring):
         if not db.write_now(_check):
             raise ConfigurationError(f"{data_name(settings)} was not restored and has lost no commits")

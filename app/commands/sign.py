@@ -58,10 +58,10 @@ def sign(
 ) -> None:
     """Show the changes of the transaction in FILE and sign it.
 
-    FILE is the response to a request with `?sign=offline`. The command first shows the claims of FILE or of the node,
-    then the facts proved by the transaction's own bytes. It refuses foreign instructions. It also refuses token
-    accounts without a proved owner, unless --accept-unproved names them. The body for `POST /v1/signed-transactions` is
-    written to --out or to standard output.
+    FILE is the response to a request with `?sign=offline`, or was written by a command with --offline. The command
+    first shows the claims of FILE or of the node, then the facts proved by the transaction's own bytes. It refuses
+    foreign instructions. It also refuses token accounts without a proved owner, unless --accept-unproved names them.
+    The body for `POST /v1/signed-transactions` is written to --out or to standard output.
     """
     codec = _codec(program_id)
     key = read_key(key_file)

@@ -33,7 +33,11 @@ ROW_OF: Mapping[str, TransactionType] = {
     # Policies judge and charge the grant of an allowance like the payment that its delegate may make.
     GRANT: PAYMENT,
 }
-"""The type of row for each type of attempt. Other attempts, such as a freeze, move no money and are not listed."""
+"""The type of row for each type of attempt.
+
+Other attempts have no row: they move no money, such as a freeze, or their rows, if any, follow from their events, such as
+a funding batch's.
+"""
 
 Purpose = Literal["payment", "escrow", "allowance"]
 PURPOSES: Sequence[Purpose] = get_args(Purpose)

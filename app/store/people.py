@@ -191,7 +191,7 @@ def end_sessions(connection: Connection, org: str, actor: Actor, now: int) -> No
 
 
 def step_up(connection: Connection, session_id: str, now: int) -> None:
-    """Store that the person of a session has confirmed their identity."""
+    """Store that the holder of a session has confirmed their identity."""
     connection.execute(update(sessions).where(sessions.c.session_id == session_id).values(stepped_up_at=now))
 
 

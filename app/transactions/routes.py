@@ -22,7 +22,10 @@ async def get_transaction(call: Call) -> Transaction:
     errors=("wallet_not_found",),
 )
 async def list_transactions(call: Call, query: ListTransactions) -> TransactionPage:
-    """List the organisation's transactions, newest first."""
+    """List the organisation's transactions, newest first.
+
+    An agent sees only the transactions of its own wallet.
+    """
     return await transactions.page(call.service, call.principal, query, query.wallet_id, query.recipient)
 
 
