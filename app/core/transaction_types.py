@@ -35,8 +35,8 @@ ROW_OF: Mapping[str, TransactionType] = {
 }
 """The type of row for each type of attempt.
 
-Other attempts have no row: they move no money, such as a freeze, or their rows, if any, follow from their events, such as
-a funding batch's.
+Other attempts have no row of their own: they move no money, such as a freeze, or their rows, if any, follow from their
+events, such as a funding batch's.
 """
 
 Purpose = Literal["payment", "escrow", "allowance"]
