@@ -200,7 +200,7 @@ def _all_or_money(value: Any) -> int | None:
     return None if value == "all" else _positive(_money(value))
 
 
-#: Micro-USDC from a decimal string, zero allowed. Used for the limits of policies.
+#: Micro-USDC from a decimal string, zero allowed. Used for the limits of policies and budgets.
 Limit = Annotated[int, BeforeValidator(_money), WithJsonSchema(_DECIMAL)]
 #: Micro-USDC from a decimal string, above zero.
 Amount = Annotated[int, AfterValidator(_positive), BeforeValidator(_money), WithJsonSchema(_DECIMAL)]

@@ -59,7 +59,8 @@ async def list_requests(call: Call, query: ListRequests) -> RequestLogPage:
     """List the requests of the last 24 hours.
 
     Lists requests under `/v1` with a valid API key, newest first, with the status and error code of their responses. A
-    request appears about a second after its response.
+    request appears about a second after its response. The newest 100,000 requests of the organisation are kept unless
+    the operator of the service has set another number.
     """
     return await keys.requests(call.service, call.principal, query)
 

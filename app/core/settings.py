@@ -18,7 +18,7 @@ ROLES = ("api", "indexer", "worker")
 
 
 class Settings(BaseSettings):
-    """The settings and their defaults. Durations are in seconds."""
+    """The settings and their defaults. Durations are in seconds unless the name states another unit."""
 
     model_config = SettingsConfigDict(
         env_prefix="AGENT_VAULT_", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True

@@ -170,8 +170,8 @@ TOOLS = (
     VaultTool(
         "get_wallet",
         "Show the vault",
-        "Shows the vault's balance, status and policy, and for each rule the amount left of its limit and the time "
-        "when more becomes free. Call it before you plan several payments.",
+        "Shows the vault's balance, status and policy, and for each rule the amount left of its limit. If nothing is "
+        "left, it also shows the time when the rule allows a payment again. Call it before you plan several payments.",
         "get_wallet",
         wallet="wallet_id",
         gather=_limits,
@@ -242,7 +242,7 @@ TOOLS = (
         "create_escrow",
         "Lock money for a task",
         "Locks USDC for another agent's work, under the same policy as a payment. It is released against the agreed "
-        "proof, or refunded after the timeout.",
+        "proof, or refunded after the timeout. The arbiter decides a dispute.",
         "create_escrow",
         changes=True,
         wallet="from_wallet",
@@ -252,7 +252,7 @@ TOOLS = (
     VaultTool(
         "complete_escrow",
         "Prove the work",
-        "Submits the proof that the task is done. This releases the locked money to the receiver permanently.",
+        "Submits the proof that the task is done. A valid proof releases the locked money to the receiver permanently.",
         "complete_escrow",
         changes=True,
     ),

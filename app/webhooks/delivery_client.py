@@ -18,7 +18,7 @@ from app.webhooks._signing import signature_headers
 from app.webhooks.urls import UrlRules
 
 PINGS_AT_ONCE = 3
-"""Maximum number of pings that one organisation may send at the same time, each to a different webhook."""
+"""Maximum number of pings that one organisation may send from this node at a time, each to a different webhook."""
 
 
 def body_of(event: FeedEvent) -> str:

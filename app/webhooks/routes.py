@@ -77,8 +77,8 @@ async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     """Send a `ping`.
 
     The ping is sent immediately and only once, even to a degraded webhook and with any subscription. The response has
-    the outcome. A failure has no consequences. A webhook gets one `ping` at a time, and an organisation's webhooks get
-    three. Further requests get `rate_limited`.
+    the outcome. A failure has no consequences. On each node, a webhook gets one `ping` at a time, and an organisation's
+    webhooks get three. Further requests get `rate_limited`.
     """
     return await deliveries.ping(call.service, call.principal, call.path("webhook_id"))
 
