@@ -92,7 +92,10 @@ async def show(service: Service, principal: Principal, query: FleetQuery) -> Fle
 
 
 async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
-    """Return a wallet's spending in the last 24 hours and since the start of the UTC month."""
+    """Return a wallet's spending in the last 24 hours and since the start of the UTC month.
+
+    Refunds of escrows and allowances are not deducted, although the program returns their headroom.
+    """
     now = service.clock.seen_ms()
     found = await service.db.read(lambda conn: spent(conn, [wallet_id], now, month_began(now)))
     return found.get(wallet_id, _NOTHING)
@@ -102,8 +105,8 @@ async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
 class WindowReset:
     """The next times when a wallet's limits per day and per month gain headroom, in Unix milliseconds.
 
-    `day` is when the oldest payment leaves the 24-hour window, or None without such a payment. `month` is when the
-    UTC month ends.
+    `day` is when the oldest payment of the last 24 hours leaves the program's window, or None without such a payment.
+    `month` is when the UTC month ends.
     """
 
     day: int | None
@@ -119,7 +122,7 @@ def freeing(service: Service, spent_now: WalletSpent) -> WindowReset:
 
 
 async def month_of(service: Service, wallet_id: str) -> list[DaySpent]:
-    """Return the spending of a wallet on each of the last 30 UTC days, oldest first."""
+    """Return the spending of a wallet on each of the last 30 UTC days including today, oldest first."""
     last = service.clock.seen_ms() // DAY
     first = last - DAYS + 1
     found = await service.db.read(lambda conn: spent_by_day(conn, wallet_id, first * DAY), in_thread=True)
