@@ -26,7 +26,7 @@ class Organisation:
 class Reserve:
     """An organisation's on-chain state: the reserve's micro-USDC, the role addresses, and whether it is paused.
 
-    If `authority_attaches` is True, only the authority attaches policies.
+    If `authority_attaches` is True, attaching a policy needs the authority's signature in addition to the operator's.
     """
 
     org: str

@@ -39,8 +39,8 @@ async def _move(
 ) -> tuple[Instruction, Authority | None]:
     """Return the instruction that moves a wallet to another budget or none, and the authority if it must sign.
 
-    The operator may attach the first budget, unless only the authority may attach. Leaving a budget evades its limits,
-    so it needs an admin's key and the authority.
+    The operator attaches the first budget, under `authority_attaches` together with the authority. Leaving a budget
+    evades its limits, so it needs an admin's key and the authority.
     """
     new = None if budget_id is None else (await budgets.find(service, before.org, budget_id)).address
     if before.budget is None:
