@@ -103,7 +103,10 @@ class HandedOut(ResponseBody):
 
 
 class Quote(ResponseBody):
-    """The cost of a request, and the policy's verdict on it. `price` is null if the resource asks for no payment."""
+    """The cost of a request, and the policy's verdict on it. `price` is null if the resource asks for no payment.
+
+    `allowed` does not consider outstanding payments, nor a `lane` that is `not_supported`.
+    """
 
     wallet_id: WalletId
     url: str
