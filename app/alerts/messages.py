@@ -44,7 +44,7 @@ _TEMPLATES: Mapping[AlertType, tuple[str, str, Mapping[str, str]]] = {
     ),
     "velocity_spike": (
         "Velocity spike",
-        "A wallet had many payments and escrows within one hour.",
+        "A wallet had many payments, escrows and allowances within one hour.",
         {"Count": "{transactions}", "Threshold": "{threshold} an hour"},
     ),
     "large_transaction": (

@@ -59,7 +59,10 @@ class PutInactivityAlert(_PutAlert):
 
 
 class PutVelocityAlert(_PutAlert):
-    """An alert above `threshold` payments and escrows within an hour. A null threshold turns it off."""
+    """An alert above `threshold` payments, escrows and grants of allowances within an hour.
+
+    A null threshold turns it off.
+    """
 
     threshold: Annotated[int, Field(ge=1, le=_MAX_PER_HOUR)] | None
 

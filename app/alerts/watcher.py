@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 _BATCH = 200
 _MINUTE = 60 * 1000
 _SPENDING = ("transaction.completed", "escrow.created")
-"""Events of payments and escrows. Each of them may be a large transaction."""
+"""Events of payments and escrows. Each of them may be a large transaction. Grants of allowances do not count."""
 
 
 class Watcher(Periodic):

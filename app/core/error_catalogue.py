@@ -95,7 +95,8 @@ KINDS = (
     ErrorKind("x402_wallet_not_supported", 422, "x402",
         "The resource's facilitator settles only plain transfers, not payments by a vault's program. Nothing was paid.",
         "Have an admin set `allowAllowances` in the wallet's policy, so that allowances pay such resources. Or ask the "
-        "facilitator's operator to allow the program; the service tries the facilitator again after an hour."),
+        "facilitator's operator to allow the program; the service tries a facilitator of x402 version 2 again after an "
+        "hour."),
     ErrorKind("wallet_not_found", 404, "Wallets",
         "The organisation has no wallet with this id.",
         "Check the id, and check that the API key belongs to the wallet's organisation."),

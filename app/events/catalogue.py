@@ -65,12 +65,12 @@ _KINDS = (
     ),
     EventKind(
         "alert.velocity_spike",
-        "A wallet had more payments and escrows within an hour than its `threshold`.",
+        "A wallet had more payments, escrows and grants of allowances within an hour than its `threshold`.",
         ("wallet_id", "transactions", "threshold"),
     ),
     EventKind(
         "alert.large_transaction",
-        "A payment or an escrow was larger than the wallet's `threshold`.",
+        "A payment or an escrow was larger than the wallet's `threshold`. Grants of allowances do not count.",
         (*_SENT, "recipient", "threshold", "on_chain_slot"),
     ),
     EventKind(

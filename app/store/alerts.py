@@ -133,13 +133,13 @@ def busy_wallets(connection: Connection, now: int, *, vaults: Collection[str] | 
 
 
 def exceeds_velocity(connection: Connection, wallet_id: str, threshold: int, now: int) -> bool:
-    """Return whether the wallet had more than `threshold` payments and escrows in the last hour."""
+    """Return whether the wallet had more than `threshold` payments, escrows and allowances in the last hour."""
     parameters = {"wallet": wallet_id, "since": now - HOUR, "count": threshold}
     return connection.scalar(_SPENT_LATELY.offset(bindparam("count")).limit(1), parameters) is not None
 
 
 def velocity(connection: Connection, wallet_id: str, now: int) -> int:
-    """Return the number of the wallet's payments and escrows in the last hour."""
+    """Return the number of the wallet's payments, escrows and allowances in the last hour."""
     return connection.scalar(_VELOCITY, {"wallet": wallet_id, "since": now - HOUR}) or 0
 
 
