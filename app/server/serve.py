@@ -1,4 +1,4 @@
-"""`agent-vault serve`: the embedded chain, the indexer, the projector and the API in one process."""
+"""`agent-vault serve`: the API and the background jobs in one process and, without a cluster, the embedded chain."""
 
 import contextlib
 import errno

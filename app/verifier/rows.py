@@ -31,7 +31,7 @@ _EXPECTED_INNER = {
 }
 """Inner index that the service derives an id from before it sends. The event may end up at another index."""
 _UNJUDGED = ("funding", "withdrawal")
-"""Types that no policy judges. Only the service vouches for the policy shown in such a row."""
+"""Types of requests that no policy judges. Only the service vouches for the policy shown in such a row."""
 _REQUESTED = ("wallet_id", "type", "amount", "currency")
 """Columns that a row has from the beginning, whatever its outcome. Judged types also have `recipient_address`."""
 

@@ -28,7 +28,7 @@ from app.verifier.rows import (
 from idl.codec import load
 
 _OFF_CHAIN = frozenset({"blocked", "failed", "pending"})
-"""Statuses of rows that are not on the chain."""
+"""Statuses of rows that the service did not know to be on the chain when it made the file."""
 _TEMPORARY = ""
 """Name that makes SQLite create a temporary file, use it only when memory is full, and remove it."""
 
