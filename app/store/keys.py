@@ -1,4 +1,4 @@
-"""API keys. Only a keyed digest of each key is kept."""
+"""API keys. Only a keyed digest and the last characters of each key are kept."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
