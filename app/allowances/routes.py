@@ -53,8 +53,8 @@ async def settle_allowance(call: Call, _body: EmptyBody) -> Allowance:
     """Settle an allowance.
 
     Ends the delegate's power and takes back the money that it has not transferred. Settle as soon as the delegate has
-    paid, or never will. The service settles the allowance itself at `expires_at`, and earlier after a freeze, a pause, a
-    new session token or a change of the wallet's policy. A settled allowance stays as it is.
+    paid, or never will. The service settles the allowance itself at `expires_at`, or earlier after a freeze, a pause,
+    a new session token or a change of the wallet's policy. A settled allowance stays as it is.
     """
     return await allowances.settle(
         call.service,
