@@ -103,7 +103,7 @@ def well_formed(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key and its record. The key's text is not stored, so only the response that contains it can show it."""
+    """A new key and its record, which has only the key's digest and its last four characters."""
 
     key: str
     record: ApiKey

@@ -107,8 +107,8 @@ class Settings(BaseSettings):
     idempotency_wait: float = 10.0
     """Time that a duplicate of a running request waits for the first response."""
     recovery_interval: float = 2.0
-    """Pause between two rounds of recovery, which finds the outcome of pending transactions, and between two rounds of
-    settling issued payments."""
+    """Pause between two rounds of recovery, which finds the outcome of pending transactions, and between two rounds
+    of watching issued payments."""
     x402_timeout: float = Field(default=15.0, gt=0)
     """Time that a paid resource may take to answer a request."""
     x402_max_bytes: int = Field(default=65_536, gt=0)

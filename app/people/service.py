@@ -42,7 +42,7 @@ _NOT_VALID = (
 
 @dataclass(frozen=True, slots=True)
 class Invited:
-    """A new invitation and the token of its link. The token is shown only once."""
+    """A new invitation and the token of its link. The invitation has only the token's digest."""
 
     invitation: Invitation
     token: str
