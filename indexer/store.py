@@ -64,7 +64,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class LastRow:
-    """An organisation's newest row in a stored transaction; `id` is the id of this row."""
+    """The newest row of one organisation within one stored transaction. `id` is the row's id."""
 
     message_hash: str
     slot: int

@@ -12,9 +12,9 @@ from app.api.operation import Call, operation
 async def put_alerts(call: Call, body: PutAlerts) -> Alerts:
     """Set the alerts of all wallets.
 
-    Each applies to every wallet without its own alert of the same type. Together, they replace all earlier alerts of
-    the organisation. An absent type is off, except `policyViolation`, which is on. Each alert is reported by an event,
-    and by e-mail to its `emails`. The guide "Alerts" explains when.
+    An alert applies to every wallet without its own alert of the same type. The request replaces all earlier alerts of
+    the organisation and leaves those of single wallets unchanged. An absent type is off, except `policyViolation`,
+    which is on. Each alert is reported by an event, and by e-mail to its `emails`. The guide "Alerts" explains when.
     """
     return await alerts.put(call.service, call.principal, body)
 

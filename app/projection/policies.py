@@ -38,7 +38,10 @@ def created(batch: Batch, row: StoredEvent) -> None:
 
 
 def updated(batch: Batch, row: StoredEvent) -> None:
-    """Set the rules. Record the difference in the policy's history and, for a change, in the feed."""
+    """Set the rules and record the difference in the policy's history.
+
+    Report it in the feed too, unless the update was a part of the policy's creation.
+    """
     data, connection = row.data, batch.connection
     identifier = batch.policy_id(data["policy"])
     if identifier is None:

@@ -64,7 +64,7 @@ facilitators = Table(
     Column("org", String, primary_key=True),
     Column("origin", String, primary_key=True, comment="the resource's origin: a dishonest shop harms only itself"),
     Column("fee_payer", String, primary_key=True),
-    Column("accepts", Boolean, nullable=False, comment="true if it settles payments by the program"),
+    Column("accepts", Boolean, nullable=False, comment="true if the facilitator accepts payments by the program"),
     Column("checked_at", BigInteger, nullable=False),
 )
 

@@ -1,7 +1,7 @@
 """The program compiled for this machine by an unchanged rustc, with the same input as the VM's program.
 
-Other programs are called in the VM, on the accounts in the state left by the native program. The program's own rights
-are checked here, as in the runtime.
+Other programs are called in the VM, on the accounts in the state left by the native program. As the
+runtime does, this module checks that the program changed only accounts that it may change.
 """
 
 import base64

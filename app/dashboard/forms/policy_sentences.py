@@ -66,7 +66,7 @@ class FieldChange:
 
 
 def sentences(shown: Mapping[str, Any], reader: Reader) -> dict[str, Words]:
-    """Return a sentence about each rule of a policy, by the rule's name. ``shown`` may lack some rules."""
+    """Return a sentence for each rule in ``shown``, by the rule's name. Rules that are not in it get none."""
     found = {name: say(shown[name], reader) for name, say in _SAYS.items() if name in shown}
     for name, lower, label in (
         ("max_per_tx", "max_per_day", "24 hours"),
