@@ -53,8 +53,8 @@ KINDS = (
         "The API key is valid, but its role does not allow this request, or the key is bound to another wallet.",
         "Use a key with one of the roles that the operation requires."),
     ErrorKind("form_outdated", 403, "Authentication",
-        "The form does not belong to this sign-in. It was opened before you signed in, or on another site. Reload the "
-        "page.",
+        "The form does not belong to this sign-in. It was opened before you signed in, or the browser sent no cookie. "
+        "Reload the page.",
         "Open the page again from the dashboard and repeat your change."),
     ErrorKind("step_up_required", 403, "Authentication",
         "The change needs a confirmation of your identity that is not older than five minutes.",
@@ -78,7 +78,8 @@ KINDS = (
         "Send the token from the latest `rotate-token` response in the header `Session-Token`."),
     ErrorKind("x402_host_not_allowed", 422, "x402",
         "The wallet's policy does not allow paid requests to this host.",
-        "Have an admin add the host to the policy's `x402Hosts`, or request another resource."),
+        "Have an admin add the host to the list that the message names: `x402Hosts` or `allowedRecipients`. If the "
+        "host asks to pay an unregistered address, check its registration. Or request another resource."),
     ErrorKind("x402_resource_unavailable", 422, "x402",
         "The resource has no public address, could not be reached or did not answer in time, or its facilitator "
         "refused the payment or lacks SOL to settle it. Nothing was paid.",

@@ -94,7 +94,8 @@ _MESSAGES: Mapping[str, str] = {
     "BudgetRequired": _BUDGET_CHANGED,
     "WrongBudget": _BUDGET_CHANGED,
     "OpenAllowances": "The wallet has outstanding allowances. Settle them first.",
-    "UnusableDelegate": "delegate: must be the address of a key that has no role in the organisation or the wallet.",
+    "UnusableDelegate": "delegate: must not be address zero, an account of the program, the operator, the authority or "
+    "the wallet's session key.",
     "InvalidAllowanceTime": "expiresIn: the allowance would outlive its session or policy, or end before its grant.",
     "TooManyAllowances": "The wallet already has four outstanding allowances, the maximum. Settle one first.",
     "EscrowDisputed": "The escrow is disputed and awaits the arbiter's decision.",

@@ -168,7 +168,10 @@ class Vm:
         return address
 
     def state(self) -> State:
-        """Return every account named by a transaction so far, except the fee payer and programs."""
+        """Return every account set by `put` or named by a sent transaction, except the fee payer and programs.
+
+        An account that does not exist is None.
+        """
         state: State = {}
         for address in self._known - {self.fee_payer}:
             account = self.account(address)

@@ -33,7 +33,7 @@ pub struct Seeded<'a> {
 /// The system program derives the address and refuses a different one.
 ///
 /// # Errors
-/// `ArithmeticOverflow` if the space is too large to be rent-exempt.
+/// `InvalidArgument` if the rent exemption for this space does not fit into 64 bits of lamports.
 #[inline(never)]
 pub fn create_seeded(made: &Seeded) -> Result<()> {
     const TRANSFER: u32 = 2;
