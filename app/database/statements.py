@@ -113,7 +113,9 @@ class Prepared(_Compiled):
         """
         value: Callable[[str], Any]
         if many:
-            arrays = [bindparam(_name(number, one), type_=ARRAY(kind)) for one, kind in self.types.items()]
+            arrays = [
+                bindparam(_name(number, one), type_=ARRAY(kind, dimensions=1)) for one, kind in self.types.items()
+            ]
             columns = [column(one, kind) for one, kind in self.types.items()]
             value = func.unnest(*arrays).table_valued(*columns).render_derived().c.__getitem__
         else:

@@ -18,7 +18,7 @@ _KEY_SCHEMA: Json = {
     "minLength": _KEY_LEAST,
     "maxLength": 255,
     "description": "Choose a new random key for each payment or change that you intend, and use the same key to retry "
-    "it. Within 24 hours, a repeated key never pays twice: it returns the first outcome, unless that was a refusal, "
+    "it. Within a day, a repeated key never pays twice: it returns the first outcome, unless that was a refusal, "
     "which is judged again.",
 }
 _KEY_MISSING = (
@@ -195,7 +195,7 @@ TOOLS = (
         "Pays USDC from the vault to an address, a domain or another vault's id. The on-chain program refuses payments "
         "that violate the policy. The result then names the rule, the limit and the time when the payment would pass. "
         "If the outcome is `unknown` or `pending`, or no answer came, repeat the call with the same `idempotency_key`. "
-        "Within 24 hours, the repetition never pays twice.",
+        "Within a day, the repetition never pays twice.",
         "create_payment",
         changes=True,
         wallet="wallet_id",

@@ -305,7 +305,7 @@ async def test_command_line_rotates_and_lists_the_same_keys(world: ServiceWorld)
     assert rotated.exit_code == 0, rotated.output
     assert await _works(world, rotated.output.strip())
     assert again.exit_code == 1
-    assert "revoked or rotated" in again.output
+    assert "already revoked, or it was rotated" in again.output
     [line] = [line for line in listed.output.splitlines() if made["key_id"] in line]
     assert "rotated" in line
 

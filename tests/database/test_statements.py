@@ -1,11 +1,13 @@
-"""Statements on both databases: marks of the drivers inside literals are text."""
+"""Statements on both databases: marks of the drivers inside literals are text, and a list of JSON is one value."""
 
 from collections.abc import Sequence
 
 from sqlalchemy import ColumnClause, Connection, bindparam, func, insert, literal_column, select, update
 
 from app.database import Database
+from app.database.columns import upsert_all
 from app.database.statements import Row, execute, execute_later, rows, scalar
+from app.store.alerts import rules
 from app.store.state_tables import setting_values as table
 
 _TEXT = "a WHERE b IN (:name, %%, $1, ?) VALUES (x)"
@@ -33,3 +35,16 @@ def test_literals_with_marks_of_the_drivers_survive(db: Database) -> None:
 
     assert db.read_now(lambda conn: scalar(conn, _MARKED, {"names": names})) == 3
     assert db.read_now(lambda conn: scalar(conn, _MARKED, {"names": []})) == 0
+
+
+def test_lists_in_a_column_survive_with_several_rows(db: Database) -> None:
+    lists = {"balance_low": ["a@example.com", "{b}"], "inactivity": [], "velocity_spike": ["c"], "updated": None}
+    given = [
+        {"scope": "org", "org": "org", "type": name, "enabled": True, "threshold": 1, "emails": emails, "updated_at": 1}
+        for name, emails in lists.items()
+    ]
+
+    db.write_now(lambda conn: upsert_all(conn, rules, given, keys=["scope", "type"]))
+
+    found = db.read_now(lambda conn: conn.execute(select(rules.c.type, rules.c.emails)).all())
+    assert dict(map(tuple, found)) == lists

@@ -22,7 +22,7 @@ class _Compiler(PGCompiler_psycopg):
         if not (isinstance(values, BindParameter) and values.expanding):
             text: str = self._generate_generic_binary(binary, OPERATORS[operator], **options)
             return text
-        array = bindparam(values.key, values.value, type_=ARRAY(values.type), required=values.required)
+        array = bindparam(values.key, values.value, type_=ARRAY(values.type, dimensions=1), required=values.required)
         return f"{self.process(binary.left, **options)} {comparison} ({self.process(array, **options)})"
 
     def bindparam_string(self, name: str, *arguments: Any, **options: Any) -> str:
