@@ -184,18 +184,18 @@ def defer(connection: Connection, prepared: Prepared, rows: Sequence[Row]) -> No
     sender.deferred.append((prepared, rows))
 
 
-def send_deferred(connection: Connection) -> None:
-    """Send the deferred statements as one statement."""
+def send_deferred(connection: Connection) -> Any:
+    """Send the deferred statements as one statement. Return the connection's `Sender`."""
     sender = _sender(connection)
-    if not sender.deferred:
-        return
-    waiting, sender.deferred = sender.deferred, []
-    if len(waiting) == 1:
-        [(prepared, rows)] = waiting
-        prepared.execute(connection, rows)
-        return
-    pieces, rows_of = zip(*waiting, strict=True)
-    _together(pieces, tuple([len(rows) > 1 for rows in rows_of])).execute(connection, [_numbered(waiting)])
+    if sender.deferred:
+        waiting, sender.deferred = sender.deferred, []
+        if len(waiting) == 1:
+            [(prepared, rows)] = waiting
+            prepared.execute(connection, rows)
+        else:
+            pieces, rows_of = zip(*waiting, strict=True)
+            _together(pieces, tuple([len(rows) > 1 for rows in rows_of])).execute(connection, [_numbered(waiting)])
+    return sender
 
 
 @contextmanager
@@ -217,8 +217,7 @@ def run_numbered(connection: Connection, sql: str, values: Sequence[Any]) -> Any
 
     Returns a `StatementResult`. Raises SQLAlchemy's errors.
     """
-    send_deferred(connection)
-    sender = _sender(connection)
+    sender = send_deferred(connection)
     if not sender.autocommit and not connection.in_transaction():
         connection.begin()
     try:
@@ -232,8 +231,7 @@ def run_script(connection: Connection, script: str) -> Any:
 
     Returns the `StatementResult` of the last one. Raises SQLAlchemy's errors.
     """
-    send_deferred(connection)
-    sender = _sender(connection)
+    sender = send_deferred(connection)
     try:
         return sender.run_all(script)
     except connection.dialect.loaded_dbapi.Error as error:

@@ -11,17 +11,20 @@ from sqlalchemy.types import NullType
 class _Compiler(PGCompiler_psycopg):
     def visit_in_op_binary(self, binary: Any, operator: Any, **options: Any) -> str:
         """Compare with one array, so that the text does not depend on the number of values."""
-        return self._membership(binary, operator, "= ANY", options)
+        if _is_list(binary.right):
+            return self._compared(binary, "= ANY", options)
+        text: str = self._generate_generic_binary(binary, OPERATORS[operator], **options)
+        return text
 
     def visit_not_in_op_binary(self, binary: Any, operator: Any, **options: Any) -> str:
         """Compare as `visit_in_op_binary` does."""
-        return self._membership(binary, operator, "<> ALL", options)
+        if _is_list(binary.right):
+            return self._compared(binary, "<> ALL", options)
+        text: str = super().visit_not_in_op_binary(binary, operator, **options)  # type: ignore[no-untyped-call]
+        return text
 
-    def _membership(self, binary: Any, operator: Any, comparison: str, options: dict[str, Any]) -> str:
+    def _compared(self, binary: Any, comparison: str, options: dict[str, Any]) -> str:
         values = binary.right
-        if not (isinstance(values, BindParameter) and values.expanding):
-            text: str = self._generate_generic_binary(binary, OPERATORS[operator], **options)
-            return text
         array = bindparam(values.key, values.value, type_=ARRAY(values.type, dimensions=1), required=values.required)
         return f"{self.process(binary.left, **options)} {comparison} ({self.process(array, **options)})"
 
@@ -32,6 +35,10 @@ class _Compiler(PGCompiler_psycopg):
             return text
         kind = bindparam_type._unwrapped_dialect_impl(self.dialect)  # noqa: SLF001 - as SQLAlchemy itself does
         return text if kind.render_bind_cast else str(self.render_bind_cast(bindparam_type, kind, text))  # type: ignore[no-untyped-call]
+
+
+def _is_list(operand: Any) -> bool:
+    return isinstance(operand, BindParameter) and operand.expanding
 
 
 class SenderDialect(PGDialect_psycopg):
