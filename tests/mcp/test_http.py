@@ -212,7 +212,7 @@ async def test_payment_after_a_restore_asks_whether_it_was_made(own_world: Servi
         assert (asked["outcome"], asked["error"]["code"]) == ("unknown", "restore_unacknowledged")
         for name in ("`after_restore`", "`list_transactions`", "`get_transaction`", "`idempotency_key`"):
             assert name in asked["message"]
-        for name in ("GET ", "afterRestore", "agent-vault", "changed nothing"):
+        for name in ("GET ", "afterRestore", "agent-vault", "changed nothing", "nothing has changed"):
             assert name not in asked["message"]
         assert made["outcome"] == "done"
         assert await world.balance(payee) == 1_000_000
