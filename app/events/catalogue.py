@@ -170,7 +170,10 @@ _KINDS = (
         _COMPARED_DIFFERENT,
         _COMPARED_IDS,
     ),
-    EventKind("database.commits_lost", "The database has lost commits. Money moves only after a check."),
+    EventKind(
+        "database.commits_lost",
+        "The database has lost commits. For 24 hours, new payments need a check of the gap or `afterRestore`.",
+    ),
     EventKind(
         "transaction.forgotten",
         "The database has lost a transaction of the service that moved money. A repeated request may pay twice.",

@@ -74,7 +74,7 @@ class Mail:
 
 
 def begin(connection: Connection) -> None:
-    """Start at the end of the feed if alerts have never read it."""
+    """Set the alerts' position to the end of the feed, unless they already have one."""
     if get_value(connection, _POSITION) is None:
         put_value(connection, _POSITION, str(last_position(connection)))
 
@@ -136,7 +136,7 @@ def record_failure(connection: Connection, mail: Mail, now: int) -> bool:
 
 
 def purge(connection: Connection, now: int, *, limit: int) -> bool:
-    """Delete up to `limit` e-mails past their retention time. Return True if more may remain."""
+    """Delete up to `limit` sent or failed e-mails past their retention time. Return True if more may remain."""
     chosen = (
         select(table.c.mail_id)
         .where(table.c.status.in_(("sent", "failed")), table.c.due_at < now - LIFETIME)

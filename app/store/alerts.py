@@ -82,7 +82,7 @@ class AlertRule:
 
 @dataclass(frozen=True, slots=True)
 class AlertTransition:
-    """A wallet for which an alert starts to hold or, if `marked`, stops holding."""
+    """A wallet for which an alert may start to hold or, if `marked`, may stop holding."""
 
     wallet_id: str
     org: str
@@ -125,21 +125,21 @@ def changed_alerts(
 def busy_wallets(connection: Connection, now: int, *, vaults: Collection[str] | None = None) -> list[AlertTransition]:
     """Return the wallets to check for a velocity spike.
 
-    These are wallets, of all or of these vaults, with a transaction in the last hour, and all wallets with a marked
-    spike.
+    These are the wallets with an enabled rule and a transaction in the last hour, limited to `vaults` if given, and all
+    wallets with a marked spike.
     """
     query = _BUSY if vaults is None else _BUSY_OF_VAULTS
     return fetch_all(connection, AlertTransition, query, {"now": now, "vaults": list(vaults or ())})
 
 
 def exceeds_velocity(connection: Connection, wallet_id: str, threshold: int, now: int) -> bool:
-    """Return whether the wallet had more than `threshold` payments, escrows and allowances in the last hour."""
+    """Return whether a wallet had more than `threshold` confirmed payments, escrows and allowances in the last hour."""
     parameters = {"wallet": wallet_id, "since": now - HOUR, "count": threshold}
     return connection.scalar(_SPENT_LATELY.offset(bindparam("count")).limit(1), parameters) is not None
 
 
 def velocity(connection: Connection, wallet_id: str, now: int) -> int:
-    """Return the number of the wallet's payments, escrows and allowances in the last hour."""
+    """Return the number of the wallet's confirmed payments, escrows and allowances in the last hour."""
     return connection.scalar(_VELOCITY, {"wallet": wallet_id, "since": now - HOUR}) or 0
 
 

@@ -16,7 +16,7 @@ from app.store.read_tables import policies, reserves, wallets
 from app.store.state_tables import attempts
 
 PENDING, OUTSTANDING, SETTLED = "pending", "outstanding", "settled"
-"""Statuses. `pending`: sent, but not seen on the chain; `outstanding`: the delegate can pay."""
+"""Statuses. `pending`: the grant is not seen on the chain yet; `outstanding`: the delegate can pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ def allowances(
 
 
 def count_granted(connection: Connection, wallet_id: str, since: int) -> int:
-    """Return the number of a wallet's allowances, including pending ones, since a time in Unix milliseconds."""
+    """Return the number of a wallet's allowances created since a Unix millisecond, including pending ones."""
     mine = (table.c.wallet_id == wallet_id, table.c.created_at >= since)
     return connection.scalar(select(func.count()).where(*mine)) or 0
 
 
 def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
-    """Return all organisations' allowances to settle at the Unix second `now`, longest due first.
+    """Return all organisations' allowances to settle at the Unix second `now`, earliest expiry first.
 
     An allowance is due once it has expired or the basis of its grant is gone: the vault was frozen, the organisation
     paused, or the vault's session, its policy or the policy's version changed.
@@ -104,7 +104,7 @@ def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
 
 
 def outstanding_allowances(connection: Connection, org: str, wallet_id: str | None) -> list[AllowanceRecord]:
-    """Return the outstanding allowances of a wallet, or of all wallets of the organisation, longest due first."""
+    """Return the outstanding allowances of a wallet, or of the whole organisation if it is None, by their expiry."""
     if wallet_id is None:
         return fetch_all(connection, AllowanceRecord, _OUTSTANDING, {"org": org})
     return fetch_all(connection, AllowanceRecord, _OUTSTANDING_OF_WALLET, {"org": org, "wallet": wallet_id})

@@ -1,6 +1,6 @@
 """Approval requests: expenses that a policy refused because the operator has not co-signed them.
 
-A request's outcome follows from the chain, unless the request is rejected before its Approval exists there.
+A request's outcome follows from the chain, unless the request is rejected or expires before its Approval exists there.
 """
 
 from collections.abc import Collection
@@ -172,7 +172,7 @@ def approval_requests_of(
 
 
 def decide(connection: Connection, approval_id: str, *, by: Actor, now: int, rejected: bool) -> None:
-    """Store a request's decision and its actor. A rejection takes effect once no Approval is open on the chain."""
+    """Store a decision and its actor. A rejection takes effect while the Approval does not exist or is closed."""
     mine = update(table).where(table.c.approval_id == approval_id)
     connection.execute(mine.values(decided_by=by, decided_at=now, rejected=rejected))
 

@@ -115,7 +115,10 @@ class LogEntry(NewLogEntry):
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """The newest entry of a log, and the time when a head of the log was last sent; before that, of its first entry."""
+    """The number and hash of a log's newest entry.
+
+    `published_at` is the time when a head of the log was last sent; until one is sent, the time of the first entry.
+    """
 
     log: str
     number: int
@@ -125,7 +128,7 @@ class LogHead:
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Selects entries of a log. `start` is inclusive, `end` exclusive."""
+    """Selects entries of a log. `start` is inclusive, `end` exclusive, in Unix milliseconds."""
 
     actor: Actor | None = None
     action: str | None = None
@@ -195,8 +198,8 @@ def verify(connection: Connection, log: str, known: str) -> int:
     """Recompute a log from its beginning or checkpoint. Return its number of entries, including deleted ones.
 
     `known` is a head noted earlier. Raises `BrokenLogError` if an entry was changed, removed or inserted, or if the
-    known head is not found. That is so if the newest entries were removed, if the whole log was rewritten, or if the
-    head is older than the checkpoint.
+    known head is not found. A known head is not found if the newest entries were removed, if the whole log was
+    rewritten, or if the head is older than the checkpoint.
     """
     head = log_head(connection, log)
     number, previous = _start(connection, log)
@@ -224,9 +227,9 @@ def verify(connection: Connection, log: str, known: str) -> int:
 
 
 def delete_entries(connection: Connection, log: str, before: int, *, most: int) -> int:
-    """Delete up to `most` of the oldest entries before a time, and record the number and hash of the last one.
+    """Delete up to `most` of the oldest entries before a time, and return their number. Stop at an unreadable entry.
 
-    This checkpoint is itself an entry. Returns the number of deleted entries.
+    Append an entry, the checkpoint, with the number and hash of the last deleted entry.
     """
     last = None
     for entry in rows_after(connection, log, 0, limit=most):

@@ -63,13 +63,13 @@ Action = Literal[
 ]
 
 ACTIONS: Mapping[Action, str] = {
-    "access.refused": "A request was refused for lack of a permission, or by a page. `details` has `operation` and "
-    "`count`, and for an OpenID Connect sign-in the `reason`. If the organisation is unknown, the entry is in the "
-    "service's log.",
+    "access.refused": "The API refused a request for lack of a permission, or the dashboard refused one with status "
+    "401, 403 or 404. `details` has `operation` and `count`, and for an OpenID Connect sign-in the `reason`. If "
+    "the organisation is unknown, the entry is in the service's log.",
     "alerts.set": "The alert rules of the organisation or of a wallet were replaced.",
-    "allowance.grant": "Money was set aside for a delegate. `details` has the `amount` and the `delegate`.",
-    "approval.approve": "A payment, escrow or allowance above the co-sign threshold was approved.",
-    "approval.reject": "An approval was refused or withdrawn.",
+    "allowance.grant": "The grant of an allowance was requested. `details` has the `amount` and the `delegate`.",
+    "approval.approve": "The approval of a payment, escrow or allowance above the co-sign threshold was requested.",
+    "approval.reject": "A request for approval was rejected, or the withdrawal of an approval was requested.",
     "audit.checkpoint": "Old entries were deleted. `details` has `number` and `hash` of the last one.",
     "authentication.failed": "Requests had no valid API key, counted over a minute. Only in the service's log.",
     "backup.gap_checked": "After a restore or lost commits, the gap was declared checked, so that "
@@ -77,10 +77,10 @@ ACTIONS: Mapping[Action, str] = {
     "backup.restore": "The service was restored. `details` has `backup_of`, the backup's time, and `gap_checked`.",
     "brake.refused": "A request for a freeze or pause was refused and did not put it in force. "
     "`details` has `kind` and `reason`.",
-    "budget.create": "A budget was created.",
-    "budget.delete": "A budget was deleted.",
-    "budget.update": "A budget was changed. `details` has the changed `fields`.",
-    "escrow.resolve": "A disputed escrow was decided.",
+    "budget.create": "The creation of a budget was requested.",
+    "budget.delete": "The deletion of a budget was requested.",
+    "budget.update": "A change of a budget was requested. `details` has the changed `fields`.",
+    "escrow.resolve": "A decision about a disputed escrow was requested.",
     "export.create": "An export of transactions was requested.",
     "invitation.withdraw": "An open invitation was withdrawn, or ended because its author was removed. `details` has "
     "the `role`.",
@@ -100,24 +100,25 @@ ACTIONS: Mapping[Action, str] = {
     "person.sign_in": "Someone signed in to the dashboard. The object is the session; `details` has the `way`.",
     "person.sign_out": "A session of the dashboard was ended.",
     "person.step_up": "Someone confirmed their identity before a sensitive change. The object is the session.",
-    "policy.clone": "A policy was copied. The object is the new policy; `details` has `source`.",
-    "policy.create": "A policy was created.",
-    "policy.delete": "A policy was deleted.",
-    "policy.update": "A policy was changed. `details` has the changed `fields`; the policy's own log has their values.",
-    "recipient.register": "An address or a domain was registered.",
-    "session.create": "A wallet got its first session token.",
-    "session.rotate": "A wallet got a new session token, which revoked the previous one.",
+    "policy.clone": "A copy of a policy was requested. The object is the new policy; `details` has `source`.",
+    "policy.create": "The creation of a policy was requested.",
+    "policy.delete": "The deletion of a policy was requested.",
+    "policy.update": "A change of a policy was requested. `details` has the changed `fields`; the policy's own log "
+    "has their values.",
+    "recipient.register": "The registration of an address or a domain was requested.",
+    "session.create": "A session token was requested for a wallet without one.",
+    "session.rotate": "A new session token was requested for a wallet, to replace the previous one.",
     "signed_transaction.send": "A change signed elsewhere was sent. The object is the `tx_id` in its request's entry.",
     "signed_transaction.withdraw": "A change awaiting a signature was withdrawn.",
     "topup.set": "A wallet's rule for automatic top-ups was replaced.",
     "transaction.failed": "The transaction of an earlier entry, named by `tx_id`, failed permanently, with no effect.",
-    "wallet.archive": "A wallet was archived.",
-    "wallet.create": "A wallet was created under a policy.",
+    "wallet.archive": "The archiving of a wallet was requested.",
+    "wallet.create": "The creation of a wallet under a policy was requested.",
     "wallet.freeze": "A freeze of a wallet was requested.",
-    "wallet.fund": "Money was moved from the reserve into a wallet or, if `details` has `allocations`, into several.",
+    "wallet.fund": "The funding of a wallet or, if `details` has `allocations`, of several wallets was requested.",
     "wallet.unfreeze": "An unfreeze of a wallet was requested.",
-    "wallet.update": "A wallet's policy, budget, label or tags were changed.",
-    "wallet.withdraw": "Money was moved from a wallet into the reserve.",
+    "wallet.update": "A change of a wallet's policy, budget, label or tags was requested.",
+    "wallet.withdraw": "A withdrawal from a wallet into the reserve was requested.",
     "webhook.create": "A webhook was registered. `details` has the host of its URL.",
     "webhook.delete": "A webhook was deleted.",
     "webhook.ping": "A `ping` was sent to a webhook. `details` has its `status`.",

@@ -15,7 +15,7 @@ from app.core.timestamps import iso_ms
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEntry:
-    """A row altered so that it is no longer an entry. `column` is the first column with an impossible value."""
+    """A row of the audit log that was altered and is no longer a valid entry. `column` has an impossible value."""
 
     number: int
     column: str
@@ -27,7 +27,7 @@ class UnreadableEntry:
 
 
 def raw_rows(table: Table) -> Select[Any]:
-    """Return the query for all entries with each column as bytes, because drivers fail to convert altered values.
+    """Return the query for all entries with each column except `number` as bytes: drivers may fail on altered values.
 
     A row with a non-integer number is left out. Its original entry then counts as missing.
     """

@@ -48,7 +48,7 @@ def put_brake(connection: Connection, brake: BrakeRow) -> None:
 
 
 def delete_brake(connection: Connection, brake: BrakeRow) -> None:
-    """Delete a brake of its node; brakes of other nodes stay."""
+    """Delete the row that the brake's own node stored. The rows of other nodes for the same scope and kind stay."""
     mine = (table.c.scope == brake.scope, table.c.kind == brake.kind, table.c.node == brake.node)
     connection.execute(delete(table).where(*mine))
 

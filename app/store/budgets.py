@@ -18,9 +18,9 @@ _LIMITS = tuple(field.name for field in fields(BudgetLimits))
 
 @dataclass(frozen=True, slots=True)
 class BudgetRecord:
-    """A budget. `unlimited` counts those of its wallets that can use it up alone.
+    """A budget. `unlimited` counts its wallets with a policy that lacks a daily or an hourly limit.
 
-    The policies of these wallets lack a daily or hourly limit.
+    Each of these wallets alone could use up the budget.
     """
 
     budget_id: str
@@ -63,7 +63,7 @@ def budgets(connection: Connection, org: str) -> list[BudgetRecord]:
 
 
 def wallets_in(connection: Connection, org: str, address: str, limit: int) -> Sequence[str]:
-    """Return up to ``limit`` ids of an organisation's wallets in a budget, most recently used first."""
+    """Return up to ``limit`` ids of an organisation's unarchived wallets in a budget, most recently used first."""
     mine = (wallets.c.org == org, wallets.c.budget == address, ~wallets.c.archived)
     newest = func.coalesce(wallets.c.last_transaction_at, wallets.c.created_at).desc()
     query = select(wallets.c.wallet_id).where(*mine).order_by(newest, wallets.c.wallet_id)

@@ -52,7 +52,7 @@ class Source:
         return {name for (name,) in found if not name.startswith("sqlite_")} - _OF_THE_SCHEMA
 
     def last_id(self, table: str, column: str) -> int:
-        """Return the highest id ever assigned, even if its row is deleted, because a cursor may name it."""
+        """Return the highest id ever assigned in a column, even if its row is deleted, because a cursor may name it."""
         counted = self.connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", [table]).fetchone()[0]
         highest = self.connection.execute(f"SELECT max({_quoted(column)}) FROM {_quoted(table)}").fetchone()[0]  # noqa: S608 - names of the schema
         return max(counted or 0, highest or 0)
@@ -97,7 +97,11 @@ def require_empty(target: Connection, name: str) -> None:
 
 
 def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport:
-    """Copy all rows within the target's transaction. Raises ConfigurationError if counts or sums then differ."""
+    """Copy all rows within the target's transaction.
+
+    Raises ConfigurationError if the two sides have different tables, if a table cannot be copied, or if counts or sums
+    differ afterwards.
+    """
     own = {source.prefix + table: (source, table) for source in sources for table in source.tables()}
     # Rows are copied after the rows that they refer to.
     in_order = [one for one, _keys in inspect(target).get_sorted_table_and_fkc_names() if one is not None]

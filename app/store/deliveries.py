@@ -4,7 +4,8 @@ The feed is the outbox. Positions in it follow the order of commits, and one tra
 webhook's own position past it. Every committed event is therefore queued once, in order, even if the process dies.
 
 A rebuild of the read models adds events to the feed again, at new positions. The feed ignores events that it still has,
-and this table ignores events that were already queued. Any event older than both is not recent.
+and this table ignores events whose deliveries it still has. An event with a deleted delivery is no longer recent and
+therefore not queued again, unless the chain gives no time for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,9 +44,9 @@ from app.store.webhooks import WebhookRecord, listening
 
 DELIVERY_PREFIX = "dlv_"
 MAX_ATTEMPTS = 5
-"""Number of failed attempts that degrade a webhook."""
+"""Number of failed attempts at one delivery that degrade its webhook."""
 DELAYS = (60_000, 300_000, 1_800_000, 7_200_000)
-"""Milliseconds from each failed attempt to the next one."""
+"""Milliseconds from each failed attempt to the next attempt."""
 LIFETIME = 90 * 24 * 60 * 60 * 1000
 """Milliseconds for which deliveries, queued or logged, are kept, and for which events count as recent."""
 _TOLERANCE = 24 * 60 * 60 * 1000
@@ -133,7 +134,8 @@ def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
     A webhook gets events from after its registration, however late they are indexed. The position in the feed cannot
     decide this, because a rebuild appends old events. Nor can the exact time, because the chain's clock may run behind
     the service's, as Solana's once did by half an hour. So only events more than a whole day older than the webhook are
-    excluded. They include all events that the feed had deleted by then, because it keeps events for at least a day.
+    excluded. They include all events that the feed had deleted before the registration, because it keeps events for at
+    least a day.
     """
     if event.org != webhook.org or not webhook.wants(event.type) or not is_recent(event, now):
         return False
@@ -158,9 +160,10 @@ def delivery_of(webhook: WebhookRecord, event: FeedEvent, body: str, now: int) -
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Queued deliveries of enabled and of degraded webhooks, and how long the oldest has been due at an enabled one.
+    """Numbers of queued deliveries to enabled and to degraded webhooks.
 
-    `events` counts the feed's events after those that every webhook has queued or skipped.
+    `overdue_ms` is the time since the first due delivery to an enabled webhook became due. `events` counts the feed's
+    events after those that every webhook has queued or skipped.
     """
 
     events: int
@@ -193,7 +196,7 @@ def claim_webhooks(connection: Connection, now: int, node: str) -> list[str]:
 
 
 def next_delivery(connection: Connection, webhook_id: str, now: int) -> DeliveryRecord | None:
-    """Return the webhook's next delivery to send.
+    """Return the webhook's next delivery to send, or None if none is due.
 
     Deliveries with the same number of failed attempts form a round. A round is a separate queue, and only its oldest
     event may be sent. The n-th attempts therefore always follow the order of the events, regardless of the clock.

@@ -1,4 +1,4 @@
-"""Attempts to deliver: their outcomes and consequences. Times are Unix milliseconds."""
+"""Attempts to deliver events to webhooks: their outcomes and consequences. Times are Unix milliseconds."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -67,8 +67,8 @@ def record_attempt(
     """Log an attempt and update its delivery. Return True if it was the last one before the webhook is degraded.
 
     The delivery then keeps its place in the queue. Nothing is stored for a delivery deleted while it was being sent. A
-    delivery that was queued again in the meantime stays queued. A delivery with reset attempts is still marked as
-    delivered if this attempt was acknowledged.
+    delivery that was queued again in the meantime stays queued. If only its count of failures was reset, a failure is
+    not counted, but a success marks it as delivered.
     """
     execute(connection, _LOG, columns_of(attempt))
     execute(connection, _FORGET, {}, of_delivery=delivery.delivery_id, same_delivery=delivery.delivery_id)
@@ -113,7 +113,7 @@ _COUNT = _FINISH.where(deliveries.c.attempts == bindparam("failed_before"))
 
 
 def _last_forgotten(delivery_id: ColumnElement[str]) -> ScalarSelect[int]:
-    """Return the id of a delivery's newest attempt beyond the kept ones, null if all are kept."""
+    """Return the subquery for the id of a delivery's newest attempt beyond the kept ones; null if all are kept."""
     newer = table.alias()
     ids = select(newer.c.id).where(newer.c.delivery_id == delivery_id).order_by(newer.c.id.desc())
     return ids.limit(literal_column("1")).offset(literal_column(str(KEPT_ATTEMPTS))).scalar_subquery()

@@ -32,10 +32,13 @@ from app.store.state_tables import escrow_details as details
 PENDING, LOCKED, DISPUTED = "pending", "locked", "disputed"
 RELEASED, REFUNDED, SETTLED = "released", "refunded", "settled"
 OPEN = (LOCKED, DISPUTED)
-"""Statuses of an escrow that holds its full amount. `pending`: sent, but not seen on the chain; `settled`: split."""
+"""Statuses of an escrow that holds its full amount.
+
+An escrow is `pending` until its creation is seen on the chain, and `settled` if the arbiter split its amount.
+"""
 
 UNDECIDED_AFTER = 30 * 24 * 60 * 60
-"""Seconds after which an undecided dispute is refunded."""
+"""Seconds after the start of a dispute until the escrow can be refunded without a decision of the arbiter."""
 DECIDED_WITHIN = 24 * 60 * 60
 """Seconds within which the arbiter should decide a dispute."""
 
@@ -107,7 +110,7 @@ class EscrowFilter:
 
 @dataclass(frozen=True, slots=True)
 class DueEscrow:
-    """An escrow to refund or, if it is `settled`, with a share to collect. The other fields are addresses."""
+    """An escrow to refund or, if it is `settled`, with a share to collect. `org` and all later fields are addresses."""
 
     escrow_id: str
     status: str

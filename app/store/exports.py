@@ -163,14 +163,14 @@ def over(connection: Connection, now: int, *, most: int) -> list[ExportRecord]:
 
 
 def claim_export(connection: Connection, node: str) -> str | None:
-    """Claim the oldest export that needs to be written and that no other node writes. Return its id."""
+    """Claim the oldest export that needs to be written and that no other node writes. Return its id, or None."""
     due = select(exports.c.export_id).where(exports.c.status == "processing")
     due = due.order_by(exports.c.created_at, exports.c.export_id).limit(1)
     return next(iter(claim(connection, exports.c.export_id, due, node)), None)
 
 
 def with_files(connection: Connection, export_ids: Collection[str]) -> set[str]:
-    """Return the given ids of exports that have a file or will have one."""
+    """Return the given ids of exports that have a file or are being written."""
     live = exports.c.status.in_(("processing", "ready"))
     return set(connection.scalars(select(exports.c.export_id).where(exports.c.export_id.in_(export_ids), live)))
 
@@ -183,7 +183,7 @@ def put_chunk(connection: Connection, export_id: str, number: int, data: bytes) 
 
 
 def chunk(connection: Connection, export_id: str, number: int) -> bytes | None:
-    """Return a part of an export's file, or None after its end."""
+    """Return a part of an export's file, or None if no part with this number is stored."""
     query = select(chunks.c.data).where(chunks.c.export_id == export_id, chunks.c.number == number)
     data: bytes | None = connection.scalar(query)
     return data

@@ -42,7 +42,10 @@ SEVERITIES = {
     "database.commits_lost": "critical",
     "transaction.forgotten": "critical",
 }
-"""Severity of each type of event, apart from `EXCEPTIONS`. Lists would miss an event with any other severity."""
+"""The usual severity of each type of event. `EXCEPTIONS` has the second severity that some types have.
+
+A list filtered by severity or type misses an event with any other severity.
+"""
 EXCEPTIONS = {"escrow.refunded": "critical"}
 """Types of events that may have a second severity, and that severity."""
 
@@ -99,7 +102,7 @@ def append_event(connection: Connection, **event: Unpack[NewEvent]) -> None:
 
 
 def feed_row(**event: Unpack[NewEvent]) -> dict[str, Any]:
-    """Return the columns of an event."""
+    """Return the row of an event for the feed, with defaults for the missing columns."""
     severity = event.get("severity") or SEVERITIES.get(event["type"], "info")
     return {"wallet_id": None, "other_wallet_id": None, "summary": "", "signature": None, **event, "severity": severity}
 
@@ -123,7 +126,7 @@ def feed(
 
 
 def feed_after(connection: Connection, position: int, limit: int) -> list[FeedEvent]:
-    """Return the events of all organisations stored after `position`, in the order of storage."""
+    """Return up to `limit` events of all organisations stored after `position`, in the order of storage."""
     query = select(table).where(table.c.position > position).order_by(table.c.position).limit(limit)
     return fetch_all(connection, FeedEvent, query)
 
@@ -149,9 +152,9 @@ _WALLETS = (
 
 
 def _kinds(types: Sequence[str] | None, severity: str | None) -> list[tuple[str, str]]:
-    """Return the pairs of type and severity that a filter selects, or none if it selects all.
+    """Return the pairs of type and severity that a filter selects, or an empty list if it selects all events.
 
-    The pairs are sorted, because the order of a set differs between processes and cursors are bound to it.
+    The pairs are sorted, because cursors depend on their order, and the order of a set differs between processes.
     """
     if severity is not None:
         chosen = types or [kind for kind in SEVERITIES if severity in _severities(kind)]

@@ -32,7 +32,7 @@ feed_readers = Table(
 )
 
 MOST = 99
-"""Limit of the count of unread events. One more is counted, to show that there are more."""
+"""The largest number of unread events that is shown. One more is counted, to tell if there are more than that."""
 
 
 def count_unread(connection: Connection, org: str, actor: Actor) -> int:
@@ -42,7 +42,7 @@ def count_unread(connection: Connection, org: str, actor: Actor) -> int:
 
 
 def unread_among(connection: Connection, org: str, actor: Actor, event_ids: Collection[str]) -> set[str]:
-    """Return the given ids of the organisation's events that count as unread."""
+    """Return those of the given ids whose events are warnings or critical events that the actor has not read."""
     query = select(table.c.event_id).where(table.c.event_id.in_(event_ids), _unread(org, actor))
     return set(connection.scalars(query))
 

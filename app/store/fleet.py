@@ -39,7 +39,8 @@ class FleetTotals:
     """Totals of an organisation; amounts in micro-USDC.
 
     `wallets`, `balance` and `frozen` leave out archived wallets; the other totals include them. `today` means the last
-    24 hours, as policies count them, and `week` the last seven days. `refused_today` counts payments and escrows.
+    24 hours, as policies count them, and `week` the last seven days. `refused_today` counts payments, escrows and
+    allowances.
     """
 
     wallets: int
@@ -85,7 +86,7 @@ class WalletSpent:
 
 @dataclass(frozen=True, slots=True)
 class DaySpent:
-    """A wallet's spending on a UTC day, in micro-USDC, and its number of refusals; `day` counts from 1970."""
+    """A wallet's spending in micro-USDC and number of refusals on a UTC day; `day` counts days since 1970-01-01."""
 
     day: int
     amount: int
@@ -221,7 +222,10 @@ def wallets_by_ids(connection: Connection, org: str, now: int, ids: Collection[s
 
 
 def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: int) -> dict[str, WalletSpent]:
-    """Return the spending of wallets by id; `month` is when the month began. Those without spending are left out."""
+    """Return the spending of wallets by id. `month` is the Unix millisecond when the month began.
+
+    Wallets without spending in the last 24 hours and in this month are left out.
+    """
     given = {"wallet_ids": list(wallet_ids), "now": now, "month": month, "since": min(month - 1, now - DAY)}
     return {one.wallet_id: one for one in fetch_all(connection, WalletSpent, _SPENT_BY_WALLET, given)}
 

@@ -27,11 +27,12 @@ FORGOTTEN = "transaction.forgotten"
 """The event that reports an on-chain transaction without an attempt."""
 _PREFIX = "restored_"
 RESTORED_AT, CAUGHT_UP, CHECKED = f"{_PREFIX}at", f"{_PREFIX}caught_up", f"{_PREFIX}gap_checked"
-"""Names of the values. For an organisation's own check, its address follows the name."""
+"""Names of the values. For a check by one organisation, a colon and the organisation's address follow `CHECKED`."""
 SERVER = f"{_PREFIX}server"
-"""Name of the value with the server's system identifier and timeline.
+"""Name of the value with the PostgreSQL server's system identifier and timeline.
 
-The first server's is stored immediately, another server's once all living nodes have compared their commits with it.
+The first server's identity is stored immediately. Another server's is stored once all living nodes have compared their
+commits with it.
 """
 
 _SERVER = text(
@@ -60,7 +61,10 @@ def checked_at(values: Mapping[str, str], org: str) -> int:
 
 
 def server_of(connection: Connection) -> str | None:
-    """Return the server's system identifier and timeline, which changes with each promotion, or None on a standby."""
+    """Return the PostgreSQL server's system identifier and timeline, or None on a standby.
+
+    The timeline changes with each promotion of a standby.
+    """
     found: str | None = connection.scalar(_SERVER)
     return found
 
@@ -74,7 +78,7 @@ def all_have_compared(connection: Connection, server: str, node: str) -> bool:
 
 
 def mark_restored(connection: Connection, *, gap_checked: bool) -> None:
-    """Record that the database was restored now; earlier restores no longer count."""
+    """Raise the guard as of now, after a restore or lost commits. Earlier times no longer count."""
     now = str(now_ms())
     put_value(connection, RESTORED_AT, now)
     put_value(connection, CAUGHT_UP, "no")
@@ -109,13 +113,16 @@ def report_lost_commits(connection: Connection, lost: Mapping[str, int]) -> None
             org=one.org,
             type="database.commits_lost",
             timestamp=now,
-            summary="The database has lost commits. Money moves only after a check",
+            summary="The database has lost commits. For 24 hours, new payments need a check or `afterRestore`",
             payload={"timestamp": iso_ms(now)},
         )
 
 
 def forgotten_transactions(connection: Connection, org: str) -> Sequence[FeedEvent]:
-    """Return the forgotten transactions of an organisation since a day before the guard was raised, oldest first."""
+    """Return the events about an organisation's on-chain transactions without an attempt, oldest first.
+
+    They start a day before the guard was last raised. If it was never raised, all are returned.
+    """
     since = raised_at(guard_values(connection)) - LIFETIME
     mine = (feed.c.org == org, feed.c.type == FORGOTTEN, feed.c.timestamp > since)
     return fetch_all(connection, FeedEvent, select(feed).where(*mine).order_by(feed.c.timestamp))

@@ -35,8 +35,8 @@ _FINISH = _UPDATE.where(table.c.state == "running", table.c.node == bindparam("o
 class IdempotencyRecord:
     """The request that holds a key. `body_hash` covers the parsed body, so that formatting does not matter.
 
-    `sealed_for` is the digest of the API key that seals a secret response. `node` is the node that runs the request, if
-    there are several. `scope` names the caller; None means that a version without scopes stored the record.
+    `sealed_for` is the digest of the API key that seals a secret response. `node` is the node that runs the request;
+    None if none does, and on SQLite. `scope` names the caller; None if a version without scopes stored the record.
     """
 
     org: str
@@ -91,10 +91,10 @@ def attach_transaction(connection: Connection, org: str, key: str, tx_id: str) -
 
 
 def take_over(connection: Connection, org: str, key: str, node: str) -> IdempotencyRecord | None:
-    """Let a repeated request run on a node and return its record. Return None if the first one runs on another node.
+    """Assign a running request to a node, so that its repetition can continue it there. Return its record.
 
-    Also return None if the request has ended in the meantime. A dead node runs nothing, and a node that has left the
-    request no longer runs it.
+    Return None if another living node still runs the request, or if the request has ended in the meantime. A node that
+    has left the request no longer runs it.
     """
     free = table.c.node.is_(None) | (table.c.node == node) | ~node_is_alive(table.c.node)
     mine = (table.c.org == org, table.c.key == key, table.c.state == "running", free)

@@ -41,7 +41,7 @@ def insert_identity(connection: Connection, identity: KnownIdentity) -> None:
 
 
 def identity_by_subject(connection: Connection, issuer: str, subject: str) -> KnownIdentity | None:
-    """Return the identity with this subject at the provider."""
+    """Return the identity with this subject at the provider, or None."""
     return fetch_one(
         connection, KnownIdentity, select(table).where(table.c.issuer == issuer, table.c.subject == subject)
     )

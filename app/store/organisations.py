@@ -67,6 +67,6 @@ def reserve(connection: Connection, org: str) -> Reserve | None:
 
 
 def reserve_balance(connection: Connection, org: str) -> int:
-    """Return the micro-USDC in the organisation's reserve."""
+    """Return the micro-USDC in the organisation's reserve, or 0 until its creation is seen on the chain."""
     found = reserve(connection, org)
     return 0 if found is None else found.balance

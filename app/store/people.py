@@ -117,7 +117,7 @@ def has_people(connection: Connection) -> bool:
 
 
 def has_org_without_people(connection: Connection) -> bool:
-    """Return whether some organisation has no people, so that its admin key can sign in."""
+    """Return whether some organisation has no people, so that an admin key can sign in there."""
     of_org = exists().where(table.c.org == organisations.c.org, table.c.removed_at.is_(None))
     return connection.scalar(select(organisations.c.org).where(~of_org).limit(1)) is not None
 
@@ -179,7 +179,7 @@ def sessions_of(connection: Connection, org: str, actor: Actor, now: int) -> lis
 
 
 def end_session(connection: Connection, org: str, actor: Actor, session_id: str, now: int) -> bool:
-    """End one of an actor's sessions. Return False if they have no open session with this id."""
+    """End one of an actor's sessions. Return False if they have none with this id, or it was ended before."""
     mine = update(sessions).where(sessions.c.org == org, sessions.c.actor == actor, sessions.c.ended_at.is_(None))
     return connection.execute(mine.where(sessions.c.session_id == session_id).values(ended_at=now)).rowcount == 1
 

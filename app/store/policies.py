@@ -16,7 +16,10 @@ from app.store.read_tables import policy_versions, wallets
 from app.store.state_tables import allowlists, attempts, domains, policy_details, policy_edits
 
 UPDATE = "update_policy"
-"""Type of the service's attempts to change a policy; creating and deleting one may also set its allowlist."""
+"""Type of the service's attempts to change a policy.
+
+Attempts of other types, which create or delete a policy, may set its allowlist, too.
+"""
 RULE_COLUMNS = tuple(field.name for field in fields(Rules))
 _PRESET_ORDER = {name: position for position, name in enumerate(PRESET_POLICY_IDS)}
 
@@ -61,8 +64,8 @@ class AuditRecord:
     """One change of a policy: its time, its actor, and the old and new value of each changed field.
 
     `changed_by` is null if the change was made outside this service and its signer is unknown. `version` is the
-    policy's version after the change, and `signature` its transaction's; both are null if the change is not on the
-    chain.
+    policy's version after the change, and `signature` is the signature of the change's transaction. Both are null if
+    the change is not on the chain.
     """
 
     timestamp: int
@@ -84,7 +87,7 @@ def put_allowlist(connection: Connection, allowlist: str, policy_id: str, entrie
 
 
 def allowlist_entries(connection: Connection, allowlist: str | None) -> list[str]:
-    """Return the texts of an allowlist's entries; empty if this service did not write the list."""
+    """Return the texts of the entries of the list at an address; empty if this service did not write the list."""
     if allowlist is None:
         return []
     found = connection.scalar(select(allowlists.c.entries).where(allowlists.c.allowlist == allowlist))
@@ -92,7 +95,7 @@ def allowlist_entries(connection: Connection, allowlist: str | None) -> list[str
 
 
 def domains_of(connection: Connection, entries: Sequence[bytes]) -> dict[bytes, str]:
-    """Return the domains behind an allowlist's entries, which are hashes. Omits entries with an unknown domain."""
+    """Return the domains behind those of an allowlist's entries that are hashes of known domains, by entry."""
     query = select(domains).where(domains.c.domain_hash.in_([entry.hex() for entry in entries]))
     return {bytes.fromhex(row.domain_hash): row.domain for row in connection.execute(query)}
 
@@ -143,7 +146,7 @@ def version_made_by(connection: Connection, address: str, signature: str) -> int
 
 
 def recipients_before(connection: Connection, address: str, signature: str) -> list[str]:
-    """Return the texts of the policy's allowlist before the transaction that closed the policy."""
+    """Return the texts of a policy's allowlist before the transaction `signature`, which closed the policy."""
     mine = (policy_versions.c.address == address, policy_versions.c.signature != signature)
     versions = select(policy_versions.c.changes).where(*mine).order_by(policy_versions.c.version.desc())
     changes = connection.scalars(versions)
@@ -188,7 +191,7 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
 
 
 def attached_wallets(connection: Connection, address: str, limit: int | None = None) -> Sequence[str]:
-    """Return up to ``limit`` ids of the wallets with the policy at this address, most recently used first."""
+    """Return the ids of the unarchived wallets with a policy, most recently used first, at most ``limit`` if given."""
     # The index begins with the organisation.
     org = select(table.c.org).where(table.c.address == address).scalar_subquery()
     mine = (wallets.c.org == org, wallets.c.policy == address, ~wallets.c.archived)

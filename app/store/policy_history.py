@@ -16,8 +16,8 @@ class PastPayment:
     """A wallet's payment, escrow or allowance: confirmed, or blocked by the policy at that time.
 
     `amount` is micro-USDC, `timestamp` Unix milliseconds. `attestation_hash` is set if the session key signed.
-    `violation` describes the refusal. `settled_at` (Unix seconds) and `released` are the outcome of an escrow or an
-    allowance.
+    `violation` describes the refusal. `settled_at` (Unix seconds) is set once an escrow or an allowance has ended;
+    `released` is then the amount that was paid out of it.
     """
 
     tx_id: str

@@ -38,7 +38,7 @@ def recipient(connection: Connection, org: str, address: str) -> Recipient | Non
 
 
 def recipient_by_domain(connection: Connection, org: str, domain: str) -> Recipient | None:
-    """Return the organisation's most recently registered recipient for a domain."""
+    """Return the organisation's most recently registered recipient for a domain, or None."""
     return fetch_one(connection, Recipient, _BY_DOMAIN, {"org": org, "domain_hash": domain_hash(domain).hex()})
 
 

@@ -88,7 +88,7 @@ class WalletModel:
 
 @dataclass(frozen=True, slots=True)
 class EscrowModel:
-    """The values of an escrow in the read models."""
+    """The values of an escrow in the read models. `owes` is True if a share of a split escrow is still owed."""
 
     address: str
     org: str

@@ -25,7 +25,7 @@ from app.database.records import columns_of
 from app.store.state_tables import organisations
 
 KEPT_MS = 86_400_000
-"""Milliseconds for which a request is kept."""
+"""Milliseconds for which a request is kept, unless its organisation has too many newer ones."""
 
 request_log = Table(
     "request_log",
@@ -103,7 +103,7 @@ def refusals(connection: Connection, org: str, wallet_id: str, codes: Collection
 
 
 def forget(connection: Connection, before: int, *, most: int) -> int:
-    """Delete up to `most` requests before a Unix millisecond and return the number deleted."""
+    """Delete up to `most` requests answered before a Unix millisecond and return the number deleted."""
     deleted = 0
     for org in connection.scalars(select(organisations.c.org)).all():
         deleted += _delete(connection, org, before, most=most - deleted)

@@ -37,7 +37,7 @@ class TopupRecord:
 
 @dataclass(frozen=True, slots=True)
 class LowWallet:
-    """A wallet below its rule's trigger, as of its vault's `sequence`; `reserve` is the amount available."""
+    """A wallet below its rule's trigger, as of its vault's `sequence`; `reserve` is the reserve's micro-USDC."""
 
     wallet_id: str
     org: str
@@ -66,7 +66,7 @@ def topup_rules_of(connection: Connection, wallet_ids: Collection[str]) -> dict[
 
 
 def low_wallets(connection: Connection) -> list[LowWallet]:
-    """Return the wallets to refill, except frozen and archived wallets and wallets of a paused organisation."""
+    """Return the wallets below their trigger that are not frozen or archived, in organisations that are not paused."""
     return fetch_all(connection, LowWallet, _LOW)
 
 

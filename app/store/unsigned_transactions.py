@@ -37,12 +37,12 @@ def insert_unsigned(connection: Connection, unsigned: UnsignedTransaction) -> No
 
 
 def unsigned_transaction(connection: Connection, org: str, tx_id: str) -> UnsignedTransaction | None:
-    """Return the organisation's transaction with this id, whatever its outcome."""
+    """Return the data of the organisation's transaction with this id, whatever its outcome, or None."""
     return fetch_one(connection, UnsignedTransaction, _of(org).where(table.c.tx_id == tx_id))
 
 
 def unsigned_by_message(connection: Connection, org: str, message_hash: str) -> UnsignedTransaction | None:
-    """Return the organisation's transaction with this message, whatever its outcome."""
+    """Return the data of the organisation's transaction with this message hash, whatever its outcome, or None."""
     return fetch_one(connection, UnsignedTransaction, _of(org).where(table.c.message_hash == message_hash))
 
 
@@ -55,7 +55,7 @@ def awaiting_signature(connection: Connection, org: str) -> list[tuple[UnsignedT
 
 
 def nonces_in_use(connection: Connection, org: str) -> set[str]:
-    """Return the nonce accounts needed by an unsigned or pending transaction."""
+    """Return the nonce accounts needed by an unsigned or pending transaction of the organisation."""
     mine = (attempts.c.org == org, attempts.c.nonce_account.is_not(None))
     query = select(attempts.c.nonce_account).where(*mine, attempts.c.status.in_((AWAITING, "pending")))
     return set(connection.scalars(query))

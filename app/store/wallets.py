@@ -41,7 +41,7 @@ VIOLATION_SHOWN_FOR = DAY
 
 
 class AgentIdTakenError(Exception):
-    """The organisation has or had a wallet for this agent id."""
+    """The organisation has, had or is creating a wallet for this agent id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,9 @@ class WalletPolicy:
 class WalletRecord:
     """A wallet. `balance` is in micro-USDC; `frozen` is 0 (no), 1 (manually) or 2 (its policy expired).
 
-    `frozen_sequence` is the number of the last change of `frozen`. `budget` is the address of the wallet's shared
-    budget, and `budget_id` is its id.
+    `frozen_sequence` is the sequence number of the vault's event that last set `frozen`. `budget` is the address of the
+    wallet's shared budget, and `budget_id` is the budget's id. `session_expires_at` is in Unix seconds, other times are
+    in milliseconds.
     """
 
     wallet_id: str
@@ -103,7 +104,7 @@ class WalletRecord:
 
 
 def insert_wallet_details(connection: Connection, wallet: WalletDetails) -> None:
-    """Store a wallet's details before the wallet's creation is sent. Raises `AgentIdTakenError`."""
+    """Store a wallet's details before its creation is sent. Raises `AgentIdTakenError` if the agent id is taken."""
     values = columns_of(wallet) | {"updated_at": wallet.created_at, "tags": list(dict.fromkeys(wallet.tags))}
     try:
         connection.execute(insert(details).values(values))
@@ -152,7 +153,7 @@ def labels(connection: Connection, wallet_ids: Collection[str]) -> dict[str, str
 
 
 def has_wallet(connection: Connection, org: str, wallet_id: str) -> bool:
-    """Return whether the organisation has a wallet with this id, archived or not."""
+    """Return whether the organisation has a wallet with this id whose creation is on the chain, archived or not."""
     return scalar(connection, _OWNED, {"org": org, "key": wallet_id}) is not None
 
 
@@ -163,29 +164,29 @@ def policy_id_of(connection: Connection, org: str, wallet_id: str) -> str | None
 
 
 def orgs_of_vaults(connection: Connection, addresses: Collection[str]) -> dict[str, str]:
-    """Return the organisation of each vault at one of these addresses, by address, if the service knows the vault."""
+    """Return the organisations of the vaults at these addresses, by address. Unknown vaults are left out."""
     query = select(table.c.vault, table.c.org).where(table.c.vault.in_(addresses))
     return {row.vault: row.org for row in connection.execute(query)}
 
 
 def vault_of(connection: Connection, wallet_id: str) -> str | None:
-    """Return the address of a wallet's vault, even before its creation is seen on the chain."""
+    """Return the address of a wallet's vault, even before its creation is seen on the chain, or None if unknown."""
     found: str | None = scalar(connection, _VAULT, {"key": wallet_id})
     return found
 
 
 def wallet(connection: Connection, org: str, wallet_id: str, now: int) -> WalletRecord | None:
-    """Return the organisation's wallet with this id, archived or not."""
+    """Return the organisation's wallet with this id, archived or not, or None."""
     return _one(connection, _BY_ID, {"org": org, "now": now, "key": wallet_id})
 
 
 def wallet_by_vault(connection: Connection, org: str, vault: str, now: int) -> WalletRecord | None:
-    """Return the organisation's wallet with the vault at this address."""
+    """Return the organisation's wallet with the vault at this address, or None."""
     return _one(connection, _BY_VAULT, {"org": org, "now": now, "key": vault})
 
 
 def wallet_by_agent(connection: Connection, org: str, agent_id: str, now: int) -> WalletRecord | None:
-    """Return the organisation's wallet of this agent."""
+    """Return the organisation's wallet of this agent, or None."""
     return _one(connection, _BY_AGENT, {"org": org, "now": now, "key": agent_id})
 
 
@@ -274,7 +275,7 @@ def _one(connection: Connection, query: Select[Any], parameters: dict[str, Any])
 
 
 def wallet_record(values: dict[str, Any]) -> WalletRecord:
-    """Convert a row of `WALLETS` to a record."""
+    """Convert a row of the query `WALLETS` to a record. Removes values from the row."""
     policy_id = values.pop("policy_id")
     policy = WalletPolicy(
         policy_id=policy_id,

@@ -112,10 +112,10 @@ class EndedIssuedPayment:
 
 
 def paid_status(granted: ColumnElement[str]) -> ColumnElement[str]:
-    """Return a payment's status from the status of its attempt or row, in a query with payloads and their allowances.
+    """Return a payment's status from `granted`, the status of its attempt or transaction row.
 
-    A grant lands before anyone is paid. The delegate's transfer therefore determines the status and, without a
-    transfer, the settlement does.
+    The query must join payloads and their allowances. The grant of an allowance lands before anyone is paid. The status
+    of a payment out of it therefore follows from the delegate's transfer or, without a transfer, from the settlement.
     """
     waits = and_(payloads.c.lane == ALLOWANCE, granted == "confirmed", payloads.c.signature.is_(None))
     settled = allowances.c.status == SETTLED
@@ -133,7 +133,7 @@ def insert_issued_payment(connection: Connection, issued: IssuedPayment) -> None
 
 
 def issued_payment_of(connection: Connection, tx_id: str) -> IssuedPayment | None:
-    """Return the issued payment of an attempt."""
+    """Return the issued payment of an attempt, or None."""
     return fetch_one(connection, IssuedPayment, _BY_ID, {"tx_id": tx_id})
 
 
@@ -175,7 +175,7 @@ def close_issued_payment(connection: Connection, tx_id: str, now: int) -> bool:
 def outstanding_payments(connection: Connection, wallet_id: str) -> tuple[int, int]:
     """Return the outstanding amount of a wallet and the number of issued payments in it.
 
-    A payment out of an allowance counts only until its grant has landed, because the grant has then been charged.
+    A payment out of an allowance counts only until its grant has landed, because the policy has then charged the grant.
     """
     query = (
         select(attempts.c.amount)
