@@ -1,6 +1,6 @@
 """Encodes the program's instructions and decodes its accounts, events, logs and return data.
 
-This is the only module of the project that imports anchorpy. All coders are derived from `agent_vault.json`.
+This is the only module of the service that imports anchorpy. All coders are derived from `agent_vault.json`.
 
 Values have plain types: `Pubkey` for addresses, `bytes` for byte arrays, `int`, `bool`, `list`, `dict` for structs, the
 variant's name for enums, and `None` or the value for options.
@@ -131,7 +131,10 @@ class Codec:
             raise CodecError(f"arguments of {name}: {error}") from error
 
     def decode_instruction(self, data: bytes) -> tuple[str, dict[str, Any]] | None:
-        """Return the name and arguments of an instruction, or `None` if it is not one of the program's."""
+        """Return the name and arguments of an instruction, or `None` if it is not one of the program's.
+
+        Raises `CodecError` if the arguments do not fit.
+        """
         name = self._instruction_names.get(data[:DISCRIMINATOR_SIZE])
         if name is None:
             return None
@@ -161,7 +164,7 @@ class Codec:
         return Call(name, args, accounts)
 
     def decode_account(self, data: bytes) -> Account:
-        """Decode the account in `data`. Raises `CodecError` if it is not one of the program's."""
+        """Decode the account in `data`. Raises `CodecError` if it is none of the program's or does not fit the IDL."""
         known = self._accounts.get(data[:DISCRIMINATOR_SIZE])
         if known is None:
             raise CodecError("the data is not an account of the program")
@@ -185,11 +188,11 @@ class Codec:
         return self._event(data, 0)
 
     def decode_return(self, type_name: str, data: bytes) -> dict[str, Any]:
-        """Decode the struct `type_name` from an instruction's return data."""
+        """Decode the struct `type_name` from return data. Raises `CodecError` if the bytes do not fit."""
         return _decoded(type_name, self._type_coder(self._types.named_struct(type_name)), data, 0)
 
     def encode_event(self, event: Event) -> bytes:
-        """Encode the data of the inner instruction that carries `event`."""
+        """Encode the data of the inner instruction that carries `event`. Raises `CodecError` for an unknown event."""
         for discriminator, (name, coder) in self._events.items():
             if name == event.name:
                 return EVENT_IX_TAG + discriminator + coder.encode(event.data)

@@ -209,7 +209,10 @@ def accounts(raw: RawTransaction, transaction: SignedTransaction) -> list[Pubkey
 
 
 def at(values: Sequence[_T], index: Any) -> _T:
-    """Return the value at an index from a node's response. Raises `UnreadableTransactionError` if it is invalid."""
+    """Return the value at `index`, which a node's response names.
+
+    Raises `UnreadableTransactionError` if the index is not an integer or is out of range.
+    """
     if type(index) is int and 0 <= index < len(values):
         return values[index]
     raise UnreadableTransactionError("an index is out of range")

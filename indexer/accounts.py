@@ -79,7 +79,7 @@ class TokenAccounts:
         self._db.execute("UPDATE token_accounts SET suspect = 0 WHERE address = ?", [address])
 
     def set_balance(self, address: str, balance: int, slot: int) -> None:
-        """Store an account's balance in a slot."""
+        """Store an account's balance as of a slot."""
         self._db.execute("UPDATE token_accounts SET balance = ?, slot = ? WHERE address = ?", [balance, slot, address])
 
     def among(self, addresses: Collection[str]) -> dict[str, FollowedAccount]:
@@ -100,7 +100,7 @@ class TokenAccounts:
         )
 
     def put(self, accounts: Sequence[FollowedAccount]) -> None:
-        """Update accounts that are already followed."""
+        """Store the balance, slot and suspicion of followed accounts."""
         insert_rows(
             self._db,
             "INSERT INTO token_accounts (address, org, vault, balance, slot, suspect)",
@@ -141,7 +141,7 @@ class BatchAccounts:
     def follow(self, moves: Sequence[TokenMove], events: Sequence[Event], slot: int) -> list[Deposit]:
         """Apply one transaction's new accounts and balances.
 
-        Returns as deposits the gains that no funding and no withdrawal explains.
+        Returns as deposits the gains that the fundings, withdrawals and payments among the events do not explain.
         """
         for event in events:
             self._adopt(event)
@@ -183,7 +183,7 @@ class BatchAccounts:
             self._known.setdefault(new.address, new)
 
     def _explained(self, events: Sequence[Event], known: Mapping[str, FollowedAccount]) -> dict[str, int]:
-        """Return the balance change of each reserve and vault by fundings, withdrawals and its own payments."""
+        """Return the balance change of each token account by fundings, withdrawals and payments out of it."""
         # The transaction's accounts by vault address, or by organisation address for a reserve (second item True).
         owners = {(one.vault or one.org, one.vault is None): one.address for one in known.values()}
 

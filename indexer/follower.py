@@ -149,7 +149,7 @@ class Indexer:
         return sorted(one for one, since in self._gaps.items() if now - since >= _LASTING)
 
     async def newest_block_time(self) -> int | None:
-        """Return the Unix second of the newest block with a stored transaction."""
+        """Return the Unix second of the newest block with a stored transaction, or None if no transaction is stored."""
         return await self._events.look_up(lambda store: store.newest_block_time())
 
     async def positions(self, accounts: Sequence[tuple[str, str]]) -> list[Position]:

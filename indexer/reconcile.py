@@ -26,7 +26,7 @@ class Ingest(Protocol):
 
 _ACCOUNT_PREFIX = "tokens:"
 _ROUND = 4
-"""Batches of token accounts that one check compares in addition to the reserves."""
+"""Maximum number of batches of token accounts that one check compares in addition to the reserves."""
 _LOOKS = 3
 _LOOK_SLOTS = 8
 """A transaction must be missing in three looks, eight finalized slots apart, before it may count as rolled back."""
@@ -58,7 +58,7 @@ class Reconciler:
         self._program = str(codec.program_id)
         self._ingest = ingest
         self.doubted: dict[str, int] = {}
-        """Vaults and organisations that may lack their last events, with the number of events on the chain."""
+        """Vaults and organisations whose last events may not be stored, with their number of events on the chain."""
         self._missing: dict[str, _Missing] = {}
         self._gaps: set[str] = set()
         self._turn, self._round = "", 0
@@ -176,7 +176,11 @@ class Reconciler:
         return found.slot, int(found.decode(self._codec).data["sequence"])
 
     async def store_late_transactions(self) -> int:
-        """Store late transactions: unfinalized ones behind the cursor, and ones that a node left out of its list."""
+        """Store transactions that the cursor has passed without them, because a node listed them late or left them out.
+
+        Looks at all transactions after the last one marked as finalized, and at the newest 1,000. Returns the number of
+        rows added.
+        """
         late = await self._read(self._program, await self._events.read(lambda store: store.last_finalized()))
         newest = await self._chain.newest(self._program, _RELISTED)
         return late + await self._ingest_unknown({one.signature: one.slot for one in newest[::-1] if not one.failed})
@@ -201,7 +205,7 @@ class Reconciler:
         return (await self._chain.statuses([signature], search_history=True)).found[0] is not None
 
     async def fill_gaps(self) -> int:
-        """Reread the transactions of some vaults and organisations that have a gap and had one at the last check.
+        """Reread the transactions of up to 8 vaults and organisations that have a gap and had one at the last call.
 
         Other gaps may be momentary, because transactions are stored as they are confirmed.
         """

@@ -103,7 +103,10 @@ class EventTables:
         return int(self._db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0])
 
     def cursor(self, name: str) -> str | None:
-        """Return the cursor `name`, or None. Up to this signature, its history is stored or known as holes."""
+        """Return the signature at the cursor `name`, or None if there is no such cursor.
+
+        The history of the cursor's program or token account up to this signature is stored or known as holes.
+        """
         row = self._db.execute("SELECT signature FROM cursors WHERE name = ?", [name]).fetchone()
         return None if row is None else str(row[0])
 
@@ -171,7 +174,7 @@ class EventTables:
         return None if row is None else str(row[0])
 
     def newest_block_time(self) -> int | None:
-        """Return the Unix second of the newest block with a stored transaction."""
+        """Return the Unix second of the newest block with a stored transaction, or None if no transaction is stored."""
         # Use one query for each of the two partial indexes.
         rows = self._db.execute(
             "SELECT max(block_time) FROM ("
@@ -205,7 +208,10 @@ class EventTables:
         return (count[0] if count else 0) - sum(stream in _streams(json.loads(data)) for (data,) in later)
 
     def holds(self, stream: str, sequence: int) -> bool:
-        """Return True if all events of a vault or organisation up to this sequence number are stored."""
+        """Return True if all events of a vault or organisation up to this sequence number are stored.
+
+        Also requires that no event is missing between later stored ones.
+        """
         row = self._db.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
         last, count = row or (0, 0)
         return bool(last == count and last >= sequence)

@@ -28,7 +28,11 @@ class ReadTransactions(NamedTuple):
 
 
 class TransactionReader:
-    """Reads transactions. An incomplete one counts as missing at first and becomes a hole after ten seconds."""
+    """Reads transactions.
+
+    An unreadable transaction is a hole at once. An incomplete one counts as missing and becomes a hole when it is still
+    incomplete ten seconds later.
+    """
 
     def __init__(self, chain: ChainClient, codec: Codec) -> None:
         self._chain = chain

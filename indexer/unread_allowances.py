@@ -93,5 +93,5 @@ class UnreadAllowances:
         return bool(self._db.execute(mine, (one.signature, one.instruction, one.inner)).rowcount)
 
     def forget(self, signature: str) -> None:
-        """Remove the settlements of a transaction that was rolled back."""
+        """Remove the settlements of a transaction that was rolled back or is stored again."""
         self._db.execute("DELETE FROM unread_allowances WHERE signature = ?", [signature])

@@ -58,12 +58,12 @@ def claim(connection: Connection, key: Column[str], due: Select[Any], node: str)
 
 
 def holds(connection: Connection, kind: str, key: str, node: str) -> bool:
-    """Return True if the node holds the claim."""
+    """Return True if the node has claimed the row with this key in the table `kind`."""
     return bool(connection.scalar(_HELD, {"in_table": kind, "of": key, "by": node}))
 
 
 def release(connection: Connection, kind: str, key: str, node: str) -> None:
-    """Release a claim of a node."""
+    """Release a node's claim of the row with this key in the table `kind`."""
     connection.execute(_RELEASE, {"in_table": kind, "of": key, "by": node})
 
 

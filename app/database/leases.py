@@ -76,7 +76,10 @@ _held: ContextVar[Lease | None] = ContextVar("lease", default=None)
 
 @contextmanager
 def fenced_by(lease: Lease) -> Iterator[None]:
-    """Refuse every write in this context, and in the tasks that it starts, once another node has taken the lease."""
+    """Refuse the writes of this context, and of the tasks that it starts, once another node has taken the lease.
+
+    Statements of `Database.write_unordered` are not refused.
+    """
     token = _held.set(lease)
     try:
         yield
@@ -85,7 +88,7 @@ def fenced_by(lease: Lease) -> Iterator[None]:
 
 
 def required() -> Lease | None:
-    """Return the lease that writes of this context need, or None.
+    """Return the lease that the writes of this context need, or None if they need none.
 
     A lease changes hands only in a writing transaction, and writing transactions are serialized. A lease that a
     transaction finds held at its start is therefore still held at its commit.
@@ -118,7 +121,7 @@ def alive(connection: Connection) -> set[str]:
 
 
 def release(connection: Connection, holder: str) -> None:
-    """Free all leases of a node. The fencing numbers of its jobs continue from their present values."""
+    """Free all leases of a node. The fencing number of each job continues from its present value."""
     connection.execute(delete(table).where(table.c.name.in_((NODE + holder, API + holder))))
     connection.execute(update(table).where(table.c.holder == holder).values(expires_at=0))
 

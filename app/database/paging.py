@@ -131,7 +131,7 @@ def _page(
 
 
 def _scope(found_by: Listing, parameters: Mapping[str, Any]) -> str:
-    """Return a short hash of a list's table and parameters. Its cursors are invalid for any others."""
+    """Return a short hash of a list's table and parameters. A cursor is invalid for lists with a different hash."""
     given = sorted((name, value) for name, value in parameters.items() if name != _NOW)
     return hashlib.sha256(json.dumps([found_by.name, given]).encode()).hexdigest()[:_SCOPE_LENGTH]
 

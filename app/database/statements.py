@@ -105,11 +105,10 @@ class Prepared(_Compiled):
             return written
 
     def spelled_out(self, number: int, *, many: bool) -> Any:
-        """Return the statement with explicit values, in parameters whose names begin with its number.
+        """Return the statement with names of parameters that begin with `number`, so that statements can be combined.
 
-        With `many`, each parameter is an array with the values of all rows. The driver would send the statement once
-        per row. If its text contained the values of all rows, each number of rows would be a different statement to the
-        server.
+        With `many`, each parameter is an array with the values of all rows. One round trip then suffices for all rows,
+        and the statement's text does not depend on the number of rows.
         """
         value: Callable[[str], Any]
         if many:
@@ -155,9 +154,10 @@ def _together(pieces: tuple[Prepared, ...], many: tuple[bool, ...]) -> Prepared:
 
 @contextmanager
 def deferring(connection: Connection) -> Iterator[None]:
-    """Defer statements in this context. They are sent before any other statement, or at the end of the context.
+    """Defer the PostgreSQL statements that are passed to `defer` in this context.
 
-    If it ends with an exception, statements deferred here or until the commit are dropped: the work will be undone.
+    They are sent before any other statement, or at the end of the context. If the context ends with an exception, they
+    are dropped with the statements that it added for the commit, because its work will be undone.
     """
     sender = _sender(connection)
     sender.deferred = []
@@ -315,6 +315,6 @@ def execute(connection: Connection, statement: UpdateBase, columns: Row, **other
 def execute_later(
     connection: Connection, statement: UpdateBase, rows: Sequence[Row], columns: Sequence[str] = ()
 ) -> None:
-    """Run a statement, built once and kept, that sets `columns` with the parameters of each row. See `defer`."""
+    """Run a statement that sets `columns` for each row, as `defer` does. Build the statement once and keep it."""
     if rows:
         defer(connection, _prepared(connection.dialect, statement, tuple(columns)), rows)

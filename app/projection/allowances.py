@@ -11,7 +11,7 @@ from indexer import StoredEvent
 
 
 def granted(batch: Batch, row: StoredEvent) -> None:
-    """Add the allowance, and a payment row, because the policy judged and charged it as a payment."""
+    """Add the allowance, and a payment row because the policy judged and charged it as a payment. Report it."""
     data = row.data
     use_approval(batch, row)
     paid = confirm(batch, row, PAYMENT, spent(row, data["recipient"]))
@@ -33,7 +33,7 @@ def granted(batch: Batch, row: StoredEvent) -> None:
 
 
 def settled(batch: Batch, row: StoredEvent) -> None:
-    """Mark the allowance as settled, and add the returned amount."""
+    """Mark the allowance as settled, add a row for the returned amount, and report the settlement."""
     data = row.data
     known = _known(batch, row)
     moment = _moment(batch, row, known)

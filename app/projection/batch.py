@@ -151,8 +151,7 @@ class Batch:
     def moment(self, row: StoredEvent) -> int:
         """Return the time of a row in Unix milliseconds.
 
-        The chain's clock gives the second of the block. For its own attempts, the service knows the time of the
-        request.
+        This is the second of the block or, if it is later, the time when the service made the attempt.
         """
         attempt = self._attempts.get(row.message_hash)
         return max(row.block_time * 1000, 0 if attempt is None else attempt.created_at)
@@ -196,7 +195,7 @@ class Batch:
         self._feed[values["event_id"]] = values
 
     def report_forgotten(self, row: StoredEvent, shown: Mapping[str, Any]) -> None:
-        """Report a movement of money that the service signed but does not know, because its commit was lost.
+        """Report a movement of money that the service's fee payer paid for although the database has no attempt.
 
         Only the last day counts, because idempotency keys are kept that long. A funding by exactly the amount of the
         wallet's top-up rule is left out, because the keeper stores no attempts of top-ups.
@@ -215,13 +214,13 @@ class Batch:
         self.report(row, FORGOTTEN, summary, payload, wallet_id=wallet_id)
 
     def policy_id(self, address: str) -> str | None:
-        """Return the id of the policy at this address, or None if the policy is not known yet."""
+        """Return the id of the policy at this address, or None if the policy's creation has not been applied yet."""
         if address not in self._policy_ids:
             self._policy_ids[address] = scalar(self.connection, _POLICY_ID, {"key": address})
         return self._policy_ids[address]
 
     def budget_id(self, address: str) -> str | None:
-        """Return the id of the budget at this address, or None if the budget is not known yet."""
+        """Return the id of the budget at this address, or None if the budget's creation has not been applied yet."""
         found: str | None = scalar(self.connection, _BUDGET_ID, {"key": address})
         return found
 

@@ -110,7 +110,7 @@ def dispute_withdrawn(batch: Batch, row: StoredEvent) -> None:
 
 
 def settled(batch: Batch, row: StoredEvent) -> None:
-    """Add the paid shares, mark the escrow as settled and report it."""
+    """Add the paid shares, mark the escrow as released, refunded or split, and report it."""
     data = row.data
     escrow = _known(batch, row)
     paid = {
@@ -139,7 +139,7 @@ def settled(batch: Batch, row: StoredEvent) -> None:
 
 
 def collected(batch: Batch, row: StoredEvent) -> None:
-    """Add the shares that a split left in the escrow, and report them."""
+    """Add the paid shares of those that a split had left in the escrow, and report them."""
     data = row.data
     escrow = _known(batch, row)
     paid = {"released": data["released"], "refunded": data["refunded"]}

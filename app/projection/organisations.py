@@ -31,7 +31,7 @@ def initialized(batch: Batch, row: StoredEvent) -> None:
 
 
 def updated(batch: Batch, row: StoredEvent) -> None:
-    """Set the organisation's roles."""
+    """Set the organisation's roles, and the flags `paused` and `authority_attaches`."""
     values = {name: row.data[name] for name in ("authority", "operator", "arbiter", "verifier")}
     flags = {name: bool(row.data[name]) for name in ("paused", "authority_attaches")}
     _change(batch, row, {**values, **flags})
@@ -43,7 +43,7 @@ def authority_accepted(batch: Batch, row: StoredEvent) -> None:
 
 
 def reserve_withdrawn(batch: Batch, row: StoredEvent) -> None:
-    """Set the reserve's balance, and report the withdrawal if the service should have its attempt but does not."""
+    """Set the reserve's balance, and report a withdrawal that the service paid for but has no attempt of."""
     set_reserve(batch, row, row.data["reserve_balance"])
     batch.report_forgotten(row, {"recipient": row.data["destination"]})
 

@@ -40,7 +40,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
 def updated(batch: Batch, row: StoredEvent) -> None:
     """Set the rules and record the difference in the policy's history.
 
-    Report it in the feed too, unless the update was a part of the policy's creation.
+    Report the update in the feed, too, unless it was a step of the policy's creation or deletion by this service.
     """
     data, connection = row.data, batch.connection
     identifier = batch.policy_id(data["policy"])

@@ -98,11 +98,14 @@ class Projector(Background):
         return self._task is not None
 
     def subscribe(self, watcher: Watcher) -> None:
-        """Call `watcher` with the vaults changed since its last call once all rows are applied, except in a rebuild."""
+        """Call `watcher` with the vaults changed since its last call, each time that all stored rows are applied.
+
+        Rows that are only applied again, in a rebuild or after a rollback, do not count as changes.
+        """
         self._watchers.append(watcher)
 
     def unsubscribe(self, watcher: Watcher) -> None:
-        """Stop calling `watcher`."""
+        """Stop calling `watcher`, which must be subscribed."""
         self._watchers.remove(watcher)
 
     @asynccontextmanager
@@ -184,7 +187,7 @@ class Projector(Background):
             return await self._catch_up()
 
     async def rebuild(self) -> None:
-        """Rebuild the read models from the chain's rows and the service's own attempts.
+        """Rebuild the read models from the indexer's rows and the service's own attempts.
 
         Readers see the previous state until the rebuild is complete. The feed keeps its entries and gains missing ones.
         """

@@ -29,7 +29,10 @@ from app.store.state_tables import attempts
 from indexer import StoredEvent
 
 ROLLED_BACK = "TransactionReverted"
-"""Name of the rows that report a rolled-back transaction. `events` in their data are the transaction's events."""
+"""Name of the rows that report a transaction as rolled back, or as stored again because its events were missing.
+
+`events` in their data are the subjects of the transaction's deleted rows.
+"""
 CURSOR = "org:"
 _ROLLBACKS = "reverts"
 """Name of the position of the last applied row that reported a rolled-back transaction."""
@@ -63,7 +66,7 @@ def last_rollback(connection: Connection) -> int:
 
 
 def undo(connection: Connection, row: StoredEvent) -> bool:
-    """Remove a rolled-back transaction from the feed and make its attempt pending.
+    """Remove a rolled-back transaction from the feed and, if its attempt is confirmed, make the attempt pending.
 
     Return False if this was already done.
     """
@@ -95,7 +98,7 @@ def reset(connection: Connection, org: str | None = None) -> None:
 
 
 def forget(connection: Connection, reports: Sequence[StoredEvent], vaults: Collection[str]) -> None:
-    """Undo the reported transactions, and reduce these vaults to the data of the service's own attempts."""
+    """Undo the reported transactions, and reduce the rows of these vaults to the data of the service's own attempts."""
     for report in reports:
         undo(connection, report)
     for table in (approvals, wallets):

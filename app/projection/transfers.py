@@ -12,7 +12,7 @@ from indexer import StoredEvent
 
 
 def paid(batch: Batch, row: StoredEvent) -> None:
-    """Add the payment and report it."""
+    """Add the payment, set the vault's balance, and report the payment."""
     data = row.data
     use_approval(batch, row)
     shown = confirm(batch, row, PAYMENT, spent(row, data["recipient"]))
@@ -22,7 +22,7 @@ def paid(batch: Batch, row: StoredEvent) -> None:
 
 
 def funded(batch: Batch, row: StoredEvent) -> None:
-    """Add the funding and report it."""
+    """Add the funding, set the balances of vault and reserve, and report the funding."""
     data = row.data
     shown = confirm(batch, row, FUNDING, {"recipient_address": data["vault"]})
     set_balance(batch, row, data["vault_balance"], shown["timestamp"])
@@ -32,7 +32,7 @@ def funded(batch: Batch, row: StoredEvent) -> None:
 
 
 def withdrawn(batch: Batch, row: StoredEvent) -> None:
-    """Add the withdrawal."""
+    """Add the withdrawal, and set the balances of vault and reserve."""
     data = row.data
     shown = confirm(batch, row, WITHDRAWAL, {"recipient_address": row.org})
     set_balance(batch, row, data["vault_balance"], shown["timestamp"])
@@ -70,7 +70,7 @@ def use_approval(batch: Batch, row: StoredEvent) -> None:
 
 
 def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Values:
-    """Add a confirmed row to the list, with data that only the service has, and mark the attempt as confirmed."""
+    """Add a confirmed row to the list, with the data of the service's attempt if there is one. Confirm that attempt."""
     data = row.data
     values = {
         "tx_id": transaction_of(row, row_type),

@@ -16,7 +16,7 @@ _FROZEN_BY_EXPIRY = 2
 
 
 def created(batch: Batch, row: StoredEvent) -> None:
-    """Add the wallet."""
+    """Add the wallet and report it."""
     data, connection = row.data, batch.connection
     identifier = wallet_id(data["vault"])
     details = connection.execute(select(wallet_details).where(wallet_details.c.wallet_id == identifier)).one_or_none()
@@ -58,7 +58,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
 
 
 def updated(batch: Batch, row: StoredEvent) -> None:
-    """Set the wallet's policy and session authority."""
+    """Set the wallet's policy, session authority and the session's expiry, unless a later event has set them."""
     values = {
         "policy": row.data["policy"],
         "session_authority": address_or_none(row.data["session_authority"]),
@@ -138,7 +138,8 @@ def spend_approval(batch: Batch, row: StoredEvent, address: str, state: str) -> 
 def change(batch: Batch, row: StoredEvent, counter: str | None, values: Values) -> Values | None:
     """Change the event's wallet and return it, or return None if it does not exist yet.
 
-    With `counter`, the values are set only if no later event has set them.
+    `counter` names the column with the sequence number of the last event that set these values. With a `counter`, the
+    values are set only if no later event has set them.
     """
     sequence = row.data["sequence"]
     wallet = batch.wallets.get(row.data["vault"])

@@ -16,9 +16,9 @@ Facts = Mapping[str, Fact]
 Model = ReserveModel | WalletModel | EscrowModel
 
 BALANCE = "usdc_balance"
-"""Name of the fact that follows from every transfer of tokens. Others follow from the program's events alone."""
+"""Name of the fact that is the balance of a reserve or wallet. It depends on transfers by outsiders, too."""
 COVERED = "covered"
-"""Name of a fact: the escrow's token account holds at least its amount. Outsiders may have sent it more."""
+"""Name of a fact: the escrow's token account holds at least its amount or, after a split, the shares still owed."""
 _Facts = dict[str, Fact]
 _COUNTS = ("open_escrows", "open_allowances")
 _ROLES = ("authority", "operator", "arbiter", "verifier")
@@ -40,7 +40,7 @@ class Subject:
 
     @property
     def accounts(self) -> tuple[str, ...]:
-        """The accounts to read, all from the same slot."""
+        """The addresses of the accounts to read, all from the same slot."""
         return self.address, self.tokens, self.stream
 
 

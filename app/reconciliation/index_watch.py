@@ -27,7 +27,7 @@ async def lasting_gaps(service: Service) -> Mapping[str, str]:
 
 
 class IndexWatch(Periodic):
-    """Reports to each organisation at most once an hour: each hole once, and its own gaps until they are filled."""
+    """Reports to each organisation at most once an hour, if it has gaps or new holes were found since its last report."""
 
     name = "index_watch"
 

@@ -34,7 +34,7 @@ class FundedRow:
 
 @dataclass(frozen=True, slots=True)
 class FundingOverview:
-    """The totals, and one page of wallets out of `count`."""
+    """The organisation's totals, and one page of the `count` wallets that match the query."""
 
     totals: FleetTotals
     rows: list[FundedRow]
@@ -42,7 +42,7 @@ class FundingOverview:
 
 
 async def show(service: Service, principal: Principal, query: FundingQuery) -> FundingOverview:
-    """Return the organisation's wallets with their rules. Runs three queries, and one more for the totals."""
+    """Return one page of the organisation's wallets with their rules, and the organisation's totals."""
     now = service.clock.seen_ms()
 
     def read(conn: Connection) -> FundingOverview:

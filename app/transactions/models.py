@@ -71,7 +71,7 @@ class PaidFor(ResponseBody):
 
 
 class Transaction(Payment):
-    """A transaction with everything known about it. `x402` is null unless it pays for a resource."""
+    """A transaction in lists and lookups. `x402` is null unless the transaction pays for a resource."""
 
     type: TransactionType
     policy_id: PolicyId | None

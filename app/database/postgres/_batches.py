@@ -18,7 +18,10 @@ class RetryBatch(Exception):  # noqa: N818 - not an error
 
 
 def run_together(connection: Connection, pieces: Sequence[BatchedCall]) -> list[Any]:
-    """Run pieces without savepoints. Raises `RetryBatch` if one fails, or its error if the connection is lost."""
+    """Run pieces without savepoints.
+
+    Raises `RetryBatch` if a piece fails, or the piece's error if that leaves no usable connection.
+    """
     try:
         return [one.run(connection) for one in pieces]
     except Exception as error:

@@ -63,7 +63,7 @@ class TimedCall:
 
     @contextmanager
     def using(self, connection: Connection) -> Iterator[None]:
-        """Allow the connection to be closed if this takes longer than `PATIENCE`."""
+        """Allow the connection to be closed if the context lasts longer than `PATIENCE` and the call is limited."""
         if not self._limited:
             yield
             return
@@ -212,7 +212,7 @@ def track_sockets(engine: Engine) -> None:
 
 
 def translated_error(error: BaseException) -> BaseException:
-    """Return the error that is raised to callers in place of the driver's error."""
+    """Return a `StorageUnavailableError` for an unreachable or overloaded server, otherwise the error itself."""
     if isinstance(error, PoolTimeoutError) or is_storage_error(error):
         unavailable = StorageUnavailableError()
         unavailable.__cause__ = error
@@ -221,7 +221,7 @@ def translated_error(error: BaseException) -> BaseException:
 
 
 def is_transient(error: DBAPIError) -> bool:
-    """Return True if a repeated read may succeed: its connection was closed, or another transaction won."""
+    """Return True if a repeated read may succeed: the connection was lost, or transactions conflicted or deadlocked."""
     return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in {"40001", "40P01"}
 
 

@@ -63,9 +63,9 @@ _BROKEN_FOR = 1.0
 class PostgresDatabase(Database):
     """The service's database on a PostgreSQL server.
 
-    The event loop never waits for the server. As with SQLite, all work passed to `write` during one commit goes into
-    the next, and a failed piece undoes only itself. An advisory lock serializes the writing transactions of all
-    processes.
+    Only the methods `write_now`, `read_now` and `close` block the calling thread. As with SQLite, all work passed to
+    `write` during one commit goes into the next, and a failed piece undoes only itself. An advisory lock serializes the
+    writing transactions of all processes.
     """
 
     def __init__(self, url: str, *, prepare_threshold: int = 5, channel: str | None = None) -> None:
@@ -173,7 +173,7 @@ class PostgresDatabase(Database):
         return run_numbered(connection, statement, values)
 
     def close(self) -> None:
-        """Close all connections; uncommitted work is lost. Waits for running reads."""
+        """Close all connections; uncommitted work is lost. Waits for running reads and writes."""
         self._closed = True
         for one in (self._reading, self._scanning, self._beside, self._looking_up):
             one.shutdown(cancel_futures=True)

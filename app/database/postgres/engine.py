@@ -167,7 +167,7 @@ def require_address(url: str, setting: str) -> None:
 
 
 PLACE = "SELECT current_database() || ' of the server begun at ' || extract(epoch FROM pg_postmaster_start_time())"
-"""Names the database and server that a connection has reached, regardless of the address used."""
+"""The query for the database and server that a connection has reached, regardless of the address used."""
 
 
 @asynccontextmanager
@@ -177,8 +177,8 @@ async def listening(
     """Listen to a channel; ``heard`` is called in the event loop with each text.
 
     Yields a future that fails once the channel can no longer be heard. Raises OSError if the channel cannot be heard,
-    or if the context raises the future's error. Also raises OSError if ``at`` is given and the reached database is at
-    another place.
+    or if the context raises the future's error. Also raises OSError if ``at`` is given and differs from the result of
+    `PLACE` on the reached database.
     """
     import psycopg  # noqa: PLC0415 - optional
 

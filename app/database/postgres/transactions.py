@@ -13,11 +13,11 @@ from app.database.postgres._calls import is_connection_lost, return_to_pool
 from app.database.statements import SENDER, is_idle, run_script
 
 WRITER_LOCK = 0x4156_0001
-"""The advisory lock that every writing transaction takes, in any process, so that they are serialized."""
+"""The advisory lock that the ordered writing transactions of all processes take, so that they are serialized."""
 STATUS = text(
     "SELECT CAST(pg_postmaster_start_time() AS text) AS server, pg_xact_status(CAST(:transaction AS xid8)) AS status"
 )
-"""Returns the status of a transaction, and the start time of the server."""
+"""The query for the status of a transaction and the start time of the server."""
 _BEGIN = (
     "BEGIN ISOLATION LEVEL READ COMMITTED;"
     " SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
@@ -31,7 +31,10 @@ _BEGIN = (
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A writing transaction: its number and server, for finding out its outcome, and the terms of its held leases."""
+    """A writing transaction: its number and its server's start time, to find out its outcome, and its held leases.
+
+    `held` has the terms of those leases that the transaction needs and that their holders had not lost at its start.
+    """
 
     transaction: str
     server: str
