@@ -98,10 +98,7 @@ class Projector(Background):
         return self._task is not None
 
     def subscribe(self, watcher: Watcher) -> None:
-        """Call `watcher` with the vaults changed since its last call, each time that all stored rows are applied.
-
-        Rows that are only applied again, in a rebuild or after a rollback, do not count as changes.
-        """
+        """Call `watcher` with the changed vaults once all rows are applied. Rows applied again do not count."""
         self._watchers.append(watcher)
 
     def unsubscribe(self, watcher: Watcher) -> None:

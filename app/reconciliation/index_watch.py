@@ -27,7 +27,7 @@ async def lasting_gaps(service: Service) -> Mapping[str, str]:
 
 
 class IndexWatch(Periodic):
-    """Reports to each organisation at most once an hour, if it has gaps or new holes were found since its last report."""
+    """Reports to each organisation at most once an hour, if it has gaps or new holes have been found."""
 
     name = "index_watch"
 
