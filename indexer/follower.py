@@ -32,7 +32,7 @@ _RETRY_PAUSE = 0.05
 _PRUNED_AFTER = 1000
 """Number of slots without a transaction of the program until the indexer checks if the node has pruned its history."""
 _REMEMBERED = 10_000
-"""Number of recently stored signatures kept in memory. Any other notified one is read without asking the store."""
+"""Number of recently stored signatures kept in memory, so that notified ones are not fetched a second time."""
 _RETRIES = 50
 """Maximum number of holes that one check retries."""
 _LISTED = 1_000

@@ -13,7 +13,7 @@ it. Other accounts cannot see the name, except the nodes' account and superusers
 _LONGEST = 8_000
 """PostgreSQL refuses notifications of this many bytes or more."""
 ROWS = "rows"
-"""On-chain events were applied to the read models. If short enough, the signal names each as MESSAGE_HASH:SLOT."""
+"""Events were applied to the read models. The signal may name their transactions, each as MESSAGE_HASH:SLOT."""
 RULES = "rules"
 """Alert rules changed."""
 KEYS = "keys"

@@ -11,7 +11,7 @@ from indexer import StoredEvent
 
 
 def granted(batch: Batch, row: StoredEvent) -> None:
-    """Add the allowance, and a payment row because the policy judged and charged it as a payment. Report it."""
+    """Add the allowance, and a payment row because the policy judged and charged it as a payment. Report the grant."""
     data = row.data
     use_approval(batch, row)
     paid = confirm(batch, row, PAYMENT, spent(row, data["recipient"]))

@@ -25,7 +25,7 @@ def cursors_of(connection: Connection) -> dict[str, int]:
 
 
 def moved(cursors: Mapping[str, int], last: int) -> dict[str, int]:
-    """Return the cursors after all rows up to the id `last` are applied."""
+    """Return the cursors as they are once all rows up to the id `last` have been applied."""
     return {org: max(position, last) for org, position in cursors.items()}
 
 

@@ -195,7 +195,7 @@ class Batch:
         self._feed[values["event_id"]] = values
 
     def report_forgotten(self, row: StoredEvent, shown: Mapping[str, Any]) -> None:
-        """Report a movement of money that the service's fee payer paid for although the database has no attempt.
+        """Report a movement of money in a transaction of the service's fee payer without an attempt in the database.
 
         Only the last day counts, because idempotency keys are kept that long. A funding by exactly the amount of the
         wallet's top-up rule is left out, because the keeper stores no attempts of top-ups.

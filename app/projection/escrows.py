@@ -55,7 +55,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
 
 
 def disputed(batch: Batch, row: StoredEvent) -> None:
-    """Mark the escrow as disputed and report it."""
+    """Mark the escrow as disputed, unless a later event has changed that, and report the dispute."""
     data = row.data
     change(batch, row, None, {})
     escrow = _known(batch, row)
@@ -94,7 +94,7 @@ def _dispute(row: StoredEvent, escrow: Values) -> Values:
 
 
 def dispute_withdrawn(batch: Batch, row: StoredEvent) -> None:
-    """Mark the escrow as locked again, with its new deadline, and report it."""
+    """Mark the escrow as locked with a new deadline, unless a later event has changed that, and report it."""
     data = row.data
     change(batch, row, None, {})
     escrow = _known(batch, row)
@@ -139,7 +139,7 @@ def settled(batch: Batch, row: StoredEvent) -> None:
 
 
 def collected(batch: Batch, row: StoredEvent) -> None:
-    """Add the paid shares of those that a split had left in the escrow, and report them."""
+    """Add and report the shares that a split had left in the escrow and that are paid now."""
     data = row.data
     escrow = _known(batch, row)
     paid = {"released": data["released"], "refunded": data["refunded"]}

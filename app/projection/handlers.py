@@ -11,7 +11,7 @@ Handler = Callable[[Batch, StoredEvent], None]
 
 
 def deposited(batch: Batch, row: StoredEvent) -> None:
-    """Apply a deposit into the reserve or into a vault. The latter only changes the vault's balance."""
+    """Apply a deposit into the reserve or into a vault. A deposit into a vault sets the balance and is not reported."""
     apply = organisations.deposited if row.data["vault"] is None else transfers.observed
     apply(batch, row)
 

@@ -43,7 +43,7 @@ def authority_accepted(batch: Batch, row: StoredEvent) -> None:
 
 
 def reserve_withdrawn(batch: Batch, row: StoredEvent) -> None:
-    """Set the reserve's balance, and report a withdrawal that the service paid for but has no attempt of."""
+    """Set the reserve's balance, and report the withdrawal if it was made by the service but has no attempt."""
     set_reserve(batch, row, row.data["reserve_balance"])
     batch.report_forgotten(row, {"recipient": row.data["destination"]})
 

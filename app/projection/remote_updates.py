@@ -16,7 +16,7 @@ _REMEMBERED = 10_000
 _ALONE_AFTER = 1.0
 """Seconds after which the waiting node itself updates the read models, because perhaps no other node does."""
 _SILENCE = 0.3
-"""The shorter time if no node has announced rows since the wait began, for example after the applying node died."""
+"""Seconds that replace `_ALONE_AFTER` if no node has announced rows since the wait began: the applier may be dead."""
 
 
 class RemoteUpdates(Periodic):

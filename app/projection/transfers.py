@@ -53,7 +53,7 @@ def observed(batch: Batch, row: StoredEvent) -> None:
 
 
 def spent(row: StoredEvent, recipient: str) -> Values:
-    """Return an event's columns in the row of a payment, escrow or allowance, which policies judge the same way."""
+    """Return the columns that the event of a payment, escrow or allowance determines in its transaction row."""
     data = row.data
     return {
         "recipient_address": recipient,

@@ -54,7 +54,7 @@ class OnChainState:
 
 
 def on_chain_state(subject: Subject, found: Mapping[str, RawAccount | None], codec: Codec) -> OnChainState:
-    """Return a subject's state according to its accounts. Raises `ChainUnavailable` if one is not as expected."""
+    """Return a subject's state according to its accounts. Raises `ChainUnavailable` if an account is malformed."""
     tokens = found[subject.tokens]
     balance = (tokens.token_amount if tokens else None) or 0
     account, stream = (_decode(found[address], codec) for address in (subject.address, subject.stream))

@@ -67,7 +67,7 @@ class _Observation:
     """The differences about which the indexer agrees with the chain."""
 
     def confirmed(self, earlier: "_Observation") -> _Differences:
-        """Return the differences that were the same at an earlier look, with nothing applied in between.
+        """Return the certain differences that were the same at an earlier look, with nothing applied in between.
 
         A busy wallet's balance always moves. Its other facts count if the read model has exactly the chain's events.
         """

@@ -104,7 +104,7 @@ def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
 
 
 def outstanding_allowances(connection: Connection, org: str, wallet_id: str | None) -> list[AllowanceRecord]:
-    """Return the outstanding allowances of a wallet, or of the whole organisation if it is None, by their expiry."""
+    """Return an organisation's outstanding allowances, earliest expiry first, only of `wallet_id` if it is given."""
     if wallet_id is None:
         return fetch_all(connection, AllowanceRecord, _OUTSTANDING, {"org": org})
     return fetch_all(connection, AllowanceRecord, _OUTSTANDING_OF_WALLET, {"org": org, "wallet": wallet_id})

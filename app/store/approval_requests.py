@@ -39,7 +39,7 @@ from app.database.records import columns_of, fetch_one
 from app.store.read_tables import approvals
 
 LIFETIME = 24 * 60 * 60 * 1000
-"""Milliseconds in which a request can be approved. Its approval can then be used for the same time."""
+"""Milliseconds in which a request can be approved, and in which its approval can then be used."""
 
 _SLACK = 60 * 60 * 1000
 #: By status, the milliseconds after its creation during which a request can have that status. They limit searches by

@@ -1,8 +1,9 @@
 """The audit log: who did what, in one hash chain per organisation and one for the service itself.
 
 Entries are only appended, and deleted from the beginning after their retention time, which a checkpoint records. The
-hash of an entry is the SHA-256 of the previous hash and the entry's own content. Nothing else can therefore be changed,
-removed or inserted without changing the hash of the newest entry, the head. Times are Unix milliseconds.
+hash of an entry is the SHA-256 of the previous hash and the entry's own content. Apart from such deletions, nothing can
+therefore be changed, removed or inserted without changing the hash of the newest entry, the head. Times are Unix
+milliseconds.
 """
 
 import hashlib

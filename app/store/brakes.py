@@ -32,7 +32,10 @@ _ORPHANED = select(table).where(table.c.node != bindparam("by"), ~node_is_alive(
 
 @dataclass(frozen=True, slots=True)
 class BrakeRow:
-    """A brake. `scope` is a wallet's id or, for a whole organisation, its address; `actor` requested it on `node`."""
+    """A brake that `actor` requested on `node` at the Unix millisecond `since`.
+
+    `scope` is the wallet's id or, for a whole organisation, the address of its Org account.
+    """
 
     scope: str
     kind: BrakeKind

@@ -48,7 +48,7 @@ class BudgetDetails:
 
 
 def put_budget_details(connection: Connection, details: BudgetDetails) -> None:
-    """Store a budget's details in the transaction that stores the attempt to create it. A repeat replaces them."""
+    """Store or replace a budget's details, in the transaction that stores the attempt to create the budget."""
     upsert(connection, budget_details, columns_of(details), keys=["address"])
 
 

@@ -60,7 +60,7 @@ class Source:
 
 @contextmanager
 def receiving(url: str) -> Iterator[tuple[str, Connection]]:
-    """Yield a database's name and a connection to it, in a transaction during which no service can write there.
+    """Yield a database's name and a connection to it, in a transaction that holds the writers' lock.
 
     Raises ConfigurationError if the database cannot be used.
     """

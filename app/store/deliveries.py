@@ -80,8 +80,8 @@ Encode = Callable[[FeedEvent], str]
 class DeliveryRecord:
     """An event on its way to a webhook: `pending` while queued, then `delivered`.
 
-    `attempts` counts the failures since the delivery was last queued. A ping is never queued, only `delivered` or
-    `failed`.
+    `attempts` counts the failures since the delivery was last queued. A ping is stored after it was sent, as
+    `delivered` or `failed`, and is queued only when it is resent.
     """
 
     delivery_id: str

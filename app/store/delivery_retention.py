@@ -13,7 +13,7 @@ def purge(connection: Connection, now: int, *, limit: int) -> bool:
 
     At most `limit` deliveries and `limit` attempts are deleted; a delivery goes with its last attempt. A queued
     delivery is old if its next attempt was due more than `LIFETIME` ago. Otherwise the queue of a degraded webhook
-    would grow forever.
+    would grow forever. The row of a deleted webhook goes once it has no deliveries and its deletion cannot be replayed.
     """
     gone: list[str] = []
     for webhook_id, status in connection.execute(_WEBHOOKS).all():

@@ -15,7 +15,7 @@ from app.store.state_tables import organisations
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person who may sign in."""
+    """A person who may sign in unless they were removed."""
 
     person_id: str
     org: str
@@ -39,7 +39,7 @@ class Passkey:
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    """A browser with a signed-in person or admin key."""
+    """A session of a browser in which a person or an admin key is signed in."""
 
     session_id: str
     digest: str
@@ -241,7 +241,8 @@ def open_invitations(connection: Connection, org: str, now: int) -> list[Invitat
 def end_invitation(connection: Connection, invitation_id: str) -> None:
     """End an invitation by letting it expire, because older code understands that, too.
 
-    Its expiry becomes its creation, so that it is also expired for an earlier request and on a node with a slow clock.
+    Its expiry time becomes its creation time, so that it has also expired for a request that began earlier and on a
+    node with a slow clock.
     """
     mine = update(invitations).where(invitations.c.invitation_id == invitation_id)
     connection.execute(mine.values(expires_at=invitations.c.created_at))

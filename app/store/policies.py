@@ -76,7 +76,7 @@ class AuditRecord:
 
 
 def put_policy_details(connection: Connection, details: PolicyDetails) -> None:
-    """Store a policy's details in the transaction that stores the attempt to create it. A repeat replaces them."""
+    """Store or replace a policy's details, in the transaction that stores the attempt to create the policy."""
     upsert(connection, policy_details, columns_of(details), keys=["address"])
 
 
@@ -124,8 +124,8 @@ def record_policy_edit(
 ) -> None:
     """Store a change of a policy's name or hosts, which are not on the chain, or the author of a change of its rules.
 
-    `version` is the policy's version after that change of its rules has landed. Without a version, the row is an audit
-    entry of its own.
+    For a change of rules, `version` is the policy's version after the change has landed. Without a version, the row is
+    an audit entry of its own.
     """
     values = {
         "org": org,
@@ -191,7 +191,7 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
 
 
 def attached_wallets(connection: Connection, address: str, limit: int | None = None) -> Sequence[str]:
-    """Return the ids of the unarchived wallets with a policy, most recently used first, at most ``limit`` if given."""
+    """Return up to ``limit`` ids of the unarchived wallets under the policy at this address, last used first."""
     # The index begins with the organisation.
     org = select(table.c.org).where(table.c.address == address).scalar_subquery()
     mine = (wallets.c.org == org, wallets.c.policy == address, ~wallets.c.archived)

@@ -95,7 +95,7 @@ def request_page(
 
 
 def refusals(connection: Connection, org: str, wallet_id: str, codes: Collection[str], since: int) -> Refusals:
-    """Return the refusals of a wallet with these codes since a Unix millisecond."""
+    """Return the number and last time of a wallet's requests with one of these error codes since a Unix millisecond."""
     columns = request_log.c
     mine = (columns.org == org, columns.wallet_id == wallet_id, columns.timestamp >= since, columns.code.in_(codes))
     count, last_at = connection.execute(select(func.count(), func.max(columns.timestamp)).where(*mine)).one()

@@ -19,9 +19,9 @@ def delete_events(connection: Connection, before: int, *, most: int) -> int:
 
 
 def delete_undecided_requests(connection: Connection, before: int, *, most: int) -> int:
-    """Delete up to `most` of the oldest undecided approval requests before a Unix millisecond.
+    """Delete up to `most` of the oldest undecided approval requests created before a Unix millisecond.
 
-    Returns the number deleted.
+    Requests that were approved outside this service are kept. Returns the number deleted.
     """
     table = approval_requests
     # A request that is undecided here may have been approved outside this service.

@@ -161,7 +161,7 @@ def open_delegations(connection: Connection, limit: int) -> list[IssuedPayment]:
 def ended_issued_payments(connection: Connection, limit: int, *, before: int) -> Sequence[EndedIssuedPayment]:
     """Return issued payments with an outcome that are not closed, oldest first.
 
-    Payments issued after ``before`` are left out while their resource may still respond.
+    Payments issued since ``before`` are left out while no response of their resource is stored.
     """
     return fetch_all(connection, EndedIssuedPayment, _ENDED, {"before": before, "most": limit})
 
@@ -193,7 +193,7 @@ def put_facilitator(connection: Connection, org: str, origin: str, fee_payer: st
 
 
 def known_facilitator(connection: Connection, org: str, origin: str, fee_payer: str) -> tuple[bool, int] | None:
-    """Return whether a facilitator accepts the program and when this was checked; None if it never was checked."""
+    """Return whether a facilitator accepts payments by the program, and when this was checked; None if never."""
     table = facilitators
     mine = (table.c.org == org, table.c.origin == origin, table.c.fee_payer == fee_payer)
     row = connection.execute(select(table.c.accepts, table.c.checked_at).where(*mine)).one_or_none()
