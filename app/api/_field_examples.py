@@ -29,7 +29,7 @@ class FieldExamples:
             self._add(self._schemas[name]["properties"][field], value)
 
     def complete_parameter(self, parameter: Json) -> None:
-        """Add an example to a parameter's schema."""
+        """Add an example to a parameter's schema, if one is known."""
         self._add(parameter["schema"], self._of(parameter["schema"], parameter["name"], ""))
 
     def _add(self, schema: Json, value: Any) -> None:

@@ -36,7 +36,8 @@ class PolicyViolationBody(ErrorBody):
     """The error for a payment, an escrow or an allowance that the wallet's policy or budget refused.
 
     `tx_id` is the id of its row in the list of transactions. The row is `blocked`, or `failed` if the program refused
-    it only after it was sent. `approval_id` is the id of the approval that would let it pass, if there is one.
+    the transaction only after it was sent. `approval_id` is the id of the approval that would let the payment,
+    escrow or allowance pass, if there is one.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -41,7 +41,7 @@ _TIMESTAMP = {"type": "string", "format": "date-time", "examples": ["2026-05-01T
 
 
 class _Request(BaseModel):
-    """Input from a client. Only known names are accepted, each in one of its two spellings."""
+    """Input from a client. Only known names are accepted, each in camelCase or in snake_case."""
 
     model_config = ConfigDict(
         extra="forbid",

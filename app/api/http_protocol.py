@@ -92,7 +92,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, readable)
 
     def _refuse(self, message: str) -> None:
-        """Stop reading, let the open request be answered, and close the connection."""
+        """Stop reading and close the connection after the response: to the open request, or to the refused input."""
         self._refused = True
         if self.cycle is not None and not self.cycle.response_complete:
             # An earlier request, or the request with the malformed body, gets its own response.
@@ -104,7 +104,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _answer(self, error: RequestError) -> None:
-        """Let the application answer a request without a known method, path or header."""
+        """Let the application respond with this error to input that is not a request."""
         super().on_message_begin()
         self.scope |= {"method": "", "path": "", "raw_path": b"", "query_string": b""}
         self.scope["state"]["refusal"] = error

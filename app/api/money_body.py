@@ -6,9 +6,9 @@ from app.api.fields import Body
 class MoneyBody(Body):
     """Body of a request that moves money.
 
-    With ``after_restore``, the client confirms that the same request was not carried out before. A service that was
-    restored from a backup, or whose database lost commits, requires this confirmation. A replay may differ from the
-    first request in this field.
+    With ``after_restore``, the client confirms that the same request was not carried out before. After a restore from a
+    backup or lost commits, the database guard may require this confirmation. A replay may differ from the first request
+    in this field.
     """
 
     after_restore: bool = False

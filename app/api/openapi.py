@@ -73,8 +73,8 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
         "schema": {"type": "string"},
     },
     "ETag": {
-        "description": "The version and name of the policy or budget, for `If-Match`. Absent while the change waits "
-        "for a signature.",
+        "description": "The version of the policy or budget, and a digest of its name and, for a policy, its hosts "
+        "for paid requests. Send it in `If-Match`. Absent while the change waits for a signature.",
         "schema": {"type": "string", "pattern": '^"[!#-~]+"$'},
     },
     "Idempotent-Replayed": {
@@ -178,7 +178,7 @@ def _explain_parameters(operation: Json, meanings: Mapping[str, str]) -> None:
             _explain({one["name"]: one}, meanings, {})
         elif one["in"] == "path":
             kind = one["name"].removesuffix("_id").replace("_", " ")
-            one["description"] = "Its id." if kind == "id" else f"The {kind}'s id."
+            one["description"] = "The object's id." if kind == "id" else f"The {kind}'s id."
 
 
 def _explain(described: Mapping[str, Json], meanings: Mapping[str, str], everywhere: Mapping[str, str]) -> None:

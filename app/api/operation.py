@@ -71,7 +71,10 @@ api = SpecTree(
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """The request and response headers of an operation, in addition to the headers of every operation."""
+    """Flags for the optional headers of an operation: Session-Token, If-Match, ETag and Idempotency-Key.
+
+    ``signable`` is True if the operation accepts the query `sign=offline`.
+    """
 
     session: bool
     version: bool
@@ -95,7 +98,7 @@ class Call:
 
     @property
     def session_token(self) -> str | None:
-        """The header Session-Token."""
+        """The header Session-Token, or None if the request lacks it."""
         return self.request.headers.get("session-token")
 
 
@@ -124,8 +127,8 @@ def operation(
     - ``version``, ``tagged``: document the request header If-Match and the response header ETag.
     - ``secret``: the response is stored sealed under the request's API key, and only this key can replay it.
     - ``pays``: the outcome counts as the outcome of a payment in the metrics.
-    - ``brakes``: the operation may be an emergency, so the key's other requests do not count against its rate limit.
-    - ``signable``: with the query `sign=offline`, the organisation's authority signs elsewhere.
+    - ``brakes``: the operation may be an emergency, so the rate limit counts it apart from the key's other requests.
+    - ``signable``: the operation accepts the query `sign=offline`, which returns its transaction to sign elsewhere.
     """
 
     def decorate(handler: Handler) -> Endpoint:

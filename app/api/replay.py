@@ -28,7 +28,7 @@ def fingerprint(  # noqa: PLR0917
 
 
 def check_database_guard(service: Service, claim: Claim, org: str, arguments: BaseModel | None) -> None:
-    """Refuse a movement of money if a restore or a failover may have lost the record of it.
+    """Refuse a request that moves money if a restore or failover may have lost the record that it was carried out.
 
     The check runs now, unless the request resumes an earlier attempt, and again before a new transaction is sent.
     Raises ``restore_catching_up`` while the service still reads later transactions from the chain, and

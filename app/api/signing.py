@@ -1,4 +1,4 @@
-"""The response to a request with a transaction that the organisation's authority signs elsewhere."""
+"""The response with a transaction that the organisation's authority signs elsewhere."""
 
 from typing import Annotated, Literal
 
@@ -43,7 +43,10 @@ def signs_offline(request: Request) -> bool:
 
 
 async def awaiting_signature(service: Service, attempt: Attempt) -> AwaitingSignature:
-    """Return the response to a request with a transaction that waits for a signature."""
+    """Return the response with the transaction of an attempt that waits for a signature.
+
+    Raises ``chain_unavailable`` if the attempt has no unsigned transaction.
+    """
     found = await service.db.read(lambda conn: unsigned_transaction(conn, attempt.org, attempt.tx_id))
     if found is None:
         raise UnavailableError("chain_unavailable")

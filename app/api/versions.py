@@ -18,7 +18,7 @@ _NAME_DIGITS = 8
 def entity_tag(version: int, name: str, hosts: Sequence[str] | None = None) -> str:
     """Return an entity tag: the version, and a digest of the name and, for a policy, its hosts.
 
-    The version does not change with the name and the hosts, so the digest covers them.
+    The version stays the same when the name or the hosts change, so the digest covers them.
     """
     details = "\n".join([name, *(() if hosts is None else ("", *hosts))])
     return f"{version}-{hashlib.sha256(details.encode()).hexdigest()[:_NAME_DIGITS]}"
@@ -34,7 +34,7 @@ class Precondition:
     def of(cls, header: str | None) -> "Precondition":
         """Parse the header: `*`, or quoted tags. A tag may consist of the version alone.
 
-        Raises ``invalid_request`` for any other header.
+        Without a header, any version is accepted. Raises ``invalid_request`` for any other header.
         """
         if header is None or header.strip() == "*":
             return cls(None)
@@ -44,14 +44,14 @@ class Precondition:
         return cls([one[1:-1] for one in tags])
 
     def check(self, version: int, name: str, hosts: Sequence[str] | None = None) -> None:
-        """Raise ``version_conflict`` unless the current version matches."""
+        """Raise ``version_conflict`` unless the object's version alone, or its entity tag, is accepted."""
         accepted = {str(version), entity_tag(version, name, hosts)}
         if self.tags is not None and accepted.isdisjoint(self.tags):
             raise ConflictError("version_conflict", fields={"version": version})
 
 
 def tagged(endpoint: Endpoint) -> Endpoint:
-    """Add the header `ETag` to the endpoint's responses."""
+    """Add the header `ETag` to the endpoint's responses, unless a response has no version."""
 
     @wraps(endpoint)
     async def answer(request: Request) -> Response:

@@ -41,7 +41,7 @@ def domain_hash(domain: str) -> bytes:
 
 
 def parse_address(text: str) -> Pubkey | None:
-    """Return the address written in base58 in `text`, or None if it is not one."""
+    """Return the address that `text` is in base58, or None if `text` is not an address."""
     try:
         return Pubkey.from_string(text) if 32 <= len(text) <= 44 else None
     except ValueError:

@@ -10,10 +10,10 @@ from app.chain.builder import Builder
 
 @dataclass(frozen=True, slots=True)
 class OpenAllowance:
-    """An allowance's address and vault; `payer` gets the rent of its accounts back.
+    """An allowance's address and vault; `payer` gets the rent of the allowance's accounts back.
 
-    `budget` is the budget charged for the grant, or None if the vault had none then. The vault may have moved to
-    another budget since.
+    `budget` is the budget charged for the grant, or None if the vault had no budget at the time of the grant. The vault
+    may have moved to another budget since.
     """
 
     address: Pubkey
@@ -49,7 +49,7 @@ class AllowanceInstructions(Builder):
 
         The policy judges the grant as a payment into the existing token account `destination`. The delegate is not
         bound to this destination: the holder of its key can transfer the money anywhere. The optional accounts have the
-        same meaning as for such a payment.
+        same meaning as in `execute_payment`.
         """
         allowance, bump = self._addresses.allowance_with_bump(vault, counter)
         return self._build(
@@ -76,7 +76,7 @@ class AllowanceInstructions(Builder):
     def settle_allowance(
         self, allowance: OpenAllowance, *, signer: Pubkey | None = None, policy: Pubkey | None = None
     ) -> Instruction:
-        """Take back the money that the delegate has not transferred, and revoke its right to transfer.
+        """Take back the money that the delegate has not transferred, and revoke the delegate's right.
 
         Omit `signer` once anyone may settle the allowance. Pass the vault's `policy` if anyone may settle because that
         policy was changed after the grant.

@@ -93,13 +93,13 @@ class ChainClient:
         """Send a signed transaction and return its signature.
 
         Preflight is skipped because the service simulates the transaction beforehand. Store the bytes before you call
-        this: after `ChainUnavailable` they may still land, and only resending the same bytes cannot pay twice.
+        this. After `ChainUnavailable`, the transaction may still land. To be safe, resend only the same bytes.
         """
         options = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": COMMITMENT}
         return await self._read("sendTransaction", [_base64(transaction), options], _text)
 
     async def statuses(self, signatures: Sequence[str], *, search_history: bool = False) -> Statuses:
-        """Return the statuses of up to 256 signatures. `search_history` also searches beyond the recent ones."""
+        """Return the statuses of up to 256 signatures. `search_history` also finds old transactions."""
 
         def read(answer: Any) -> Statuses:
             values = zip(signatures, answer["value"], strict=True)
@@ -169,12 +169,12 @@ class ChainClient:
             options["before"] = newest_first[-2].signature
 
     async def newest(self, address: str, limit: int) -> list[HistoryEntry]:
-        """Return the newest entries of an address's history, newest first; `limit` is at most 1,000."""
+        """Return the newest `limit` entries of an address's history, newest first; `limit` is at most 1,000."""
         options = {"commitment": COMMITMENT, "limit": limit}
         return await self._read("getSignaturesForAddress", [address, options], _history)
 
     async def logs(self, signature: str) -> list[str]:
-        """Return a transaction's log lines; none if the node does not know the transaction or keeps no logs."""
+        """Return a transaction's log lines; an empty list if the node lacks the transaction or its logs."""
         return await self._read("getTransaction", [signature, OPTIONS], _logs_of)
 
     async def transactions(self, signatures: Sequence[str]) -> list[RawTransaction | RpcError | None]:
@@ -196,7 +196,7 @@ class ChainClient:
         return found
 
     async def account(self, address: Pubkey | str, commitment: str = COMMITMENT, *, seen: int = 0) -> RawAccount | None:
-        """Return the account or `None`. Raises `RpcError` if the node has not reached the slot `seen`."""
+        """Return the account, or `None` if none exists. Raises `RpcError` if the node has not reached the slot `seen`."""
         _, [found] = await self._accounts([address], {"commitment": commitment, "minContextSlot": seen})
         return found
 
@@ -222,11 +222,11 @@ class ChainClient:
         return Balances(slot, [None if account is None else account.token_amount for account in found])
 
     async def token_balance(self, token_account: Pubkey) -> int | None:
-        """Return the amount in a token account, in the mint's smallest unit, or `None` as in `Balances`."""
+        """Return the amount in a token account, in the mint's smallest unit, or `None` without an amount."""
         return (await self.balances([token_account])).amounts[0]
 
     async def slot(self, commitment: str = COMMITMENT) -> int:
-        """Return the newest slot."""
+        """Return the node's newest slot at the commitment."""
         return await self._read("getSlot", [{"commitment": commitment}], whole)
 
     async def block_time(self, slot: int) -> int:

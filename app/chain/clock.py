@@ -18,7 +18,7 @@ def elapsed() -> float:
 
 
 class ChainClock(Periodic):
-    """Computes the chain's time: the time of the newest block seen plus the time that has passed since.
+    """Computes the chain's time: the time of the newest block read plus the time that has passed since it was read.
 
     The block's time is read every `interval` seconds. Before the first reading, `now` raises `ChainUnavailable`.
     """
@@ -54,17 +54,23 @@ class ChainClock(Periodic):
         return int((self._timer() + self._offset) * 1000)
 
     def seen_ms(self) -> int:
-        """Return the chain's time as a Unix millisecond, or the newest stored block's time if `now_ms` would raise."""
+        """Return the chain's time as a Unix millisecond.
+
+        Before the first response of a node, return the newest stored block's time, or 0 if no block is stored.
+        """
         return self._stored * 1000 if self._offset is None else self.now_ms()
 
     async def moment_ms(self) -> int:
-        """Return the chain's time as a Unix millisecond. Read it from the node first if it is still unknown."""
+        """Return the chain's time as a Unix millisecond. If it is still unknown, call `read` first."""
         if self._offset is None:
             await self.read()
         return self.now_ms()
 
     async def read(self) -> int:
-        """Read the time of the node's newest block, adjust the clock and return the current Unix second."""
+        """Read the time of the node's newest block, adjust the clock and return the current Unix second.
+
+        A response from an earlier slot than the clock has seen changes nothing. Raises the errors of `ChainClient`.
+        """
         asked = self._timer()
         seen = await self._chain.clock()
         answered = self._timer()

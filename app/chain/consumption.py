@@ -28,7 +28,7 @@ class Consumption:
 
     @classmethod
     def at(cls, ledger: Mapping[str, Any], clock: int) -> Self:
-        """Return a ledger's spending at a Unix second, or at the time of its last payment if that is later."""
+        """Return a ledger's spending at the Unix second `clock`, or at the ledger's last payment if that is later."""
         now = max(clock, int(ledger["last"]))
         month = int(ledger["month_spent"]) if now < ledger["month_ends_at"] else 0
         return cls(_held(ledger["day"], now // _DAY_SLOT), month, _held(ledger["hour"], now // _HOUR_SLOT))

@@ -26,10 +26,10 @@ def output_commitment(expected_output: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class OpenEscrow:
-    """An escrow's address and parties; `payer` gets the rent of its accounts back.
+    """An escrow's address and parties; `payer` gets the rent of the escrow's accounts back.
 
-    `budget` is the budget charged for the escrow, or None if the vault had none then. The vault may have moved to
-    another budget since.
+    `budget` is the budget charged for the escrow, or None if the vault had no budget when the escrow was
+    created. The vault may have moved to another budget since.
     """
 
     address: Pubkey
@@ -67,8 +67,8 @@ class EscrowInstructions(Builder):
         """Lock money of the vault for the receiver; `counter` is the vault's `escrow_counter`.
 
         `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. `expected_output` is the hash required of the
-        output; only its SHA-256 goes on the chain. The optional accounts have the same meaning as for a payment to the
-        receiver.
+        output; only its SHA-256 goes on the chain. The optional accounts have the same meaning as in
+        `execute_payment`.
         """
         escrow, bump = self._addresses.escrow_with_bump(vault, counter)
         terms = {
@@ -112,7 +112,7 @@ class EscrowInstructions(Builder):
         return self._settle("complete_escrow", args, escrow, payer=payer, signer=signer, instructions=sysvar)
 
     def refund_escrow(self, escrow: OpenEscrow) -> Instruction:
-        """Refund an escrow after its deadline, or if its dispute was not decided within 30 days."""
+        """Refund an undisputed escrow after its deadline, or a disputed one 30 days after the dispute was raised."""
         return self._settle("refund_escrow", {}, escrow, payer=None)
 
     def resolve_dispute(self, escrow: OpenEscrow, *, payer: Pubkey, arbiter: Pubkey, released: int) -> Instruction:
@@ -140,7 +140,7 @@ class EscrowInstructions(Builder):
         )
 
     def withdraw_dispute(self, escrow: OpenEscrow, *, signer: Pubkey) -> Instruction:
-        """Withdraw an escrow's dispute. Its new deadline leaves the time that was left when the dispute was raised."""
+        """Withdraw an escrow's dispute. The new deadline restores the time that was left when the dispute began."""
         return self._build(
             "withdraw_dispute",
             {},

@@ -168,7 +168,8 @@ class Instructions(
     ) -> Instruction:
         """Archive an empty vault and take it out of its budget.
 
-        The smaller account remains. The rent that it no longer needs goes back to its payer, `rent_receiver`.
+        The vault's account remains, but shrinks. The rent that it no longer needs goes back to its payer,
+        `rent_receiver`.
         """
         return self._build(
             "close_wallet",
@@ -265,7 +266,7 @@ class Instructions(
 
 
 def compute_unit_limit(units: int) -> Instruction:
-    """Limit the transaction's compute units."""
+    """Return the instruction that limits its transaction to `units` compute units."""
     return set_compute_unit_limit(units)
 
 

@@ -46,7 +46,7 @@ class _Node:
 class Nodes:
     """A transport to the nodes of one chain: reads from the freshest node that answers, sends to all nodes.
 
-    Reads stay at the node of the last read while it lags at most four slots behind.
+    Reads stay at the node of the last read while it is at most four slots behind the freshest node.
 
     "Not found" is trusted only from a node that has reached the newest slot seen on any node before the request. If
     there is no such node, this raises `ChainUnavailable`: trusting a stale node could lead to paying twice.
@@ -150,7 +150,10 @@ class Nodes:
     # Sending
 
     async def _send(self, nodes: Sequence[_Node], body: bytes) -> bytes:
-        """Send to all nodes and return the first acceptance. Sending to the other nodes continues in the background."""
+        """Send to all nodes and return the first acceptance. Sending to the other nodes continues in the background.
+
+        If all nodes refuse, return a refusal. Raises `ChainUnavailable` if none accepts and one does not answer.
+        """
         sending: set[asyncio.Task[bytes]] = {asyncio.create_task(_answer(node.transport(body))) for node in nodes}
         self._sending |= sending
         for task in sending:
@@ -247,7 +250,7 @@ class Nodes:
 def transport_of(urls: Sequence[str], expected: str | None = None) -> Transport:
     """Return a transport to the nodes at these URLs. `expected` is the chain's genesis hash, if known.
 
-    A single node is not checked against it here; see `SameChain`.
+    A single node is not checked against `expected` here; see `SameChain`.
     """
     if len(urls) == 1:
         return HttpTransport(urls[0])

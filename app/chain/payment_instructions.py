@@ -45,7 +45,7 @@ class PaymentInstructions(Builder):
         )
 
     def close_approval(self, *, signer: Pubkey, vault: Pubkey, approval: Pubkey, rent_receiver: Pubkey) -> Instruction:
-        """Revoke an unused approval. Anyone may do so once it has expired."""
+        """Revoke an unused approval. The operator may sign at any time, anyone else once the approval has expired."""
         return self._build(
             "close_approval", {}, signer=signer, vault=vault, approval=approval, rent_receiver=rent_receiver
         )
@@ -68,9 +68,9 @@ class PaymentInstructions(Builder):
     ) -> Instruction:
         """Pay from the vault into the existing token account `destination`.
 
-        Pass the policy's `allowlist` and the vault's `budget` if there is one. `recipient` is the account that holds
-        the organisation's registration of the destination's owner. It is needed if the policy blocks a category or may
-        allow a domain.
+        Pass the policy's `allowlist` if it has one, and the vault's `budget` if it has one. `recipient` is the account
+        that holds the organisation's registration of the destination's owner. It is needed if the policy blocks a
+        category or may allow a domain.
         """
         return self._build(
             "execute_payment",

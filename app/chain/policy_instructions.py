@@ -103,7 +103,8 @@ class PolicyInstructions(Builder):
     ) -> Instruction:
         """Write a chunk of the policy's next allowlist, `version`. Entries must ascend across all chunks.
 
-        `writer` is the operator or the authority.
+        `writer` is the operator or the authority. Pass `seal` with the last chunk, after which the list can be put into
+        force but not changed.
         """
         return self._build(
             "write_allowlist",

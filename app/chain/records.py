@@ -38,7 +38,7 @@ class SimulationResult:
 
     @property
     def failed_instruction(self) -> int | None:
-        """The index of the failed instruction, if an instruction caused the failure."""
+        """The index of the failed instruction, or None if no instruction failed."""
         return failed_instruction(self.err)
 
 

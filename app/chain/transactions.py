@@ -41,7 +41,7 @@ def sign(
 async def sign_with_any(
     instructions: Sequence[Instruction], *, payer: Signer, signers: Sequence[Signer] = (), blockhash: Hash
 ) -> Signed:
-    """Like `sign`, but does not block the event loop. Raises ``signer_unavailable`` if a hardware token fails."""
+    """Sign as `sign` does, without blocking the event loop. Raises ``signer_unavailable`` if a hardware token fails."""
     message, needed = _message(instructions, payer, signers, blockhash)
     content = bytes(message)
     return _signed(message, [await signature_by(signer, content) for signer in needed])
@@ -50,7 +50,10 @@ async def sign_with_any(
 async def sign_for(
     instructions: Sequence[Instruction], *, payer: Pubkey, signers: Sequence[Signer], blockhash: Hash
 ) -> bytes:
-    """Sign with every needed key but the fee payer's, which signs elsewhere. Raises ``signer_unavailable`` likewise."""
+    """Return a transaction signed by all needed keys except the fee payer's, which signs elsewhere.
+
+    Raises ``signer_unavailable`` if a hardware token fails.
+    """
     message = Message.new_with_blockhash(list(instructions), payer, blockhash)
     content, keys = bytes(message), {signer.pubkey(): signer for signer in signers}
     needed = message.account_keys[1 : message.header.num_required_signatures]

@@ -13,7 +13,7 @@ from app.submission.context import Service
 
 @asynccontextmanager
 async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
-    """Run next to a service. `rebuild` and `db copy` refuse to start until this ends: they need the data alone.
+    """Run parts of a service next to it until the context ends. Until then, `rebuild` and `db copy` refuse to start.
 
     Raises ConfigurationError while `rebuild` or `db copy` uses the data alone, and the errors of ``running``.
     """

@@ -66,7 +66,7 @@ def _shown(entry: LogEntry | UnreadableEntry) -> dict[str, Any]:
 @click.option("--head", required=True, help="Hash of an entry noted earlier, such as a head that was sent.")
 @_options
 def verify(head: str, data_dir: Path | None, org: str | None, *, service: bool) -> None:
-    """Check that no entry was rewritten, removed or inserted, and that HEAD is still in the log.
+    """Check that no entry up to HEAD was rewritten, removed or inserted, and that all later hashes match.
 
     If the check fails, prints the place and exits with 1.
     """

@@ -85,7 +85,7 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
 )
 @_passphrase_file
 def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | None, *, gap_checked: bool) -> None:
-    """Restore FILE into a new or empty data folder."""
+    """Restore FILE into a new or empty data folder. Without FILE, only carry out --gap-checked on existing data."""
     settings = settings_of(data_dir=data_dir)
     if file is None:
         _declare_checked(settings, gap_checked=gap_checked)

@@ -18,7 +18,9 @@ from app.store.organisations import organisation, organisation_by_id
 from app.store.organisations import organisations as all_organisations
 
 data_folder = click.option(
-    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the databases and keys.  [default: ./data]",
 )
 _Command = TypeVar("_Command", bound=Callable[..., Any] | click.Command)
 
@@ -64,7 +66,8 @@ def usdc_argument(_ctx: click.Context, _param: click.Parameter, text: str) -> in
 def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
     """Open the database of a service with its API keys.
 
-    Raises ConfigurationError if there is none, and KeyFileError if the service's secret is missing or does not fit.
+    Raises ConfigurationError if there is no database, and KeyFileError if the service's secret is missing or does not
+    belong to the database.
     """
     settings = settings_of(data_dir=data_dir)
     require_data(settings)

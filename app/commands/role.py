@@ -77,7 +77,10 @@ class _Signing:
         self._file = offline_file
 
     async def by(self, service: Service, address: Pubkey) -> Authority:
-        """Return the authority with this address. Raises ConfigurationError if the local key has another address."""
+        """Return the authority with this address.
+
+        Raises ConfigurationError if a local key has to sign, and it is missing or has another address.
+        """
         if self._file is not None:
             return Authority(address, None)
         key = self._key or service.signers.authority
@@ -91,9 +94,9 @@ class _Signing:
         return local_authority(key)
 
     async def run(self, service: Service, change: Awaitable[None], label: str | None = None) -> bool:
-        """Await a change and return True. If it awaits a signature, write its transaction to a file and return False.
+        """Await a change and return True. If the change waits for a signature, write its transaction and return False.
 
-        The file's name contains `label`, if given.
+        The transaction is written to a file. The file's name contains `label`, if given.
         """
         try:
             await change
@@ -109,7 +112,7 @@ class _Signing:
 
 
 def _change(given: dict[str, Any], signer: str, change: Change) -> bool:
-    """Carry out a change signed by the holder of the role ``signer``. Return True if it is in force."""
+    """Carry out a change signed by the holder of the role ``signer``. Return False if it waits for a signature."""
     org, key_file, offline_file = given.pop("org"), given.pop("key_file"), given.pop("offline_file")
     settings = existing_sidecar_settings(settings_of(**given, keeper=False))
     signing = _Signing(key_file, offline_file)
@@ -169,7 +172,7 @@ def show_roles(org: str | None, **given: Any) -> None:
 @click.option("--verifier", callback=address_argument, help="Address of the next verifier.")
 @change_options
 def set_roles(operator: Pubkey | None, arbiter: Pubkey | None, verifier: Pubkey | None, **given: Any) -> None:
-    """Give roles to other addresses. Their keys are kept elsewhere."""
+    """Give roles to other addresses. The keys in the data folder stay as they are."""
     named = {"operator": operator, "arbiter": arbiter, "verifier": verifier}
     changes = {name: address for name, address in named.items() if address is not None}
     if not changes:
@@ -194,7 +197,7 @@ def propose_authority(address: Pubkey, **given: Any) -> None:
         await organisation_roles.change_roles(service, org, authority, pending_authority=address)
 
     if _change(given, "authority", change):
-        click.echo(f"{address} is proposed. To take over, run `agent-vault roles accept-authority` with its key")
+        click.echo(f"{address} is proposed. To take over, run `agent-vault roles accept-authority` with its key.")
 
 
 @roles.command("accept-authority")
@@ -246,8 +249,8 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
 async def _give_role(service: Service, settings: Settings, role: str, signing: _Signing) -> bool:
     """Give the role to the folder's next key in every organisation that still has the current key.
 
-    Return False if some changes wait for a signature. Raises ConfigurationError if every organisation has a third key
-    in this role, because the new key would then have no role anywhere.
+    Return False if some changes wait for a signature. Raises ConfigurationError if no organisation has the current or
+    the next key in this role, because the new key would then have no role anywhere.
     """
     folder = settings.paths().keys
     new = next_key(folder, role).pubkey()
@@ -281,7 +284,10 @@ async def _give_role(service: Service, settings: Settings, role: str, signing: _
 
 
 async def _fill(service: Service, settings: Settings) -> None:
-    """Move the fee payer's SOL to the folder's next fee payer, except for an amount that old transactions may need."""
+    """Move the fee payer's SOL to the folder's next fee payer, except for an amount that old transactions may need.
+
+    Raises ConfigurationError if the next fee payer would have too little SOL.
+    """
     new = next_key(settings.paths().keys, "fee-payer").pubkey()
     old = service.signers.fee_payer
     accounts = await service.chain.accounts([old.pubkey(), new])

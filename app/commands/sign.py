@@ -126,7 +126,10 @@ def _content(file: Path) -> tuple[bytes, Mapping[Pubkey, bytes]]:
 
 
 async def _read(rpc_url: str, found: Inspected, codec: Codec) -> Mapping[Pubkey, bytes]:
-    """Return the transaction's accounts of the program and of token programs, as a node holds them."""
+    """Return the transaction's accounts of the program and of token programs, as a node holds them.
+
+    Raises ClickException if the nonce account on this node does not hold the transaction's nonce.
+    """
     async with aclosing(ChainClient(HttpTransport(rpc_url), program_id=codec.program_id)) as chain:
         nonce = NonceAccount.of(await chain.account(found.nonce_account))
         if nonce is None or nonce.authority != found.signer or nonce.nonce != found.transaction.blockhash:

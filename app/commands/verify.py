@@ -28,8 +28,9 @@ class _UndecidedError(click.ClickException):
 def verify_export(export: Path, rpc_url: str, program_id: str | None) -> None:
     """Check an exported CSV or JSON file against the chain.
 
-    The check does not use the service. Exits with 0 if no row differs, is missing or was added, with 1 if one is, and
-    with 2 if the result cannot be determined. Rows that are off the chain, such as blocked payments, are only listed.
+    The check does not use the service. Exits with 0 if the file matches, with 1 if a row differs, is missing or was
+    added, and with 2 if the result cannot be determined. Rows that are off the chain, such as blocked payments, are
+    only listed.
     """
     if (program := parse_address(program_id or "")) is None and program_id is not None:
         raise _UndecidedError("--program-id: must be an address in base58")

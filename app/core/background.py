@@ -32,7 +32,7 @@ class Background(ABC):
     _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the task. It begins with stored work that an earlier process left unfinished, if there is any."""
+        """Start the task. Work that an earlier process stored but did not finish is continued."""
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
@@ -48,12 +48,12 @@ class Background(ABC):
 
 
 class Periodic(Background):
-    """Does rounds of work: at the start, `interval` seconds after the previous round, and whenever it is woken."""
+    """Repeats a round of work: at the start, `interval` seconds after each round, and after a call of `wake`."""
 
     outages: ClassVar[tuple[type[Exception], ...]] = ()
-    """Errors that mean that the chain is unreachable. UnavailableError always counts as well.
+    """Errors of a round that mean that the chain is unreachable, in addition to UnavailableError.
 
-    If several occur in a row, only the first is logged, as a warning.
+    Until a round succeeds again, only the first of these errors is logged, as a warning.
     """
 
     def __init__(self, interval: float) -> None:
@@ -61,7 +61,7 @@ class Periodic(Background):
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Start the next round now; call it from the event loop."""
+        """Start the next round now, or as soon as the running round ends. Call this from the event loop."""
         self._woken.set()
 
     @abstractmethod
@@ -90,7 +90,7 @@ class Periodic(Background):
 
 
 async def start_all(stack: AsyncExitStack, *tasks: Startable) -> None:
-    """Start the tasks in this order; the stack stops them in reverse order."""
+    """Start the tasks in this order. When the stack closes, it stops them in reverse order."""
     for task in tasks:
         await task.start()
         stack.push_async_callback(task.stop)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ErrorKind:
-    """An error code with its HTTP status, its area, its cause in words, and the remedy for a client."""
+    """An error code with its HTTP status, its area of the API, its cause in words, and the remedy for a client."""
 
     code: str
     status: int
@@ -167,7 +167,7 @@ KINDS = (
         "Check the id."),
     ErrorKind("export_not_found", 404, "Exports",
         "The organisation has no export with this id, or its file was deleted.",
-        "Check the id. Files are kept until `expires_at`. Request a new export with `POST /v1/transactions/export`."),
+        "Check the id. A file is kept until `expires_at`. Request a new export with `POST /v1/transactions/export`."),
     ErrorKind("download_link_invalid", 403, "Exports",
         "The link was not issued by this service, or it has expired.",
         "Get a new `download_url` with `GET /v1/transactions/exports/{export_id}`."),
@@ -203,8 +203,8 @@ KINDS = (
     ErrorKind("version_conflict", 409, "Policies",
         "The version does not match `If-Match`, other requests keep changing the policy or budget concurrently, or the "
         "object has changed since a transaction to sign elsewhere was created.",
-        "Read it again, check that your change still makes sense, and send it with the new `ETag`. Instead of a "
-        "transaction signed elsewhere, request the change again."),
+        "Read the object again, check that your change still makes sense, and send it with the new `ETag`. If you "
+        "sent a transaction signed elsewhere, request the change again and sign the new transaction."),
     ErrorKind("org_insufficient_balance", 422, "Funding",
         "The organisation's reserve holds less USDC than the requested amount.",
         "Deposit USDC into the reserve."),

@@ -73,11 +73,11 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """The request collides with an earlier one (409)."""
+    """The request conflicts with an earlier or concurrent one, or may repeat one that the database lost (409)."""
 
 
 class BusinessError(ApiError):
-    """The request is valid, but the current state does not allow it (422)."""
+    """The request is valid, but the current state does not allow it (422; in some forms of the dashboard 400)."""
 
 
 class UnavailableError(ApiError):
@@ -116,12 +116,12 @@ class StorageUnavailableError(UnavailableError):
 class StorageDoubtError(StorageUnavailableError):
     """The connection was lost during a commit, so it is unknown whether the commit took place.
 
-    A replay learns the outcome from the request's idempotency claim, which is part of the same transaction.
+    A replay learns the outcome from the request's idempotency claim, which is stored by the same commit.
     """
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Return True if an error means that a database cannot be written to or read now: full disk, lock, lost file."""
+    """Return True if an error means that a database is unusable now, for example due to a full disk or a lock."""
     if isinstance(error, UnavailableError):
         return error.code == "storage_unavailable"
     if getattr(error, "connection_invalidated", False):
@@ -149,10 +149,10 @@ def _is_outage(error: BaseException) -> bool:
 
 
 class PolicyViolationError(ApiError):
-    """The wallet's policy refuses the payment (402). The error contains the violation, the wallet and the policy.
+    """The wallet's policy or budget refuses the payment, escrow or allowance (402).
 
-    ``tx_id`` is the id of the refused payment's row. ``approval_id`` is the id of the approval that would let the
-    payment pass. ``remedy`` is appended to the message.
+    ``tx_id`` is the id of the refused expense's row. ``approval_id`` is the id of the approval that would let the
+    expense pass, if there is one. ``remedy`` is appended to the message.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Locks between processes. A lock lasts until its holder closes the file or ends."""
+"""Locks between processes. A lock lasts until the process that holds it closes the file or ends."""
 
 import fcntl
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import IO
 
 
 def take(path: Path, *, shared: bool = False) -> IO[str] | None:
-    """Take the lock of a file and return the open file, or None if another process holds the lock.
+    """Take the lock of a file and return the open file, or None if the lock is not free.
 
-    Creates the file if needed. Several processes may hold a ``shared`` lock, but not while another process holds an
-    exclusive one.
+    Creates the file if needed. With ``shared``, the lock is free unless a process holds it without
+    ``shared``. Otherwise, it is free only if no process holds it.
     """
     handle = path.open("w")
     try:

@@ -44,11 +44,11 @@ class TokenSigner:
         self._limit = limit
 
     def pubkey(self) -> Pubkey:
-        """Return the address."""
+        """Return the key's address."""
         return self._address
 
     def sign_message(self, message: bytes) -> Signature:
-        """Return the signature, blocking this thread.
+        """Return the signature of a message, blocking this thread.
 
         Raises ``signer_unavailable`` if the token fails or does not respond in time.
         """
@@ -58,7 +58,7 @@ class TokenSigner:
             raise self._unavailable("no answer in time") from error
 
     async def sign(self, message: bytes) -> Signature:
-        """Return the signature without blocking the event loop.
+        """Return the signature of a message without blocking the event loop.
 
         Raises ``signer_unavailable`` as ``sign_message`` does.
         """
@@ -89,7 +89,7 @@ class TokenSigner:
 
 
 async def signature_by(signer: Signer, message: bytes) -> Signature:
-    """Return a signature. A key in memory signs immediately, a token in its thread. Raises ``signer_unavailable``."""
+    """Return the signature of a message. A token signs in its thread; if it fails, raises ``signer_unavailable``."""
     return await signer.sign(message) if isinstance(signer, TokenSigner) else signer.sign_message(message)
 
 
@@ -97,12 +97,12 @@ class HardwareTokens:
     """Opens keys in tokens. Keys in the same token share a session, because a process logs in to a token only once."""
 
     def __init__(self, limit: float) -> None:
-        """Allow each call at most ``limit`` seconds."""
+        """Wait at most ``limit`` seconds for each call to a token."""
         self._limit = limit
         self._tokens: dict[tuple[Path, tuple[tuple[str, str], ...]], _Token] = {}
 
     def open(self, text: str, *, name: str) -> TokenSigner:
-        """Return the key that a PKCS#11 URI names.
+        """Return the signer for the key that the PKCS#11 URI ``text`` names. ``name`` names the key in messages.
 
         Raises KeyFileError if the key cannot be used. The message never shows the PIN.
         """
@@ -160,7 +160,7 @@ class _Module:
     def library(self, *, anew: bool = False) -> Any:
         """Return the initialised library. ``anew`` reinitialises it to find tokens again, which closes all sessions.
 
-        Raises KeyFileError.
+        Raises KeyFileError if the library cannot be used or `python-pkcs11` is not installed.
         """
         try:
             import pkcs11  # noqa: PLC0415 - an extra: only deployments with tokens install it
@@ -222,7 +222,10 @@ class _Token:
     _refused: int | None = None
 
     def session(self, *, anew: bool = False) -> Any:
-        """Return the session, opened if needed. Pass ``anew`` if the current one has failed. Raises KeyFileError."""
+        """Return the session, opened if needed. Pass ``anew`` if the current session has failed.
+
+        Raises KeyFileError if no session can be opened.
+        """
         lost = anew or (self._session is None and self._generation is not None)
         # If the loss of another token closed this session, the module has already searched for tokens again.
         library = self.module.library(anew=lost and self._generation == self.module.generation)
@@ -279,7 +282,7 @@ def _checked(token: _Token, uri: Pkcs11Uri) -> Pubkey:
 
 
 def _address(session: Any, uri: Pkcs11Uri) -> Pubkey:
-    """Return the public key of the pair that a URI names. Raises KeyFileError unless it is one readable Ed25519 key."""
+    """Return the public key of the pair that a URI names. Raises KeyFileError unless the URI names one Ed25519 key."""
     import pkcs11  # noqa: PLC0415
 
     try:

@@ -25,7 +25,7 @@ class AllowedHosts:
         self._names = {name.lower() for name in names}
 
     def fault(self, headers: Headers) -> str | None:
-        """Return the fault of the headers Host and Origin, or None if both are allowed.
+        """Return the fault of the headers Host and Origin as a phrase, or None if both are allowed.
 
         Browsers name the service's host in Host and the page's host in Origin; other clients send no Origin. Exactly
         one Host is required.
@@ -53,7 +53,7 @@ class AllowedHosts:
 
 
 def fault_of_host(text: str) -> str | None:
-    """Return the fault of a host that a client wrote, or None if it is ``*`` or a URL can contain it."""
+    """Return the fault of a host that a client wrote. Return None for ``*`` and for a host as written in URLs."""
     try:
         address: str | None = str(ipaddress.ip_address(text))
     except ValueError:

@@ -1,7 +1,7 @@
 """Public identifiers: a prefix and 16 bytes in base58.
 
-Ids of wallets, policies, escrows, transactions and chain events derive from the chain alone, so every object keeps its
-id when the database is rebuilt.
+Ids of wallets, policies, escrows, transactions and chain events derive from the chain alone, so these ids
+stay the same when the database is rebuilt.
 """
 
 import hashlib
@@ -119,7 +119,7 @@ def new_key() -> bytes:
 
 
 def new_reference() -> bytes:
-    """Return 16 random bytes for an instruction that moves money; its event repeats them."""
+    """Return 16 random bytes that identify an instruction that moves money. The instruction's event repeats them."""
     return secrets.token_bytes(SIZE)
 
 

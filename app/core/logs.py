@@ -19,15 +19,16 @@ _SECRET = re.compile(r"(avk_(?:live|test)_|avs_|whsec_|Bearer )[\w+/=-]+")
 
 _TIMESTAMP = structlog.processors.TimeStamper(fmt="iso")
 _QUEUED = 2_000
-"""Maximum number of lines that wait while the reader does not read. Further lines are dropped and counted."""
+"""Maximum number of lines that wait to be written. Further lines are dropped and counted."""
 _LAST_WRITE = 1.0
-"""Maximum number of seconds that the process waits, when it ends, until the queued lines are written."""
+"""Maximum seconds of each of two waits when the process ends: for room in a full queue, then for the last write."""
 
 
 def configure(level: str, file: TextIO | None) -> None:
     """Write lines of this level and above to ``file``. Lines caused by a request have its ``request_id``.
 
-    A thread writes to the file, so that no caller waits for it. Without a file, as with `2>&-`, the lines are lost.
+    Lines of libraries are written from the level warning on. A thread writes to the file, so no caller waits for it.
+    Without a file, as with `2>&-`, the lines are lost.
     """
     lines = _lines_of(file)
     shared: list[Processor] = [

@@ -19,7 +19,7 @@ class InvalidAmountError(ValueError):
 def parse_usdc(text: str, *, allow_zero: bool = False) -> int:
     """Return the micro-USDC of a decimal string such as `5`, `5.00` or `0.000001`.
 
-    Accepts ASCII digits with at most one point and at most 6 decimals: no sign, exponent or space. Raises
+    Accepts up to 64 characters: ASCII digits with at most one point and at most 6 decimals. Raises
     `InvalidAmountError` for anything else, for zero unless `allow_zero`, and for 2^64 micro-USDC or more.
     """
     match = _AMOUNT.fullmatch(text) if len(text) <= _MAX_LENGTH else None
@@ -35,7 +35,10 @@ def parse_usdc(text: str, *, allow_zero: bool = False) -> int:
 
 
 def format_usdc(micro: int) -> str:
-    """Return the decimal string of an amount, with two to six decimals: `0.00`, `12.50`, `1.234567`."""
+    """Return the decimal string of an amount, with two to six decimals: `0.00`, `12.50`, `1.234567`.
+
+    Raises `InvalidAmountError` for a negative amount.
+    """
     if micro < 0:
         raise InvalidAmountError("must not be negative")
     whole, fraction = divmod(micro, MICRO_PER_USDC)

@@ -1,4 +1,4 @@
-"""Requests to hosts that users name. Unless the caller allows other addresses, they cannot reach private networks."""
+"""Requests to hosts that users name. Unless the caller allows it, no request reaches a private network."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ def is_public(address: str) -> bool:
 
 
 def is_public_or_loopback(address: str) -> bool:
-    """Return True if an IP address is public or a loopback address, which a localnet allows."""
+    """Return True if an IP address is public or a loopback address. Used on local networks instead of `is_public`."""
     return is_public(address) or ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
@@ -77,9 +77,10 @@ class HostResolver:
         """Owner and result of each running lookup, by name and port."""
 
     async def __call__(self, domain: str, port: int, owner: str = "") -> Sequence[str]:
-        """Return the addresses of a name. An `owner` may only use its share of the threads.
+        """Return the addresses of a name. A running lookup of the same name and port is joined.
 
-        Raises OSError if the lookup fails, and ``chain_unavailable`` while all threads or the owner's share are busy.
+        Raises OSError if the lookup fails. Raises ``chain_unavailable`` if a new lookup is needed while all threads, or
+        all threads that the `owner` may use, are busy.
         """
         name = (domain, port)
         if name not in self._running:
@@ -124,7 +125,7 @@ class Outbound:
         lookups: int = 8,
         share: int = 2,
     ) -> None:
-        """Allow `lookups` lookups at a time and `share` per owner. `lookup` replaces the system's resolver."""
+        """Allow `lookups` lookups at a time and `share` per owner. A given `lookup` is used instead, without limits."""
         self._names = HostResolver(lookups, share=share)
         self._lookup = lookup
         self._allowed = allowed

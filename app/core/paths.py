@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 class ConfigurationError(Exception):
-    """The settings contradict each other, or a file that they name is missing."""
+    """The settings do not fit each other, the files, the database or the chain, or the data is in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Paths:
 
     @property
     def sidecars(self) -> Path:
-        """The lock file shared by the processes that run next to the service."""
+        """The lock file that all processes next to the service hold shared."""
         return self.root / "sidecars.lock"
 
     @property
@@ -62,7 +62,7 @@ class Paths:
 
     @property
     def admin_key(self) -> Path:
-        """The file with the admin's API key that the first start creates."""
+        """The file with the admin API key that the quickstart creates."""
         return self.root / "admin-api-key"
 
 

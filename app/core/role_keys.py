@@ -13,8 +13,8 @@ def load_or_create(folder: Path, settings: Settings, *, create: bool) -> Signers
     """Return the signers in ``folder`` and the signers that the settings name.
 
     With ``create``, the missing files of a new data folder are created. Without it, a missing key of the authority or
-    arbiter is accepted, because it was taken offline on purpose. Raises KeyFileError if the key of the fee payer or the
-    operator is missing, or a key named by a setting.
+    arbiter is accepted, because it was taken offline on purpose. Raises KeyFileError if a key cannot be used, or if the
+    key of the fee payer, the key of the operator or a key named by a setting is missing.
     """
     tokens = HardwareTokens(settings.pkcs11_timeout)
     named: Mapping[str, str | None] = {

@@ -65,8 +65,8 @@ class Settings(BaseSettings):
     and reads from the freshest one that answers. It trusts "not found" only from a node that has reached the newest
     slot seen on any node. A node of another chain is left out."""
     ws_url: str | None = None
-    """WebSocket address of the cluster in `rpc_url`. By default, it is the JSON-RPC address with the scheme ws, or wss
-    for https, and, if the address names a port, the next port."""
+    """WebSocket address of the cluster in `rpc_url`. By default, it is derived from each JSON-RPC address: the scheme
+    becomes ws, or wss for https, and a port becomes the next port."""
     usdc_mint: str | None = None
     """USDC mint on the cluster in `rpc_url`; by default Circle's on mainnet and devnet.
 

@@ -29,7 +29,7 @@ class Signer(Protocol):
     """Signs for an address: a ``Keypair`` in memory, or a key in a token (``app.core.hardware_tokens``)."""
 
     def pubkey(self) -> Pubkey:
-        """Return the address."""
+        """Return the address that the signer signs for."""
         ...
 
     def sign_message(self, message: bytes) -> Signature:
@@ -78,7 +78,8 @@ class Signers:
 def read_secret(path: Path) -> str:
     """Return the content of a secret file.
 
-    Raises KeyFileError if the file is missing, or if it does not belong to this user or has another mode than 600.
+    Raises KeyFileError if the file is missing, a link or not regular, or if it does not belong to this user or has
+    another mode than 600.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -95,7 +96,7 @@ def read_secret(path: Path) -> str:
 
 
 def read_key(path: Path) -> Keypair:
-    """Return the key in a file. Raises KeyFileError; its message never shows the file's content."""
+    """Return the key in a file. Raises KeyFileError if there is none; the message never shows the file's content."""
     try:
         return Keypair.from_bytes(bytes(json.loads(read_secret(path))))
     except (ValueError, TypeError):
@@ -103,7 +104,7 @@ def read_key(path: Path) -> Keypair:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a new file that only this user can read. If the process dies, the file is complete or absent."""
+    """Write a file that only this user can read. If the process dies, the file is complete, or as it was before."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
@@ -145,7 +146,7 @@ def _keep(path: Path, role: str) -> None:
 
 
 def file_of(folder: Path, role: str, address: Pubkey) -> Path | None:
-    """Return the file with the key of an address, among the current, next and old keys of a role, or None."""
+    """Return the file with an address's key among a role's current, next and old keys, or None if none has it."""
     for path in sorted(folder.glob(f"{role}*.json")):
         with suppress(KeyFileError):
             if read_key(path).pubkey() == address:
@@ -154,7 +155,7 @@ def file_of(folder: Path, role: str, address: Pubkey) -> Path | None:
 
 
 def create_key(path: Path) -> Keypair:
-    """Create a key and its file."""
+    """Create a key, write it to a file and return it."""
     key = Keypair()
     write_secret(path, json.dumps(list(bytes(key))))
     return key

@@ -20,7 +20,7 @@ def now_ms() -> int:
 
 
 def parse_iso_ms(text: str) -> int:
-    """Return the Unix milliseconds of an ISO 8601 timestamp, or of the start of a date. Without an offset, it is UTC.
+    """Return the Unix milliseconds of an ISO 8601 timestamp, or of the start of a date. The default offset is UTC.
 
     Raises ValueError for any other text, and for times outside the years 1970 to 9999. The message states the expected
     form.

@@ -9,7 +9,7 @@ TransactionType = Literal[
 ]
 STATUSES: Sequence[TransactionStatus] = get_args(TransactionStatus)
 TYPES: Sequence[TransactionType] = get_args(TransactionType)
-"""All types of rows. Lists would miss a row of any other type."""
+"""All types of rows. The list of transactions would leave out a row of any other type."""
 PAYMENT: Final = "payment"
 FUNDING: Final = "funding"
 WITHDRAWAL: Final = "withdrawal"
@@ -35,8 +35,8 @@ ROW_OF: Mapping[str, TransactionType] = {
 }
 """The type of row for each type of attempt.
 
-Other attempts have no row of their own: they move no money, such as a freeze, or their rows, if any, follow from their
-events, such as a funding batch's.
+Attempts of other types have no row of their own. Either they move no money, such as a freeze, or their rows follow from
+their events, such as the rows of a funding batch.
 """
 
 Purpose = Literal["payment", "escrow", "allowance"]

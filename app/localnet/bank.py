@@ -32,7 +32,8 @@ class Run:
 
     `err` is the JSON form of the error or None. `landed` is True if a validator would put the transaction into a block:
     it succeeds, or it fails in an instruction or in the rent check afterwards, and pays the fee. Any other transaction
-    leaves no trace. `after` holds the accounts after the transaction, with None for a closed account.
+    leaves no trace. `after` holds the accounts after the transaction, with None for a closed account. It is
+    empty unless the transaction landed.
     """
 
     keys: list[Pubkey]

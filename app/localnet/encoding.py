@@ -40,7 +40,7 @@ def account_json(
     """Return an account in the RPC's form.
 
     `encoding` is binary, base58, base64, base64+zstd or jsonParsed. The last one decodes token accounts and mints and
-    shows all other data in base64. Raises MethodError if base58 is requested for more than 128 bytes.
+    shows all other data in base64. Raises MethodError if base58 or binary is requested for more than 128 bytes.
     """
     shown: Any = tokens.parsed(account, decimals_of) if encoding == "jsonParsed" else None
     data = account.data
@@ -100,7 +100,10 @@ def transaction_json(stored: StoredTransaction, encoding: str, max_version: int 
 
 
 def block_transaction_json(stored: StoredTransaction, encoding: str, max_version: int | None) -> Raw:
-    """Like ``transaction_json``, but in the form of getBlock with full details: without slot and block time."""
+    """Return a stored transaction in the form of getBlock with full details: without slot and block time.
+
+    The parameters and errors are those of ``transaction_json``.
+    """
     return Raw(f"{{{_transaction_members(stored, encoding, max_version)}}}")
 
 

@@ -42,7 +42,7 @@ def get_transaction_count(node: Node, config: dict[str, Any]) -> int:
 
 
 def get_block_time(node: Node, slot: int) -> int:
-    """Return the Unix second in which a past slot began."""
+    """Return the Unix second in which a past slot or the current slot began."""
     if slot > node.chain.slot():
         raise MethodError(BLOCK_NOT_AVAILABLE, f"Block not available for slot {slot}")
     return node.chain.timeline.block_time(slot)

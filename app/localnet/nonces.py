@@ -26,7 +26,7 @@ _AUTHORITY, _NONCE, _SIZE = slice(8, 40), slice(40, 72), 80
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The advance of a nonce account that admits a transaction: its address, its earlier state and its next nonce."""
+    """The advance of a nonce account that admits a transaction: the account's address, earlier state and next nonce."""
 
     address: Pubkey
     before: Account

@@ -159,7 +159,10 @@ def strict_commitment(value: Any) -> Commitment:
 
 
 def config(name: str, fields: dict[str, Reader], required: frozenset[str] = frozenset()) -> Reader:
-    """Return a reader of an object. It ignores unknown members and treats null as missing."""
+    """Return a reader of an object's `fields`. It leaves out unknown members and members that are null.
+
+    The reader raises MethodError if a `required` member is absent. A null counts as present there, as in a validator.
+    """
 
     def read(value: Any) -> dict[str, Any]:
         if value is None:
@@ -206,7 +209,7 @@ _WIRE_ENCODINGS = {
 
 
 def wire_bytes(text: str, encoding: str, type_name: str) -> bytes:
-    """Decode a serialised transaction or message in base58 or base64.
+    """Decode a serialised transaction or message in base58 (also called binary) or base64.
 
     Raises MethodError for another encoding, or if the text is malformed or too long.
     """

@@ -45,7 +45,7 @@ class RpcApp:
         await app(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> ASGIApp | None:
-        """Return the response to a call, or None if the client is gone. Avoids Request, which costs more time."""
+        """Return the response to a call, or None if the client is gone. Starlette's Request would cost more time."""
         content_type = dict(scope["headers"]).get(b"content-type", b"")
         if content_type.partition(b";")[0].strip().lower() != b"application/json":
             message = "Supplied content type is not allowed. Content-Type: application/json is required\n"
@@ -66,7 +66,7 @@ class RpcApp:
 
 
 class _Answer:
-    """A JSON response that any web page may read. It costs less than Response, and every payment makes four calls."""
+    """A JSON response that any web page may read. Starlette's Response costs more, and a payment makes four calls."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

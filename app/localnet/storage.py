@@ -199,7 +199,10 @@ class Storage:
         return self._reader.execute(query, (bytes(signature),)).fetchone()
 
     def history_of(self, address: Pubkey, before: int, after: int, max_slot: int, limit: int) -> list[StoredStatus]:
-        """Return the transactions of `address`, newest first, with `after` < seq < `before` and slot <= `max_slot`."""
+        """Return up to `limit` transactions of `address`, newest first.
+
+        Only transactions with `after` < seq < `before` and slot <= `max_slot` are returned.
+        """
         rows = self._reader.execute(
             f"SELECT {_STATUS_COLUMNS} FROM address_history JOIN transactions USING (seq)"  # noqa: S608 - fixed names
             " WHERE address = ? AND seq < ? AND seq > ? AND slot <= ? ORDER BY seq DESC LIMIT ?",

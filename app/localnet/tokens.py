@@ -32,7 +32,7 @@ def read_mint(account: Account) -> Mint | None:
 
 
 def read_account(account: Account) -> TokenAccount | None:
-    """Return the token account in an account, or None if it holds no initialised one."""
+    """Return the token account in an account, or None if it holds no initialised token account."""
     data = _base_data(account, _ACCOUNT_SIZE, _TYPE_ACCOUNT)
     try:
         return TokenAccount.from_bytes(data) if data else None
@@ -61,7 +61,7 @@ def ui_amount(amount: int, places: int) -> dict[str, Any]:
 
 
 def parsed(account: Account, decimals_of: Callable[[Pubkey], int | None]) -> dict[str, Any] | None:
-    """Return the `jsonParsed` form of a token account or mint, or None for any other account.
+    """Return the `jsonParsed` form of a token account or mint, or None for any other account or an unknown mint.
 
     `decimals_of` returns the decimals of a mint. Extensions of Token-2022 are not listed.
     """

@@ -122,7 +122,7 @@ def priority_fee(message: Message | MessageV0) -> int:
 
 
 def memo(message: Message | MessageV0) -> str | None:
-    """Return the transaction's memos in the form of getSignaturesForAddress: `[length] text; ...`."""
+    """Return the transaction's memos as getSignaturesForAddress shows them, `[length] text; ...`, or None."""
     keys = message.account_keys
     memos = []
     for instruction in message.instructions:

@@ -38,7 +38,7 @@ _AROUND: Mapping[str, Json] = {
     },
     "first_called_at": {
         **_STRING_OR_NULL,
-        "description": "Time of that earlier call (ISO 8601, UTC). Null unless `repeated` is true.",
+        "description": "Time of the first call with this key (ISO 8601, UTC). Null unless `repeated` is true.",
     },
     "refusal": {
         "description": "The rule of the policy or budget that refuses the payment. Null if none does.",
@@ -65,7 +65,8 @@ _DEFINITIONS: Mapping[str, Json] = {
             },
             "approval_id": {
                 **_STRING_OR_NULL,
-                "description": "The id of the request for an operator's approval. Pay again once it is approved.",
+                "description": "The id of the request for an operator's approval. Pay again once it is approved. "
+                "Null if there is no such request.",
             },
         },
     },
@@ -106,8 +107,8 @@ def result(
 ) -> CallToolResult:
     """Return the result of a tool from the API's reply.
 
-    ``verdict`` is a simulation of the refused payment. If ``sent`` is False, the reply is that to an earlier query,
-    and the tool's own request was not sent.
+    ``verdict`` is a simulation of the refused payment. If ``sent`` is False, the reply answers an earlier query of the
+    tool, and the tool's own request was not sent.
     """
     error = answer.body.get("error") if not answer.good else None
     refusal = _refusal(error or {}, verdict)

@@ -142,7 +142,7 @@ class VaultTool:
 
 
 async def _limits(api: Api, wallet: Json) -> Json:
-    """Add the wallet's policy and the headroom of its limits."""
+    """Return the wallet, its policy and each rule's headroom. The last two are None if they cannot be read now."""
     policy = await api.call("get_policy", {"policy_id": wallet["policy"]["policy_id"]})
     asked = {"wallet_id": wallet["wallet_id"], "to": wallet["chain_address"], "amount": _LEAST}
     verdict = await api.call("simulate_payment", asked)

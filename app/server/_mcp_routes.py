@@ -1,4 +1,4 @@
-"""`/mcp`: the tools over HTTP. Each request carries the API's own credentials, and no session is kept."""
+"""`/mcp`: the tools over HTTP. Each request carries the caller's credentials for the API. No session is kept."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ _PASSED_ON = ("authorization", "session-token", "host")
 
 
 class McpEndpoint:
-    """The Model Context Protocol endpoint: the vault as tools for agents, with the headers of the API."""
+    """The Model Context Protocol endpoint: the vault as tools for agents. Callers authenticate as for the API."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -83,7 +83,7 @@ operations: list[Route] = [
 
 
 async def entrance(request: Request) -> Response:
-    """Redirect people to the dashboard, and list the service's addresses for programs."""
+    """Redirect browsers to the dashboard. Return the addresses of the API and its documentation to other clients."""
     site: Site = request.app.state.dashboard
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(site.base, 303)
@@ -112,7 +112,7 @@ class RequestIds:
 
     Also adds the headers in the request's state to the response, counts the request and logs it. If the server could
     not read a request, its state holds the error to respond with as `refusal`. Requests for another host are refused,
-    except by the probes.
+    except requests of the probes `/healthz` and `/readyz`.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
@@ -171,7 +171,7 @@ class RequestIds:
 
 
 def _guards(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers that keep browsers from guessing a content type, and caches from storing API responses.
+    """Return missing headers that keep browsers from guessing a content type, and caches from storing API responses.
 
     Every response under `/v1` is for one caller, and some contain a secret: a key, a token, or a link that grants
     access.
@@ -249,7 +249,7 @@ ERROR_HANDLERS: Mapping[Any, Any] = {
 
 
 def create_app(settings: Settings, service: Service) -> Starlette:
-    """Return the application of a running service."""
+    """Return the application of a running service. Without the role `api`, it has only the monitoring routes."""
     proxies = [one for one in map(str.strip, settings.trusted_proxies.split(",")) if one]
     middleware = [Middleware(RequestIds, hosts=settings.api_hosts())]
     if proxies:

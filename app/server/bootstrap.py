@@ -76,7 +76,7 @@ def codec_of(settings: Settings) -> Codec:
 
 
 def open_localnet(settings: Settings) -> Localnet:
-    """Return the embedded chain with the program. Its state is in the data folder."""
+    """Return the embedded chain with the program. The chain's state is in the data folder."""
     program = codec_of(settings).program_id
     return Localnet.open(settings.paths().localnet, {program: program_file()})
 
@@ -112,7 +112,7 @@ def open_signers(paths: Paths, settings: Settings) -> Signers:
 
 
 def open_state(settings: Settings) -> tuple[Database, bytes]:
-    """Return the database and the service's secret.
+    """Return the database and the service's secret. A new database is bound to this secret.
 
     Raises KeyFileError if the secret is missing or unusable, or does not belong to the database, and ConfigurationError
     if the database cannot be used.
@@ -158,7 +158,7 @@ def _remedy(settings: Settings) -> str:
 
 
 def key_ring(db: Database, secret: bytes, *, cache_seconds: float = 0.0) -> KeyRing:
-    """Return the API keys of a database."""
+    """Return the API keys of a database. A checked key is cached for ``cache_seconds``."""
     return KeyRing(db, _derive(secret, b"api keys"), cache_seconds=cache_seconds)
 
 
@@ -192,9 +192,9 @@ async def running(
     """Run a service with its background jobs, as the settings and its roles require, until the context ends.
 
     The chain is ``localnet``, reached without a socket, or else at ``settings.rpc_url``. ``transport`` replaces the
-    connection to either. ``beside`` is for a process next to a service. A new data folder is bound to the chain. Raises
-    ConfigurationError, for example if the folder belongs to another chain, and KeyFileError if the keys or the secret
-    are missing or do not belong to the data.
+    connection to either. ``beside`` is True for a process next to a service. A new data folder is bound to the chain.
+    Raises ConfigurationError, for example if the folder belongs to another chain, and KeyFileError if the keys or the
+    secret are missing or do not belong to the data.
     """
     paths = prepare(settings)
     async with AsyncExitStack() as stack:

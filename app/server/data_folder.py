@@ -40,7 +40,7 @@ class FolderChain:
 
 
 def remembered(connection: Connection) -> FolderChain | None:
-    """Return the chain that the folder is bound to, or None if it is not bound to a chain yet."""
+    """Return the chain that a database's folder is bound to, or None if it is not bound to a chain yet."""
     genesis, program, mint, url = (get_value(connection, name) for name in (_GENESIS, _PROGRAM, _MINT, _RPC_URL))
     if genesis is None or program is None or mint is None or url is None:
         return None
@@ -48,7 +48,7 @@ def remembered(connection: Connection) -> FolderChain | None:
 
 
 def remember(connection: Connection, chain: FolderChain) -> None:
-    """Bind the folder to a chain."""
+    """Bind the folder of a database to a chain."""
     identity = chain.identity
     values: Mapping[str, str] = {
         _GENESIS: identity.genesis_hash,
@@ -118,7 +118,7 @@ def require_data(settings: Settings) -> None:
 
 
 def existing_sidecar_settings(settings: Settings) -> Settings:
-    """Like ``sidecar_settings``, for commands that make no sense without a service's data."""
+    """Return ``sidecar_settings`` for commands that need a service's data. Raises the error of ``require_data``."""
     require_data(settings)
     return sidecar_settings(settings)
 
@@ -129,7 +129,8 @@ async def identify(
     """Return the chain that the node, the settings and the folder agree on.
 
     If the node does not answer, returns the folder's chain, and `node` checks it later. Raises ConfigurationError if
-    they disagree, if the program or the mint is not on the chain, or if the node of a new folder does not answer.
+    these three disagree, if the program or the mint is not on the chain, or if the node of a new folder does not
+    answer.
     """
     place = node_name(settings)
     try:
@@ -157,7 +158,7 @@ async def identify(
 
 
 def node_name(settings: Settings) -> str:
-    """Return a readable name of the chain's node. Leaves out a password in the node's URL."""
+    """Return a readable name of the chain's node or nodes, without any password in their URLs."""
     if settings.rpc_url is None:
         return "the embedded chain"
     places = [f"{one.hostname}" + (f":{one.port}" if one.port else "") for one in map(urlsplit, settings.rpc_urls())]

@@ -11,7 +11,7 @@ from indexer.postgres import PostgresEvents
 
 
 def open_database(settings: Settings, *, channel: str | None = None) -> Database:
-    """Open the configured database. The default is the file in the data folder. It is created if missing.
+    """Open the configured database. The default is a file in the data folder, created if missing.
 
     ``channel`` is the channel of the signals between nodes. Raises ConfigurationError if the database cannot be used.
     """
@@ -25,7 +25,7 @@ def open_database(settings: Settings, *, channel: str | None = None) -> Database
 
 
 def require_not_moved(paths: Paths) -> None:
-    """Raise ConfigurationError if the data of a folder was moved: two services on it would pay everything twice."""
+    """Raise ConfigurationError if a folder's data was moved: a service on the old data would pay everything again."""
     if paths.moved.exists():
         place = paths.moved.read_text(encoding="utf-8").strip()
         raise ConfigurationError(f"the data in {paths.root} was moved to the {place}: set its address in {SETTING}")

@@ -32,11 +32,12 @@ class HealthReport:
     """The failing parts, and the indexer's lag in slots.
 
     The lag is NaN if the chain does not answer, and infinite if the stored events cannot be read. Otherwise it is the
-    age of the oldest confirmed transaction, among the program's newest, that the indexer has not stored. `holes` are
-    pairs of slots between which no node has served the program's history, so the read models may be incomplete.
-    `unreadable` are the unreadable transactions, newest first. `gaps` are the vaults and organisations of this service
-    with a missing event. `guard` is the state of the database guard after a restore or lost commits. A lost role does
-    not count as a failing part: agents still pay, and a freeze must reach the service, so that it sends no payments.
+    age in slots of the oldest confirmed transaction, among the program's newest, that the indexer has not stored, or 0.
+    `holes` are pairs of slots between which no node has served the program's history, so the read models may be
+    incomplete. `unreadable` are the unreadable transactions, newest first. `gaps` are the vaults and organisations of
+    this service with a missing event. `guard` is the state of the database guard after a restore or lost commits.
+    `lost` are the roles that the chain gave to another key. A lost role does not count as a failing part: agents still
+    pay, and a freeze must reach the service, so that it sends no payments.
     """
 
     failing: tuple[str, ...]

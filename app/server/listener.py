@@ -34,7 +34,7 @@ class Listener(Background):
     ) -> None:
         """Listen at `url`. `handlers` are called in the event loop, with the objects that a signal names.
 
-        `place` returns the place of the service's database. The connection must reach the same place.
+        `place` returns the identity of the service's database and server. The connection must reach the same database.
         """
         self._url = url
         self._channel = channel

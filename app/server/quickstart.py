@@ -55,7 +55,7 @@ class Quickstart:
 
 
 async def quickstart(service: Service, localnet: Localnet | None, paths: Paths) -> Quickstart | None:
-    """Create the missing objects. Every step is repeatable, so the next start completes an interrupted one.
+    """Create the missing objects. Every step is repeatable, so the next start completes an interrupted quickstart.
 
     Does nothing and returns None on a cluster, where ``orgs create`` makes organisations. Without the authority's key,
     only fills the fee payer and returns None.

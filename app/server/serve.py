@@ -55,7 +55,7 @@ class _ApiServer(uvicorn.Server):
 
 
 def _allow_connections() -> None:
-    """Raise the limit of open files to 65,536 or as far as allowed. By default it is 1,024.
+    """Raise the limit of open files to 65,536 or as far as allowed. The usual limit is 1,024.
 
     Each connection takes one file.
     """

@@ -32,7 +32,7 @@ class UnsignedTransactions(ResponseBody):
 class WithdrawnTransaction(ResponseBody):
     """A withdrawn transaction, which the service will not complete any more.
 
-    If a signed advance of its nonce was sent and has landed, `id` is the id of the advance.
+    If this is the response to sending a signed advance of its nonce, `id` is the id of the advance.
     """
 
     id: TransactionId

@@ -74,7 +74,7 @@ async def list_all(service: Service, principal: Principal) -> UnsignedTransactio
 async def send(service: Service, principal: Principal, claim: Claim, text: str) -> ChangeMade:
     """Complete, store and send a transaction signed elsewhere, and return the response of its change.
 
-    Raises ``unsigned_transaction_not_found`` if the service does not wait for this transaction, ``invalid_signature``
+    Raises ``unsigned_transaction_not_found`` if the organisation has no such transaction, ``invalid_signature``
     if it is malformed or the authority's signature is missing, ``unsigned_transaction_void`` if it can no longer be
     sent, and the errors of its change.
     """
@@ -233,8 +233,8 @@ async def withdraw(service: Service, principal: Principal, claim: Claim, tx_id: 
 
     Also advance its nonce if the service has the authority's key or the request signs offline.
 
-    Raises ``unsigned_transaction_not_found``, ``unsigned_transaction_void`` if it landed, and ``authority_offline`` if
-    it was sent and the advance of its nonce cannot be signed here.
+    Raises ``unsigned_transaction_not_found``, ``unsigned_transaction_void`` if the transaction has landed,
+    and ``authority_offline`` if it was sent and the advance of its nonce cannot be signed here.
     """
     org = principal.org
     answer = WithdrawnTransaction(id=tx_id, status="withdrawn")

@@ -59,8 +59,9 @@ class History:
     async def walk(self, address: str, start: float, end: float, *, seen: int) -> AsyncIterator[Landed]:
         """Yield the successful transactions that name an organisation or a vault, newest first.
 
-        They lie between two Unix seconds or have no block time. Raises `IncompleteError` if the node's list reaches
-        back neither to `start` nor to the address's creation. Raises RpcError if the node has not seen the slot `seen`.
+        They lie between the Unix seconds `start` and `end`, or have no block time. Raises `IncompleteError` if the
+        node's list reaches back neither to `start` nor to the address's creation. Raises RpcError if the node has not
+        seen the slot `seen`.
         """
         complete = False
         newer: list[str] = []

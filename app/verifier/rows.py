@@ -163,17 +163,20 @@ def _unlike(row: Row, expected: Row) -> Iterator[str]:
 
 
 def is_name(recipient: str | None) -> bool:
-    """Return whether a recipient is a domain. The chain has only a domain's hash."""
+    """Return True if a recipient is a domain. The chain has only a domain's hash."""
     return recipient is not None and "." in recipient
 
 
 def shows_off_chain_policy(row: Row) -> bool:
-    """Return whether a row shows a policy that its event does not name."""
+    """Return True if a row shows a policy that the row's event does not name."""
     return row["type"] in _UNJUDGED and row["policy_id"] is not None
 
 
 def _is_policy(shown: str | None, chain: ExpectedRow, program_id: Pubkey) -> bool:
-    """Return whether the address derived from a policy's id is the policy account that the event names."""
+    """Return True if the address derived from a policy's id is the policy account that the event names.
+
+    Without an id, return True if the event names no policy.
+    """
     if shown is None or chain.policy is None:
         return shown is None and chain.policy is None
     try:

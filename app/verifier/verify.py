@@ -210,7 +210,7 @@ class _Checker:
             self.report.off_chain.append(f"{row['tx_id']}: {row['status']} {said} USDC")
 
     def _is_due(self, chain: ExpectedRow) -> bool:
-        """Return whether the export must have this row, given the time when it was made and its other rows."""
+        """Return True if the export must have this row, given the export's time of creation and its other rows."""
         landed_before = chain.block_time is not None and (chain.block_time + TOLERANCE) * 1000 < self._made
         return chain.slot < self._last or landed_before
 
