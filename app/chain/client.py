@@ -196,7 +196,7 @@ class ChainClient:
         return found
 
     async def account(self, address: Pubkey | str, commitment: str = COMMITMENT, *, seen: int = 0) -> RawAccount | None:
-        """Return the account, or `None` if none exists. Raises `RpcError` if the node has not reached the slot `seen`."""
+        """Return the account, or `None` if none exists. Raises `RpcError` if the node is not at the slot `seen` yet."""
         _, [found] = await self._accounts([address], {"commitment": commitment, "minContextSlot": seen})
         return found
 
