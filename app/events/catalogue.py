@@ -172,7 +172,7 @@ _KINDS = (
     ),
     EventKind(
         "database.commits_lost",
-        "The database has lost commits. For 24 hours, new payments need a check of the gap or `afterRestore`.",
+        "The database has lost commits. For 24 hours, payments need `afterRestore` unless the gap is declared checked.",
     ),
     EventKind(
         "transaction.forgotten",

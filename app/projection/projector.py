@@ -107,7 +107,7 @@ class Projector(Background):
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Apply all stored rows, then no further ones until the context ends."""
+        """Apply all stored rows, then let this process apply no further ones until the context ends."""
         async with self._applying:
             await self._catch_up()
             yield

@@ -1,4 +1,4 @@
-"""Attempts: transactions stored before the service sends them, and blocked payments, with their outcomes.
+"""Attempts: transactions stored before they are sent or handed out, and blocked payments, with their outcomes.
 
 Attempts at payments, escrows, allowances, and fundings and withdrawals of one wallet also appear in the list of
 transactions as soon as they are stored.

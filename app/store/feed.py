@@ -1,4 +1,4 @@
-"""The feed: every event of an organisation, from the chain or the service, as the API shows it."""
+"""The feed: the events of organisations, from the chain or the service, as the API shows them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

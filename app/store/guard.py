@@ -113,7 +113,7 @@ def report_lost_commits(connection: Connection, lost: Mapping[str, int]) -> None
             org=one.org,
             type="database.commits_lost",
             timestamp=now,
-            summary="The database has lost commits. For 24 hours, new payments need a check or `afterRestore`",
+            summary="The database has lost commits. Check the gap; until then, payments need `afterRestore`",
             payload={"timestamp": iso_ms(now)},
         )
 

@@ -1,8 +1,9 @@
 """Read models: tables computed from the chain, joined with data that only the service has.
 
-The projector writes and can rebuild them. Times are Unix milliseconds, except where the chain keeps seconds
-(`session_expires_at`, `expiry`, `effective_at`, an approval's `expires_at`, and the times of escrows and allowances
-other than `created_at`). Addresses are base58, hashes lower-case hex.
+The projector writes and can rebuild them. New attempts add their rows before the chain confirms them. Times are Unix
+milliseconds, except where the chain keeps seconds (`session_expires_at`, `expiry`, `effective_at`, an approval's
+`expires_at`, and the times of escrows and allowances other than `created_at`). Addresses are base58, hashes lower-case
+hex.
 """
 
 from sqlalchemy import (
