@@ -76,7 +76,7 @@ class AllowanceInstructions(Builder):
     def settle_allowance(
         self, allowance: OpenAllowance, *, signer: Pubkey | None = None, policy: Pubkey | None = None
     ) -> Instruction:
-        """Take back the money that the delegate has not transferred, and revoke the delegate's right.
+        """Take back the money that the delegate has not transferred, and revoke the delegate's right to transfer it.
 
         Omit `signer` once anyone may settle the allowance. Pass the vault's `policy` if anyone may settle because that
         policy was changed after the grant.

@@ -68,7 +68,7 @@ class ChainClient:
         return await self._rpc.call(method, params)
 
     async def blockhash(self, *, fresh: bool = False) -> Blockhash:
-        """Return a recent blockhash. Fetch a new one if `fresh` is set or the last one is too old."""
+        """Return a recent blockhash. Fetch a new one for `fresh`, or if the last is older than `blockhash_max_age`."""
         asked = time.monotonic()
         async with self._blockhash_lock:
             if self._blockhash is not None:
@@ -93,7 +93,7 @@ class ChainClient:
         """Send a signed transaction and return its signature.
 
         Preflight is skipped because the service simulates the transaction beforehand. Store the bytes before you call
-        this. After `ChainUnavailable`, the transaction may still land. To be safe, resend only the same bytes.
+        this. After `ChainUnavailable`, the transaction may still land. So resend only the same bytes.
         """
         options = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": COMMITMENT}
         return await self._read("sendTransaction", [_base64(transaction), options], _text)
@@ -222,7 +222,7 @@ class ChainClient:
         return Balances(slot, [None if account is None else account.token_amount for account in found])
 
     async def token_balance(self, token_account: Pubkey) -> int | None:
-        """Return the amount in a token account, in the mint's smallest unit, or `None` without an amount."""
+        """Return a token account's amount in the mint's smallest unit, or `None` as described at `Balances`."""
         return (await self.balances([token_account])).amounts[0]
 
     async def slot(self, commitment: str = COMMITMENT) -> int:

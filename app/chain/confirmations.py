@@ -29,7 +29,7 @@ class Confirmations:
         self._poller: asyncio.Task[None] | None = None
 
     async def wait(self, signature: str, timeout: float) -> SignatureStatus | None:  # noqa: ASYNC109 - None is a result
-        """Return the status once it is confirmed, or `None` if that takes longer than `timeout` seconds."""
+        """Return the status of the transaction once it is confirmed, or `None` after `timeout` seconds."""
         self._added.set()
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll())

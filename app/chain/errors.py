@@ -32,7 +32,7 @@ class BlockhashNotFound(RpcError):  # noqa: N818 - Solana's name for it
 
 
 class HistoryNotAvailable(RpcError):  # noqa: N818 - Solana's name for it
-    """The node, or another one at its address, lacks part of the history that it has listed."""
+    """The node lacks part of the history that it, or another node at its address, has listed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(-32011, message)

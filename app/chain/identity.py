@@ -30,7 +30,7 @@ USDC_MINTS: Mapping[Cluster, str] = {
 
 
 def cluster_of(genesis_hash: str) -> Cluster:
-    """Return the cluster with this genesis hash."""
+    """Return the public cluster with this genesis hash, or `localnet` for any other chain."""
     return _CLUSTERS.get(genesis_hash, "localnet")
 
 

@@ -43,7 +43,7 @@ class NonceAccount:
 
 @dataclass(frozen=True, slots=True)
 class NonceAddress:
-    """The address of a nonce account. It is derived from the payer's, so it needs no key and can be found again."""
+    """The address of a nonce account, derived from the payer's address. It needs no key and can be found again."""
 
     payer: Pubkey
     authority: Pubkey

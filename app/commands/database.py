@@ -119,7 +119,7 @@ def _events(paths: Paths) -> sqlite3.Connection:
 
 
 def _require_own_events(events: sqlite3.Connection, orgs: set[str], paths: Paths) -> None:
-    """Raise ConfigurationError if the stored events belong to another chain: they mention no organisation of ours."""
+    """Raise ConfigurationError if the events name organisations, but none of ``orgs``: they belong to another chain."""
     streams = {one for (one,) in events.execute("SELECT DISTINCT org FROM events WHERE org IS NOT NULL")}
     if orgs and streams and not orgs & streams:
         raise ConfigurationError(

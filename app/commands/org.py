@@ -36,7 +36,7 @@ def orgs() -> None:
     "--attestation-delay", type=int, help="Seconds before a recipient's registration takes effect.  [default: 0]"
 )
 def create_org(org_id: str, **given: Any) -> None:
-    """Create an organisation on the chain and an admin key for it. Its id has 1 to 64 characters of a-z, 0-9 and -.
+    """Create an organisation on the chain and an admin key for it. ORG_ID has 1 to 64 characters of a-z, 0-9, -.
 
     If the organisation exists, it only gets another admin key.
     """
@@ -63,7 +63,7 @@ def create_org(org_id: str, **given: Any) -> None:
 @click.argument("address", callback=address_argument)
 @change_options
 def withdraw(amount: int | None, address: Pubkey, **given: Any) -> None:
-    """Move AMOUNT of USDC, or `all`, from the reserve to the owner ADDRESS. The authority signs."""
+    """Move AMOUNT of USDC, or `all`, from the reserve to the USDC account that ADDRESS owns. The authority signs."""
     withdraw_from_reserve(amount, address, **given)
 
 

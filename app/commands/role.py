@@ -94,9 +94,9 @@ class _Signing:
         return local_authority(key)
 
     async def run(self, service: Service, change: Awaitable[None], label: str | None = None) -> bool:
-        """Await a change and return True. If the change waits for a signature, write its transaction and return False.
+        """Await a change and return True, or return False if the change waits for a signature.
 
-        The transaction is written to a file. The file's name contains `label`, if given.
+        In that case, the transaction is written to a file. The file's name contains `label`, if given.
         """
         try:
             await change

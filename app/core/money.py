@@ -13,7 +13,7 @@ _MAX_LENGTH = 64
 
 
 class InvalidAmountError(ValueError):
-    """The text is not an amount of USDC."""
+    """A text or a number is not an amount of USDC."""
 
 
 def parse_usdc(text: str, *, allow_zero: bool = False) -> int:

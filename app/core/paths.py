@@ -47,7 +47,7 @@ class Paths:
 
     @property
     def sidecars(self) -> Path:
-        """The lock file that all processes next to the service hold shared."""
+        """The lock file on which all processes next to the service hold a shared lock."""
         return self.root / "sidecars.lock"
 
     @property

@@ -183,7 +183,7 @@ class Settings(BaseSettings):
     webhook_interval: float = Field(default=0.2, gt=0)
     """Pause between two rounds of webhook deliveries."""
     webhooks_at_once: int = Field(default=64, gt=0)
-    """Maximum number of webhooks that are called at the same time."""
+    """Maximum number of webhooks that this node calls at the same time."""
     alerts: bool = True
     """True to raise alerts on this node, if it has the role `indexer`, and to send their e-mails, if it has the role
     `worker`."""

@@ -78,7 +78,7 @@ class Signers:
 def read_secret(path: Path) -> str:
     """Return the content of a secret file.
 
-    Raises KeyFileError if the file is missing, a link or not regular, or if it does not belong to this user or has
+    Raises KeyFileError if there is no regular file at the path, or if the file does not belong to this user or has
     another mode than 600.
     """
     try:

@@ -161,7 +161,7 @@ def strict_commitment(value: Any) -> Commitment:
 def config(name: str, fields: dict[str, Reader], required: frozenset[str] = frozenset()) -> Reader:
     """Return a reader of an object's `fields`. It leaves out unknown members and members that are null.
 
-    The reader raises MethodError if a `required` member is absent. A null counts as present there, as in a validator.
+    The reader raises MethodError if a `required` member is absent. A null does not count as absent.
     """
 
     def read(value: Any) -> dict[str, Any]:

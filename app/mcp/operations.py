@@ -38,7 +38,7 @@ class Reply:
 
 
 class BadArgumentError(Exception):
-    """The arguments cannot be made into a request: one is missing, too long or of a wrong type. The message tells."""
+    """An argument is missing, malformed or too long, so no request can be made. The message states the problem."""
 
 
 class Operation:
@@ -73,7 +73,7 @@ class Operation:
         return self._required | {name for name, one in self._parameters.items() if one["required"]}
 
     def request(self, arguments: Mapping[str, Any]) -> Json:
-        """Return the request as arguments of httpx. Arguments that are None are left out. Raises BadArgumentError.
+        """Return the request as arguments of httpx. Leave out arguments that are None. Raises BadArgumentError.
 
         Unknown arguments go into the query or the body, so that the API refuses them by name.
         """

@@ -171,7 +171,7 @@ class RequestIds:
 
 
 def _guards(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return missing headers that keep browsers from guessing a content type, and caches from storing API responses.
+    """Return the headers against guessed content types and cached API responses that a response does not have yet.
 
     Every response under `/v1` is for one caller, and some contain a secret: a key, a token, or a link that grants
     access.

@@ -33,7 +33,7 @@ _LOADERS = ("BPFLoader", "LoaderV")
 
 @dataclass(frozen=True, slots=True)
 class FolderChain:
-    """The chain that a data folder belongs to, and the last used address of its node."""
+    """The chain that a data folder belongs to, and the last stored address of the chain's node."""
 
     identity: ChainIdentity
     rpc_url: str

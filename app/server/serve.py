@@ -68,9 +68,9 @@ def _allow_connections() -> None:
 async def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM, then finish the running requests and close all resources.
 
-    Raises ConfigurationError if the settings do not fit the machine, the data or the chain or if a service already runs
-    on the data folder, KeyFileError if a key is missing or unusable, and DataDirInUseError if another process runs the
-    folder's embedded chain.
+    Raises ConfigurationError if the settings do not fit the machine, the data or the chain, or if a service already
+    runs on the data folder, KeyFileError if a key is missing or unusable, and DataDirInUseError if another process runs
+    the folder's embedded chain.
     """
     require_roles(settings)
     relying_party(settings)

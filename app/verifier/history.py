@@ -85,7 +85,7 @@ class History:
             complete = _creates(await self._transaction(newer.pop()), address)
 
     async def _page(self, address: str, before: str | None, seen: int) -> list[tuple[str, int | None, bool]]:
-        """Return signature, block time and a failure flag of each transaction before a signature, newest first."""
+        """Return signature, block time and a failure flag of up to 1,000 transactions before `before`, newest first."""
         options = {"commitment": _COMMITMENT, "limit": _PAGE, "minContextSlot": seen}
         if before is not None:
             options["before"] = before

@@ -29,7 +29,7 @@ _EXPECTED_INNER = {
     ("EscrowCreated", "escrow_lock"): ESCROW_EVENT_INNER_INDEX,
     ("AllowanceGranted", "payment"): ALLOWANCE_EVENT_INNER_INDEX,
 }
-"""Inner index that the service derives an id from before it sends. The event may end up at another index."""
+"""Inner index of the event that the service expects, and derives an id from, before it sends the transaction."""
 _UNJUDGED = ("funding", "withdrawal")
 """Types of requests that no policy judges. Only the service vouches for the policy shown in such a row."""
 _REQUESTED = ("wallet_id", "type", "amount", "currency")
