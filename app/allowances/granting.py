@@ -54,7 +54,8 @@ async def admit(
 ) -> tuple[WalletRecord, Keypair | None]:
     """Return the wallet, and the session's key if it signs, once a grant may be made. Call it within ``granting``.
 
-    Raises ``too_many_allowances`` above the daily number, and the errors of a payment from the wallet.
+    Raises ``too_many_allowances`` above the daily number, ``chain_unavailable`` while another grant is pending, and the
+    errors of a payment from the wallet.
     """
     session = session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
     service.brake.check(GRANT, principal.org, wallet_id, attested=session is not None)

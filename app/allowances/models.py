@@ -33,7 +33,7 @@ Reference = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{32}$")]
 class GrantAllowance(MoneyBody):
     """Body of an allowance. `destination` is an existing token account or the owner of one.
 
-    `delegate` is the address of the key that will sign the transfer. Nothing binds it to the destination.
+    `delegate` is the address of the key that will sign the transfer. Nothing binds the delegate to the destination.
     """
 
     amount: Amount
@@ -54,8 +54,8 @@ class ListAllowances(Page):
 class Allowance(ResponseBody):
     """An allowance. Until it is settled, the delegate can transfer its money.
 
-    `spent_amount` and `returned_amount` are null until then. `transfers` lists the signatures of the delegate's
-    transfers; it is null until they have been read from the chain.
+    `spent_amount` and `returned_amount` are null until the settlement. `transfers` lists the signatures of the
+    delegate's transfers; it is null until they have been read from the chain.
     """
 
     allowance_id: AllowanceId

@@ -23,10 +23,10 @@ async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
     """Grant an allowance.
 
     Use it for recipients that accept only a plain transfer. It sets aside money of the wallet for a delegate, who can
-    transfer it until the allowance is settled. The wallet's policy must permit allowances. It judges and charges this
-    one as a payment to the owner of the destination. The token program, however, does not bind a delegate to a
-    destination. Anyone with the delegate's key can send the money anywhere, so only operators and admins may name a
-    delegate. The operator's key always signs; with a session token, the session's key also signs. Responds once the
+    transfer it until the allowance is settled. The wallet's policy must permit allowances. The program judges and
+    charges the grant as a payment to the owner of the destination. The token program, however, does not bind a delegate
+    to a destination. Anyone with the delegate's key can send the money anywhere, so only operators and admins may name
+    a delegate. The operator's key always signs; with a session token, the session's key also signs. Responds once the
     money is set aside, or with the status `pending` if that takes too long.
     """
     return await allowances.grant(

@@ -57,8 +57,8 @@ async def grant(  # noqa: PLR0917
 ) -> Allowance:
     """Set money aside for a delegate. Returns once that is done, or as `pending` if it takes too long.
 
-    Raises ``policy_violation`` if the policy refuses. A refusal in simulation is recorded, and nothing was sent. A late
-    refusal was sent, and its attempt is recorded as failed.
+    Raises ``policy_violation`` if the policy refuses. After a refusal in simulation, nothing was sent, and the refusal
+    is recorded. After a late refusal, the attempt is recorded as failed.
     """
     # Look first for a grant sent by an earlier run: once it is under way, the wallet's state cannot refuse it.
     outcome = await service.submitter.resume(claim)
@@ -154,7 +154,10 @@ async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey, boo
 async def settle(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, wallet_id: str, identifier: str, token: str | None
 ) -> Allowance:
-    """End an allowance with the operator's key. A settled one stays as it is. An agent needs its session token."""
+    """End an allowance with the operator's key. A settled one stays as it is. An agent needs its session token.
+
+    Raises ``chain_unavailable`` while the grant is not confirmed or the outcome is unknown.
+    """
     authorise_wallet(principal, wallet_id)
     session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
     if await earlier_outcome(service, claim) is None:

@@ -106,7 +106,7 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
 
 
 def is_unusable(service: Service, refused: SimulationFailedError) -> bool:
-    """Return True if a simulation failed because the approval does not fit, is outdated, has expired or is gone."""
+    """Return True if a simulation failed as it does for an approval that does not fit, is outdated, expired or gone."""
     return _lacks_account(refused) or error_name(service.codec, refused) in _UNUSABLE
 
 
@@ -145,8 +145,8 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
 async def approve(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
     """Put the approval on the chain for 24 hours. An approved one stays approved.
 
-    Raises ``approval_not_pending`` if it can no longer be decided. Raises ``approval_outdated`` if the policy that
-    refused the payment is no longer the wallet's policy, or has changed.
+    Raises ``approval_not_pending`` if it was used or rejected, or has expired. Raises ``approval_outdated`` if the
+    policy that refused the payment is no longer the wallet's policy, or has changed.
     """
     if claim.attempt is None:
         await _find(service, principal, approval_id)
@@ -163,7 +163,7 @@ async def approve(service: Service, principal: Principal, claim: Claim, approval
 async def reject(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
     """Record the rejection of a payment, or withdraw its unused approval from the chain.
 
-    Raises ``approval_not_pending`` if it was used, or its time to decide has passed.
+    Raises ``approval_not_pending`` if the approval was used, or if it expired without a decision.
     """
     if claim.attempt is None:
         await _find(service, principal, approval_id)

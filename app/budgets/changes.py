@@ -32,7 +32,7 @@ from app.submission.versioned_changes import OutdatedVersionError, send_versione
 
 _UPDATE, _CLOSE = PlanType("update_budget"), PlanType("close_budget")
 PLAN_TYPES = (*budgets.PLAN_TYPES, _UPDATE, _CLOSE)
-"""Plan types of all attempts about a budget. Their `recipient` is the budget's id."""
+"""Plan types of all attempts to create, change or close a budget. The `recipient` of each is the budget's id."""
 CLOSE = _CLOSE.name
 """Plan type of attempts to close a budget."""
 _OUTDATED = frozenset({"VersionMismatch", "WrongRentReceiver"})

@@ -30,7 +30,9 @@ class UpdateBudget(CreateBudget):
 
 
 class BudgetConsumption(ResponseBody):
-    """The payments of a budget's wallets: amounts of the last 24 hours and this UTC month, and number in the last hour.
+    """The consumption of a budget: amounts in the last 24 hours and this UTC month, and the number in the last hour.
+
+    Payments, escrows and allowances of the budget's wallets count.
 
     The windows move in steps of 15 minutes (24 hours) and one minute (hour), as in the program.
     """
@@ -41,7 +43,7 @@ class BudgetConsumption(ResponseBody):
 
 
 class BudgetHeadroom(ResponseBody):
-    """The headroom of each limit: the payments that the wallets may still make. Null if the limit is not set."""
+    """The headroom of each limit: the amount or number that the wallets have left. Null if the limit is not set."""
 
     day: Usdc | None
     month: Usdc | None

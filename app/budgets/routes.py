@@ -51,8 +51,8 @@ async def list_budgets(call: Call) -> BudgetList:
 async def get_budget(call: Call) -> Budget:
     """Get a budget.
 
-    Shows the payments of its wallets and their headroom. The header `ETag` identifies its version and name. Send it as
-    `If-Match` with a change, so that you do not undo a concurrent change.
+    Shows the consumption of its wallets and the headroom of its limits. The header `ETag` identifies the budget's
+    version and name. Send it as `If-Match` with a change, so that you do not undo a concurrent change.
     """
     return await budgets.get(call.service, call.principal, call.path("budget_id"))
 

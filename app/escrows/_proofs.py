@@ -37,7 +37,7 @@ class Proof:
 
 
 def parse(body: CompleteEscrow) -> Proof:
-    """Return the proof in a request. Raises ``invalid_proof``."""
+    """Return the proof in a request. Raises ``invalid_proof`` if it is malformed."""
     kind = PROOF_KINDS.index(body.proof_type)
     if kind == _OUTPUT_HASH:
         if not re.fullmatch(SHA256, body.proof):
@@ -57,7 +57,8 @@ def parse(body: CompleteEscrow) -> Proof:
 async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> list[Instruction]:
     """Return the instructions to put before the completion: for a signed proof, the runtime's signature check.
 
-    Raises ``invalid_proof`` if no key can sign this kind of proof, and ``escrow_already_settled``.
+    Raises ``invalid_proof`` if no key can sign this kind of proof, and ``escrow_already_settled`` if the escrow's
+    account is gone.
     """
     if proof.signature is None:
         return []

@@ -54,11 +54,11 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
 async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
     """Submit a completion proof.
 
-    A valid proof releases the escrow. An `output_hash` is any hash, or the hash that the escrow expects. Only a party
-    or the operator may submit it. The other proofs are signatures. The signed message begins with `agent-vault:v2:` and
-    the kind of proof. These raw bytes follow: the cluster's genesis hash, the program's address, the escrow's address,
-    the task's hash and the output's hash. The receiving wallet's session key (or the receiving address) signs a
-    `signed_attestation`, and the organisation's verifier signs a `webhook_callback`.
+    A valid proof releases the escrow. An `output_hash` is the hash that the escrow expects, or any hash if it expects
+    none. Only a party or the operator may submit it. The other proofs are signatures. The signed message begins with
+    `agent-vault:v2:` and the kind of proof. These raw bytes follow: the cluster's genesis hash, the program's address,
+    the escrow's address, the task's hash and the output's hash. The receiving wallet's session key (or the receiving
+    address) signs a `signed_attestation`, and the organisation's verifier signs a `webhook_callback`.
     """
     return await settlement.complete(
         call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token

@@ -72,8 +72,8 @@ async def create(
 ) -> Escrow:
     """Lock money for a task. Returns once it is locked, or as `pending` if that takes too long.
 
-    Raises ``policy_violation`` if the policy refuses. A refusal in simulation is recorded, and nothing was sent. A late
-    refusal was sent, and its attempt is recorded as failed.
+    Raises ``policy_violation`` if the policy refuses. After a refusal in simulation, nothing was sent, and the refusal
+    is recorded. After a late refusal, the attempt is recorded as failed.
     """
     authorise_wallet(principal, body.from_wallet)
     # Look first for an escrow sent by an earlier run: once it is under way, neither the wallet's state nor the queue

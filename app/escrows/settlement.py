@@ -1,6 +1,7 @@
 """Steps of escrows after their creation: the completion by a proof, a dispute, its withdrawal, the arbiter's decision.
 
-The program judges each step in a simulation. The service only explains the program's refusals.
+The program judges each step in a simulation. The service checks the escrow's status and explains the program's
+refusals.
 """
 
 import hashlib
@@ -209,7 +210,7 @@ async def withdraw(  # noqa: PLR0917
 ) -> Escrow:
     """Withdraw a dispute, so that the escrow's deadline continues to run.
 
-    The raising party and that side's operator may do so.
+    The party that raised the dispute may do so, and the operator for a wallet's side.
 
     Raises ``escrow_not_disputed`` or ``escrow_already_settled`` if the escrow's status does not permit it.
     """

@@ -7,7 +7,7 @@ _FIRST, _LONGEST = 5.0, 300.0
 
 
 class Backoff:
-    """Records attempts, in memory only: after a restart everything may be tried immediately."""
+    """Times the attempts at each job. Kept in memory only: after a restart every job may be tried immediately."""
 
     def __init__(self, timer: Callable[[], float]) -> None:
         """`timer` returns seconds and never runs backwards."""
@@ -15,12 +15,12 @@ class Backoff:
         self._attempts: dict[Hashable, tuple[int, float]] = {}
 
     def is_due(self, key: Hashable) -> bool:
-        """Return whether `key` was never tried, or the pause after its last attempt is over."""
+        """Return True if `key` was never tried, or the pause after its last attempt is over."""
         _, due = self._attempts.get(key, (0, 0.0))
         return due <= self._timer()
 
     def record(self, key: Hashable) -> int:
-        """Record an attempt and return the number of attempts so far."""
+        """Record an attempt at `key` and return the number of its attempts so far."""
         count = self._attempts.get(key, (0, 0.0))[0] + 1
         # The exponent is bounded, because a float overflows.
         pause = min(_LONGEST, _FIRST * 2.0 ** min(count - 1, 10))
@@ -28,7 +28,7 @@ class Backoff:
         return count
 
     def take_back(self, key: Hashable) -> None:
-        """Do not count the last attempt, because its outcome says nothing about `key`. It is due again soon."""
+        """Do not count the last attempt, because its outcome says nothing about `key`. It is due again in 5 seconds."""
         count = self._attempts[key][0] - 1
         self._attempts[key] = (count, self._timer() + _FIRST)
 

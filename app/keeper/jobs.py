@@ -59,7 +59,7 @@ def topup(service: Service, wallet: LowWallet) -> Job:
 
     The instruction is valid only while the vault holds too little. The read models may lack an earlier funding, so the
     job reads the chain first, and the program checks the balance again. Every change of the vault makes a new job, so
-    that a rule that needs several top-ups is not delayed.
+    that the pause after an attempt does not delay a rule that needs several top-ups.
     """
 
     async def build() -> Instruction | None:

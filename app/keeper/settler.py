@@ -1,4 +1,4 @@
-"""Settles a vault's outstanding allowances as soon as a transaction that invalidates them has been sent.
+"""Settles the outstanding allowances of a vault or organisation once a transaction that invalidates them is sent.
 
 A delegate can pay until its allowance is settled. Settlement therefore waits neither for the confirmation of that
 transaction nor for the read models. The keeper later settles any allowance that is not settled here, such as after a
@@ -23,9 +23,9 @@ _FAULTS = (ChainUnavailable, RpcError, UnavailableError)
 
 
 class AllowanceSettler:
-    """Listens for freezes, pauses, new session keys and attached policies.
+    """Settles allowances when a freeze, a pause, a new session key or a newly attached policy is sent.
 
-    It settles in tasks of its own that no request waits for.
+    Runs each settlement in a background task that no request waits for.
     """
 
     def __init__(self, service: Service) -> None:
@@ -33,7 +33,7 @@ class AllowanceSettler:
         self._running: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start to listen."""
+        """Start to listen for sent transactions."""
         self._service.submitter.subscribe(self._sent)
 
     async def stop(self) -> None:

@@ -90,7 +90,7 @@ class ExpenseRequest(Expense):
         event_inner: int = EVENT_INNER_INDEX,
         fee_payer: Pubkey | None = None,
     ) -> Plan:
-        """Return the plan of the transaction that spends. A ``fee_payer``, if given, sends it."""
+        """Return the plan of the transaction that moves the money. A ``fee_payer``, if given, sends the transaction."""
         operator = self.service.signers.operator
         first = self.session or operator
         beside = self.session is not None and (self.co_signed or self.purpose == "allowance")

@@ -51,9 +51,9 @@ async def unverified_refusal(expense: ExpenseRequest) -> BusinessError | None:
 async def require_account(expense: ExpenseRequest, claim: Claim, field: str, reason: str) -> None:
     """Require the payee's token account if none can be opened.
 
-    Raises ``recipient_unverified`` for a payee without a known owner, or ``policy_violation`` if the policy refuses the
-    expense too. The policy is checked here, because without the account the program fails before it reaches the
-    policy's rules. Otherwise raises ``invalid_recipient`` with the ``reason``.
+    If the account is missing, raises ``invalid_recipient`` with the ``reason``. For a payee without a known owner that
+    the request may not pay, raises ``recipient_unverified``, or ``policy_violation`` if the policy refuses the expense
+    too. The policy is checked here, because without the account the program fails before it reaches the policy's rules.
     """
     service, owner = expense.service, expense.payee.owner
     if await service.chain.token_balance(service.addresses.token_account(owner)) is not None:
@@ -67,8 +67,8 @@ async def require_account(expense: ExpenseRequest, claim: Claim, field: str, rea
 async def record_refusal(expense: ExpenseRequest, claim: Claim, found: dict[str, str]) -> ApiError:
     """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error.
 
-    Raises ``idempotency_in_progress`` if another node has carried out the same request. The policy may then have
-    refused this expense because it had already counted it.
+    Raises ``idempotency_in_progress`` if another node has claimed the same request. The policy may then have refused
+    this expense because it already counts the other node's.
     """
     await claim.require_free()
     service, wallet = expense.service, expense.wallet

@@ -69,7 +69,7 @@ class _SimulationRefusal:
 
 
 async def _refresh(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
-    """Read the wallet again, once, if the error shows that it was changed without this service or a moment ago."""
+    """Read the wallet again, at most once, if the error shows that the read models lag behind the chain."""
     if expense.refreshed or refusal.name not in _STALE:
         return False
     expense.wallet = await _caught_up(expense.service, expense.wallet)
@@ -87,9 +87,9 @@ async def _drop_approval(expense: ExpenseRequest, refusal: _SimulationRefusal) -
 
 
 async def _ask_operator(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
-    """Add the operator's co-signature.
+    """Add the operator's co-signature if the rule about co-signing refused an expense that a session signs.
 
-    For an agent, an issued payment or an allowance, add the operator's approval instead if one exists.
+    For an agent, an issued payment or an allowance, add the operator's approval instead, if there is one.
     """
     if refusal.rule != CO_SIGN or expense.session is None or expense.policy_triggered:
         return False
@@ -185,7 +185,7 @@ async def _caught_up(service: Service, wallet: WalletRecord) -> WalletRecord:
 
 
 async def _has_expired(service: Service, frozen: WalletRecord) -> bool:
-    """Return True if a frozen wallet's policy has expired. Such a freeze is lifted in a different way."""
+    """Return True if a wallet is frozen because its policy expired. Such a freeze is lifted in a different way."""
     found = await wallets.find(service, frozen.org, frozen.wallet_id)
     if not found.frozen:
         found = await _caught_up(service, frozen)

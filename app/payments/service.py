@@ -39,8 +39,8 @@ async def pay(
 ) -> Payment:
     """Make a payment. Returns once it is confirmed, or as `pending` if that takes too long.
 
-    Raises ``policy_violation`` if the policy refuses. A refusal in simulation is recorded, and nothing was sent. A late
-    refusal was sent, and its attempt is recorded as failed.
+    Raises ``policy_violation`` if the policy refuses. After a refusal in simulation, nothing was sent, and the refusal
+    is recorded. After a late refusal, the attempt is recorded as failed.
     """
     # Look first for a payment sent by an earlier run: once it is under way, the wallet's state cannot refuse it.
     outcome = await service.submitter.resume(claim)

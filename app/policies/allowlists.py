@@ -29,7 +29,10 @@ WRITE = PlanType("write_allowlist")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A transaction towards a new list, signed by the authority or else by the operator, which only writes drafts."""
+    """One transaction of a policy's creation or change, signed by the authority.
+
+    Without ``by_authority``, the operator signs it instead; such a step only writes a chunk of a draft.
+    """
 
     instructions: Sequence[Instruction]
     by_authority: bool = True

@@ -73,7 +73,7 @@ class Snapshot:
 
 
 class PolicyBacktest:
-    """A VM with a policy of these terms. Use it only in the thread that created it."""
+    """A VM that judges payments under given terms of a policy. Use it only in the thread that created it."""
 
     def __init__(self, snapshot: Snapshot, terms: Terms, start: int) -> None:
         """Set the clock to the Unix second ``start``."""

@@ -65,11 +65,14 @@ class PolicyChange:
     precondition: Precondition
 
     async def authority(self) -> Authority:
-        """Return the organisation's authority. Raises ``authority_offline`` if it can sign neither here nor later."""
+        """Return the organisation's authority.
+
+        Raises ``authority_offline`` if the service lacks its key, unless the request asks for `sign=offline`.
+        """
         return await authority_of(self.service, self.principal.org, self.claim)
 
     def lock(self) -> AbstractAsyncContextManager[None]:
-        """Return the lock that makes other changes of the policy wait."""
+        """Return the lock that makes other changes of the policy in this process wait."""
         return self.service.locks.hold(LockScope.POLICY, f"{self.principal.org}/{self.policy_id}")
 
     async def find(self) -> PolicyRecord:

@@ -1,4 +1,4 @@
-"""Policies: the eight rules in the form that clients write and read."""
+"""Request and response bodies of policies."""
 
 from typing import Annotated, Literal
 
@@ -33,7 +33,7 @@ MAX_OPEN_ESCROWS = 64
 
 
 class RuleFields(PartialBody):
-    """The rules."""
+    """Fields of a body that set a policy's rules."""
 
     max_per_tx: Limit | None = None
     max_per_day: Limit | None = None

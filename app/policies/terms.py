@@ -72,7 +72,7 @@ async def apply_changes(service: Service, org: str, before: Terms, body: RuleFie
 
 
 async def unverified_entries(service: Service, before: Terms, after: Terms) -> list[str]:
-    """Return the warning of an unverified recipient for each new address on the allowlist that it concerns."""
+    """Return a warning for each address that is new on the allowlist and is an unverified recipient."""
     added = {raw: text for raw, text in after.entries.items() if raw not in before.entries}
     addresses = [Pubkey.from_bytes(raw) for raw, text in added.items() if parse_address(text) is not None]
     return list((await unverified_recipients(service, addresses)).values())

@@ -1,9 +1,9 @@
 """Brakes stop payments locally while a freeze, pause or token rotation is still on its way to the chain.
 
 Without them, queued payments would be sent before the chain starts to refuse. A request engages its brake in memory
-immediately, and stores it as a row. The rows of freezes and pauses survive restarts. Brakes are checked twice: in the
-database transaction that stores an attempt, and again just before its first send. Attempts that were stored but never
-sent are recorded as failed. Attempts that may have been sent are not resent.
+immediately, and stores it as a row. The rows of freezes and pauses survive restarts. Brakes are checked before a
+transaction is signed, in the database transaction that stores its attempt, and again just before each send. An attempt
+that was stored but never sent is then recorded as failed. An attempt that may have been sent is not resent.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ from app.submission.plan import PlanType
 
 _log = structlog.get_logger(__name__)
 
-#: The error for a transaction that a brake stops, by the brake's kind. Its code becomes the `error` of stored attempts
-#: that were never sent, and of sent ones that expire after they were stopped.
+#: The error for an expense that a brake stops, by the brake's kind. The code also becomes the `error` of any stopped
+#: attempt that was stored but never sent, or that was sent and expires.
 STOPPED: dict[str, tuple[type[ApiError], str]] = {
     "freeze": (BusinessError, "wallet_frozen"),
     "pause": (BusinessError, "org_paused"),
@@ -78,7 +78,8 @@ class EngagedBrake:
 class Brakes:
     """The engaged brakes, in memory and as rows. ``types`` are the types of all plans.
 
-    The audit log records the actor together with the row, or later through ``recorder`` if that write fails.
+    For a freeze or a pause, the audit log records the actor together with the row, or later through ``recorder`` if
+    that write fails.
     """
 
     def __init__(self, db: Database, types: Iterable[PlanType], recorder: Recorder) -> None:
@@ -151,12 +152,15 @@ class Brakes:
         return (scope, kind) in self._holds
 
     async def release(self, hold: EngagedBrake) -> None:
-        """Release a request's brake: the chain enforces or refuses it, or its token rotation has ended in any way."""
+        """Detach a request from its brake, and lift the brake unless another request still needs it.
+
+        Call this once the chain enforces or refuses the brake, or once its token rotation has succeeded or failed.
+        """
         hold.requests -= 1
         await self.lift(hold)
 
     def leave(self, hold: EngagedBrake) -> None:
-        """Detach a request from its brake. The brake stays engaged, because the chain has not confirmed it."""
+        """Detach a request from its brake. The brake stays engaged, because the chain may not enforce it yet."""
         hold.requests -= 1
 
     async def lift(self, hold: EngagedBrake) -> None:
@@ -219,7 +223,8 @@ class Brakes:
     ) -> None:
         """Like ``check``, but also read the stored rows, because another process may have engaged a brake.
 
-        Raises ``authentication_failed`` if the API key of ``asked_by`` was revoked after the request was authenticated.
+        For a transaction that spends money or lifts a brake, also raises ``authentication_failed`` if the API key of
+        ``asked_by`` was revoked after the request was authenticated.
         """
         if not kind.braked and kind.lifts is None:
             return
@@ -233,7 +238,7 @@ class Brakes:
             raise unauthenticated()
 
     def refused(self, hold: EngagedBrake, reason: str) -> None:
-        """Record that a brake, or the change that it was engaged for, was refused."""
+        """Record in the audit log that the chain or a check refused a brake, or the change that it was engaged for."""
         row = hold.row
         self._recorder.later(
             NewLogEntry(row.org, "brake.refused", row.actor, row.scope, details={"kind": row.kind, "reason": reason})

@@ -29,10 +29,10 @@ def stale_node_error() -> UnavailableError:
 
 
 async def require_no_gap(service: Service, account: str) -> None:
-    """Bring everything on the chain into the read models.
+    """Bring all the program's events on the chain into the read models.
 
-    Raises ``chain_unavailable`` while this vault or organisation has a gap, or while the node returns errors, because
-    its read model may be outdated.
+    ``account`` is a vault or organisation. Raises ``chain_unavailable`` if it still has a gap after several checks, or
+    if the node returns errors, because the account's read model may be outdated.
     """
     for pause in (*_PAUSES, None):
         if await service.indexer.holds_all(account, 0):
@@ -44,7 +44,10 @@ async def require_no_gap(service: Service, account: str) -> None:
 
 
 async def account_state(service: Service, address: str, name: str, *, sequence: int) -> dict[str, Any] | None:
-    """Return a program account that includes its event number `sequence`, or None if the node shows no such state."""
+    """Return the data of a program account, or None if the node shows no such account or an older state of it.
+
+    ``name`` is the account's type. A state is older if it counts fewer than ``sequence`` events.
+    """
     account = await service.chain.account(Pubkey.from_string(address))
     try:
         state = None if account is None else service.codec.decode_account(account.data)
@@ -82,8 +85,8 @@ async def pending_or_missing(
 ) -> ApiError:
     """Return ``chain_unavailable`` while a creation of type ``kind`` is pending, else the error ``otherwise``.
 
-    ``where`` selects the creation. A creation that was rolled back is pending again. A client that got a 404 for it
-    might create the object a second time.
+    ``where`` selects the creation. A creation that was rolled back is pending again. A client that got a 404 for such
+    an object might create it a second time.
     """
     for attempt in await service.db.read(lambda conn: pending_changes(conn, org, {kind})):
         if where(attempt):
@@ -98,8 +101,8 @@ async def pending_or_missing(
 async def with_budget(service: Service, charged: _Open) -> _Open:
     """Return the escrow or allowance with the budget that its own account names: the vault's budget may have changed.
 
-    If that account is gone, the escrow or allowance was settled, and the program will refuse the instruction for that
-    reason.
+    Returns it unchanged if its account names no budget or is gone. If the account is gone, the escrow or allowance was
+    settled, and the program will refuse the instruction for that reason.
     """
     account = await service.chain.account(charged.address)
     # After the settlement, anyone can send lamports to the address and create an empty account there.

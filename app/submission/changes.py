@@ -1,4 +1,4 @@
-"""Submits changes, and returns only once the chain has confirmed them."""
+"""Submits changes and waits for their confirmation. A change that is not confirmed raises an error."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack

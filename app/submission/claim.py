@@ -117,7 +117,7 @@ class Claim:
 
     @property
     def held(self) -> bool:
-        """True if the key was claimed."""
+        """True if this request, or an earlier run of it, has claimed the key."""
         return self._claimed
 
     @property
@@ -131,9 +131,10 @@ class Claim:
         return await self._db.read(lambda conn: find(conn, key)) if self.repeats and key is not None else None
 
     async def is_taken(self) -> bool:
-        """Return True if another node has claimed the same request. Within a process, duplicates wait instead.
+        """Return True if another node has claimed the same idempotency key.
 
-        In that case, a refusal of this request may be caused by the changes that the other node's run has made.
+        A refusal of this request may then be caused by the changes that the other node's run has made. Always returns
+        False on a single node, because duplicates within a process wait for the first request.
         """
         if self._fingerprint is None or self._claimed or not self._db.node:
             return False
@@ -154,9 +155,9 @@ class Claim:
     ) -> T:
         """Store an effect and claim the key in one database transaction. Return the effect's result.
 
-        ``tx_id`` names the attempt that the effect stores. ``lasts=False`` marks an effect that may be stored again, so
-        that a later error frees the key. ``repeatable`` is passed on to `Database.write`. Raises
-        ``idempotency_in_progress`` if another process holds the key.
+        ``tx_id`` names the attempt that the effect stores, if any; ``admit`` is then called again. ``lasts=False``
+        marks an effect that may be stored again, so that a later error frees the key. ``repeatable`` is passed on to
+        `Database.write`. Raises ``idempotency_in_progress`` if another process holds the key.
         """
 
         def claim_and_store(conn: Connection) -> T:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Service:
     """The objects that capabilities share, wired by ``app.server.bootstrap``.
 
-    ``parts`` maps classes to the objects that only one capability needs; see ``part``.
+    ``parts`` maps classes to the objects that only some use cases or processes need; see ``part``.
     """
 
     settings: Settings
@@ -48,7 +48,7 @@ class Service:
     _instructions: dict[str, Instructions] = field(default_factory=dict)
 
     def part(self, kind: type[T]) -> T:
-        """Return a capability's own part, such as its worker. Raises KeyError if this process runs without it."""
+        """Return the part of a class, such as a background worker. Raises KeyError if this process runs without it."""
         return cast(T, self.parts[kind])
 
     def instructions(self, org: str) -> Instructions:
@@ -60,6 +60,6 @@ class Service:
         return found
 
     async def catch_up(self) -> None:
-        """Bring everything on the chain into the read models."""
+        """Bring all the program's events on the chain into the read models."""
         await self.indexer.catch_up()
         await self.projector.catch_up()

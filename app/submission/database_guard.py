@@ -62,7 +62,10 @@ class DatabaseGuard(Periodic):
         return values.get(CAUGHT_UP) == "no" or values.get(SERVER) != self._server or raised_at(values) < self._floor
 
     def state(self, org: str = "") -> State | None:
-        """Return the guard's state for an organisation or the whole service, or None if the guard is not raised."""
+        """Return the guard's state for an organisation, or for the whole service if ``org`` is empty.
+
+        None if the guard is not raised, was declared checked or has outlived the idempotency keys.
+        """
         if self.pending:
             return "catching_up"
         raised = raised_at(self._values)
@@ -82,8 +85,8 @@ class DatabaseGuard(Periodic):
     def admit(self, org: str, *, acknowledged: bool) -> None:
         """Admit a new movement of money, unless the guard forbids it.
 
-        Raises ``restore_catching_up`` before the read models have caught up with the chain, and after that
-        ``restore_unacknowledged`` while the guard is raised and the request is not ``acknowledged``.
+        Raises ``restore_catching_up`` until the read models have caught up with the chain. After that, raises
+        ``restore_unacknowledged`` while ``state`` is not None, unless the request is ``acknowledged``.
         """
         state = self.state(org)
         if state == "catching_up":
@@ -108,7 +111,7 @@ class DatabaseGuard(Periodic):
         self._floor, self._values, self._server = raised_at(values), values, server
 
     def _all_have_compared(self, conn: Connection) -> bool:
-        """Record that this node has compared; return True once all living nodes have."""
+        """Record that this node has compared its commit log with the server. Return True once all living nodes have."""
         return self._server is None or all_have_compared(conn, self._server, self._db.node)
 
     def _settle(self, conn: Connection) -> dict[str, str]:

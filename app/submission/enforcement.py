@@ -23,9 +23,9 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two steps while a transaction has no outcome yet.
 _PAUSE = 0.1
-_NO_SIGNATURE = "The token that holds the signing key is unavailable."
-_SENT = "It was sent to the chain but is not confirmed yet."
-_UNDOING = "An earlier change may still take effect and undo it."
+_NO_SIGNATURE = "The hardware token that holds the signing key is unavailable."
+_SENT = "The transaction was sent to the chain but is not confirmed yet."
+_UNDOING = "An earlier change may still take effect on the chain and undo this one."
 _STORED = (
     "The service already blocks the affected payments and retries the {} until the chain enforces it. Repeat the "
     "request to check whether it is in force."
@@ -71,9 +71,10 @@ class BrakeRefusedError(Exception):
 async def enforce(service: Service, hold: EngagedBrake, how: Enforcement, claim: Claim) -> None:
     """Enforce a request's brake on the chain and release it.
 
-    Raises the API's error if the chain refuses the brake, which is then released as well. If the chain does not answer,
-    an earlier change may still undo the brake, a key cannot sign or the database cannot be written to, raises a 503
-    error: the brake stays engaged, and ``resume_enforcement`` continues with it.
+    Raises the API's error if the chain refuses the brake, which is then released as well. Raises a 503 error if the
+    brake may not be in force in time: the chain does not answer or confirm, an earlier change may still undo the brake,
+    a key cannot sign, the fee payer lacks SOL, or the database cannot be written to. The brake then stays engaged, and
+    ``resume_enforcement`` continues with it.
     """
     over = False
     try:
@@ -98,7 +99,7 @@ async def enforce(service: Service, hold: EngagedBrake, how: Enforcement, claim:
 
 
 async def resume_enforcement(service: Service, hold: EngagedBrake, how: Enforcement) -> None:
-    """Take one step to enforce a brake without a request, and release it if it is in force or refused."""
+    """Take one step to enforce a brake without a request. Lift the brake if the chain enforces or refuses it."""
     try:
         if await _step(service, hold, how, Claim(service.db)) is None:
             await service.brake.lift(hold)

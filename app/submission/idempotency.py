@@ -1,6 +1,6 @@
 """Idempotency keys: a repeated request gets the first response and has no second effect.
 
-A key is claimed in the same database transaction as the request's first lasting effect, so that no crash can separate
+A key is claimed in the same database transaction that stores the request's first effect, so that no crash can separate
 the two. Within a process, duplicates wait for the first request. On another node, duplicates wait until the first
 request ends or its node dies. Two requests that start on different nodes at the same moment both run until one of them
 claims the key. The other request then waits for the claim holder's response, rather than being refused because of the
@@ -55,11 +55,11 @@ class Idempotency:
         *,
         seal: ResponseSeal | None = None,
     ) -> tuple[bytes, bool, int | None]:
-        """Return the response, whether it is a replay, and when the key was first used (None for a new key).
+        """Return the response, whether it is a replay, and the time when the key was first used, in Unix milliseconds.
 
-        With a ``seal``, the response is stored sealed. Raises ``idempotency_conflict`` for the same key with other
-        parameters, or with another API key if the response is sealed, and ``idempotency_in_progress`` if the first
-        request does not end in time.
+        The time is None for a new key and without a key. With a ``seal``, the response is stored sealed. Raises
+        ``idempotency_conflict`` for the same key with other parameters, or with another API key if the response is
+        sealed, and ``idempotency_in_progress`` if the first request does not end in time.
         """
         if fingerprint is None:
             return await work(Claim(self._db)), False, None

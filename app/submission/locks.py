@@ -15,7 +15,7 @@ _CROWDED = "Too many payments, escrows or allowances of this wallet are already 
 class LockScope(IntEnum):
     """Scopes of locks. To prevent deadlocks, a request only takes locks further down this list than those it holds."""
 
-    #: An organisation's expensive jobs of one kind. Each organisation has one in the queue.
+    #: An organisation's expensive jobs of one kind. Only the one that holds this lock waits for the lock `JOB`.
     ORG_JOB = auto()
     #: All expensive jobs of one kind. One runs at a time.
     JOB = auto()
@@ -33,7 +33,7 @@ class LockScope(IntEnum):
     WALLET_SESSION = auto()
     #: The creation of a wallet's escrows. An escrow's address depends on its number, so they are created in turn.
     WALLET_ESCROWS = auto()
-    #: The granting of a wallet's allowances, for the same reason.
+    #: The granting of a wallet's allowances. An allowance's address depends on its number, so they are granted in turn.
     WALLET_ALLOWANCES = auto()
     #: The simulation and sending of a wallet's transactions.
     WALLET_SENDING = auto()
@@ -80,7 +80,7 @@ class Locks:
 
 
 class Held:
-    """A context that holds locks of one scope. Raises RuntimeError if the scope is out of order."""
+    """A context that holds locks of one scope. Raises RuntimeError unless the scope comes after those already held."""
 
     def __init__(self, locks: Locks, scope: LockScope, names: list[str], most_waiting: int | None) -> None:
         self._locks = locks

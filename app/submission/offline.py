@@ -1,10 +1,11 @@
 """Transactions that the organisation's authority signs offline.
 
-Each is built on a durable nonce that only the organisation's authority can advance, so neither time nor a third party
-invalidates it. Its bytes lack the fee payer's signature until the client returns them with the authority's. A withdrawn
-or expired transaction is therefore never completed, and once a later transaction has advanced the nonce, it cannot land
-at all. The fee payer pays the rent of the nonce accounts. They are reused, so an organisation has only as many as it
-ever had unsigned transactions outstanding at the same time, for each pair of authority and fee payer.
+Each is built on a durable nonce that only the organisation's authority can advance, so on the chain neither time nor a
+third party invalidates it. Its bytes lack the fee payer's signature until the client returns them with the authority's.
+The service therefore never completes a transaction that was withdrawn or has expired. Once a later transaction has
+advanced the nonce, such a transaction cannot land at all. The fee payer pays the rent of the nonce accounts. They are
+reused: for each pair of authority and fee payer, an organisation has no more of them than it ever had unsigned or
+pending transactions at the same time.
 """
 
 import asyncio
@@ -51,9 +52,12 @@ from app.submission.program_errors import business_error, require_confirmed
 from idl.transactions import message_hash
 
 LIFETIME = 7 * 86_400_000
-"""Milliseconds after which an unsigned transaction is void."""
+"""Milliseconds after its creation when an unsigned transaction expires."""
 MAX_OUTSTANDING = 32
-"""Number of nonce accounts for an organisation's unsigned transactions. Each serves one that is unsigned or pending."""
+"""Maximum number of an organisation's nonce accounts for one authority and fee payer.
+
+Each serves one transaction while it is unsigned or pending.
+"""
 #: Number of instructions before the plan's own: the nonce advance and the compute unit limit.
 _ADDED = 2
 _CREATE_NONCE = PlanType("create_nonce", indexed=False)
@@ -103,8 +107,8 @@ async def require_local_signers(service: Service, plan: Plan, claim: Claim, nonc
     """Return if all of the plan's signers are local; otherwise store its transaction and raise AwaitingSignatureError.
 
     ``nonce_account`` names the nonce to use, even if another transaction uses it. Raises SimulationFailedError if the
-    simulation fails, and ``too_many_unsigned_transactions`` if no nonce account is free. Unsigned and pending
-    transactions keep theirs.
+    simulation fails, ``invalid_request`` if the transaction is too large, and ``too_many_unsigned_transactions`` if an
+    unsigned or pending transaction occupies every nonce account.
     """
     if plan.authority is None or plan.authority.key is not None:
         return

@@ -1,4 +1,4 @@
-"""Determines the outcomes of transactions, and records them once they are final."""
+"""Determines the outcomes of transactions, and records those that are no longer pending."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -54,7 +54,10 @@ class Outcomes:
         return self._types[attempt.type]
 
     async def look(self, attempt: Attempt) -> Outcome:
-        """Ask the chain for the outcome of a pending attempt, and record it if it is final."""
+        """Return an attempt's outcome. If the attempt is pending, ask the chain, and record a success or failure.
+
+        Raises ``chain_unavailable`` if the chain does not answer.
+        """
         if attempt.status != "pending":
             return Outcome(attempt, attempt.status, attempt.slot, error=attempt.error)
         try:
@@ -114,7 +117,7 @@ class Outcomes:
         return False
 
     async def _counted_by(self, attempt: Attempt) -> str | None:
-        """Return the account that counts the attempt's event if it landed, or None if that is not known yet."""
+        """Return the vault or organisation that would count the attempt's event, or None for a vault not known yet."""
         wallet_id = attempt.wallet_id
         if wallet_id is None:
             return attempt.org
@@ -143,7 +146,7 @@ class Outcomes:
         return Outcome(found, found.status, found.slot) if found and found.status != "pending" else pending
 
     async def succeed(self, attempt: Attempt, slot: int) -> Outcome:
-        """Record that an attempt is confirmed, unless the projector records it with its event."""
+        """Return the outcome of a confirmed attempt. Record it, unless the projector records it with the event."""
         if not self.type_of(attempt).projected:
             await self._db.write(
                 lambda conn: record_outcome(conn, attempt.tx_id, "confirmed", now=self._clock.seen_ms(), slot=slot)

@@ -46,11 +46,12 @@ class PlanType:
     - ``indexed``: it calls the program, so the indexer finds it.
     - ``resent``: recovery may resend the stored bytes. A change that could undo a newer one is resent only by its own
       request, repeated under its idempotency key.
-    - ``waits_for``: names of the types that must not land after this one, because they would undo it.
+    - ``waits_for``: names of the types that must not be pending when this one is sent, because they could land later
+      and undo it, or take the address that it needs.
     - ``superseded``: a newer transaction of this type replaces its effect, so the newer request may resend it first.
     - ``braked``: it spends money, so a freeze, a pause or a rotation of its session token overtakes it.
     - ``lifts``: the kind of brake that it would undo on the chain. Such a brake overtakes it.
-    - ``stops``: it invalidates the reason for a vault's allowances, so they are settled once it has been sent.
+    - ``stops``: it ends the permission for a vault's allowances, so they are settled once it has been sent.
     - ``on_failed``: removes the rows that the plan's ``on_store`` wrote, if the attempt fails permanently.
     """
 
@@ -147,8 +148,8 @@ class AwaitingSignatureError(Exception):
 def with_random_compute_limit(instructions: Sequence[Instruction]) -> list[Instruction]:
     """Prepend a random compute limit to the instructions.
 
-    Two transactions with equal instructions and the same blockhash would be one transaction to the chain. Payments
-    carry a random reference instead.
+    Two transactions with equal instructions and the same blockhash would be one transaction to the chain. Payments and
+    other movements of money carry a reference of their own instead.
     """
     return [compute_unit_limit(MAX_UNITS - secrets.randbelow(MAX_UNITS // 4)), *instructions]
 
@@ -186,4 +187,4 @@ class Outcome:
 
 
 Failure = SimulationFailedError | Outcome
-"""A transaction that failed in simulation, or that landed and failed."""
+"""A transaction that failed in simulation, or whose outcome is a failure."""

@@ -87,7 +87,7 @@ _NO_ROLE = (
 _MESSAGES: Mapping[str, str] = {
     # Zero amounts are refused earlier, so this is a withdrawal of `all` from an empty wallet or reserve.
     "ZeroAmount": "There is nothing to withdraw: the balance is zero.",
-    "ReceiverFrozen": "The receiving wallet is frozen.",
+    "ReceiverFrozen": "The receiving wallet is frozen and cannot be paid.",
     "ReceiverArchived": RECEIVER_ARCHIVED,
     "WrongOrg": "The address is a vault of another organisation.",
     "WrongVault": "The address is an account of the program, but not a vault.",
@@ -157,7 +157,7 @@ def business_error(
     if name == "PolicyExpired":
         return BusinessError("wallet_frozen", EXPIRED)
     if name in _MEANWHILE:
-        return ConflictError("idempotency_in_progress", "Another request changed it concurrently. Retry.")
+        return ConflictError("idempotency_in_progress", "Another request changed the same object. Retry.")
     if simulation is not None and (reason := _unusable(simulation)) is not None:
         _log.error("chain_unusable", reason=reason, err=str(simulation.err))
         return UnavailableError("chain_unavailable", reason)
@@ -198,7 +198,10 @@ def fee_payer_lacks_funds(refused: SimulationFailedError) -> bool:
 
 
 def require_confirmed(codec: Codec, outcome: Outcome) -> None:
-    """Raise the error of a failed or unconfirmed change. A repeated request under its idempotency key resumes it."""
+    """Raise the error of a failed or unconfirmed change.
+
+    If the change is unconfirmed, a request repeated under the same idempotency key continues it.
+    """
     if outcome.status == "failed":
         raise business_error(codec, outcome)
     if outcome.status == "pending":

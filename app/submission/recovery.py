@@ -18,9 +18,9 @@ class Recovery(Periodic):
 
     Records confirmed and failed attempts. Resends the same signed bytes of attempts that have not landed, until the
     finalized chain is 30 blocks past their last valid block height, or has advanced their nonce. After that, they count
-    as failed once no event is missing that they could have caused. Neither bytes that a third party sends
-    nor changes that could undo a newer one are resent (see ``app.submission.pending_changes``). Attempts younger than
-    ``grace`` seconds belong to requests that still wait.
+    as failed once no event is missing that they could have caused. Neither bytes that a third party sends nor changes
+    that could undo a newer one are resent (see ``app.submission.pending_changes``). Attempts younger than ``grace``
+    seconds are skipped, because their requests still wait; attempts from before the start are not.
     """
 
     name = "recovery"

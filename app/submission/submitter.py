@@ -71,7 +71,7 @@ class Submitter(Outcomes):
         self._listeners: list[Callable[[Attempt], None]] = []
 
     def subscribe(self, listener: Callable[[Attempt], None]) -> None:
-        """Call `listener` after a send that ends the reason for allowances. The listener must not block."""
+        """Call `listener` with each sent attempt of a type with ``stops``, see `PlanType`. The call must not block."""
         self._listeners.append(listener)
 
     async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[bytes, str | None, int]:
@@ -95,8 +95,8 @@ class Submitter(Outcomes):
 
         Raises SimulationFailedError if the simulation fails; then nothing is stored. Raises ``chain_unavailable`` if
         the chain does not answer; once the transaction is stored, the error names its id. Raises the error of a brake
-        that stops it; then nothing was sent, and an attempt that was already stored is recorded as failed. Raises the
-        errors of ``claim.admit``.
+        that stops the transaction; then nothing was sent, and an attempt that was already stored is recorded as failed.
+        Raises the plan's ``refusal`` after a successful simulation, and the errors of ``claim.admit``.
         """
         claim.admit()
         self._brake.check(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
@@ -138,7 +138,7 @@ class Submitter(Outcomes):
         return await self.wait(await self.send(plan, claim), claim)
 
     async def resume(self, claim: Claim) -> Outcome | None:
-        """Return the outcome of the attempt of an earlier run of the same request, resending it if needed.
+        """Return the outcome of the attempt of an earlier run of the same request. Resend the attempt if needed.
 
         Returns None if there is no such attempt or it failed permanently. The request may then start over. Raises
         AwaitingSignatureError if the attempt still awaits an offline signature.
@@ -155,7 +155,10 @@ class Submitter(Outcomes):
         return outcome if lasts else None
 
     async def wait(self, outcome: Outcome, claim: Claim) -> Outcome:
-        """Wait until the transaction is confirmed and in the read models, or until the timeout."""
+        """Wait for the outcome of a sent transaction, and return it: confirmed, failed, or pending after the timeout.
+
+        A transaction that the indexer finds counts as confirmed once the read models show it.
+        """
         if outcome.status != "pending":
             return outcome
         attempt = outcome.attempt
@@ -233,7 +236,7 @@ class Submitter(Outcomes):
         return True
 
     async def resend(self, attempt: Attempt) -> Outcome:
-        """Resend the stored bytes of a pending attempt, unless a brake stops it."""
+        """Resend the stored bytes of a pending attempt, unless a brake stops it or a third party sends it."""
         if attempt.signature is None:
             return Outcome(attempt, "pending", sendable=False)
         if await self._db.read(lambda conn: stopped_by(conn, attempt.tx_id)):

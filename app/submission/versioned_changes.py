@@ -66,6 +66,7 @@ async def submit_versioned(service: Service, plan: Plan, claim: Claim, *, outdat
     """Submit a change and return its confirmed outcome.
 
     Raises OutdatedVersionError if the change fails, in simulation or after landing, with an error in ``outdated``.
+    Raises the API's error for any other failure, and AwaitingSignatureError if the authority signs offline.
     """
     failure: SimulationFailedError | Outcome
     try:

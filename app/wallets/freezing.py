@@ -24,9 +24,10 @@ MANUAL, BY_EXPIRY = 1, 2
 
 
 async def freeze(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> None:
-    """Stop the wallet's payments in this service, freeze it on the chain, and return once nothing can undo the freeze.
+    """Stop the wallet's payments in this service, and freeze the wallet on the chain.
 
-    Raises ``chain_unavailable`` while that is uncertain. The service then continues with the freeze on its own.
+    Returns once no earlier change can undo the freeze. Raises a 503 error while that is uncertain; the service then
+    continues with the freeze on its own. Raises the API's error if the chain refuses the freeze.
     """
     if claim.attempt is not None and claim.attempt.status == "confirmed":
         return

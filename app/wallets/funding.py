@@ -70,7 +70,7 @@ async def fund_batch(service: Service, principal: Principal, claim: Claim, body:
     """Fund several wallets from the reserve in one transaction: all of them or none.
 
     The transaction has a single attempt. The wallets' rows follow from the transaction's events. Raises
-    ``org_insufficient_balance`` if the reserve holds less than their sum.
+    ``org_insufficient_balance`` if the reserve holds less than the sum of the allocations.
     """
 
     async def plan() -> Plan:
@@ -187,7 +187,8 @@ def _funding(service: Service, receiving: WalletRecord, amount: int, reference: 
 async def _move(service: Service, claim: Claim, plan_of: Callable[[], Awaitable[Plan]], *wallet_ids: str) -> Outcome:
     """Send the plan, unless an earlier run of the request has sent one, and return the outcome: confirmed or pending.
 
-    The plan is made only if there was no earlier run, because making it may refuse the request.
+    The plan is made only if no earlier run's transaction has landed or can still land, because making the plan may
+    refuse the request.
     """
     try:
         outcome = await service.submitter.resume(claim)

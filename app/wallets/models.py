@@ -196,7 +196,7 @@ class Withdrawn(WalletDetail):
 
 
 class SessionToken(ResponseBody):
-    """A new session token. Only this response contains it, and its replays to the same API key."""
+    """A new session token. Only this response and its replays to the same API key contain the token."""
 
     wallet_id: WalletId
     id: WalletId

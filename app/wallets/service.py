@@ -74,7 +74,10 @@ _OUTDATED = frozenset(
 
 
 async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
-    """Return a wallet of the organisation. Raises ``wallet_not_found``."""
+    """Return a wallet of the organisation.
+
+    Raises ``wallet_not_found``, or ``chain_unavailable`` while the wallet's creation is pending.
+    """
     found = await service.db.look_up(lambda conn: wallet(conn, org, wallet_id, service.clock.seen_ms()))
     if found is None:
         raise await _missing(service, org, wallet_id)
@@ -88,7 +91,10 @@ async def _missing(service: Service, org: str, wallet_id: str) -> ApiError:
 
 
 async def require(service: Service, org: str, wallet_id: str) -> None:
-    """Raise ``wallet_not_found`` unless the organisation has this wallet."""
+    """Raise an error unless the organisation has this wallet, even an archived one.
+
+    The error is ``wallet_not_found``, or ``chain_unavailable`` while the wallet's creation is pending.
+    """
     if not await service.db.read(lambda conn: has_wallet(conn, org, wallet_id)):
         raise await _missing(service, org, wallet_id)
 
@@ -194,7 +200,7 @@ async def _is_made(service: Service, new: WalletDetails) -> bool:
 
 
 async def _check_owner(service: Service, org: str, named: str | None) -> None:
-    """Refuse a body that names an organisation other than the API key's."""
+    """Raise ``invalid_request`` if ``named`` is an organisation other than ``org``, the API key's."""
     if named is None or named == org:
         return
     own = await service.db.read(lambda conn: organisation(conn, org))

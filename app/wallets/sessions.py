@@ -31,10 +31,10 @@ async def rotate(  # noqa: PLR0917
 ) -> SessionToken:
     """Make a new session key the wallet's session authority. The service keeps only the public key.
 
-    The token is in the response alone, which the service stores only sealed, for replays. If a run ended before its
-    response was stored, its token is lost, and the repeated request issues another one. An agent must present its
-    current token, except when it repeats a request. Its new token ends no later than the operator's grant. Raises
-    ``session_token_invalid`` and ``session_token_expired``.
+    The token is in the response alone, which the service stores only sealed, for replays. If a run of the request ended
+    before its response was stored, its token is lost, and the repeated request issues another one. An agent must
+    present its current token, except when it repeats a request whose transaction was stored. An agent's new token ends
+    no later than the operator's grant. Raises ``session_token_invalid`` and ``session_token_expired``.
     """
     if claim.attempt is None:
         await wallets.find_living(service, principal.org, wallet_id)

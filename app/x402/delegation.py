@@ -2,7 +2,7 @@
 
 The vault sets the price aside for a delegate with a one-time key. The key signs only the transfer that pays. The signed
 transfer is stored before the money is set aside, and the key is never stored. The token program does not bind a
-delegate to a destination, but without the key this one can pay only this resource.
+delegate to a destination, but without its key a delegate can make only the transfer that it has already signed.
 """
 
 from contextlib import suppress

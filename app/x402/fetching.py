@@ -49,7 +49,7 @@ class Fetcher:
     def admitted(self, owner: str) -> Iterator[None]:
         """Count a paid request or a quote as running until the context ends.
 
-        Raises ``rate_limited`` if too many are running in this process.
+        Raises ``rate_limited`` if too many of the ``owner`` are running in this process.
 
         One admission covers everything from the first request to the delivery. A crowd of other requests therefore
         cannot come between a signed payment and its resource.

@@ -179,7 +179,7 @@ def refusal_in(headers: Mapping[str, str]) -> str | None:
 
 
 def choose(demand: PaymentRequired, network: Network, most: int) -> Offer:
-    """Return the cheapest offer that the vault can pay for at most ``most`` micro-USDC.
+    """Return the cheapest offer for this chain and mint that costs at most ``most`` micro-USDC.
 
     Raises ``x402_no_acceptable_offer`` if no offer is for this chain and mint, ``x402_price_too_high`` if all cost
     more, and ``x402_invalid_terms`` if an offer is malformed.

@@ -11,10 +11,11 @@ from app.submission.claim import Claim
 
 
 async def check_outstanding(expense: ExpenseRequest, claim: Claim) -> None:
-    """Ask the program whether the payment would still pass after all outstanding payments have been paid.
+    """Ask the program if the payment would still pass after all of the wallet's outstanding payments.
 
-    If nothing is outstanding, the simulation of the payment itself decides. Raises ``policy_violation`` if a rule would
-    refuse the payment, and ``wallet_insufficient_balance`` if the balance would not suffice.
+    If nothing is outstanding, or the program gives no verdict, the simulation of the payment itself decides. Raises
+    ``policy_violation`` if a rule would refuse the payment, and ``wallet_insufficient_balance`` if the balance would
+    not suffice.
     """
     service, known = expense.service, await _outstanding(expense)
     while known[1]:

@@ -40,8 +40,8 @@ async def fetch_paid_resource(call: Call, body: FetchPaidResource) -> FetchedRes
     """Get a resource and pay for it.
 
     If the resource answers 402, the wallet pays the requested price, up to `maxAmount` and within its policy. The
-    service then repeats the request with the payment. `payment` is null if the resource asked for no payment. Its
-    status tells whether the money has moved.
+    service then repeats the request with the payment. `payment` is null if the resource took no payment. Otherwise
+    `payment.status` tells whether the resource has been paid.
     """
     with call.service.part(Fetcher).admitted(call.principal.org):
         return await x402.fetch(

@@ -62,8 +62,9 @@ async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) 
     """Find out whether the offer's facilitator settles payments by the program.
 
     The facilitator gets a payment with a blockhash that never existed, so the payment can never land. A complaint about
-    the blockhash shows that it accepts the program. Returns the resource's response if it is not a 402. Raises
-    ``x402_resource_unavailable`` if no response comes or it gives another reason, and ``x402_invalid_terms``.
+    the blockhash shows that the facilitator accepts the program. Returns the resource's response if it is not a 402.
+    Raises ``x402_resource_unavailable`` if no response comes or the facilitator complains about anything else, and
+    ``x402_invalid_terms`` for malformed terms.
     """
     service = payer.service
     trial = await payer.expense(offer, _never)
