@@ -76,12 +76,17 @@ class Metrics:
         )
         self.gaps = self._gauge("index_gaps", "Vaults and organisations that lack an event.")
         self.pending = self._gauge("pending_attempts", "Transactions without a known outcome.")
-        self.guard = self._gauge("payment_guard", "1 while money moves only after a check; see `guard` in `/readyz`.")
+        self.guard = self._gauge(
+            "payment_guard", "1 while the database guard blocks unchecked payments; see `guard` in `/readyz`."
+        )
         self.fee_payer = self._gauge("fee_payer_lamports", "The fee payer's lamports; 1,000,000,000 are one SOL.")
         scopes = [scope.name.lower() for scope in LockScope]
         self.waiting = self._by(Gauge, "waiting_requests", "Requests that wait for a lock.", lock=scopes)
         self.backlog = self._by(
-            Gauge, "webhook_backlog", "Queued deliveries, counted up to a limit.", status=("enabled", "degraded")
+            Gauge,
+            "webhook_backlog",
+            "Queued deliveries to webhooks of this status, counted up to a limit.",
+            status=("enabled", "degraded"),
         )
         self.unqueued = self._gauge("webhook_unqueued_events", "Events that are not queued for webhooks yet.")
         self.overdue = self._gauge(
@@ -98,7 +103,7 @@ class Metrics:
         self._result = self._by(
             Gauge,
             "reconciliation_result",
-            "1 for the result of the last reconciliation.",
+            "1 for the result of the last reconciliation, 0 for the others.",
             result=get_args(ReconciliationResult),
         )
         for gauge in (self.ready, self.lag, self.fee_payer, self._reconciled_at):

@@ -63,7 +63,7 @@ def _shown(entry: LogEntry | UnreadableEntry) -> dict[str, Any]:
 
 
 @audit.command("verify")
-@click.option("--head", required=True, help="Hash of an entry noted earlier, such as a head that was sent.")
+@click.option("--head", required=True, help="Hash of an entry noted earlier, such as a head sent by the service.")
 @_options
 def verify(head: str, data_dir: Path | None, org: str | None, *, service: bool) -> None:
     """Check that no entry up to HEAD was rewritten, removed or inserted, and that all later hashes match.

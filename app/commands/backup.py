@@ -69,7 +69,9 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
         create_archive(file.absolute(), manifest, files, keys, passphrase)
     click.echo(f"{file}: {len(files)} files as of {manifest.created_at}")
     if keys is None:
-        click.echo(f"The keys are not included: keep a copy of {paths.keys} elsewhere. Renew it when a key changes.")
+        click.echo(
+            f"The keys are not included: keep a copy of {paths.keys} elsewhere. Renew the copy when a key changes."
+        )
     else:
         click.echo(f"{len(keys)} key files are included, sealed. They cannot be opened without the passphrase.")
 
@@ -109,9 +111,9 @@ def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | No
         click.echo(f"The archive has no keys: put your copy of the folder `keys` (files with mode 600) at {paths.keys}")
         if paths.localnet.exists():
             click.echo(f"and your copy of the embedded chain's key at {paths.localnet / 'faucet.json'}")
-    click.echo("API keys created since then are unknown. Keys revoked since then are valid again: revoke them now.")
+    click.echo("API keys created after the backup are unknown. Keys revoked after it are valid again: revoke them now.")
     if gap_checked:
-        click.echo("The gap is declared checked: payments need no afterRestore.")
+        click.echo("The gap since the backup is declared checked: payments need no afterRestore.")
     else:
         click.echo(
             "For 24 hours, payments with idempotency keys unknown to this copy need afterRestore=true. "
@@ -132,7 +134,7 @@ def _declare_checked(settings: Settings, *, gap_checked: bool) -> None:
                 shown = event.payload
                 where = f"{shown.get('wallet_id', one.org_id)} to {shown['recipient']}"
                 click.echo(f"{event.signature} {shown['timestamp']} {where} {shown['amount']} USDC")
-    click.echo("The gap is declared checked: payments no longer need afterRestore.")
+    click.echo("The gap in the records is declared checked: payments no longer need afterRestore.")
 
 
 def _check(conn: Connection) -> bool:

@@ -75,7 +75,7 @@ def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
         name, done = db.read_now(lambda conn: _copy(conn, settings, url))
     click.echo(f"{name}: {done.rows} rows in {done.tables} tables, the same counts as in {paths.root}")
     click.echo(
-        f"The sums of {done.sums} numeric columns, including all amounts, are the same in both. The wallets hold "
+        f"The sums of {done.sums} numeric columns, including all amounts, are unchanged. The wallets hold "
         f"{format_usdc(done.balances)} USDC; the rows of confirmed transactions add up to "
         f"{format_usdc(done.confirmed)} USDC."
     )

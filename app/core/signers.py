@@ -70,7 +70,7 @@ class Signers:
         if self.arbiter is None:
             raise UnavailableError(
                 "authority_offline",
-                "The service runs without the arbiter's key. Decide disputes where that key is.",
+                "The service runs without the arbiter's key. Decide disputes with that key, outside this service.",
             )
         return self.arbiter
 

@@ -148,7 +148,9 @@ class Api:
         try:
             request = self._client.build_request(**described, headers={"Prefer": PREFER_FIRST_CALL})
         except (ValueError, httpx.InvalidURL):
-            raise BadArgumentError("A number is not finite, or an argument is too long.") from None
+            raise BadArgumentError(
+                "A number is not finite, or an argument is too long. Correct the arguments."
+            ) from None
         try:
             response = await self._client.send(request)
             body = response.json()

@@ -13,7 +13,7 @@ OUTCOMES: Mapping[str, str] = {
     "done": "The call succeeded. `data` contains the result.",
     "pending": "The transaction was sent, but is not confirmed yet. Check its status before you act on it.",
     "refused": "The call was refused and has changed nothing. Repeat it only once the cause in `message` is gone.",
-    "invalid": "The arguments or credentials are wrong. Nothing has changed.",
+    "invalid": "The arguments or credentials are wrong. This call has changed nothing.",
     "unavailable": "The service could not respond. This call has changed nothing and can be repeated.",
     "unknown": "The call may or may not have had an effect. Repeat it with the same `idempotency_key`, never another.",
 }

@@ -184,7 +184,7 @@ TOOLS = (
         "check_payment",
         "Check a payment",
         "Asks the on-chain program if a payment would pass, without paying. Returns the verdict of every rule, the "
-        "amount left of its limit, and the time when the same payment would pass.",
+        "amount left of its limit and, if the payment would be refused, the time when it would pass, if known.",
         "simulate_payment",
         wallet="wallet_id",
         fixed={"currency": "USDC", "memo": None, "allow_unverified_recipient": False, "after_restore": False},
@@ -193,7 +193,8 @@ TOOLS = (
         "pay",
         "Pay",
         "Pays USDC from the vault to an address, a domain or another vault's id. The on-chain program refuses payments "
-        "that violate the policy. The result then names the rule, the limit and the time when the payment would pass. "
+        "that violate the policy. The result then names the rule, the limit and, if known, the time when the payment "
+        "would pass. "
         "If the outcome is `unknown` or `pending`, or no answer came, repeat the call with the same `idempotency_key`. "
         "Within a day, the repetition never pays twice.",
         "create_payment",

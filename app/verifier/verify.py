@@ -75,7 +75,8 @@ class VerificationReport:
         yield from (f"UNSURE    {row}" for row in self.unsure)
         if self.landed:
             landed = _count(len(self.landed), "row")
-            yield f"{landed} landed after the export: only payer, recipient and amount are verified."
+            yield f"{landed} landed after the export. Only wallet, type, amount and currency are verified, and the"
+            yield "  recipient, except in fundings and withdrawals."
         if self.later:
             yield f"{_count(self.later, 'further row')} of the chain landed after slot {scope.slot}, the export's last."
         if self.unsure:
