@@ -199,7 +199,7 @@ class Chain:
         before = [self.bank.get(key) for key in run.keys]
         known = dict(zip(run.keys, before, strict=True))
         changed = [address for address, after in run.after.items() if after != known[address]]
-        meta = transaction_meta(run, before, lambda mint: self.decimals(mint, run))
+        meta = transaction_meta(transaction.message, run, before, lambda mint: self.decimals(mint, run))
         # A program's code account must exist before the program that points to it.
         for address in sorted(changed, key=lambda key: bool((after := run.after[key]) and after.executable)):
             self._open.before.setdefault(address, known[address])
@@ -213,6 +213,7 @@ class Chain:
             block_time=int(self.timeline.now()),
             err=None if run.err is None else to_json(run.err),
             memo=transactions.memo(transaction.message),
+            index=None,
             wire=bytes(transaction),
             meta=to_json(meta),
         )

@@ -18,6 +18,12 @@ from app.localnet.parsed_instructions import parsed_instruction
 from app.localnet.storage import StoredTransaction, to_json
 
 _MAX_BASE58_DATA = 128
+# Every account is exempt from rent. Built-in programs and sysvars keep the number that they have at genesis.
+_RENT_EXEMPT = 2**64 - 1
+_BUILT_IN_OWNERS = {
+    Pubkey.from_string("NativeLoader1111111111111111111111111111111"),
+    Pubkey.from_string("Sysvar1111111111111111111111111111111111111"),
+}
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_MAX_BLOCK = 128 * 1024
 
@@ -54,7 +60,7 @@ def account_json(
         "executable": account.executable,
         "lamports": account.lamports,
         "owner": str(account.owner),
-        "rentEpoch": account.rent_epoch,
+        "rentEpoch": 0 if account.owner in _BUILT_IN_OWNERS else _RENT_EXEMPT,
         "space": size,
     }
 
@@ -96,7 +102,8 @@ def transaction_json(stored: StoredTransaction, encoding: str, max_version: int 
     or None if it reads only legacy transactions. Raises MethodError if the transaction's version is newer.
     """
     shown = _transaction_members(stored, encoding, max_version)
-    return Raw(f'{{"slot":{stored.slot},"blockTime":{stored.block_time},{shown}}}')
+    place = f'"slot":{stored.slot},"transactionIndex":{stored.index},"blockTime":{stored.block_time}'
+    return Raw(f"{{{place},{shown}}}")
 
 
 def block_transaction_json(stored: StoredTransaction, encoding: str, max_version: int | None) -> Raw:

@@ -5,18 +5,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from solders.account import Account
+from solders.message import Message, MessageV0
 from solders.pubkey import Pubkey
 from solders.transaction_metadata import TransactionMetadata
 
 from app.localnet import tokens
 from app.localnet.bank import Run
 from app.localnet.encoding import instruction_json
+from app.localnet.transactions import cost_units
 
 
 def transaction_meta(
-    run: Run, before: Sequence[Account | None], decimals_of: Callable[[Pubkey], int | None]
+    message: Message | MessageV0,
+    run: Run,
+    before: Sequence[Account | None],
+    decimals_of: Callable[[Pubkey], int | None],
 ) -> dict[str, Any]:
-    """Return the `meta` object of an executed transaction.
+    """Return the `meta` object of the executed transaction with this message.
 
     `before` holds the accounts of `run.keys` before the transaction. `decimals_of` returns the decimals of a mint.
     """
@@ -27,6 +32,7 @@ def transaction_meta(
         for index, (account, old, known) in enumerate(zip(after, before, tokens_before, strict=True))
     ]
     ran = run.meta
+    consumed = ran.compute_units_consumed() if ran else 0
     meta = {
         "err": run.err,
         "status": {"Ok": None} if run.err is None else {"Err": run.err},
@@ -42,7 +48,8 @@ def transaction_meta(
             "writable": [str(key) for key in run.loaded.writable],
             "readonly": [str(key) for key in run.loaded.readonly],
         },
-        "computeUnitsConsumed": ran.compute_units_consumed() if ran else 0,
+        "computeUnitsConsumed": consumed,
+        "costUnits": cost_units(message, before, len(run.loaded.writable), consumed),
     }
     if ran and (returned := return_data(ran)):
         meta["returnData"] = returned

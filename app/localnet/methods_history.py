@@ -152,6 +152,7 @@ def get_signatures_for_address(node: Node, address: Pubkey, config: dict[str, An
         {
             "signature": str(Signature(stored.signature)),
             "slot": stored.slot,
+            "transactionIndex": stored.index,
             "err": stored.error,
             "memo": stored.memo,
             "blockTime": stored.block_time,

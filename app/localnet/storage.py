@@ -48,13 +48,23 @@ CREATE TABLE address_history (address BLOB, seq INTEGER, PRIMARY KEY (address, s
 """
 
 _SELECT_ACCOUNTS = "SELECT address, lamports, owner, executable, rent_epoch, data FROM accounts"
-_STATUS_COLUMNS = "seq, signature, slot, block_time, err, memo"
+_COLUMNS = "seq, signature, slot, block_time, err, memo, wire, meta"
+# The position in the slot. Slots rise with seq and have no index, so this reads only the slot's earlier transactions
+# and one more.
+_INDEX = (
+    "transactions.seq - 1 - coalesce((SELECT earlier.seq FROM transactions AS earlier"
+    " WHERE earlier.seq < transactions.seq AND earlier.slot < transactions.slot ORDER BY earlier.seq DESC LIMIT 1), 0)"
+)
+_STATUS_COLUMNS = f"seq, signature, slot, block_time, err, memo, {_INDEX}"
 _TRANSACTION_COLUMNS = f"{_STATUS_COLUMNS}, wire, meta"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredStatus:
-    """One line of the history without the transaction itself. `err` is JSON text, or None for success."""
+    """One line of the history without the transaction itself.
+
+    `err` is JSON text, or None for success. `index` counts from 0 in the slot; it is None before the row is written.
+    """
 
     seq: int
     signature: bytes
@@ -62,6 +72,7 @@ class StoredStatus:
     block_time: int
     err: str | None
     memo: str | None
+    index: int | None
 
     @property
     def error(self) -> Any:
@@ -146,7 +157,7 @@ class Storage:
             write("DELETE FROM accounts WHERE address = ?", gone)
             write("INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?)", changed)
             rows = ((t.seq, t.signature, t.slot, t.block_time, t.err, t.memo, t.wire, t.meta) for t in transactions)
-            write(f"INSERT INTO transactions ({_TRANSACTION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)  # noqa: S608 - fixed names
+            write(f"INSERT INTO transactions ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)  # noqa: S608 - fixed names
             write("INSERT INTO address_history VALUES (?, ?)", addresses)
         except BaseException:
             self._writer.rollback()

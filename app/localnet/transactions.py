@@ -1,6 +1,6 @@
 """Parses incoming transactions, checks their form, and computes their fees, memos and loaded addresses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from solders.account import Account
@@ -30,14 +30,19 @@ MEMO_PROGRAMS = {
     Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"),
     Pubkey.from_string("Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
 }
-# Programs that a validator runs itself to verify signatures. Each verified signature costs the same fee as a signature
-# of the transaction. The first byte of the instruction data is the number of signatures.
+# Programs that a validator runs itself to verify signatures, with the cost units of a verified signature. It costs the
+# same fee as a signature of the transaction. The first byte of the instruction data is the number of signatures.
 _SIGNATURE_PROGRAMS = {
-    Pubkey.from_string("Ed25519SigVerify111111111111111111111111111"),
-    Pubkey.from_string("KeccakSecp256k11111111111111111111111111111"),
-    Pubkey.from_string("Secp256r1SigVerify1111111111111111111111111"),
+    Pubkey.from_string("Ed25519SigVerify111111111111111111111111111"): 2_400,
+    Pubkey.from_string("KeccakSecp256k11111111111111111111111111111"): 6_690,
+    Pubkey.from_string("Secp256r1SigVerify1111111111111111111111111"): 4_800,
 }
-_BUILTINS = _SIGNATURE_PROGRAMS | {
+# Cost units of a transaction besides its compute units (Agave, cost-model/src/block_cost_limits.rs). The size of loaded
+# accounts counts in pages, with 64 bytes of metadata for each account.
+_SIGNATURE_UNITS, _WRITE_LOCK_UNITS, _PAGE_UNITS = 720, 300, 8
+_DATA_BYTES_PER_UNIT = 4
+_PAGE_BYTES, _METADATA_BYTES = 32 * 1024, 64
+_BUILTINS = _SIGNATURE_PROGRAMS.keys() | {
     _SYSTEM_PROGRAM,
     _COMPUTE_BUDGET,
     Pubkey.from_string("Vote111111111111111111111111111111111111111"),
@@ -98,12 +103,33 @@ def fee(message: Message | MessageV0) -> int:
 
 def signature_fee(message: Message | MessageV0) -> int:
     """Return the part of the fee for signatures, in lamports."""
-    signatures = message.header.num_required_signatures
-    keys = message.account_keys
+    verified = sum(count for _, count in _verified_signatures(message))
+    return (int(message.header.num_required_signatures) + verified) * LAMPORTS_PER_SIGNATURE
+
+
+def _verified_signatures(message: Message | MessageV0) -> Iterator[tuple[Pubkey, int]]:
+    """Yield the signature programs that the message calls, each with the number of signatures to verify."""
     for instruction in message.instructions:
-        if keys[instruction.program_id_index] in _SIGNATURE_PROGRAMS and instruction.data:
-            signatures += instruction.data[0]
-    return int(signatures) * LAMPORTS_PER_SIGNATURE
+        program = message.account_keys[instruction.program_id_index]
+        if program in _SIGNATURE_PROGRAMS and instruction.data:
+            yield program, instruction.data[0]
+
+
+def cost_units(message: Message | MessageV0, loaded: Iterable[Account | None], writable: int, consumed: int) -> int:
+    """Return a transaction's share of its block's cost limit.
+
+    `loaded` are its accounts, `writable` is the number of writable addresses from lookup tables, and `consumed` is the
+    number of compute units.
+    """
+    header = message.header
+    read_only = header.num_readonly_signed_accounts + header.num_readonly_unsigned_accounts
+    writable += len(message.account_keys) - read_only
+    units = header.num_required_signatures * _SIGNATURE_UNITS + writable * _WRITE_LOCK_UNITS + consumed
+    units += sum(count * _SIGNATURE_PROGRAMS[program] for program, count in _verified_signatures(message))
+    units += sum(len(one.data) for one in message.instructions) // _DATA_BYTES_PER_UNIT
+    size = sum(len(account.data) + _METADATA_BYTES for account in loaded if account)
+    pages = -(-size // _PAGE_BYTES)
+    return int(units + pages * _PAGE_UNITS)
 
 
 def priority_fee(message: Message | MessageV0) -> int:

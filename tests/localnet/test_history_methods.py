@@ -188,6 +188,7 @@ async def test_a_history_entry_has_slot_time_memo_and_status(rpc: Client, clock:
     assert line == {
         "signature": signature,
         "slot": 10,
+        "transactionIndex": 1,  # the first in the slot is the airdrop
         "err": None,
         "memo": "[8] für Öl",
         "blockTime": int(clock.now),

@@ -1,26 +1,22 @@
 """`jsonParsed`: instructions in the words of a validator, whose answers to the same transactions are compared."""
 
-import base64
 import itertools
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
-from solders.hash import Hash
 from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
-from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.system_program import CreateAccountWithSeedParams, create_account_with_seed
-from solders.transaction import VersionedTransaction
 from spl.token.instructions import create_idempotent_associated_token_account
 
 from app.localnet.parsed_instructions import parsed_instruction
 from app.localnet.tokens import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from tests.support.both_chains import PARSED, PAYER, fund, on_embedded_chain, on_validator
 from tests.support.localnet import SOL, Client, encoded, pay, pay_usdc
-from tests.validator.node import Node, RpcError
+from tests.validator.node import Node
 
 Json = dict[str, Any]
 
@@ -28,12 +24,9 @@ SYSTEM = Pubkey.default()
 ASSOCIATED = Pubkey.from_string("ATokenGPvbdGVxr1b2hvZbsiqW5xWH25efTNsLJA8knL")
 MEMO = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 
-_KEY = Keypair.from_seed(b"parsed instructions of payer 123")
 _OTHERS = [Keypair.from_seed(bytes([index]) * 32).pubkey() for index in range(1, 9)]
 _ADDRESS = bytes(_OTHERS[7])
 _TEXT = (5).to_bytes(8, "little") + b"seed5"
-_PARSED = {"encoding": "jsonParsed", "commitment": "confirmed", "maxSupportedTransactionVersion": 0}
-_PATIENCE = 60.0
 
 
 def _u64(number: int) -> bytes:
@@ -110,62 +103,33 @@ def _instruction(program: Pubkey, data: bytes, count: int) -> Instruction:
     return Instruction(program, data, [AccountMeta(one, is_signer=False, is_writable=True) for one in _OTHERS[:count]])
 
 
-def _signed(blockhash: Hash, *instructions: Instruction) -> VersionedTransaction:
-    return VersionedTransaction(MessageV0.try_compile(_KEY.pubkey(), instructions, [], blockhash), [_KEY])
-
-
-def _on_validator(node: Node, *instructions: Instruction) -> Json:
-    """Land a transaction, which may fail, and return it parsed."""
-    latest = node.call("getLatestBlockhash", {"commitment": "confirmed"})["value"]["blockhash"]
-    raw = bytes(_signed(Hash.from_string(latest), *instructions))
-    options = {"encoding": "base64", "skipPreflight": True}
-    signature = node.call("sendTransaction", base64.b64encode(raw).decode(), options)
-    return _landed(node, signature)
-
-
-def _landed(node: Node, signature: str) -> Json:
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        found: Json | None = node.call("getTransaction", signature, _PARSED)
-        if found is not None:
-            return found
-        time.sleep(0.05)
-    raise RpcError("the transaction did not land")
-
-
-async def _embedded(rpc: Client, *instructions: Instruction) -> Json:
-    signature = await rpc.send(_signed(rpc.blockhash(), *instructions), skipPreflight=True)
-    found: Json = await rpc("getTransaction", signature, _PARSED)
-    return found
-
-
 def _shown(found: Json) -> tuple[Json, Sequence[Json]]:
     return found["transaction"]["message"]["instructions"], found["meta"]["innerInstructions"]
 
 
 @pytest.mark.validator(smoke=True)
 async def test_instructions_are_parsed_as_by_a_validator(rpc: Client, validator: Node) -> None:
-    await rpc.localnet.airdrop(_KEY.pubkey(), SOL)
-    _fund(validator)
+    await rpc.localnet.airdrop(PAYER.pubkey(), SOL)
+    fund(validator)
     cases = [_instruction(*case) for case in _cases()]
     for batch in _batches(cases, 6):
-        theirs, ours = _on_validator(validator, *batch), await _embedded(rpc, *batch)
+        theirs, ours = on_validator(validator, *batch), await on_embedded_chain(rpc, *batch)
 
         assert _shown(ours)[0] == _shown(theirs)[0]
 
 
 @pytest.mark.validator(smoke=True)
 async def test_inner_instructions_and_priority_fee_are_those_of_a_validator(rpc: Client, validator: Node) -> None:
-    await rpc.localnet.airdrop(_KEY.pubkey(), SOL)
-    _fund(validator)
+    await rpc.localnet.airdrop(PAYER.pubkey(), SOL)
+    fund(validator)
     front = [set_compute_unit_limit(300_001), set_compute_unit_price(12_345)]
-    mint = Pubkey.create_with_seed(_KEY.pubkey(), "mint", TOKEN_PROGRAM)
-    await _embedded(rpc, *_new_mint(mint))
-    _on_validator(validator, *_new_mint(mint))
-    create = create_idempotent_associated_token_account(_KEY.pubkey(), _KEY.pubkey(), mint)
-    again = pay(_KEY, _OTHERS[0], SOL // 100)
+    mint = Pubkey.create_with_seed(PAYER.pubkey(), "mint", TOKEN_PROGRAM)
+    await on_embedded_chain(rpc, *_new_mint(mint))
+    on_validator(validator, *_new_mint(mint))
+    create = create_idempotent_associated_token_account(PAYER.pubkey(), PAYER.pubkey(), mint)
+    again = pay(PAYER, _OTHERS[0], SOL // 100)
     for instructions in ([*front, create], [front[1], again], [front[1], create, again], [*front, again]):
-        theirs, ours = _on_validator(validator, *instructions), await _embedded(rpc, *instructions)
+        theirs, ours = on_validator(validator, *instructions), await on_embedded_chain(rpc, *instructions)
 
         assert _shown(ours) == _shown(theirs)
         assert ours["meta"]["fee"] == theirs["meta"]["fee"] > 5000
@@ -179,9 +143,9 @@ def _new_mint(mint: Pubkey) -> list[Instruction]:
     # It holds more than any chain's rent asks for.
     create = create_account_with_seed(
         CreateAccountWithSeedParams(
-            from_pubkey=_KEY.pubkey(),
+            from_pubkey=PAYER.pubkey(),
             to_pubkey=mint,
-            base=_KEY.pubkey(),
+            base=PAYER.pubkey(),
             seed="mint",
             lamports=SOL // 100,
             space=82,
@@ -189,19 +153,7 @@ def _new_mint(mint: Pubkey) -> list[Instruction]:
         )
     )
     accounts = [AccountMeta(mint, is_signer=False, is_writable=True)]
-    return [create, Instruction(TOKEN_PROGRAM, b"\x14\x06" + bytes(_KEY.pubkey()) + b"\x00", accounts)]
-
-
-def _fund(node: Node) -> None:
-    if node.call("getBalance", str(_KEY.pubkey()), {"commitment": "confirmed"})["value"]:
-        return
-    latest = node.call("getLatestBlockhash", {"commitment": "confirmed"})["value"]["blockhash"]
-    message = MessageV0.try_compile(
-        node.treasury.pubkey(), [pay(node.treasury, _KEY.pubkey(), SOL)], [], Hash.from_string(latest)
-    )
-    raw = bytes(VersionedTransaction(message, [node.treasury]))
-    options = {"encoding": "base64", "preflightCommitment": "confirmed"}
-    _landed(node, node.call("sendTransaction", base64.b64encode(raw).decode(), options))
+    return [create, Instruction(TOKEN_PROGRAM, b"\x14\x06" + bytes(PAYER.pubkey()) + b"\x00", accounts)]
 
 
 def _batches(cases: list[Instruction], size: int) -> list[list[Instruction]]:
@@ -214,7 +166,7 @@ async def test_transfer_shows_its_amount_and_authority(rpc: Client) -> None:
     mint = rpc.localnet.usdc_mint
     signature = await rpc.send(rpc.signed(wallet, pay_usdc(mint, source, target, wallet.pubkey(), 400)))
 
-    found = await rpc("getTransaction", signature, _PARSED)
+    found = await rpc("getTransaction", signature, PARSED)
 
     [shown] = found["transaction"]["message"]["instructions"]
     assert shown == {

@@ -4,7 +4,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 #: Tests that share a resource which only one process may use: a compiler's cache, or a core that a validator occupies.
 TOOLCHAIN = ("tests/toolchain/",)
-VALIDATOR = ("tests/validator/", "tests/test_flow.py", "tests/localnet/test_parsed_instructions.py")
+VALIDATOR = (
+    "tests/validator/",
+    "tests/test_flow.py",
+    "tests/localnet/test_differences.py",
+    "tests/localnet/test_parsed_instructions.py",
+)
 
 
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
