@@ -27,7 +27,7 @@ from app.core import file_lock
 from app.core.settings import Settings
 from app.server.bootstrap import prepare
 from app.server.data_folder import sidecar_settings
-from tests.support.processes import free_ports
+from tests.support.processes import COMMAND_LINE, free_ports, running
 
 _COMMAND = [sys.executable, "-c", "from app.commands.main import main; main()"]
 _PATIENCE = 120.0
@@ -405,6 +405,18 @@ def test_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -> 
             assert f"port {taken} " in said
             assert said.endswith("--port")
     assert "--host" in _refusal("serve", *options, "--host", "203.0.113.9")
+
+
+async def test_embedded_chain_starts_without_the_database_of_the_service(tmp_path: Path) -> None:
+    _, port = free_ports()
+    options = ("localnet", "--data-dir", str(tmp_path), "--port", str(port))
+    unreachable = "postgresql://nobody@127.0.0.1:1/none"
+
+    async with running(COMMAND_LINE, *options, until=b"Embedded chain", AGENT_VAULT_DATABASE_URL=unreachable):
+        async with httpx.AsyncClient() as client:
+            health = await client.get(f"http://127.0.0.1:{port}/health")
+
+    assert health.text == "ok"
 
 
 def test_second_service_on_a_folder_is_refused_also_with_an_address(tmp_path: Path) -> None:
