@@ -412,9 +412,11 @@ async def test_embedded_chain_starts_without_the_database_of_the_service(tmp_pat
     options = ("localnet", "--data-dir", str(tmp_path), "--port", str(port))
     unreachable = "postgresql://nobody@127.0.0.1:1/none"
 
-    async with running(COMMAND_LINE, *options, until=b"Embedded chain", AGENT_VAULT_DATABASE_URL=unreachable):
-        async with httpx.AsyncClient() as client:
-            health = await client.get(f"http://127.0.0.1:{port}/health")
+    async with (
+        running(COMMAND_LINE, *options, until=b"Embedded chain", AGENT_VAULT_DATABASE_URL=unreachable),
+        httpx.AsyncClient() as client,
+    ):
+        health = await client.get(f"http://127.0.0.1:{port}/health")
 
     assert health.text == "ok"
 

@@ -38,35 +38,45 @@ async def vault_with_session(world: ServiceWorld, folder: Path, *, restricted: b
     rules = {"allowedRecipients": [payee], "blockedCategories": ["gambling"]} if restricted else {}
     policy = await world.policy(maxPerTx="5", **rules)
     wallet = await world.wallet(policy["policy_id"], funds="50")
-    token = await world.session(wallet)
+    vault = session_vault(wallet["chain_address"], await world.session(wallet), payee, folder)
+    await world.localnet.airdrop(vault.session.pubkey(), _FEES)
+    return vault
+
+
+def session_vault(address: str, token: str, payee: str, folder: Path) -> SessionVault:
+    """Return a vault with its session key, which is written into a file for the client."""
     session = Keypair.from_seed(b58decode(token.removeprefix("avs_").encode()))
     keypair_file = folder / "session.json"
     keypair_file.write_text(json.dumps(list(bytes(session))))
-    await world.localnet.airdrop(session.pubkey(), _FEES)
-    return SessionVault(wallet["chain_address"], session, keypair_file, payee)
+    return SessionVault(address, session, keypair_file, payee)
 
 
 async def run(world: ServiceWorld, command: list[str], vault: SessionVault) -> Any:
     """Run a client in a separate process against the chain's sockets, and return the JSON that it prints."""
     async with world.localnet.serving("127.0.0.1", 0) as (port, _):
-        options = {
-            "--idl": IDL,
-            "--rpc-url": f"http://127.0.0.1:{port}",
-            "--keypair": vault.keypair_file,
-            "--vault": vault.address,
-            "--to": vault.payee,
-            "--amount": AMOUNT,
-            "--too-much": TOO_MUCH,
-        }
-        arguments = [str(part) for option in options.items() for part in option]
-        process = await asyncio.create_subprocess_exec(
-            *command, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        try:
-            out, err = await asyncio.wait_for(process.communicate(), _PATIENCE)
-        finally:
-            if process.returncode is None:
-                process.kill()
+        return await run_on(f"http://127.0.0.1:{port}", command, vault)
+
+
+async def run_on(rpc_url: str, command: list[str], vault: SessionVault) -> Any:
+    """Run a client in a separate process against a node, and return the JSON that it prints."""
+    options = {
+        "--idl": IDL,
+        "--rpc-url": rpc_url,
+        "--keypair": vault.keypair_file,
+        "--vault": vault.address,
+        "--to": vault.payee,
+        "--amount": AMOUNT,
+        "--too-much": TOO_MUCH,
+    }
+    arguments = [str(part) for option in options.items() for part in option]
+    process = await asyncio.create_subprocess_exec(
+        *command, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), _PATIENCE)
+    finally:
+        if process.returncode is None:
+            process.kill()
     assert process.returncode == 0, err.decode()
     return json.loads(out)
 
