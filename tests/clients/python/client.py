@@ -192,7 +192,8 @@ async def run(arguments: argparse.Namespace) -> Json:
     idl = json.loads(arguments.idl.read_text())
     session = Keypair.from_bytes(bytes(json.loads(arguments.keypair.read_text())))
     async with AsyncClient(arguments.rpc_url, Confirmed) as connection:
-        provider = Provider(connection, Wallet(session), TxOpts(skip_confirmation=False, preflight_commitment=Confirmed))
+        options = TxOpts(skip_confirmation=False, preflight_commitment=Confirmed)
+        provider = Provider(connection, Wallet(session), options)
         program = Program(legacy_idl(idl), Pubkey.from_string(idl["address"]), provider)
         messages = {error["code"]: error["msg"] for error in idl["errors"]}
         client = VaultClient(program, messages, arguments.vault)
