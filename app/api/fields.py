@@ -66,7 +66,7 @@ class _Request(BaseModel):
 
 
 class Body(_Request):
-    """A request body. Values are not converted."""
+    """A request body in strict mode: a value with another JSON type than its field's is refused."""
 
     model_config = ConfigDict(strict=True)
 

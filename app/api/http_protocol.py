@@ -92,7 +92,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, readable)
 
     def _refuse(self, message: str) -> None:
-        """Stop reading and close the connection after the response: to the open request, or to the refused input."""
+        """Stop reading, let the open request or a refused head get its response, and close the connection."""
         self._refused = True
         if self.cycle is not None and not self.cycle.response_complete:
             # An earlier request, or the request with the malformed body, gets its own response.

@@ -93,7 +93,7 @@ class Call:
     claim: Claim
 
     def path(self, name: str) -> str:
-        """Return a parameter of the path."""
+        """Return the path parameter with this name."""
         return str(self.request.path_params[name])
 
     @property

@@ -55,12 +55,12 @@ class ChainIdentity:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster with this genesis hash."""
+        """The public cluster with this genesis hash, or `localnet` for any other chain."""
         return cluster_of(self.genesis_hash)
 
 
 class WrongChainError(ChainUnavailable):
-    """The node belongs to another chain."""
+    """The node belongs to another chain than expected."""
 
 
 class SameChain:

@@ -31,7 +31,7 @@ from indexer.schema import PREFIX
 
 @click.group("db")
 def database() -> None:
-    """Prepare a PostgreSQL database."""
+    """Prepare a PostgreSQL database, or move a data folder into it."""
 
 
 def _url(settings: Settings) -> str:

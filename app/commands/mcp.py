@@ -49,7 +49,7 @@ def _credentials(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _serve(url: str, headers: Mapping[str, str]) -> None:
-    """Serve until standard input ends."""
+    """Serve the tools until standard input ends."""
     service = _Operations(url)
 
     # Following a redirect would send the credentials to another host.

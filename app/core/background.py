@@ -66,7 +66,7 @@ class Periodic(Background):
 
     @abstractmethod
     async def tick(self) -> object:
-        """Do one round."""
+        """Do one round of the work."""
 
     async def _run(self) -> None:
         waiting = False

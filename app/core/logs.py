@@ -60,7 +60,7 @@ def configure(level: str, file: TextIO | None) -> None:
 
 class _Lines(Protocol):
     def write(self, text: str, /) -> object:
-        """Write whole lines."""
+        """Write `text`, which consists of whole lines."""
 
     def flush(self) -> object:
         """Flush a file. A queue does nothing here, because it writes its lines as soon as possible."""

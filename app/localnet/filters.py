@@ -61,4 +61,4 @@ def _memcmp_bytes(value: Any, encoding: Any) -> bytes:
 
 
 account_filters = params.sequence(_filter, _MAX_FILTERS, "Too many filters provided; max {}")
-"""Reads a list of filters."""
+"""Reads a list of at most four account filters."""

@@ -47,7 +47,7 @@ class Localnet:
     """
 
     def __init__(self, chain: Chain, faucet: Keypair, lock: IO[str] | None) -> None:
-        """Use `open` instead."""
+        """Do not call this directly; use `open`."""
         self.chain = chain
         self.faucet = faucet
         self.usdc_mint = genesis.USDC_MINT
@@ -173,7 +173,7 @@ class Localnet:
 
 
 class _RpcServer(uvicorn.Server):
-    """A server that leaves signals alone."""
+    """A server that installs no signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

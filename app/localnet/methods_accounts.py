@@ -34,7 +34,7 @@ def _shown(
 
 
 def get_balance(node: Node, address: Pubkey, config: dict[str, Any]) -> int:
-    """Return the lamports of an account."""
+    """Return the lamports of an account, or 0 if it does not exist."""
     account = _account(node, address, config)
     return account.lamports if account else 0
 
@@ -45,7 +45,7 @@ def get_account_info(node: Node, address: Pubkey, config: dict[str, Any]) -> dic
 
 
 def get_multiple_accounts(node: Node, addresses: list[Pubkey], config: dict[str, Any]) -> list[dict[str, Any] | None]:
-    """Return up to 100 accounts as of the same moment."""
+    """Return up to 100 accounts as of the same moment, with null for each that does not exist."""
     return [_shown(node, _account(node, address, config), config, "base64") for address in addresses]
 
 

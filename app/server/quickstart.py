@@ -92,7 +92,7 @@ async def quickstart(service: Service, localnet: Localnet | None, paths: Paths) 
 
 
 async def fill_fee_payer(service: Service, localnet: Localnet) -> None:
-    """Give the fee payer lamports from the embedded chain's faucet if it has few."""
+    """Give the fee payer 1,000 SOL from the embedded chain's faucet if it has less than one."""
     address = service.signers.fee_payer_address
     account = await service.chain.account(address)
     if account is None or account.lamports < _LOW_LAMPORTS:

@@ -148,19 +148,19 @@ class _JsonText:
                 return self._held[self._at : self._at + 1]
 
     def expect(self, character: str) -> None:
-        """Skip a character."""
+        """Skip the next character that is not white space. Raises `UnreadableError` unless it is the expected one."""
         if self.peek() != character:
             raise UnreadableError(f"the file is cut or damaged where {character} should be")
         self._at += 1
 
     def name(self, expected: str) -> None:
-        """Skip the name of a member."""
+        """Skip the name of a member and its colon. Raises `UnreadableError` unless the name is the expected one."""
         if self.value() != expected:
             raise UnreadableError(f"the file has something else where the member {expected} should be")
         self.expect(":")
 
     def value(self) -> Any:
-        """Return the next value, a text or an object."""
+        """Return the next value, such as a text or an object. Raises `UnreadableError` if it is incomplete."""
         self.peek()
         while True:
             try:
