@@ -46,8 +46,8 @@ class BudgetInstructions(Builder):
     ) -> Instruction:
         """Move the vault from `budget` to `new_budget`; `None` stands for no budget in both.
 
-        If the vault has a budget, `signer` is the authority. If it has none, `signer` is the operator, and the
-        `authority` must also sign if it alone attaches policies.
+        If the vault has a budget, `signer` is the authority. If it has none, `signer` is the operator, and with
+        the organisation's `authority_attaches`, the `authority` must also sign.
         """
         return self._build(
             "set_wallet_budget",

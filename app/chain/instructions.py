@@ -109,7 +109,10 @@ class Instructions(
         session: Session | None = None,
         authority: Pubkey | None = None,
     ) -> Instruction:
-        """Create the agent's vault and token account. The `authority` also signs if it alone attaches policies."""
+        """Create the agent's vault and token account.
+
+        With the organisation's `authority_attaches`, the `authority` also signs.
+        """
         vault = self._addresses.vault(self.org, agent_id)
         return self._build(
             "create_wallet",
@@ -135,7 +138,7 @@ class Instructions(
     ) -> Instruction:
         """Give the vault a session authority, move it from `policy` to `new_policy`, or both.
 
-        The `authority` also signs if it alone attaches policies.
+        With the organisation's `authority_attaches`, the `authority` also signs a move.
         """
         return self._build(
             "update_wallet",
@@ -205,7 +208,7 @@ class Instructions(
         reference: bytes,
         rent_receiver: Pubkey | None = None,
     ) -> Instruction:
-        """Move USDC from the vault to the reserve; `None` moves all of it.
+        """Move USDC from the vault to the reserve; `amount` = `None` moves all of it.
 
         `rent_receiver` paid the vault's rent. It gets the lamports that the vault holds beyond its rent exemption.
         """
@@ -223,7 +226,7 @@ class Instructions(
     def withdraw_reserve(
         self, *, authority: Pubkey, destination: Pubkey, amount: int | None, reference: bytes, expected_sequence: int
     ) -> Instruction:
-        """Move USDC from the reserve to the token account `destination`; `None` moves all of it.
+        """Move USDC from the reserve to the token account `destination`; `amount` = `None` moves all of it.
 
         `expected_sequence` is the organisation's `authority_sequence`.
         """

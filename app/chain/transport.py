@@ -41,7 +41,7 @@ class HttpTransport:
         self._rejected = False
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the response body. Raises `ChainUnavailable` if the connection fails or times out, and for status 429 or 5xx.
+        """Return the response body. Raises `ChainUnavailable` if the call fails or times out, or for status 429 or 5xx.
 
         If a node rejects version 1 as the newest transaction version, the request is repeated with version 0. A single
         rejection may be false. After two in a row, only version 0 is requested from the node for ten minutes.

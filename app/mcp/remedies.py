@@ -15,9 +15,9 @@ _FOR_AGENTS: Mapping[str, str] = {
     "insufficient_permissions": "Ask an operator of the vault to make this request, or use only your own vault.",
     "session_token_expired": "The token is part of the client's settings. Ask an operator of the vault for a new one.",
     "session_token_invalid": "The token is part of the client's settings. Ask an operator of the vault for a new one.",
-    "wallet_frozen": "Ask an operator of the vault to unfreeze it. Do not try another way to pay.",
+    "wallet_frozen": "Ask an operator of the vault to unfreeze the vault. Do not try another way to pay.",
     "wallet_archived": "Ask an operator of the organisation for another vault.",
-    "wallet_insufficient_balance": "Ask an operator of the vault to fund it, then call the tool again.",
+    "wallet_insufficient_balance": "Ask an operator of the vault to fund the vault, then call the tool again.",
     "policy_violation": "Ask an operator of the vault to change its policy or budget.",
     "approval_not_found": "Use the `approval_id` of the refused payment.",
     "approval_not_pending": "Make the payment again. If it still needs an approval, a new one is requested.",
@@ -30,10 +30,10 @@ _FOR_AGENTS: Mapping[str, str] = {
     "`after_restore` = true. In any other case, ask an operator of the service.",
     "transaction_failed": "Read the message. To try again, call the tool with a new `idempotency_key`.",
     "transaction_not_found": "Use an id returned by `list_transactions`.",
-    "recipient_not_found": "Ask an operator of the organisation to register it.",
+    "recipient_not_found": "Ask an operator of the organisation to register the recipient.",
     "policy_not_found": "Ask an operator of the vault to check the id of the policy.",
     "escrow_not_found": "Use the id that `create_escrow` returned or the other party gave you.",
-    "escrow_already_settled": "Read its status with `get_escrow`.",
+    "escrow_already_settled": "Read the escrow's status with `get_escrow`.",
     "dispute_raised_before": "Complete the escrow or let its deadline pass. Your side has raised its one dispute.",
     "escrow_not_disputed": "A party can raise a dispute before the deadline with `dispute_escrow`.",
     "org_insufficient_balance": "Ask an operator of the organisation to deposit USDC into its reserve.",
@@ -42,7 +42,7 @@ _FOR_AGENTS: Mapping[str, str] = {
     "x402_wallet_not_supported": "Ask an operator of the vault to set `allowAllowances` in its policy, or use another "
     "resource.",
     "too_many_allowances": "Wait a minute, until running payments have ended. The number of allowances per day is "
-    "also limited. If it is used up, ask an operator of the vault to raise it.",
+    "also limited. If it is used up, ask an operator of the service to raise this number.",
     "x402_host_not_allowed": "Ask an operator of the vault to allow the host, or use another resource.",
 }
 

@@ -196,7 +196,7 @@ def _advice(refusal: Json) -> Iterable[str]:
         yield f"The same payment would pass from {refusal['retry_at']} on, if nothing else is paid before then."
     if refusal["approval_id"] is not None:
         yield (
-            f"An operator can approve it. Check the status of {refusal['approval_id']}. Once it is approved, "
+            f"An operator can approve the payment. Check the status of {refusal['approval_id']}. Once it is approved, "
             "make the same payment again with a new idempotency key."
         )
     elif refusal["retry_at"] is None:

@@ -171,7 +171,8 @@ TOOLS = (
         "get_wallet",
         "Show the vault",
         "Shows the vault's balance, status and policy, and for each rule the amount left of its limit. If nothing is "
-        "left, it also shows the time when the rule allows a payment again. Call it before you plan several payments.",
+        "left, it also shows the time when the rule allows a payment again. Call this tool before you plan "
+        "several payments.",
         "get_wallet",
         wallet="wallet_id",
         gather=_limits,
@@ -242,8 +243,8 @@ TOOLS = (
     VaultTool(
         "create_escrow",
         "Lock money for a task",
-        "Locks USDC for another agent's work, under the same policy as a payment. It is released against the agreed "
-        "proof, or refunded after the timeout. The arbiter decides a dispute.",
+        "Locks USDC for another agent's work, under the same policy as a payment. The money is released against the "
+        "agreed proof, or refunded after the timeout. The arbiter decides a dispute.",
         "create_escrow",
         changes=True,
         wallet="from_wallet",

@@ -197,7 +197,9 @@ async def _require_advanced(service: Service, attempt: Attempt) -> None:
 def _refusal(service: Service, refused: SimulationFailedError) -> ApiError:
     name = error_name(service.codec, refused)
     if name == "Unauthorized":
-        return BusinessError(_VOID, "A signer of the transaction has since lost its role. Request the change again.")
+        return BusinessError(
+            _VOID, "A signer has lost its role since the transaction was created. Request the change again."
+        )
     if name in _OVERTAKEN:
         return ConflictError(
             "version_conflict", "The object has changed since this transaction was created. Request the change again."
