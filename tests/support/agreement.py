@@ -53,7 +53,7 @@ def _moved(events: list[StoredEvent], name: str) -> Counter[int]:
 
 
 async def within(seconds: float, differences: Callable[[], Awaitable[list[str]]]) -> list[str]:
-    """Return the differences left after this time. Returns early once there are none."""
+    """Return the differences left after this many seconds. Returns early once there are none."""
     end = time.monotonic() + seconds
     while (found := await differences()) and time.monotonic() < end:  # noqa: ASYNC110 - asks over HTTP
         await asyncio.sleep(0.5)
@@ -100,7 +100,7 @@ async def export_problems(deployment: Deployed, fleet: Fleet) -> list[str]:
 
 
 async def wronged(deployment: Deployed, fleet: Fleet, events: list[StoredEvent]) -> list[str]:
-    """Return the orders with a last answer that contradicts the chain, and the amounts paid more than once."""
+    """Return the orders whose last answer is missing or contradicts the chain, and the amounts paid more than once."""
     landed = _moved(events, "PaymentExecuted") + _moved(events, "EscrowCreated")
     signatures = {event.signature for event in events}
     found = [f"paid {count} times: 0.{micro:06}" for micro, count in landed.items() if count > 1 and micro < 10**6]

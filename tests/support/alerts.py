@@ -233,7 +233,7 @@ class Scene:
         await self.settled()
 
     def pay_unseen(self, vault: Vault, amount: int) -> None:
-        """Pay without showing it to the service yet."""
+        """Append a payment to the chain's rows, which the service has not read yet."""
         vault.balance -= amount
         self._happens(
             vault,

@@ -33,7 +33,7 @@ class Purse:
         return self.world.service.addresses.allowance_tokens(self.address)
 
     async def pay(self, amount: int, to: Pubkey | None = None) -> str:
-        """Transfer as the delegate, and return the signature."""
+        """Transfer micro-USDC as the delegate, and return the signature."""
         to = to or self.destination
         return await send(self.world, [self.transfer(amount, to)], self.delegate)
 
@@ -43,7 +43,7 @@ class Purse:
         return self._token_instruction(TRANSFER_CHECKED, accounts, amount)
 
     async def burn(self, amount: int) -> str:
-        """Burn as the delegate, which takes money from no other account."""
+        """Burn micro-USDC of the allowance as the delegate, and return the signature. No other balance changes."""
         mint = self.world.service.addresses.mint
         return await send(
             self.world,

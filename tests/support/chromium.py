@@ -15,7 +15,7 @@ _PROGRAMS = ("chromium-headless-shell", "chromium")
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
-    """Yield a running browser. Each of its contexts is a profile. Without one, skip the test, or fail if CI=true."""
+    """Yield a running browser. Each of its contexts is a profile. If none is installed, skip the test or fail in CI."""
     program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     if program is None:
         skip_or_fail(f"there is no {_PROGRAMS[0]}: install Debian's package of that name")

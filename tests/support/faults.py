@@ -44,7 +44,7 @@ Strange = Literal["version 1", "later version", "malformed"]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to the caller: a status and a body. Only `sent` bytes of it arrive before the connection breaks."""
+    """The reply to the caller. If `sent` is a number, the connection breaks after that many bytes of the body."""
 
     body: bytes
     status: int = 200
@@ -154,7 +154,7 @@ class Faults:
         return {**result, "value": [None if self.random.random() < share else one for one in result["value"]]}
 
     def _with_failures(self, result: Any) -> Any:
-        """Report failures that the transactions themselves do not show."""
+        """Return the statuses with failures that the transactions themselves do not show."""
         return {**result, "value": [None if one is None else {**one, "err": _FAILURE} for one in result["value"]]}
 
     def _without_signatures(self, result: Any) -> Any:
@@ -164,7 +164,7 @@ class Faults:
         return None if self.random.random() < 0.7 else result
 
     def _without_part(self, result: Any) -> Any:
-        """Leave out a part, like a node that has not recorded it."""
+        """Return a transaction without one of its parts, like a node that has not recorded it."""
         if not isinstance(result, dict):
             return result
         if self.random.random() < 0.3:

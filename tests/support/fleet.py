@@ -95,7 +95,7 @@ class Fleet:
         return made
 
     async def work(self) -> None:
-        """Work until `stop`."""
+        """Run all the agents' work until `stop` is called."""
         workers = [self._pay, self._pay, self._lock, self._manage]
         jobs = [asyncio.create_task(self._repeat(worker, one)) for one in self.agents for worker in workers]
         await asyncio.gather(*jobs)
@@ -202,7 +202,7 @@ class Fleet:
         return answered
 
     async def read(self, path: str) -> Any:
-        """Return the service's answer to a read, retrying until it answers."""
+        """Return the service's answer to a read, retrying until the read succeeds."""
         while True:
             answered = await self._ask("GET", path)
             if answered is not None and answered.status_code == 200:

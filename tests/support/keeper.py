@@ -32,7 +32,7 @@ async def set_rule(world: ServiceWorld, wallet: Json, below: str, amount: str) -
 
 
 async def shown(world: ServiceWorld, wallet: Json) -> tuple[str, str]:
-    """Return status and balance, once the read models have caught up."""
+    """Return the wallet's status and balance, after bringing the read models up to date."""
     await world.catch_up()
     shown = await world.ok("GET", path_of(wallet))
     return shown["status"], shown["usdc_balance"]

@@ -28,7 +28,7 @@ from tests.support.vm import PROGRAM, PROGRAM_ID
 _GROWTH = 10_240
 """Bytes that an account may grow by in one instruction."""
 _RENT_EPOCH = 8
-"""Bytes at the end of a serialized account."""
+"""Bytes of the rent epoch, at the end of a serialized account."""
 _ERRORS = (
     *("Custom", "InvalidArgument", "InvalidInstructionData", "InvalidAccountData", "AccountDataTooSmall"),
     *("InsufficientFunds", "IncorrectProgramId", "MissingRequiredSignature", "AccountAlreadyInitialized"),

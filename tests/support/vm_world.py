@@ -148,7 +148,10 @@ class VmWorld:
         return self.next_allowlist(policy)
 
     def policy_update(self, policy: Pubkey, rules: Rules, **accounts: Any) -> Instruction:
-        """Return the instruction that gives a policy these rules, expecting its current version and new list."""
+        """Return the instruction that gives a policy these rules.
+
+        Unless given, it expects the policy's current version and the entries that `new_allowlist` holds.
+        """
         expected = accounts.pop("expected_version", self.fields(policy)["version"])
         new = accounts.get("new_allowlist")
         if new is not None and "entries" not in accounts:

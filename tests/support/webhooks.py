@@ -74,7 +74,7 @@ async def reset(_request: Received, writer: asyncio.StreamWriter) -> None:
 
 
 async def endless(_request: Received, writer: asyncio.StreamWriter) -> None:
-    """Acknowledge without ever ending the body."""
+    """Answer with status 200 and a body that never ends."""
     writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
     with contextlib.suppress(ConnectionError):
         while True:
@@ -83,7 +83,7 @@ async def endless(_request: Received, writer: asyncio.StreamWriter) -> None:
 
 
 async def dripping(_request: Received, writer: asyncio.StreamWriter) -> None:
-    """Send a header without ever ending it."""
+    """Send header lines without end, one every 10 milliseconds."""
     writer.write(b"HTTP/1.1 200 OK\r\n")
     with contextlib.suppress(ConnectionError):
         while True:

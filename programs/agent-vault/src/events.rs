@@ -145,8 +145,8 @@ pub struct OrgInitialized {
     pub genesis_hash: [u8; 32],
 }
 
-/// Roles, limits or the pause of an organisation changed, or a next authority was proposed. The fields contain the
-/// values after the change.
+/// Roles, settings or the pause of an organisation changed, or a next authority was proposed. The fields contain
+/// the values after the change.
 #[event(bytemuck)]
 pub struct OrgUpdated {
     pub org: Address,
@@ -672,7 +672,7 @@ pub struct AllowanceGranted {
     pub reserved: [u8; 6],
 }
 
-/// An allowance was settled: `amount - spent` was returned to the spending windows of the vault and of its budget.
+/// An allowance was settled. `amount - spent` was credited to the spending windows that still count the grant.
 #[event(bytemuck)]
 pub struct AllowanceSettled {
     pub org: Address,
@@ -702,7 +702,7 @@ pub struct AllowanceSettled {
     pub reserved: [u8; 7],
 }
 
-/// A rule refused a payment. The refused instruction logs this event; for the units see
+/// A rule refused a payment, an escrow or an allowance. The refused instruction logs this event; for the units see
 /// `agent_vault_policy::Violation`.
 #[event(bytemuck)]
 pub struct PolicyViolation {

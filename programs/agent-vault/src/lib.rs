@@ -37,9 +37,9 @@ pub mod agent_vault {
         initialize_org::handler(ctx, args)
     }
 
-    /// Changes roles, limits or the pause of an organisation, or proposes the next authority. Except for a pure pause,
-    /// the call must name the organisation's current `authority_sequence`. Each change increments that number, so a
-    /// change that was signed but not sent becomes invalid with the next one.
+    /// Changes roles, settings or the pause of an organisation, or proposes the next authority. Except for a pure
+    /// pause, the call must name the organisation's current `authority_sequence`. Each change increments that number,
+    /// so a change that was signed but not sent becomes invalid with the next one.
     pub fn update_org(
         ctx: &mut Context<UpdateOrg>,
         changes: OrgChanges,

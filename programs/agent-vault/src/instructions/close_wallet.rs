@@ -33,7 +33,7 @@ with_event_accounts! {
         /// The vault's token account.
         #[account(constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub vault_tokens: UncheckedAccount,
-        /// Payer of the vault's rent, refunded here.
+        /// Payer of the vault's rent, most of it refunded here.
         #[account(mut, constraint = same_address(&vault.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver, unsafe(dup))]
         pub rent_receiver: UncheckedAccount,
     }

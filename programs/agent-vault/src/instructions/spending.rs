@@ -57,14 +57,14 @@ pub struct Allowed {
 /// Judges spending without changing anything.
 ///
 /// # Errors
-/// The error of the rule that refuses, with a [`PolicyViolation`] logged; [`VaultError::ZeroAmount`] if the amount is
-/// zero; [`VaultError::PaymentToSelf`] if the recipient is the vault; [`VaultError::BudgetRequired`] if the vault's
-/// budget is not among the accounts; [`VaultError::Unauthorized`] if the signer is neither the session authority nor
-/// the operator; [`VaultError::SessionExpired`] if its session has expired; [`VaultError::WrongApproval`] if the
-/// approval is for a different recipient, amount or kind; [`VaultError::ApprovalOutdated`] if the policy or the
-/// operator has changed since; [`VaultError::ApprovalExpired`] from the approval's expiry on;
-/// [`VaultError::RentReceiverRequired`] and [`VaultError::WrongRentReceiver`] if the approval's rent receiver is
-/// missing or did not pay the rent; the errors of [`recipient_standing`].
+/// The error of the rule that refuses, with a [`PolicyViolation`] logged except for a pause or freeze;
+/// [`VaultError::ZeroAmount`] if the amount is zero; [`VaultError::PaymentToSelf`] if the recipient is the vault;
+/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts; [`VaultError::Unauthorized`] if the
+/// signer is neither the session authority nor the operator; [`VaultError::SessionExpired`] if its session has expired;
+/// [`VaultError::WrongApproval`] if the approval is for a different recipient, amount or kind;
+/// [`VaultError::ApprovalOutdated`] if the policy or the operator has changed since; [`VaultError::ApprovalExpired`]
+/// from the approval's expiry on; [`VaultError::RentReceiverRequired`] and [`VaultError::WrongRentReceiver`] if the
+/// approval's rent receiver is missing or did not pay the rent; the errors of [`recipient_standing`].
 #[inline(never)]
 pub fn judge(spending: &Spending) -> Result<Allowed> {
     let Spending { org, policy, vault, recipient, amount, .. } = *spending;

@@ -35,7 +35,7 @@ pub struct Org {
     pub reserve_tokens: Address,
     /// Number of changes to the organisation. Each event carries the number of its change.
     pub sequence: u64,
-    /// Number of changes to roles, limits and the pause, plus withdrawals from the reserve. The authority's signature
+    /// Number of changes to roles, settings and the pause, plus withdrawals from the reserve. The authority's signature
     /// for one of these is valid until this number changes; a pure pause names no number. The operator can change it
     /// only once, by a pause, until the authority lifts that pause.
     pub authority_sequence: u64,
@@ -93,8 +93,8 @@ impl Org {
         next_sequence(&mut self.sequence)
     }
 
-    /// Counts a change to roles, limits or the pause, or a withdrawal from the reserve, and returns the organisation's
-    /// new sequence.
+    /// Counts a change to roles, settings or the pause, or a withdrawal from the reserve, and returns the
+    /// organisation's new sequence.
     ///
     /// # Errors
     /// [`VaultError::Overflow`] if a number exceeds 64 bits.

@@ -6,7 +6,7 @@ use crate::{
     Verdict,
 };
 
-/// Refuses if `now` is after the policy's expiry. Limit and attempted value are seconds since the epoch.
+/// Refuses a payment if `now` is after the policy's expiry. Limit and attempted value are seconds since the epoch.
 #[inline(always)]
 pub fn check(rules: &Rules, now: UnixTime) -> Verdict {
     match rules.expiry {

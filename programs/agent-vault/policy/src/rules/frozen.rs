@@ -5,7 +5,7 @@ use crate::{
     Verdict,
 };
 
-/// Refuses while the vault is frozen.
+/// Refuses any payment while the vault is frozen.
 #[inline(always)]
 pub fn check(standing: Standing) -> Verdict {
     Verdict::set(Rule::Frozen, !standing.frozen, 0, 0, u64::MAX)

@@ -5,7 +5,7 @@ use crate::{
     Verdict,
 };
 
-/// Refuses an amount above the limit.
+/// Refuses a payment with an amount above the limit.
 #[inline(always)]
 pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
     match rules.max_per_tx {

@@ -5,7 +5,7 @@ use crate::{
     Verdict,
 };
 
-/// Refuses while the organisation is paused.
+/// Refuses any payment while the organisation is paused.
 #[inline(always)]
 pub fn check(standing: Standing) -> Verdict {
     Verdict::set(Rule::Paused, !standing.paused, 0, 0, u64::MAX)

@@ -5,7 +5,7 @@ use crate::{
     Verdict,
 };
 
-/// Refuses an amount above the threshold unless it was co-signed. The headroom is the largest amount without a
+/// Refuses an amount above the threshold unless the payment was co-signed. The headroom is the largest amount without a
 /// co-signature.
 #[inline(always)]
 pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
