@@ -39,7 +39,7 @@ _ENOUGH = 21_000_000
 _FEE = 5_000
 _RESTART = "Restart `agent-vault serve` and every `agent-vault keeper`: they read their keys only when they start."
 _SESSIONS = (
-    "Then rotate the session token of every wallet: a holder of the old key may have set a session authority of "
+    "Rotate the session token of every wallet: a holder of the old operator key may have set a session authority of "
     "their own. Approvals by the old key are no longer valid."
 )
 
@@ -237,7 +237,8 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
             return await _give_role(service, settings, role, signing)
 
     if not asyncio.run(run()):
-        click.echo(f"Then repeat `agent-vault roles rotate {role}` to put the new key in place.")
+        click.echo("Once the signed transaction has landed, put the new key in place:")
+        click.echo(f"repeat `agent-vault roles rotate {role}`.")
         return
     install_next(settings.paths().keys, role)
     click.echo(f"The {role} has a new key.")

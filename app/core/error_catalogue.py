@@ -95,7 +95,7 @@ KINDS = (
         "Raise `maxAmount` to the `price` in the error if the resource is worth it."),
     ErrorKind("x402_wallet_not_supported", 422, "x402",
         "The resource's facilitator settles only plain transfers, not payments by a vault's program. Nothing was paid.",
-        "Have an admin set `allowAllowances` in the wallet's policy, so that allowances pay such resources. Or ask the "
+        "Have an admin set `allowAllowances` in the wallet's policy, so that an allowance can pay. Or ask the "
         "facilitator's operator to allow the program; the service tries a facilitator of x402 version 2 again after an "
         "hour."),
     ErrorKind("wallet_not_found", 404, "Wallets",
@@ -213,7 +213,7 @@ KINDS = (
         "Have an admin end the pause with `POST /v1/organization/pause` and `paused` = `false`."),
     ErrorKind("operator_limit_exceeded", 422, "Funding",
         "The funding exceeds the amount that the operator may move out of the reserve in 24 hours.",
-        "Wait, or have the organisation's authority raise the limit."),
+        "Wait, or have the organisation's authority raise the operator's daily limit."),
     ErrorKind("withdrawal_exceeds_balance", 422, "Funding",
         "The withdrawal is larger than the balance.",
         'Withdraw less, or everything with `"amount": "all"`.'),

@@ -86,8 +86,8 @@ class Bank:
     def run(self, transaction: VersionedTransaction, advance: Advance | None = None) -> Run:
         """Run a transaction on the current state without changing that state.
 
-        `advance` belongs to the nonce that replaces the transaction's blockhash. It is kept even if the transaction
-        fails.
+        `advance` is the advance of the nonce that replaces the transaction's blockhash. It takes effect even if the
+        transaction fails.
         """
         self._set_clock()
         message = transaction.message

@@ -19,7 +19,7 @@ from solders.signature import Signature
 from app.localnet import tokens
 
 FORMAT = 1
-"""Version of the table layout below."""
+"""Version of the database's table layout."""
 
 _SCHEMA = """
 CREATE TABLE state (key TEXT PRIMARY KEY, value) WITHOUT ROWID;

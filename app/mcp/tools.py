@@ -207,8 +207,8 @@ TOOLS = (
     VaultTool(
         "quote_paid_url",
         "Ask what a URL costs",
-        "Asks a URL that may answer 402 for its price, and the on-chain program if the policy allows the payment. "
-        "Nothing is paid.",
+        "Asks a URL for its price (HTTP 402), and the on-chain program if the policy allows the payment. Nothing is "
+        "paid.",
         "quote_paid_resource",
         wallet="wallet_id",
     ),
