@@ -26,13 +26,15 @@ _SEED_BYTES = 32
 
 
 async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: bool = False) -> Principal:
-    """Return the caller and count the request against the rate limit. The response headers show the limit.
+    """Return the caller, and count the request against the rate limit of the caller's key.
+
+    The response headers show the limit, unless it is off.
 
     Requests that may engage a ``brake`` are counted separately, because one of them may have to stop a flood of other
     requests from the same key. Failed authentications are counted for the audit log.
 
-    Raises the errors of ``authenticate``, and ``rate_limited`` above the limit of the key, or of the address after
-    failed authentications.
+    Raises the errors of ``authenticate``. Raises ``rate_limited`` above the key's limit, and instead of
+    ``authentication_failed`` above the limit of failed authentications from the client's address.
     """
     try:
         found = await authenticate(request, keys)
@@ -49,7 +51,7 @@ async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: b
 
 
 def client_address(request: Request) -> str | None:
-    """Return the client's address, or None if it is not an IP address. A trusted proxy may pass on any text."""
+    """Return the client's IP address, or None if it is unknown. A trusted proxy may pass on text that is no address."""
     try:
         return None if request.client is None else str(ip_address(request.client.host))
     except ValueError:
@@ -59,7 +61,8 @@ def client_address(request: Request) -> str | None:
 async def authenticate(request: Request, keys: KeyRing) -> Principal:
     """Return the caller.
 
-    Raises ``authentication_failed`` without a valid API key, and ``invalid_request`` for a repeated header.
+    Raises ``authentication_failed`` without a valid API key, and ``invalid_request`` if one of the headers
+    Authorization, Session-Token and Idempotency-Key is repeated.
     """
     for name in ("Authorization", "Session-Token", "Idempotency-Key"):
         if len(request.headers.getlist(name)) > 1:
@@ -118,8 +121,8 @@ def session_key(principal: Principal, token: str | None, wallet: WalletRecord, c
     Agents must send a token; for other roles it is optional. A token must always match the wallet's session
     authority, and its expiry is compared with the chain's clock.
 
-    Raises ``session_token_invalid`` if an agent's token is missing or a token is not the wallet's current one, and
-    ``session_token_expired`` if it is, but has expired.
+    Raises ``session_token_invalid`` if an agent sends no token or if the token is not the wallet's current one, and
+    ``session_token_expired`` if the wallet's current token has expired.
     """
     if token is None:
         if principal.role == "agent":

@@ -69,7 +69,7 @@ class Principal:
 
 
 def system(org: str, part: str) -> Principal:
-    """Return the principal of a part of the service that acts for an organisation without an API key."""
+    """Return the principal of a part of the service. It acts for the organisation as an admin, without an API key."""
     return Principal(Actor("system", part), org, "admin", None)
 
 
@@ -88,13 +88,13 @@ def _checksum(text: str) -> str:
 
 
 def generate(*, live: bool) -> str:
-    """Return a new key: prefix, 30 random base62 characters (178 bits) and a checksum that catches typing errors."""
+    """Return a new API key: prefix, 30 random base62 characters (178 bits) and a checksum against typing errors."""
     body = _PREFIXES[0 if live else 1] + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM))
     return body + _checksum(body)
 
 
 def well_formed(key: str) -> bool:
-    """Return True if a text has the format of a key and its checksum matches."""
+    """Return True if a text has the format of an API key and a matching checksum."""
     if not key.isascii() or not key.startswith(_PREFIXES):
         return False
     body, checksum = key[:-_CHECKSUM], key[-_CHECKSUM:]
@@ -103,7 +103,7 @@ def well_formed(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key and its record, which has only the key's digest and its last four characters."""
+    """A new API key and its record. Of the key's text, the record holds only a digest and the last four characters."""
 
     key: str
     record: ApiKey
@@ -113,8 +113,8 @@ class IssuedKey:
 class _Reading:
     """A read of a key's record that is under way.
 
-    ``changes`` is the number of key changes known before the read. ``until`` is the time until which its result may be
-    used.
+    ``changes`` is the number of key changes known before the read. ``until`` is the end of the period in which the
+    result may be used, in seconds of the key ring's timer.
     """
 
     changes: int
@@ -125,9 +125,10 @@ class _Reading:
 class KeyRing:
     """The API keys of a database, recognised by their HMAC-SHA256 under ``secret``.
 
-    A recognised key is cached for ``cache_seconds``, which saves a database read per request. A key revoked by another
-    process stops working within that time. The times at which keys were used stay in memory until ``note_use`` stores
-    them. ``clock`` returns the Unix time. ``timer`` returns the seconds used for the cache.
+    The record of a recognised key is cached for ``cache_seconds``, which saves a database read per request. A key that
+    another process revokes stops working here within that time. The times at which keys were used stay in memory until
+    ``note_use`` stores them. ``clock`` returns the Unix time in seconds. ``timer`` returns the seconds that measure the
+    age of the cache.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class KeyRing:
         self._used: dict[str, int] = {}
 
     def digest(self, key: str) -> str:
-        """Return a key's digest. Only the digest is stored."""
+        """Return the digest under which a key's record is stored. The text of the key is not stored there."""
         return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()
 
     def seal(self, key: str) -> ResponseSeal:
@@ -180,7 +181,10 @@ class KeyRing:
         return principal
 
     def _reading_of(self, digest: str) -> _Reading:
-        """Return the running read of a key's record, or start one. Concurrent requests share it like a cache entry."""
+        """Return the running read of a key's record, or start one.
+
+        Concurrent requests share a read for the cache time, but not after a key has changed.
+        """
         running = self._readings.get(digest)
         if running is not None and running.changes == self._changes and self._timer() < running.until:
             return running
@@ -201,7 +205,7 @@ class KeyRing:
         return reading
 
     async def note_use(self) -> None:
-        """Store the last use of every key used since the last call."""
+        """Store the time of the last use of each key that was used since the previous call."""
         used, self._used = self._used, {}
         if used:
             await self._db.write(lambda conn: touch_api_keys(conn, used))
@@ -246,8 +250,8 @@ class KeyRing:
     def reissue(self, conn: Connection, by: Principal, idempotency_key: str, *, live: bool) -> IssuedKey | None:
         """Replace the text of the key created under this idempotency key. Return None if there is no such key.
 
-        Used for a request without a response because of a crash: its client never received the key's text, and the
-        text is not stored.
+        Used when a request is repeated because a crash prevented its response: the client never received the key's
+        text, and the service does not store it. The earlier text no longer works.
         """
         made = api_key_made_under(conn, by.org, idempotency_key)
         if made is None:
@@ -269,7 +273,7 @@ class KeyRing:
         return self._db.write_now(lambda conn: self.make(conn, maker, role, wallet_id, name, live=live)).key
 
     async def list(self, org: str) -> list[ApiKey]:
-        """Return all keys of an organisation, including revoked ones."""
+        """Return all keys of an organisation, including revoked ones, oldest first."""
         return await self._db.read(lambda conn: api_keys(conn, org))
 
     def revoke(self, conn: Connection, by: Principal, key_id: str, *, again: bool = False) -> ApiKey:
@@ -277,7 +281,8 @@ class KeyRing:
 
         With ``again``, accept a key that an earlier run of the request may have revoked already.
 
-        Raises ``key_not_found``, ``last_admin_key`` and, if the key was already revoked, ``key_not_active``.
+        Raises ``key_not_found``, ``last_admin_key`` for the organisation's last active admin key and, unless ``again``
+        is given, ``key_not_active`` for a revoked key.
         """
         org, now = by.org, self._now()
         found = _found(conn, org, key_id)
@@ -315,7 +320,7 @@ class KeyRing:
         return made
 
     def forget(self) -> None:
-        """Empty the cache. Call it after committing a change of a key."""
+        """Empty the cache. Call this method after a change of a key is committed."""
         self._cache.clear()
         self._changes += 1
 

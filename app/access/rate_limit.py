@@ -21,7 +21,10 @@ _BEGUN = 5
 
 
 class SlidingWindow:
-    """Lets each name pass at most ``limit`` times in any period of ``seconds`` seconds."""
+    """Limits how often each name, such as the id of an API key, passes in any period of ``seconds`` seconds.
+
+    ``limit`` is the limit of all nodes together. A name that the window has forgotten starts at zero again.
+    """
 
     def __init__(
         self, limit: int, seconds: int, *, clock: Callable[[], float] = time.monotonic, max_names: int = _MAX_NAMES
@@ -35,11 +38,10 @@ class SlidingWindow:
         return len(self._times)
 
     def hit(self, name: str, limit: int) -> tuple[bool, int, int]:
-        """Count one use of a name.
+        """Let a name pass, if its limit allows, and count the pass.
 
-        Return True if it may pass, the number of further passes, and the seconds until another pass becomes free.
-
-        ``limit`` is this node's share of the limit.
+        Return True if the name passed, the number of passes left, and the seconds until its oldest counted pass leaves
+        the period. ``limit`` is this node's share of the limit.
         """
         now = self._clock()
         times = self._times.get(name)
@@ -61,12 +63,15 @@ class Peers:
         self.count = 1
 
     def share(self, limit: int) -> int:
-        """Return this node's share of a limit."""
+        """Return this node's share of a limit, at least 1."""
         return max(1, limit // max(1, self.count))
 
 
 class RateLimits:
-    """Counts requests and refuses any beyond a limit. A limit of 0 in the settings switches it off."""
+    """Counts requests, failed authentications and started sign-ins, and refuses any beyond a limit.
+
+    A limit that is 0 in the settings is off.
+    """
 
     def __init__(
         self, settings: Settings, peers: Peers | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -82,7 +87,9 @@ class RateLimits:
             self._begun = SlidingWindow(_BEGUN * settings.failed_authentications, 60, clock=clock)
 
     def count(self, key_id: str, *, brake: bool = False) -> dict[str, str]:
-        """Count a request of a key and return the response headers about the limit. Raises ``rate_limited`` above it.
+        """Count a request of a key and return the response headers about the limit; no headers if the limit is off.
+
+        Raises ``rate_limited`` above the limit.
 
         Requests that may engage a ``brake`` are counted separately, against a limit of the same size.
         """
@@ -121,7 +128,10 @@ def _rate_limited(message: str, wait: int, headers: dict[str, str]) -> RequestEr
 
 
 def network_of(client: str | None) -> str:
-    """Return the network that counts as one client: an IPv4 address, or an IPv6 /64, which belongs to one host."""
+    """Return the network that counts as one client: an IPv4 address, or an IPv6 /64, because one host may own it.
+
+    The network is an empty text if the client's address is unknown.
+    """
     try:
         address = ipaddress.ip_address(client or "")
     except ValueError:

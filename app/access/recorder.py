@@ -52,12 +52,12 @@ class Recorder(Periodic):
         self._refused: dict[tuple[object, ...], tuple[NewLogEntry, int]] = {}
 
     def later(self, entry: NewLogEntry) -> None:
-        """Write an entry as soon as possible."""
+        """Queue an entry. It is written as soon as possible."""
         self._waiting.append(entry)
         self.wake()
 
     def failed(self, client: str | None) -> None:
-        """Count a request without a valid API key under its client's network."""
+        """Count a failed authentication under the network of the client's address."""
         network = network_of(client)
         if not self._failures:
             self._since = now_ms()
@@ -66,7 +66,7 @@ class Recorder(Periodic):
         self._failures[network] += 1
 
     def refused(self, principal: Principal, operation: str, **details: str) -> None:
-        """Record that an operation of the caller was refused. Its repeats within a minute are counted."""
+        """Record that an operation of ``principal`` was refused. Equal refusals in the same minute are only counted."""
         which = (principal.org, principal.actor, operation, *details.values())
         entry, repeats = self._refused.get(which, (None, 0))
         if entry is not None:
@@ -80,7 +80,7 @@ class Recorder(Periodic):
             self._refused[which] = (entry, 1)
 
     async def stop(self) -> None:
-        """Stop, and write the queued entries and the counts."""
+        """Stop, and write the queued entries and the counts. Entries that cannot be written are lost and logged."""
         await super().stop()
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)

@@ -23,9 +23,10 @@ _MAX_PATH = 256
 
 
 class RequestLog(Periodic):
-    """Collects the requests of API keys in memory and writes them about once a second. No request waits for it.
+    """Collects requests made with API keys in memory, and writes them about once a second. No request waits for it.
 
-    While the database is not writable, requests beyond the queue's size are lost. A log line reports their number.
+    Requests beyond the queue's size are lost, for example while the database is not writable. A log line reports their
+    number. Queued requests are also lost if the process dies.
     """
 
     name = "request_log"
@@ -40,7 +41,7 @@ class RequestLog(Periodic):
         self._ticking = asyncio.Lock()
 
     def answered(self, scope: Scope, status: int, seconds: float) -> None:
-        """Queue a request to `/v1/` that was made with a valid API key."""
+        """Queue a request, answered after ``seconds``, if it was made to `/v1/` with a valid API key."""
         principal: Principal | None = scope["state"].get("principal")
         if not self._kept or principal is None or principal.actor.type != "key" or not scope["path"].startswith("/v1/"):
             return
@@ -78,7 +79,7 @@ class RequestLog(Periodic):
             return written
 
     async def stop(self) -> None:
-        """Stop, and write the waiting requests."""
+        """Stop, and write the waiting requests. Requests that cannot be written are lost; a log line reports them."""
         await super().stop()
         try:
             await self.tick()

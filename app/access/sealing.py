@@ -1,4 +1,4 @@
-"""Seals stored responses with secrets under the API key that requested them."""
+"""Seals stored responses with secrets under the API key, or session token, that requested them."""
 
 import base64
 
@@ -10,10 +10,10 @@ _PURPOSE = b"agent-vault secret answer\0"
 
 
 class ResponseSeal:
-    """Encrypts a stored response under a key derived from an API key. The service keeps only the API key's digest.
+    """Encrypts a stored response under a key derived from an API key, or from a browser's session token.
 
-    The data on the disk therefore cannot decrypt a response. ``owner`` is the digest. It identifies the API key that
-    a record's response belongs to.
+    The service stores only a digest of this secret, so the data on the disk cannot decrypt a response. ``owner`` is the
+    digest. It identifies the API key or session whose requests may read the response.
     """
 
     def __init__(self, api_key: str, owner: str) -> None:

@@ -13,7 +13,7 @@ from app.store.feed import FeedEvent, append_event
 
 
 def append_lasting(conn: Connection, kind: AlertType, wallet: AlertTransition, event_id: str, now: int) -> None:
-    """Report that a low balance, inactivity or a velocity spike has begun."""
+    """Add the event that reports the beginning of a low balance, inactivity or a velocity spike."""
     threshold: str | int = wallet.threshold
     fields: dict[str, str | int | None]
     if kind == BALANCE_LOW:
@@ -30,7 +30,7 @@ def append_lasting(conn: Connection, kind: AlertType, wallet: AlertTransition, e
 
 
 def append_large(conn: Connection, event: FeedEvent, limit: int) -> None:
-    """Report that the payment or escrow of an event is above the threshold `limit`."""
+    """Add the event that reports a payment or escrow above `limit`, in micro-USDC. `event` is its own event."""
     shown, threshold = event.payload, format_usdc(limit)
     fields = {name: shown[name] for name in ("tx_id", "tx_signature", "amount", "on_chain_slot", "timestamp")}
     _append(

@@ -26,7 +26,7 @@ TIMEOUT = 10.0
 _AT_ONCE = 4
 """Maximum number of simultaneous connections to the server."""
 _PURGE_BATCH = 500
-"""E-mails deleted per tick. Due e-mails are sent between two ticks."""
+"""Maximum number of e-mails deleted per tick, so that due e-mails need not wait long."""
 _PURGE_INTERVAL = 60 * 60 * 1000
 
 
@@ -34,9 +34,9 @@ class Mailer(Periodic):
     """Sends due e-mails at the start and every `interval` seconds.
 
     Each e-mail goes to one address, so that a wrong address does not delay others. An e-mail that was being sent when
-    the process died is sent again, because its outcome is unknown. Mail clients recognise it by the same Message-ID. A
-    running process remembers outcomes that are not stored yet, so that it sends no e-mail twice. With several nodes,
-    each node sends the e-mails that it claims.
+    the process died is sent again, because its outcome is unknown. Mail clients recognise the copy by its Message-ID. A
+    running process remembers an outcome until it is stored, so that an error of the database causes no copy. With
+    several nodes, each node sends the e-mails that it claims.
     """
 
     name = "alert_mails"
@@ -71,7 +71,7 @@ class Mailer(Periodic):
             await asyncio.gather(self._sending, return_exceptions=True)
 
     async def tick(self) -> None:
-        """Send all due e-mails."""
+        """Send all due e-mails, and delete some old ones."""
         self._sending = asyncio.create_task(self._send_due())
         # A cancelled tick must not cancel the sending.
         await asyncio.shield(self._sending)
@@ -147,7 +147,7 @@ class Mailer(Periodic):
 
 
 def _message(mail: Mail, settings: Settings) -> EmailMessage:
-    """Return the message. Its Message-ID derives from the event, so it never changes."""
+    """Return the message of an e-mail. A copy has the same Message-ID, which derives from the event and the sender."""
     assert settings.smtp_from is not None
     message = EmailMessage(policy=SMTP)
     message["From"] = settings.smtp_from

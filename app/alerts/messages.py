@@ -17,8 +17,8 @@ from app.store.wallets import labels
 _log = structlog.get_logger(__name__)
 
 _LAST = (
-    "This address has reached the limit of e-mails about this type of alert. It gets no further ones until fewer were "
-    "queued within the last hour. GET /v1/events lists all events.\n"
+    "This address has reached the hourly limit of e-mails about this type of alert. Further ones are omitted until "
+    "fewer were queued within the past hour. GET /v1/events lists all events.\n"
 )
 _TEMPLATES: Mapping[AlertType, tuple[str, str, Mapping[str, str]]] = {
     "balance_low": (
@@ -62,7 +62,7 @@ _TEMPLATES: Mapping[AlertType, tuple[str, str, Mapping[str, str]]] = {
 
 
 def compose(conn: Connection, events: Sequence[FeedEvent], rules: Rules, now: int, *, hourly: int) -> list[Mail]:
-    """Return the e-mails that the rules require for events. They are queued at the Unix millisecond `now`.
+    """Return the e-mails that the rules require for events, as queued at the Unix millisecond `now`.
 
     An address gets at most `hourly` e-mails an hour about a type of alert; 0 means no limit. The limit is per
     organisation, so that no organisation uses up the limit of another. It is also per type: refused payments cost
@@ -106,7 +106,7 @@ def _recipients(event: FeedEvent, rules: Rules) -> Sequence[str]:
 
 
 def _text(event: FeedEvent, label: str) -> tuple[str, str]:
-    """Return the subject and the body."""
+    """Return the subject and the body of the e-mail about an event. `label` is the wallet's name."""
     title, sentence, fields = _TEMPLATES[TYPE_OF[event.type]]
     payload = {name: "none" if value is None else value for name, value in event.payload.items()}
     lines = {

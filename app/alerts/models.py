@@ -70,14 +70,14 @@ class PutVelocityAlert(_PutAlert):
 class PutViolationAlert(_PutAlert):
     """E-mails about payments, escrows and allowances refused by a policy or budget.
 
-    The event `transaction.blocked` is independent of this.
+    The event `transaction.blocked` is sent to webhooks and listed in either case.
     """
 
     enabled: bool
 
 
 class PutAlerts(Body):
-    """Body of alert rules. They replace all earlier rules."""
+    """Body of alert rules. They replace all earlier rules of the organisation, or of the wallet."""
 
     balance_low: PutMoneyAlert | None = None
     policy_violation: PutViolationAlert | None = None
@@ -111,7 +111,7 @@ class ViolationAlert(_Alert):
 
 
 class Alerts(ResponseBody):
-    """The alerts of wallets without their own alerts. `inherited` is true for types that the last request omitted."""
+    """The alerts of wallets without their own. `inherited` is true for types without a rule of the organisation."""
 
     balance_low: MoneyAlert
     policy_violation: ViolationAlert
@@ -122,7 +122,7 @@ class Alerts(ResponseBody):
 
 
 class WalletAlerts(Alerts):
-    """The alerts of a wallet. `inherited` is true for types that come from the organisation."""
+    """The alerts that apply to a wallet. `inherited` is true for types without a rule of the wallet."""
 
     wallet_id: WalletId
     id: WalletId

@@ -41,11 +41,11 @@ _SPENDING = ("transaction.completed", "escrow.created")
 class Watcher(Periodic):
     """Checks for alerts at the start, whenever rules change and every `interval` seconds.
 
-    The read models decide if a lasting alert applies. A mark records that the alert was reported. It is stored in the
-    same transaction as the event, so that a restart neither loses nor repeats the alert. Balances are checked after
-    each change. The velocity of a wallet that paid is checked at the next tick. All wallets are checked every minute.
-    Large transactions, and the e-mails of all alerts, come from the feed: one transaction stores them and moves the
-    position in the feed.
+    The read models decide if a lasting alert applies: a low balance, inactivity or a velocity spike. A mark records
+    that the alert was reported. The mark is stored in the same transaction as the event, so that a restart neither
+    loses nor repeats the alert. Balances are checked after each change. The velocity of a changed wallet is checked at
+    the next tick. All wallets are checked every minute. Large transactions, and the e-mails of all alerts, come from
+    the feed: one transaction stores them and moves the watcher's position in the feed.
     """
 
     name = "alerts"
@@ -76,7 +76,7 @@ class Watcher(Periodic):
         self._check_all_at = 0
 
     async def start(self) -> None:
-        """Start. The watcher continues where an earlier process ended."""
+        """Start. The watcher continues where an earlier process ended; without one, at the end of the feed."""
         await self._db.write(begin)
         self._projector.subscribe(self._changed)
         await super().start()
@@ -88,7 +88,7 @@ class Watcher(Periodic):
         await super().stop()
 
     def rules_changed(self) -> None:
-        """Check all wallets now. Call it from the event loop."""
+        """Check all wallets now, because rules have changed. Call this from the event loop."""
         self._check_all_at = 0
         self._watches_balances = None
         self.wake()
@@ -131,7 +131,10 @@ class Watcher(Periodic):
             _log.exception("alerts_failed")
 
     async def _check(self, kind: AlertType, vaults: Collection[str] | None = None) -> None:
-        """Report a lasting alert that has begun, or remove its mark if it has ended. Checks these vaults, or all."""
+        """Report the lasting alerts of a type that have begun, and remove the marks of those that have ended.
+
+        Checks the wallets of ``vaults``, or all wallets if it is None.
+        """
         now = self._chain_clock()
 
         def find(conn: Connection) -> Sequence[AlertTransition]:
@@ -156,7 +159,7 @@ class Watcher(Periodic):
                 await self._db.write(lambda conn: store(conn, found[first : first + _BATCH]))  # noqa: B023 - awaited immediately
 
     def _read_feed(self, conn: Connection) -> None:
-        """Process the next events of the feed."""
+        """Read the next events of the feed, report large transactions among them, and queue e-mails."""
         now = self._clock()
         types = set(_SPENDING if watches(conn, [LARGE_TRANSACTION]) else ())
         if self._mails:

@@ -48,7 +48,7 @@ class CreateKey(Body):
 
 
 class RotateKey(Body):
-    """Body of a rotation. `overlapSeconds` is the time during which the old key still works."""
+    """Body of a rotation. The old key works for `overlapSeconds` more; if absent, for the service's default overlap."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP)] | None = None
     idempotency_key: IdempotencyKey | None = None
@@ -59,7 +59,7 @@ class ListKeys(Page):
 
 
 class Key(ResponseBody):
-    """An API key without its secret. `hint` is the key's end. A key with status `rotated` works until `revoked_at`."""
+    """An API key without its text. `hint` is the last four characters. A `rotated` key works until `revoked_at`."""
 
     key_id: KeyId
     id: Annotated[KeyId, ReadFrom("key_id")]
@@ -74,7 +74,7 @@ class Key(ResponseBody):
 
 
 class NewKey(Key):
-    """A new API key including its secret. Only this response and its replays show the secret."""
+    """A new API key with its text, `key`. Only this response and its replays show the text."""
 
     key: str
 

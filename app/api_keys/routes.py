@@ -37,9 +37,9 @@ async def list_keys(call: Call, query: ListKeys) -> KeyPage:
 async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
-    Returns a new key with the same role, wallet and name. The old key stops working immediately, or after
-    `overlapSeconds` or the service's default overlap. Without an overlap, a key that rotates itself cannot repeat the
-    request if the response is lost.
+    Returns a new key with the same role, wallet and name. The old key works for `overlapSeconds` more, or for the
+    service's default overlap if the field is absent. With an overlap of 0, the old key stops working immediately, and a
+    key that rotates itself cannot repeat the request if the response is lost.
     """
     return await keys.rotate(call.service, call.principal, call.claim, call.path("key_id"), body)
 

@@ -48,7 +48,7 @@ async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPa
 
 
 async def rotate(service: Service, principal: Principal, claim: Claim, key_id: str, body: RotateKey) -> NewKey:
-    """Issue a key with the same role, wallet and name. The old one works during the overlap.
+    """Issue a key with the role, wallet and name of an old key, which still works during the overlap.
 
     Raises the errors of ``KeyRing.rotate``.
     """
@@ -85,7 +85,10 @@ async def requests(service: Service, principal: Principal, query: ListRequests) 
 
 
 async def stopped(service: Service, org: str, wallet_id: str) -> Refusals:
-    """Return the last day's refusals that left no row: wallet frozen, balance too low, or organisation paused."""
+    """Return the number and last time of a wallet's requests that were refused in the last day without a transaction.
+
+    They were refused because the wallet was frozen, its balance too low or the organisation paused.
+    """
     since = now_ms() - KEPT_MS
     return await service.db.read(lambda conn: refusals(conn, org, wallet_id, _STOPPED, since))
 
@@ -93,7 +96,7 @@ async def stopped(service: Service, org: str, wallet_id: str) -> Refusals:
 async def _issue(
     service: Service, principal: Principal, claim: Claim, issue: Callable[[Connection], IssuedKey]
 ) -> NewKey:
-    """Store a new key. If the response to the request was lost, replace the key in the record from its earlier run."""
+    """Store a new key. If an earlier run of the request stored a key but sent no response, replace that key's text."""
     ring, again, idempotency_key = service.part(KeyRing), claim.repeats, claim.key
 
     def store(conn: Connection) -> IssuedKey:

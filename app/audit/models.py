@@ -35,7 +35,7 @@ class ListAuditLog(Page):
 
 
 class AuditLogEntry(ResponseBody):
-    """One entry. `hash` is the SHA-256 of the previous hash and all other members as canonical JSON (RFC 8785)."""
+    """One entry. `hash` is the SHA-256 of the previous entry's hash and this entry as canonical JSON (RFC 8785)."""
 
     number: int
     log: str
@@ -50,7 +50,7 @@ class AuditLogEntry(ResponseBody):
 
 
 class UnreadableAuditEntry(ResponseBody):
-    """An entry that can no longer be shown, because it was altered in the database."""
+    """An entry that cannot be shown: it was altered in the database, or this version does not know its action."""
 
     number: int
     reason: str

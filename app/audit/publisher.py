@@ -23,11 +23,11 @@ _BATCH = 500
 
 
 class HeadPublisher(Periodic):
-    """Sends a log's head as an event and as a log line, a day after its first entry and then daily.
+    """Sends the head of each audit log as an event and as a log line, a day after the log's first entry and then daily.
 
-    Anyone who keeps a head can check later that the entries up to it are unchanged. The service's own log belongs to no
-    organisation, so its head is only a log line. Entries are kept for ``days``, or forever if that is 0. ``clock``
-    returns the Unix time.
+    Anyone who keeps a head can check later that the remaining entries up to it are unchanged, until the head's own
+    entry is deleted. The service's own audit log belongs to no organisation, so its head is only a log line. Entries
+    are kept for ``days``, or forever if ``days`` is 0. ``clock`` returns the Unix time in seconds.
     """
 
     name = "audit_heads"
@@ -71,7 +71,7 @@ def _publish(conn: Connection, due: LogHead, now: int) -> LogHead | None:
             org=head.log,
             type="audit.head",
             timestamp=now,
-            summary=f"The newest entry of the audit log has number {head.number}",
+            summary=f"The newest entry of the audit log has the number {head.number}",
             payload={"number": head.number, "hash": head.hash, "timestamp": iso_ms(now)},
         )
     return head

@@ -12,10 +12,11 @@ from app.audit.models import AuditLogPage, ListAuditLog
 async def list_audit_log(call: Call, query: ListAuditLog) -> AuditLogPage:
     """List the audit log.
 
-    It shows who requested which change, highest number first: changes of keys, sessions, policies, wallets and other
-    objects. Payments and escrows are not in it, except for decisions of disputes. It also shows refusals for lack of a
-    role. An entry is made with the request. If the request's transaction fails permanently, another entry records that.
-    All filters must match. The guide "Audit log" explains how to check that nothing is missing.
+    The log shows who requested which change, highest number first: changes of keys, sessions, policies, wallets and
+    other objects. Payments and escrows are not in the log, except for requests to paid resources (x402) and decisions
+    of disputes. The log also shows sign-ins, exports, and requests refused for lack of a permission. An entry is made
+    with the request. If the request's transaction fails permanently, another entry records that. All filters must
+    match. The guide "Audit log" explains how to check that nothing is missing.
     """
     return await audit.page(call.service, call.principal, query)
 

@@ -39,7 +39,7 @@ def media_type(name: str) -> str:
 
 @cache
 def digest(name: str) -> str:
-    """Return the Content-Security-Policy source that allows a file, also used as the value of `integrity`."""
+    """Return a file's hash as a source of a Content-Security-Policy and as a value of `integrity`."""
     return "sha256-" + b64encode(sha256(content(ASSETS.get(name, name))).digest()).decode()
 
 
@@ -70,6 +70,6 @@ EXPLORER_POLICY = (
     f"{_COMMON}; style-src 'self'; script-src '{digest('swagger-ui-bundle.js')}' '{digest('explorer.js')}'; "
     "img-src 'self' data:; connect-src 'self'"
 )
-"""Policy of the explorer. It may call this service and no other."""
+"""Policy of the explorer. The explorer may call only this service."""
 PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 """Policy of the diagrams, which are pictures with an inline style."""

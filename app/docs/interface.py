@@ -19,7 +19,7 @@ _SHOWN = {"Idempotency-Key": "$NEW_KEY", "Session-Token": "$TOKEN"}
 
 
 def interface_page(document: Json, others: Sequence[Route]) -> DocPage:
-    """Return the page of all operations. The ``others`` are described by their docstrings, not by OpenAPI."""
+    """Return the page of all operations. The routes in ``others`` are described by their docstrings, not by OpenAPI."""
     return DocPage("/docs/api", "API reference", _Interface(document).page(others))
 
 
@@ -45,7 +45,7 @@ class _Interface:
         info = self._document["info"]
         return (
             f"<h1>{escape(info['title'])}</h1><p>{escape(info['description'])}</p>"
-            "<p>Every request needs <code>Authorization: Bearer &lt;API key&gt;</code>. Requests that change state "
+            "<p>Every operation needs <code>Authorization: Bearer &lt;API key&gt;</code>. Requests that change state "
             "accept an idempotency key in the field <code>idempotencyKey</code> or the header "
             "<code>Idempotency-Key</code>. Send a new random key for each intended change, here <code>$NEW_KEY</code>, "
             'and the same key to retry it. This reference is also available <a href="/openapi.json">as an OpenAPI '
@@ -103,7 +103,7 @@ class _Interface:
         return "".join(parts)
 
     def _answers(self, schema: Json) -> str:
-        """Return the table of a response, and links to the alternative responses."""
+        """Return the table of a response, and links to its alternatives, as HTML."""
         usual, *others = map(_name, schema.get("anyOf", [schema]))
         links = "".join(f"<p>Or {_link(name)}: {inline(self._schemas[name]['description'])}</p>" for name in others)
         return self._fields("Answer", usual) + links
@@ -118,7 +118,7 @@ class _Interface:
         return table((title, *_TITLES), rows)
 
     def _objects(self) -> str:
-        """Return the schemas that others refer to."""
+        """Return the tables of the schemas that other schemas or alternative responses refer to, as HTML."""
         schemas = [*self._schemas.values(), *_alternatives(self._document)]
         inner = sorted({name for schema in schemas for name in _references(schema)})
         return "".join(

@@ -1,4 +1,4 @@
-"""The meaning of every field. It is read from the reference, so that OpenAPI and the reference cannot differ."""
+"""The meaning of every field, read from the reference document, so that OpenAPI and the reference cannot differ."""
 
 import re
 from collections.abc import Iterator, Mapping

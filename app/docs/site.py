@@ -78,7 +78,7 @@ class DocumentSite:
         self._pages: dict[str, DocPage] = {}
 
     def page(self, path: str) -> DocPage | None:
-        """Return the page at a path, or None if there is none."""
+        """Return the page at a path, or None if no page has this path."""
         if path in self._made and path not in self._pages:
             self._pages[path] = self._made[path]()
         return self._pages.get(path)

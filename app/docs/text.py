@@ -36,7 +36,7 @@ _TABLE = '<div class="table" role="group" aria-label="Table" tabindex="0">'
 
 
 def table(titles: Sequence[str], rows: Iterable[str]) -> str:
-    """Return a table."""
+    """Return an HTML table. ``titles`` and ``rows`` are HTML."""
     head = "".join(f"<th>{title}</th>" for title in titles)
     return f"{_TABLE}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
 
@@ -81,7 +81,7 @@ def _lead_to_pages(tokens: Sequence[Token]) -> None:
 
 
 def _dressed(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Yield the tokens with the elements that HTML needs around them."""
+    """Yield the tokens with HTML for diagrams, groups of code tabs, scrolling tables and folded names of tests."""
     tests_apart = in_tabs = False
     for index, token in enumerate(tokens):
         after = tokens[index + 1] if index + 1 < len(tokens) else None

@@ -55,7 +55,7 @@ _KINDS = (
     EventKind("wallet.unfrozen", "A wallet was unfrozen.", ("wallet_id",)),
     EventKind(
         "balance.low",
-        "A wallet's balance is below its threshold. Sent once until it no longer is.",
+        "A wallet's balance is below its threshold. Sent once, and again only after the balance has recovered.",
         ("wallet_id", "current_balance", "threshold"),
     ),
     EventKind(
@@ -203,7 +203,8 @@ _KINDS = (
     EventKind(
         "audit.head",
         "The number and hash of the newest entry of the organisation's audit log, sent daily. Keep them: with them, "
-        "`agent-vault audit verify` proves that no entry up to this one was changed or removed.",
+        "`agent-vault audit verify` proves that no entry up to this one was changed, or removed before its retention "
+        "time.",
         ("number", "hash"),
     ),
     EventKind("ping", "A test of a webhook. `GET /v1/events` does not list this event.", ("webhook_id",)),

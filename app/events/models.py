@@ -52,7 +52,7 @@ class ListEvents(Page):
 
 
 class Event(ResponseBody):
-    """One event. Its other members depend on its type."""
+    """One event. Its other members are the fields of its type."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -103,7 +103,10 @@ class Exporter(Periodic):
             self._lock.close()
 
     async def tick(self) -> int:
-        """Remove expired files and write all requested exports. Returns the number of exports that became ready."""
+        """Remove expired files and write all requested exports. Returns the number of exports that became ready.
+
+        Writes nothing if this process only serves files, or another process has the lock of the folder.
+        """
         if not self._writes:
             await self.sweep()
             return 0
@@ -146,7 +149,7 @@ class Exporter(Periodic):
         return path
 
     async def sweep(self) -> None:
-        """Remove this node's files of exports that another node has removed."""
+        """Remove the files in this node's folder whose exports have expired, failed or been deleted."""
         await asyncio.to_thread(self._folder.mkdir, mode=0o700, parents=True, exist_ok=True)
         files = {one.stem: one for one in self._folder.glob("exp_*") if one.suffix != PART}
         kept = await self._db.read(lambda conn: with_files(conn, list(files))) if files else set()
@@ -165,7 +168,7 @@ class Exporter(Periodic):
         return ready
 
     async def _share(self, export: ExportRecord, path: Path) -> bool:
-        """Store a file's content for the other nodes. Returns false if one of them has taken over the export."""
+        """Store a file's content for the other nodes. Returns False if one of them has taken over the export."""
         node, key = self._db.node, export.export_id
 
         def put(conn: Connection, number: int, data: bytes) -> bool:
@@ -198,9 +201,10 @@ class Exporter(Periodic):
         return self._lock is not None
 
     async def _write(self, export: ExportRecord, began: int, slot: int) -> bool:
-        """Write an export and add its event to the feed. Returns false on failure.
+        """Write an export and add its event to the feed. Returns False if the export did not become ready here.
 
-        Errors of a database outage propagate. The export is then written in a later round.
+        ``began`` and ``slot`` are the ``generated_at`` and ``slot`` of `files.write`. Errors of a database outage
+        propagate. The export is then written in a later round.
         """
         path = self.path(export)
 

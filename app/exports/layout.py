@@ -20,7 +20,8 @@ CHAIN_FIELDS = ("recipient_address", "instruction_index", "inner_index")
 """Fields of a row that a transaction of the API lacks: the paid address, and the row's place in the chain's
 transaction.
 
-`tx_id` is derived from the two indexes. Both indexes are empty in a row that never had a signature.
+`tx_id` is derived from the transaction's message, the two indexes and the row's type. Both indexes are empty in a row
+that never had a signature.
 """
 VIOLATION_FIELDS = tuple(Violation.model_fields)
 # The field `x402` is left out: it is a claim of the service, which cannot be checked against the chain.
@@ -47,8 +48,8 @@ class Scope(BaseModel):
     """The claimed content of a file: the transactions of one wallet, or of all wallets, in a range of `timestamp`.
 
     `from` is inclusive and `to` exclusive; null means an open end. The file has all transactions of the slots before
-    `slot`, the transactions of `slot` itself that had landed by then, and none of later slots. `vault` is the wallet's
-    address and `version` the version of the layout.
+    `slot`, those transactions of `slot` itself that the service had read, and none of later slots. `vault` is the
+    wallet's address and `version` the version of the layout.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_by_name=True, serialize_by_alias=True)

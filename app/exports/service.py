@@ -32,7 +32,7 @@ _PREFIX = "exp_"
 MAX_PROCESSING, MAX_LIVE = 10, 100
 """Maximum unfinished exports of an organisation, and maximum unfinished and unexpired exports together."""
 MAX_ROWS = 10_000_000
-"""Maximum number of transactions in all files of an organisation, about 10 GB on disk. Its only file may have more."""
+"""Maximum number of transactions in an organisation's unexpired files, about 10 GB. A single file may have more."""
 _START_MS, _MS_PER_ROW = 1_000, 0.1
 """Estimated duration of an export in milliseconds: a fixed part, and a part per row."""
 
@@ -97,7 +97,7 @@ async def page(service: Service, principal: Principal, query: ListExports) -> Ex
 
 
 async def find_file(service: Service, export_id: str, expires: str, signature: str) -> Path:
-    """Return the path of the file that a link names.
+    """Return the path of the file that a download link names.
 
     Raises ``download_link_invalid`` for a forged or expired link, and ``export_not_found`` if the file was deleted.
     """

@@ -1,4 +1,4 @@
-"""The deposit address of an organisation, and a check that the account takes only the USDC of this service."""
+"""The deposit address of an organisation, and a check that it is the organisation's account for the service's mint."""
 
 import asyncio
 from dataclasses import dataclass
@@ -22,9 +22,10 @@ _PATIENCE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class DepositAddress:
-    """An organisation with its reserve, the result of checking that account on the chain, and the issuer of its mint.
+    """An organisation with its reserve, the result of checking the reserve on the chain, and the issuer of its mint.
 
-    `state` is `unknown` while the chain is unreachable. `issuer` is `local` on a cluster without Circle's USDC.
+    `state` is `checked` if the reserve can take deposits, `wrong` if not, and `unknown` while the chain does not
+    answer. `issuer` is `local` on a cluster without Circle's USDC.
     """
 
     organization: Organization
@@ -33,7 +34,7 @@ class DepositAddress:
 
 
 async def deposit_address(service: Service, principal: Principal) -> DepositAddress:
-    """Return the reserve's account after checking it on the chain. Raises the errors of ``show``."""
+    """Return the organisation's deposit address, checked on the chain. Raises the errors of ``show``."""
     shown = await show(service, principal)
     known = USDC_MINTS.get(service.identity.cluster)
     issuer: Literal["circle", "other", "local"] = "local" if known is None else "other"
@@ -50,7 +51,7 @@ async def deposit_address(service: Service, principal: Principal) -> DepositAddr
 
 
 def _takes(service: Service, shown: Organization, account: RawAccount | None) -> bool:
-    """Return True if the account is the organisation's, holds the service's mint and is not frozen by its issuer."""
+    """Return True if the account is the organisation's, holds the service's mint and is not frozen."""
     if account is None or account.owner != TOKEN_PROGRAM:
         return False
     try:

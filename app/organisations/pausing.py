@@ -1,4 +1,4 @@
-"""Pauses and unpauses organisations. A pause overtakes the payments of all wallets."""
+"""Pauses and unpauses organisations. A pause overtakes the waiting payments of all wallets."""
 
 from typing import Any
 
@@ -22,10 +22,11 @@ PLAN_TYPES = (_PAUSE, _UNPAUSE)
 
 
 async def set_paused(service: Service, principal: Principal, claim: Claim, *, paused: bool) -> None:
-    """Pause or unpause the organisation. Operators may pause; unpausing needs an admin's key and the authority.
+    """Pause or unpause the organisation. Operators may pause; unpausing needs an admin and the authority's signature.
 
-    A pause stops payments in this service immediately. The call returns once the pause is confirmed and nothing can
-    undo it.
+    A pause stops payments in this service immediately. The call returns once the pause is confirmed and no earlier
+    change can undo it. Raises ``insufficient_permissions`` if an operator unpauses, and ``authority_offline`` or
+    AwaitingSignatureError if the service lacks the authority's key.
     """
     if paused:
         refuse_unneeded_offline(claim)
@@ -85,10 +86,10 @@ def enforcement(service: Service, hold: EngagedBrake) -> Enforcement:
 
 
 async def _state(service: Service, org: str) -> dict[str, Any] | None:
-    """Return the organisation's account on the chain, or None if it never existed.
+    """Return the organisation's account on the chain, or None if neither the node nor the service has seen it.
 
-    Raises ``chain_unavailable`` if the node is stale: it lacks the account, or shows an older version than the service
-    has seen.
+    Raises ``chain_unavailable`` if the node is stale: it lacks the account that the service has seen, or shows an older
+    version of it.
     """
     known = await service.db.read(lambda conn: reserve(conn, org))
     state = await account_state(service, org, "Org", sequence=0 if known is None else known.sequence)

@@ -1,4 +1,4 @@
-"""Changes an organisation's roles and withdraws from its reserve. Both need the organisation's authority.
+"""Changes an organisation's roles and withdraws from its reserve. The authority signs, old or proposed.
 
 There are no endpoints for these changes: they would give an admin's API key the authority's power over the reserve.
 """
@@ -34,7 +34,10 @@ PLAN_TYPES = (_UPDATE, _ACCEPT, _WITHDRAW, _CREATE_TOKENS, TRANSFER)
 
 
 async def roles_of(service: Service, org: str) -> dict[str, Pubkey]:
-    """Return the organisation's on-chain roles. The default address means that a role has no holder."""
+    """Return the organisation's on-chain roles. The address of 32 zero bytes means that a role has no holder.
+
+    Raises ``chain_unavailable`` if the node lacks the organisation.
+    """
     found = await _account(service, org)
     return {name: found[name] for name in ("authority", "pending_authority", "operator", "arbiter", "verifier")}
 
@@ -50,10 +53,10 @@ class LostRole:
 
 
 async def lost_roles(service: Service) -> list[LostRole]:
-    """Return the on-chain roles that have passed from this service's operator or authority key to another key.
+    """Return the operator and authority roles whose on-chain holder is not this service's key, for all organisations.
 
-    The arbiter is not checked, because each escrow keeps the arbiter that it named. Raises ChainUnavailable and
-    RpcError.
+    The authority role is checked only if the service has an authority key. The arbiter is not checked, because each
+    escrow keeps the arbiter that it named. Raises ChainUnavailable and RpcError.
     """
     signers = service.signers
     held = {"operator": signers.operator_address}
@@ -72,7 +75,7 @@ async def lost_roles(service: Service) -> list[LostRole]:
 async def change_roles(service: Service, org: str, authority: Authority, **changes: Pubkey) -> None:
     """Set the roles in ``changes``. `pending_authority` proposes the next authority.
 
-    Like the other changes here, raises AwaitingSignatureError if the authority signs elsewhere.
+    Raises AwaitingSignatureError if ``authority`` signs offline, like the other changes of this module.
     """
     sequence = await _sequence(service, org)
     change = service.instructions(org).update_org(signer=authority.address, expected_sequence=sequence, **changes)
@@ -91,7 +94,10 @@ async def accept_authority(service: Service, org: str, proposed: Authority) -> N
 
 
 async def withdraw_reserve(service: Service, org: str, authority: Authority, amount: int | None, owner: Pubkey) -> None:
-    """Move micro-USDC from the reserve to the token account of ``owner``. An ``amount`` of None moves everything."""
+    """Move micro-USDC from the reserve to the token account of ``owner``. An ``amount`` of None moves everything.
+
+    Raises ConfigurationError if ``owner`` is a token account or an unverified recipient.
+    """
     tokens = service.addresses.token_account(owner)
     found = await service.chain.account(owner)
     if found is not None and found.owner == service.addresses.token_program:
@@ -123,7 +129,7 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
 
 
 async def _sequence(service: Service, org: str) -> int:
-    """Return the number of the authority's last change. A change signed for this number is valid until the next one."""
+    """Return the number of the authority's last change. A change signed for it is valid until the next one lands."""
     sequence: int = (await _account(service, org))["authority_sequence"]
     return sequence
 

@@ -33,8 +33,8 @@ async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrgan
     """Pause the organisation.
 
     A pause overtakes waiting payments: a payment that has not been sent yet is never sent. It stops payments, new
-    escrows, new allowances and funding for all wallets, but never withdrawals and settlements. Operators may pause.
-    With `paused` = `false`, an admin ends the pause.
+    escrows, new allowances and funding for all wallets, but never withdrawals and settlements. Operators and
+    admins may pause. With `paused` = `false`, an admin ends the pause.
     """
     await pausing.set_paused(call.service, call.principal, call.claim, paused=body.paused)
     return PausedOrganisation(paused=body.paused)

@@ -29,9 +29,10 @@ _CREATION = 21_000_000
 
 
 async def ensure_fees(service: Service) -> None:
-    """Ensure that the fee payer can create an organisation. On test networks, uses the faucet if necessary.
+    """Ensure that the fee payer has enough SOL to create an organisation.
 
-    Raises ConfigurationError with the address to fund if there is no faucet, or the faucet's SOL does not arrive.
+    If it has not, requests SOL from the cluster's faucet. Raises ConfigurationError with the address to fund on
+    mainnet-beta, which has no faucet, and if the faucet's SOL does not arrive.
     """
     address = service.signers.fee_payer_address
     account = await service.chain.account(address)
@@ -61,7 +62,8 @@ async def create(service: Service, org_id: str) -> Organisation:
 
     The service's authority key becomes its creator and authority. The organisation is stored before the chain creates
     it, so that the projector skips none of its events. Raises ConfigurationError for an invalid id and for an
-    organisation that names another cluster.
+    existing organisation that names another cluster, and ``authority_offline`` if the service lacks the authority's
+    key.
     """
     check_id(org_id)
     authority = service.signers.require_authority()
@@ -110,7 +112,7 @@ def _check_cluster(service: Service, account: RawAccount) -> None:
 
 
 async def show(service: Service, principal: Principal) -> Organization:
-    """Return the API key's organisation. Raises ``chain_unavailable`` until its creation has been seen on the chain."""
+    """Return the caller's organisation. Raises ``chain_unavailable`` until its creation was read from the chain."""
     org, identity = principal.org, service.identity
     found, state = await service.db.read(lambda conn: (organisation(conn, org), reserve(conn, org)))
     if found is None or state is None:

@@ -1,4 +1,4 @@
-"""Use cases of the company's sign-in: start it, identify the account that returns, join and confirm with it.
+"""Use cases of the sign-in at the company's OpenID Connect provider: start and identify, then sign in, join or confirm.
 
 Each start stores a row that only the same browser can take, once. A person is identified by the provider's issuer and
 `sub` alone, never by an e-mail address or a name.
@@ -40,7 +40,10 @@ _NAMED = _TROUBLE | {"access_denied", "login_required", "interaction_required", 
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """A browser, known by its cookie's ``token``. The provider sends it back to the address ``returns_to``."""
+    """A browser, known by its cookie's ``token``. The provider sends the browser back to the address ``returns_to``.
+
+    ``now`` is the time of the request in Unix milliseconds.
+    """
 
     token: str
     returns_to: str
@@ -49,7 +52,7 @@ class Browser:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmationWays:
-    """The ways for a person to confirm their identity: True for each way that they have."""
+    """The ways in which a person can confirm their identity. Each field is True if the person has this way."""
 
     passkey: bool
     company: bool
@@ -64,7 +67,7 @@ async def begin(
     invitation: str | None = None,
     name: str | None = None,
 ) -> str:
-    """Start a sign-in and return the URL to send the browser to.
+    """Start a sign-in at the provider and return the URL to send the browser to.
 
     Raises ``sign_in_unavailable`` if the provider cannot be used now.
     """
@@ -101,8 +104,8 @@ async def take(service: Service, browser: Browser, state: str) -> OpenIdRequest:
 async def identify(service: Service, browser: Browser, begun: OpenIdRequest, answer: CompanyCallback) -> Identity:
     """Return the identity in the provider's response.
 
-    Raises ``authentication_failed`` if the provider refused the sign-in or its response does not prove the identity,
-    and ``sign_in_unavailable`` if the provider failed.
+    Raises ``authentication_failed`` if the provider refused the sign-in, or if its response does not prove the identity
+    or, for a step-up, a new authentication. Raises ``sign_in_unavailable`` if the provider failed.
     """
     company = service.part(CompanySignIn)
     await company.check_source(answer.iss or None)
@@ -138,7 +141,7 @@ def sign_in(conn: Connection, by: Visitor, identity: Identity, now: int) -> Prin
 
 
 def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity, now: int) -> Principal:
-    """Add an invited person with their identity, and use the invitation up.
+    """Add an invited person with their identity from the provider, and use the invitation up.
 
     Raises ``authentication_failed`` if the invitation cannot be used, or a person already has this identity.
     """
@@ -159,7 +162,7 @@ def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity
 
 
 def confirm(conn: Connection, person_id: str, identity: Identity, now: int) -> None:
-    """Raise ``authentication_failed`` unless the identity from the provider belongs to this person."""
+    """Note the use of an identity from the provider. Raises ``authentication_failed`` if it is not this person's."""
     known = identity_by_subject(conn, identity.issuer, identity.subject)
     if known is None or known.person_id != person_id:
         raise SignInRefusedError("other_person", "This account does not belong to the person who is signed in.")

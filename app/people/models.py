@@ -46,7 +46,7 @@ class JoinWithPasskey(JoinRequest, RegisteredPasskey):
 
 
 class CompanyCallback(Body):
-    """The parameters that the company's sign-in sent back with the browser: a code, or an error."""
+    """The parameters with which the company's provider sent the browser back: a code, or an error."""
 
     state: _Secret
     code: _Code = ""
@@ -63,7 +63,7 @@ class InvitePerson(Body):
 
 
 class NewInvitation(ResponseBody):
-    """The name of the invited person, and the token of their link. Only this response and its replays show it."""
+    """The invited person's name, and the token of their link. Only this response and its replays show the token."""
 
     name: str
     token: str

@@ -1,7 +1,7 @@
 """The client of the company's OpenID Connect provider, built on Authlib: its URLs for browsers, and its ID tokens.
 
-Only claims that a key of the provider signed for this client and this one sign-in are trusted. Requests to the provider
-go to the addresses of its description, are limited in time and bytes, and follow no redirection.
+Only claims that a key of the provider signed for this client and this one sign-in are trusted. Requests go to the
+provider's discovery document and the addresses in it, are limited in time and bytes, and follow no redirection.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _MALFORMED = (JoseError, ValueError, TypeError, KeyError, AttributeError, Overfl
 
 
 class SignInRefusedError(AuthenticationError):
-    """A sign-in at the provider is refused (401). ``reason`` goes into the audit log."""
+    """A sign-in, join or step-up through the provider is refused (401). ``reason`` goes into the audit log."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__("authentication_failed", message)
@@ -66,14 +66,20 @@ class SignInUnavailableError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An identity signed by the provider. ``auth_time`` is its last authentication there, in Unix seconds."""
+    """An identity signed by the provider.
+
+    ``auth_time`` is the Unix second of its last authentication there, or None if the provider does not say.
+    """
 
     issuer: str
     subject: str
     auth_time: int | None
 
     def authenticated_since(self, started: int) -> bool:
-        """Return True if the authentication was after a time in Unix milliseconds, or at most ``LEEWAY`` before it."""
+        """Return True if the authentication is known to be at most ``LEEWAY`` seconds older than ``started``.
+
+        ``started`` is in Unix milliseconds.
+        """
         return self.auth_time is not None and self.auth_time >= started // 1000 - LEEWAY
 
 
@@ -95,10 +101,10 @@ class _Signatures(JWSRegistry):
 
 
 class CompanySignIn:
-    """The provider of the settings. Its ``issuer`` is None if no provider is set."""
+    """The client of the provider in the settings. ``issuer`` and ``name`` are None if no provider is set."""
 
     def __init__(self, settings: Settings, outbound: Outbound | None = None) -> None:
-        """Raise ConfigurationError if the file of the client's secret cannot be read."""
+        """Raise ConfigurationError if the file of the client's secret cannot be read or is empty."""
         self.issuer = settings.oidc_issuer
         self.name = None if self.issuer is None else settings.oidc_name
         self._client_id = settings.oidc_client_id or ""
@@ -110,7 +116,7 @@ class CompanySignIn:
         self._asking: asyncio.Task[_Description] | None = None
 
     def close(self) -> None:
-        """Cancel a running discovery and start no more requests."""
+        """Cancel a running discovery and start no further name lookups."""
         if self._asking is not None:
             self._asking.cancel()
         self._outbound.close()
@@ -118,9 +124,9 @@ class CompanySignIn:
     async def authorization_url(
         self, *, returns_to: str, state: str, nonce: str, verifier: str, confirm: bool = False
     ) -> str:
-        """Return the URL to send the browser to. With ``confirm``, the provider must authenticate the person again.
+        """Return the URL to send the browser to. ``confirm`` asks the provider to authenticate the person again.
 
-        Raises ``sign_in_unavailable``.
+        Raises ``sign_in_unavailable`` if the provider's discovery document cannot be read or used.
         """
         found = await self._description()
         return str(
@@ -139,7 +145,10 @@ class CompanySignIn:
         )
 
     async def check_source(self, issuer: str | None) -> None:
-        """Raise ``authentication_failed`` if a response names another issuer, or lacks a required one (RFC 9207)."""
+        """Raise ``authentication_failed`` if a response names another issuer, or lacks a required one (RFC 9207).
+
+        Raises ``sign_in_unavailable`` if the discovery document, which says if one is required, cannot be read.
+        """
         if issuer is None and not (await self._description()).names_itself:
             return
         if issuer != self.issuer:
@@ -173,7 +182,7 @@ class CompanySignIn:
             _unavailable("issuer", "The issuer named by the company sign-in differs from the one in the settings.")
         urls = [said.get(name) for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")]
         if not all(self._usable(url) for url in urls):
-            _unavailable("endpoints", "The company sign-in names unusable addresses.")
+            _unavailable("endpoints", "The discovery document of the company sign-in lacks a usable https URL.")
         authorize, token, keys = map(str, urls)
         methods = said.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         method = next((one for one in ("client_secret_basic", "client_secret_post") if one in methods), None)
@@ -208,10 +217,10 @@ class CompanySignIn:
             error = _read((status, content), status).get("error")
             if error == "invalid_grant":
                 raise SignInRefusedError(
-                    "code", "The company sign-in refused the code: it was already used or is too old."
+                    "code", "The company sign-in refused the code, which may be used already or too old. Start again."
                 )
             if error == "invalid_client":
-                _unavailable("client", "The company sign-in does not know this service, or its client secret is wrong.")
+                _unavailable("client", "The company sign-in does not know this service, or refuses its client secret.")
         return _read((status, content), 200)
 
     def _verified(self, answer: Json, keys: KeySet, nonce: str) -> Identity:
@@ -252,7 +261,7 @@ class CompanySignIn:
     ) -> tuple[int, bytes]:
         """Send a request and return the status and body of the response.
 
-        Raises ``sign_in_unavailable`` if there is none.
+        Raises ``sign_in_unavailable`` if no complete response arrives in time, or if it is too long.
         """
         sent = {"Accept": "application/json", "User-Agent": "agent-vault-sign-in/1", **(headers or {})}
         body = bytearray()
@@ -276,10 +285,10 @@ class CompanySignIn:
 
 
 def _read(answer: tuple[int, bytes], expected: int) -> Json:
-    """Return the JSON object in a response. Raises ``sign_in_unavailable`` for any other content."""
+    """Return the JSON object in a response. Raises ``sign_in_unavailable`` for any other content or status."""
     status, body = answer
     if status != expected:
-        _unavailable("status", f"The company sign-in answered with the status {status}.")
+        _unavailable("status", f"The company sign-in answered with the HTTP status {status}.")
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -308,7 +317,7 @@ def _key_set(said: Json) -> KeySet:
 
 
 def _secret(settings: Settings) -> str:
-    """Return the client's secret. Raises ConfigurationError if its file cannot be read or is empty."""
+    """Return the client's secret, empty if none is set. Raises ConfigurationError for an unreadable or empty file."""
     if settings.oidc_client_secret is not None:
         return settings.oidc_client_secret.get_secret_value()
     path = settings.oidc_client_secret_file

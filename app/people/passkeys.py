@@ -1,4 +1,4 @@
-"""Registration and use of passkeys, by the library `webauthn`. Each challenge is a row that is used once."""
+"""Registration and use of passkeys, by the library `webauthn`. Each challenge is a row that can be used once."""
 
 import json
 import re
@@ -51,7 +51,10 @@ _NAMED = re.compile(r"[A-Za-z0-9_-]{1,1364}")
 
 @dataclass(frozen=True, slots=True)
 class Ceremony:
-    """A browser that signs with a passkey. ``holder`` is its cookie's digest, ``origin`` the dashboard's origin."""
+    """One browser's creation or use of a passkey, at the Unix millisecond ``now``.
+
+    ``holder`` is the digest of the browser's cookie. ``origin`` is the origin of the dashboard.
+    """
 
     party: RelyingParty
     origin: str
@@ -85,7 +88,10 @@ class Ceremony:
         return _json(webauthn.options_to_json(options))
 
     def registered(self, conn: Connection, credential: str, purpose: Making) -> Passkey:
-        """Return the passkey that the browser created. Raises ``authentication_failed``, also for a known passkey."""
+        """Return the passkey that the browser created.
+
+        Raises ``authentication_failed`` for an invalid response, an expired challenge or a known passkey.
+        """
         answer, named, challenge = self._answered(conn, credential, purpose)
         verified = _judged(
             lambda: webauthn.verify_registration_response(
@@ -112,7 +118,8 @@ class Ceremony:
     def used(self, conn: Connection, credential: str, purpose: Using) -> str:
         """Return the id of the person whose passkey signed.
 
-        Raises ``authentication_failed`` for an unknown passkey, another person's passkey or an invalid signature.
+        Raises ``authentication_failed`` for an expired challenge, an unknown passkey, a passkey of another person than
+        the challenge names, or an invalid signature.
         """
         answer, named, challenge = self._answered(conn, credential, purpose)
         found = passkey(conn, named)
@@ -149,7 +156,7 @@ class Ceremony:
             signed = None
         known = None if signed is None else take_challenge(conn, signed, self.holder, purpose, self.now)
         if known is None:
-            raise AuthenticationError("authentication_failed", "The request for the passkey has expired. Try again.")
+            raise AuthenticationError("authentication_failed", "The passkey request is no longer valid. Try again.")
         named = _named(answer.get("id"))
         if named is None:
             raise AuthenticationError("authentication_failed", _REFUSED)
@@ -162,7 +169,7 @@ def _named(given: object) -> str | None:
 
 
 def _judged(judge: Callable[[], T]) -> T:
-    """Return the library's verdict on a browser's response. Raises ``authentication_failed`` if it is refused."""
+    """Return the result of ``judge``, a check by the library. Raises ``authentication_failed`` if the check fails."""
     try:
         return judge()
     except Exception:  # noqa: BLE001 - the library lacks errors of its own for many malformed answers

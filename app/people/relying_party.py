@@ -1,4 +1,4 @@
-"""The WebAuthn relying party: the address of the sign-in that people's passkeys are bound to."""
+"""The WebAuthn relying party: the host of the dashboard that people's passkeys are bound to."""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -36,8 +36,8 @@ class RelyingParty:
 def relying_party(settings: Settings) -> RelyingParty:
     """Return the relying party of the settings.
 
-    Browsers offer passkeys only under https or on `localhost`, never on 127.0.0.1. Raises ConfigurationError for an
-    http address of another machine.
+    Browsers offer passkeys only under https or on `localhost`, not on http://127.0.0.1. Raises ConfigurationError if
+    the dashboard has an http address that is not a loopback address.
     """
     parts = urlsplit(settings.base_url())
     host = (parts.hostname or "").lower()

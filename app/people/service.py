@@ -56,7 +56,7 @@ class Visitor:
     request_id: str | None
 
     def invited_to(self, org: str) -> Principal:
-        """Return the principal for using an organisation's invitation, which gives no role yet."""
+        """Return the principal that uses an organisation's invitation: the system, until the person has joined."""
         return Principal(Actor("system", "invitation"), org, "viewer", None, self.address, self.request_id)
 
 
@@ -74,8 +74,8 @@ async def admin_by_key(service: Service, key: str) -> Principal:
     if await service.db.read(lambda conn: people_of(conn, found.org)):
         raise AuthenticationError(
             "insufficient_permissions",
-            "admin_key: can sign in only until the organisation has its first person. Use a passkey. If all passkeys "
-            "are lost, create a new invitation with `agent-vault people invite` on the service's machine.",
+            "admin_key: can sign in only until the organisation has its first person. Sign in as a person. If no "
+            "admin can, create a new invitation with `agent-vault people invite` on the service's machine.",
         )
     return found
 
@@ -93,7 +93,7 @@ def add_first(conn: Connection, by: Principal, ceremony: Ceremony, body: Registe
 def add_passkey(conn: Connection, by: Principal, ceremony: Ceremony, credential: str) -> None:
     """Add another passkey for the caller.
 
-    Raises ``authentication_failed`` if it is not accepted, or is for another person.
+    Raises ``authentication_failed`` if the passkey is not accepted, or was created for another person.
     """
     made = ceremony.registered(conn, credential, "register")
     if made.person_id != by.actor.id:
@@ -124,7 +124,10 @@ def invite(
 
 
 async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, now: int) -> NewInvitation:
-    """Invite a person on behalf of an admin."""
+    """Invite a person on behalf of an admin, and return the invitation's token.
+
+    A request repeated after a crash gets a new token for the same invitation.
+    """
 
     def store(conn: Connection) -> Invited:
         earlier = None
@@ -142,7 +145,7 @@ async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, 
 
 
 def invitation_of(conn: Connection, token_digest: str, now: int) -> Invitation:
-    """Return the invitation of a token's digest. Raises ``authentication_failed`` if it cannot be used any more."""
+    """Return the invitation with this digest of its token. Raises ``authentication_failed`` if it is not usable."""
     found = invitation_by_digest(conn, token_digest)
     if found is None or found.used_at is not None or found.expires_at <= now or not _may_invite(conn, found):
         raise AuthenticationError("authentication_failed", _NOT_VALID)
@@ -150,7 +153,10 @@ def invitation_of(conn: Connection, token_digest: str, now: int) -> Invitation:
 
 
 def _may_invite(conn: Connection, invitation: Invitation) -> bool:
-    """Return True if the inviter may still invite. A request may have started before its person was removed."""
+    """Return True unless the inviter is a person who is no longer an admin of the organisation.
+
+    A person may have been removed while their request created the invitation.
+    """
     by = invitation.invited_by
     if by is None or by.type != "person":
         return True
@@ -194,9 +200,9 @@ def use(conn: Connection, invitation: Invitation, now: int) -> None:
 
 
 async def remove(service: Service, principal: Principal, person_id: str, now: int) -> None:
-    """Remove a person. This also ends their sessions and the open invitations that they created.
+    """Remove a person and their credentials. This also ends their sessions and the open invitations by them.
 
-    Raises ``not_found``, and ``last_admin_key`` for the last admin.
+    Raises ``not_found``, and ``last_admin_key`` if no other person is an admin.
     """
 
     def work(conn: Connection) -> None:

@@ -67,12 +67,12 @@ def digest(token: str) -> str:
 
 
 def csrf_token(token: str) -> str:
-    """Return the token that forms send back with a cookie. It does not reveal the cookie."""
+    """Return the CSRF token that forms send next to the cookie ``token``. It does not reveal the cookie."""
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
 def proof_key(token: str, state: str) -> str:
-    """Return the PKCE verifier of a sign-in at the provider. Only the browser's cookie can reproduce it."""
+    """Return the PKCE verifier of a sign-in at the provider. It can be derived again only with the browser's cookie."""
     made = hmac.new(token.encode(), f"openid {state}".encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(made).rstrip(b"=").decode()
 
@@ -83,6 +83,7 @@ def open_session(
     """Open a session for ``by`` and return the new cookie's token.
 
     Pass ``stepped_up=False`` if the person may have proved their identity long ago, as with the company's provider.
+    ``way`` is the way of signing in, for the audit log.
     """
     token = new_token()
     made = BrowserSession(
@@ -102,17 +103,17 @@ def open_session(
 
 
 def recognise(conn: Connection, token: str, now: int) -> SignedIn | None:
-    """Return the session of a cookie, or None.
+    """Return the session of a cookie's token, or None if it has ended or expired.
 
-    A person's current role applies. A session of an admin key ends when the key is revoked, or when the organisation
-    gets its first person.
+    A person's current role applies. A session ends when its person is removed. A session of an admin key ends when
+    the key is revoked, or when the organisation gets its first person.
     """
     session = session_by_digest(conn, digest(token), now)
     return None if session is None else _signed_in(conn, session, now)
 
 
 def still_signed_in(conn: Connection, digests: Collection[str], now: int) -> set[str]:
-    """Return the cookie digests that still have an open session. Sessions of people take two queries in total."""
+    """Return those of the cookie digests that have an open session. Sessions of people take two queries in total."""
     found = open_sessions(conn, digests, now)
     here = still_here(conn, {one.actor.id for one in found if one.actor.type == "person"})
     return {
@@ -141,7 +142,7 @@ def close_session(conn: Connection, by: Principal, session_id: str, now: int) ->
 
 
 def step_up(conn: Connection, by: Principal, session_id: str, now: int) -> None:
-    """Store that the caller confirmed their identity."""
+    """Store that the caller has confirmed their identity in this session."""
     note_step_up(conn, session_id, now)
     append(conn, by.entry("person.step_up", session_id))
 

@@ -19,7 +19,8 @@ class SendOutcome:
     """The outcome of one request to a receiver: its response, or the reason why none came.
 
     Without a response, `status_code` is None and `error` has the reason: `timeout`, `address_not_allowed` (the host has
-    no address, or an address that is not public) or `connection_failed`. `duration` is in milliseconds.
+    no address, or one that the service may not connect to) or `connection_failed`. `excerpt` is the beginning of the
+    response's body. `duration` is in milliseconds.
     """
 
     status_code: int | None
@@ -36,7 +37,7 @@ class SendOutcome:
 async def send(
     outbound: Outbound, url: str, body: bytes, headers: Mapping[str, str], *, owner: str = "", within: float = TIMEOUT
 ) -> SendOutcome:
-    """Send once to a URL of the organisation `owner`. The request may take `within` seconds.
+    """Post a body once to a URL of the organisation `owner`. The request may take `within` seconds.
 
     Raises ``chain_unavailable`` if too many names are being looked up.
     """

@@ -25,7 +25,7 @@ from app.webhooks.service import find
 MAX_REPLAY = 10_000
 """Maximum number of events that one request replays."""
 _BATCH = 200
-"""Events queued per transaction. No other transaction writes during it."""
+"""Events queued in one transaction. Few enough that payments do not wait long."""
 
 
 async def page(service: Service, principal: Principal, webhook_id: str, query: ListDeliveries) -> DeliveryPage:
@@ -43,8 +43,8 @@ async def page(service: Service, principal: Principal, webhook_id: str, query: L
 async def ping(service: Service, principal: Principal, webhook_id: str) -> Delivery:
     """Send a `ping` once, without queueing it, and return its outcome.
 
-    Raises ``webhook_not_found``, ``rate_limited`` while other pings are being sent, and ``chain_unavailable`` if too
-    many names are being looked up.
+    Raises ``webhook_not_found``, ``rate_limited`` while the webhook gets another ping or the organisation has too many
+    pings running, and ``chain_unavailable`` if too many names are being looked up.
     """
     found = await service.db.read(lambda conn: find(conn, principal.org, webhook_id))
     now = now_ms()
@@ -74,7 +74,7 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
 
 
 async def resend(principal: Principal, claim: Claim, webhook_id: str, delivery_id: str) -> Delivery:
-    """Queue a delivery again, with any status. Raises ``webhook_not_found`` and ``delivery_not_found``."""
+    """Queue a delivery again, whatever its status. Raises ``webhook_not_found`` and ``delivery_not_found``."""
     now = now_ms()
 
     def store(conn: Connection) -> Delivery:
@@ -92,7 +92,7 @@ async def resend(principal: Principal, claim: Claim, webhook_id: str, delivery_i
 
 
 async def replay(service: Service, principal: Principal, claim: Claim, webhook_id: str, body: ReplayEvents) -> Replay:
-    """Queue the events of a period in batches, even if they were queued before.
+    """Queue the events of a period that the webhook is subscribed to, even if they were queued before.
 
     All events are queued with the time of the idempotency key's claim. If the request is repeated after a crash or an
     error, it resumes: events already queued with this time are not queued again, even if they were sent since.

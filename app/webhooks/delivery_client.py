@@ -57,7 +57,7 @@ class DeliveryClient:
         """The organisation of each webhook that currently gets a ping, by webhook id."""
 
     def close(self) -> None:
-        """Stop starting lookups."""
+        """Start no further name lookups."""
         self._for_deliveries.close()
         self._for_pings.close()
 
@@ -95,7 +95,7 @@ class DeliveryClient:
         return DeliveryAttemptRecord(delivery.delivery_id, number, started_at, **asdict(outcome)), outcome.delivered
 
     def secret(self, webhook: WebhookRecord) -> str:
-        """Return the signing secret."""
+        """Return a webhook's current signing secret."""
         return self._open(webhook.secret)
 
     def hide(self, secret: str) -> str:

@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 _BATCH = 200
 _PURGE_BATCH = 200
-"""Deliveries, and attempts, deleted per tick. New events are queued and sent between two ticks."""
+"""Maximum number of deliveries, and of attempts, deleted per tick, so that new events need not wait long."""
 _PURGE_INTERVAL = 60 * 60 * 1000
 _RETRY_PAUSE = 5.0
 """Seconds before a webhook is tried again after an unexpected error, and before another try to store an outcome."""
@@ -42,8 +42,8 @@ class Dispatcher(Periodic):
     Each webhook gets one delivery at a time, and at most `at_once` webhooks get one at the same time. Before each
     delivery, a webhook waits until fewer than `at_once` deliveries are being sent. All state is in the database, except
     outcomes that could not be stored yet. Such an outcome is stored before its webhook gets another delivery. A
-    delivery that was being sent when the process died is sent again, because its outcome is unknown. So receivers get
-    every event at least once. With several nodes, each node sends to the webhooks that it claims.
+    delivery that was being sent when the process died is sent again, because its outcome is unknown. So a receiver may
+    get an event more than once. With several nodes, each node sends to the webhooks that it claims.
     """
 
     name = "webhooks"
@@ -112,7 +112,10 @@ class Dispatcher(Periodic):
                 await self._db.write_unordered(lambda conn: release(conn, webhooks.name, webhook_id, self._db.node))
 
     async def _send_next(self, webhook_id: str) -> bool:
-        """Make the next attempt and store its outcome. Returns false if no attempt is due."""
+        """Make the next attempt and store its outcome.
+
+        Returns False if no attempt is due, the dispatcher stops or the outcome was not stored.
+        """
         async with self._slots:
             if self._stopping:
                 return False

@@ -88,7 +88,7 @@ class ListDeliveries(Page):
 
 
 class Webhook(ResponseBody):
-    """A webhook. A degraded webhook is paused: its queue is kept for 90 days, and sent once `status` is `enabled`."""
+    """A webhook. A degraded webhook is paused. Its queue is kept for 90 days, and sent once it is enabled again."""
 
     webhook_id: WebhookId
     id: Annotated[WebhookId, ReadFrom("webhook_id")]
@@ -101,7 +101,7 @@ class Webhook(ResponseBody):
 
 
 class WebhookWithSecret(Webhook):
-    """A webhook with its signing secret. Only this response and its replays show the secret."""
+    """A webhook with its signing secret. Only creation, rotation and their replays show the secret."""
 
     signing_secret: str
 

@@ -40,7 +40,7 @@ async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
     response, and its replays under the same idempotency key, contain the secret. The headers of Standard Webhooks
     (`webhook-id`, `webhook-timestamp`, `webhook-signature`) use the same secret. A 2xx response within 5 seconds
     acknowledges an event. Otherwise the event is sent again after 1 minute, 5 minutes, 30 minutes and 2 hours. After
-    five failures, the webhook is `degraded`.
+    five failed attempts at one event, the webhook is `degraded`.
     """
     return await webhooks.create(call.service, call.principal, call.claim, body)
 
@@ -76,9 +76,9 @@ async def delete_webhook(call: Call, _body: EmptyBody) -> Webhook:
 async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     """Send a `ping`.
 
-    The ping is sent immediately and only once, even to a degraded webhook and with any subscription. The response has
-    the outcome. A failure has no consequences. On each node, a webhook gets one `ping` at a time, and an organisation's
-    webhooks get three. Further requests get `rate_limited`.
+    The ping is sent immediately and not retried, even to a degraded webhook, and whatever its subscription. The
+    response has the outcome. A failure does not degrade the webhook. On each node, a webhook gets one `ping` at a time,
+    and all webhooks of an organisation together get three. Further requests get `rate_limited`.
     """
     return await deliveries.ping(call.service, call.principal, call.path("webhook_id"))
 
@@ -121,7 +121,7 @@ async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
 async def resend_delivery(call: Call, _body: EmptyBody) -> Delivery:
     """Send one delivery again, with the same body and `event_id`.
 
-    It is queued, so a degraded webhook gets it only after the pause has ended.
+    The delivery is queued, so a degraded webhook gets it only after the pause has ended.
     """
     return await deliveries.resend(call.principal, call.claim, call.path("webhook_id"), call.path("delivery_id"))
 
@@ -130,7 +130,8 @@ async def resend_delivery(call: Call, _body: EmptyBody) -> Delivery:
 async def replay_events(call: Call, body: ReplayEvents) -> Replay:
     """Send the events of a period again, at most 10,000.
 
-    This includes all events that the webhook is subscribed to now, even if it received them before.
+    A period with more events is refused. The webhook gets all events that it is subscribed to now, even if it received
+    them before.
     """
     return await deliveries.replay(call.service, call.principal, call.claim, call.path("webhook_id"), body)
 

@@ -10,7 +10,7 @@ from app.recipients.domains import normalise
 
 
 class UrlRules:
-    """Allows https and public addresses. With `local`, http and this machine are allowed too."""
+    """Allows https URLs and public addresses. With `local`, http and addresses of this machine are allowed too."""
 
     def __init__(self, *, local: bool) -> None:
         self._schemes = ("https", "http") if local else ("https",)
