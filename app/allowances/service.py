@@ -138,7 +138,7 @@ async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey, boo
     """
     given = parse_address(text)
     if given is None:
-        raise invalid_recipient("destination", "It must be the address of a USDC account or of its owner.")
+        raise invalid_recipient("destination", "The destination must be the address of a USDC account or of its owner.")
     addresses = service.addresses
     for tokens, account in zip(
         (given, addresses.token_account(given)),

@@ -136,7 +136,7 @@ async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee
     """
     org, address = paying.org, parse_address(to)
     if address is None and not is_id("wal_", to):
-        raise invalid_recipient("toWallet", "It must be a wallet id or a chain address, not a domain.")
+        raise invalid_recipient("toWallet", "The receiver must be a wallet id or a chain address, not a domain.")
     find = wallet if address is None else wallet_by_vault
     found = await service.db.read(lambda conn: find(conn, org, to, service.clock.seen_ms()))
     if found is None and address is not None:

@@ -1,4 +1,4 @@
-"""Feed events of payments that the service itself appends. The projection appends the on-chain ones."""
+"""Feed events about payments and refusals, appended by the service. The projection appends on-chain events."""
 
 from typing import Any
 

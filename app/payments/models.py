@@ -47,7 +47,7 @@ class QuickPayment(Payment):
 
 
 class RuleVerdict(ResponseBody):
-    """The verdict of one rule. Money is a decimal string; counts and codes are strings of digits.
+    """The verdict of one rule. Money is a decimal string; other numbers are strings of digits.
 
     For `expiry`, `limit` and `attempted` are times. For `blocked_categories` they are names of categories. For
     `allowed_recipients` they are the number of entries and the recipient's address. `headroom` is null for rules that

@@ -20,14 +20,14 @@ CO_SIGN = "require_co_sign"
 """Rule that an operator's signature or approval satisfies."""
 #: Remedy for an operator's request without a session. With a session, the service adds the operator's signature itself.
 _NO_SESSION = (
-    "Above this amount the wallet's session must sign as well as the operator, but the request has no session token. "
-    "Repeat it with the wallet's token in the header Session-Token: the operator then co-signs. "
+    "Above the policy's threshold the wallet's session must sign as well as the operator, but the request has no "
+    "session token. Repeat it with the wallet's token in the header Session-Token: the operator then co-signs. "
     "`POST /v1/wallets/{wallet_id}/rotate-token` issues a token."
 )
-_ASKED = "Above this amount an operator must approve. Send the same request again after the approval."
+_ASKED = "Above the policy's threshold an operator must approve. Send the same request again after the approval."
 _NO_SESSION_TO_APPROVE = (
-    "Above this amount the wallet's session must sign as well, and an operator must approve the allowance. Repeat the "
-    "request with the wallet's token in the header Session-Token: that requests the approval."
+    "Above the policy's threshold the wallet's session must sign as well, and an operator must approve the allowance. "
+    "Repeat the request with the wallet's token in the header Session-Token: that requests the approval."
 )
 
 NO_ACCOUNT = "The recipient has no USDC account, and none can be opened together with this payment."

@@ -123,8 +123,8 @@ async def submit_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callabl
     """Simulate, send and wait for the outcome.
 
     The plain form comes first, and refused simulations show which parts to add. Raises ``policy_violation`` if the
-    policy refuses. In that case nothing was sent, and the refusal is recorded. Raises ``rate_limited`` if too many
-    expenses of the wallet are waiting.
+    policy refuses in simulation. In that case nothing was sent, and the refusal is recorded. Raises ``rate_limited`` if
+    too many expenses of the wallet are waiting.
     """
     return await expense.service.submitter.wait(await send_expense(expense, claim, plan_of), claim)
 

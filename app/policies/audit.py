@@ -89,7 +89,7 @@ async def _store_signers(
 
 
 async def _signer(service: Service, address: Pubkey, signature: str) -> Actor | None:
-    """Return the signer of a transaction's update of this policy, or None if the chain does not return the transaction.
+    """Return the signer of a transaction's update of this policy, or None if the transaction is missing or malformed.
 
     A missing or malformed transaction is not fetched again for a while. One that shows no such update gets the signer
     UNKNOWN, which is stored, so it is never fetched again.

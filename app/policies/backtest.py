@@ -54,7 +54,7 @@ _TIMEOUT = 86_400
 
 
 class BacktestError(Exception):
-    """The VM refused an instruction for a reason other than a rule."""
+    """The VM refused an instruction that prepares the replay, or refused a payment for a reason other than a rule."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ async def allowlist_entry(service: Service, org: str, text: str, field: str) -> 
             return found.vault, bytes(Pubkey.from_string(found.vault))
     domain = normalise(text)
     if domain is None:
-        raise invalid_recipient(field, "It must be a chain address, a wallet id or a domain.")
+        raise invalid_recipient(field, "The recipient must be a chain address, a wallet id or a domain.")
     return domain, domain_hash(domain)
 
 
@@ -207,11 +207,11 @@ def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
     address = parse_address(name)
     if address is not None:
         if body.address not in (None, name):
-            raise invalid_recipient("address", "It must equal the address in the path, or be omitted.")
+            raise invalid_recipient("address", "The address must equal the one in the path, or be omitted.")
         return None, address
     domain = normalise(name)
     if domain is None:
-        raise invalid_recipient("recipient", "It must be a chain address or a domain.")
+        raise invalid_recipient("recipient", "The recipient must be a chain address or a domain.")
     named = parse_address(body.address) if body.address else None
     if named is None:
         raise invalid_recipient("address", "Give the chain address of the domain.")

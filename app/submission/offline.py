@@ -71,8 +71,8 @@ _TOO_LONG = (
     "change on a service that holds the authority's key."
 )
 _NEEDLESS = (
-    "This needs no signature by the authority and would take effect immediately. Send it without `sign=offline`, in a "
-    "separate request. Nothing was done."
+    "The change needs no signature by the authority and would take effect immediately. Send it without `sign=offline`, "
+    "in a separate request. Nothing was done."
 )
 
 

@@ -131,6 +131,6 @@ async def month_of(service: Service, wallet_id: str) -> list[DaySpent]:
 
 
 def month_began(now: int) -> int:
-    """Return the start of the calendar month that contains a Unix millisecond, in UTC like the policies."""
+    """Return the first Unix millisecond of the UTC month that contains `now`, also in Unix milliseconds."""
     day = datetime.fromtimestamp(now // 1000, UTC)
     return int(datetime(day.year, day.month, 1, tzinfo=UTC).timestamp()) * 1000

@@ -244,7 +244,7 @@ async def update(
 
 
 async def _update(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet) -> None:
-    """Change policy, budget and status where they differ from the chain."""
+    """Change the wallet's policy, budget and status on the chain, where the values in the body differ from it."""
     if await earlier_outcome(service, claim) is not None:
         return
     stops = body.status == "frozen" or body.policy_id is not None

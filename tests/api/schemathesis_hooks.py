@@ -23,7 +23,7 @@ _BEYOND_SCHEMAS = (
     "url: ",
     "delegate: must be a chain address",
     "ownerOrg: ",
-    "This needs no signature by the authority",
+    "The change needs no signature by the authority",
     "headers: ",
     "body: must be base64",
     "does not fit into one transaction",

@@ -102,7 +102,7 @@ async def test_each_field_says_what_it_means_as_it_is_typed(site: Served) -> Non
             invalid = page.locator("#max_per_tx[aria-invalid=true]")
             await (invalid if typed == "1,5" else page.locator("#max_per_tx:not([aria-invalid])")).wait_for()
         await page.get_by_label("Only these recipients").fill("shop.example.com\n\nnot an address")
-        await page.get_by_text("Entry 2: It must be a chain address, a wallet id or a domain.").wait_for()
+        await page.get_by_text("Entry 2: The recipient must be a chain address, a wallet id or a domain.").wait_for()
         await page.get_by_text("1 field is not valid yet.").wait_for()
         assert await findings(page) == []
         await page.get_by_label("Only these recipients").fill("shop.example.com")
@@ -293,7 +293,11 @@ async def test_field_is_refused_with_its_message_and_the_rest_is_kept(world: Ser
         ("velocity_cap", "soon", "must be a whole number."),
         ("expiry", "tomorrow", "must be an ISO 8601 timestamp"),
         ("max_open_escrows", "65", "must be at most 64."),
-        ("allowed_recipients", "a.example.com\n??", "Entry 2: It must be a chain address, a wallet id or a domain."),
+        (
+            "allowed_recipients",
+            "a.example.com\n??",
+            "Entry 2: The recipient must be a chain address, a wallet id or a domain.",
+        ),
         ("blocked_categories", ["adult", "fun"], "Entry 2 must be one of"),
         ("x402_hosts", "API", "Entry 1 must be a host in lower case"),
     ):
@@ -416,7 +420,7 @@ async def test_change_without_the_authority_key_waits_for_its_signature(own_worl
     assert renamed.headers["location"] == f"{_path(policy)}?done=policy-saved"
     fields = {**await _form(admin, _path(policy)), "max_per_tx": "6"}
     both = await admin.post(_path(policy), {**fields, "name": "Both"})
-    assert (both.status_code, "This needs no signature by the authority" in both.text) == (400, True)
+    assert (both.status_code, "The change needs no signature by the authority" in both.text) == (400, True)
     assert (await admin.post(f"{_path(policy)}/review", fields)).status_code == 200
     for place, sent in (
         (_path(policy), fields),

@@ -67,8 +67,8 @@ async def test_remaining_delay_of_a_registration_is_shown(own_world: ServiceWorl
 @pytest.mark.parametrize(
     ("fields", "field", "says"),
     [
-        ({"recipient": "<b>nobody"}, "recipient", "It must be a chain address or a domain."),
-        ({"recipient": ""}, "recipient", "It must be a chain address or a domain."),
+        ({"recipient": "<b>nobody"}, "recipient", "The recipient must be a chain address or a domain."),
+        ({"recipient": ""}, "recipient", "The recipient must be a chain address or a domain."),
         ({"recipient": "bare.example.com"}, "address", "Give the chain address of the domain."),
         ({"recipient": "bare.example.com", "address": "zero0"}, "address", "Give the chain address of"),
         ({"recipient": "bare.example.com", "category": "fun"}, "category", "must be one of"),

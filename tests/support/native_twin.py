@@ -144,7 +144,7 @@ class NativeTwin:
         self._runs = 0
 
     def close(self) -> None:
-        """End the processes."""
+        """End the twin's processes."""
         self._process.close()
         self._inner.close()
 

@@ -38,7 +38,7 @@ _KEY = b"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as it arrived."""
+    """One request as the receiver got it: its first line, headers and body."""
 
     line: str
     headers: dict[str, str]

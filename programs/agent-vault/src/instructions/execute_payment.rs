@@ -12,8 +12,8 @@ use anchor_lang::{address_eq, prelude::*};
 with_event_accounts! {
     /// Accounts of `execute_payment`.
     ///
-    /// The instruction is one transfer between existing token accounts. Only the fee payer and the session authority
-    /// need to sign, so that wallets and x402 facilitators can understand it.
+    /// The instruction is one transfer between existing token accounts. Unless an operator co-signs, only the fee payer
+    /// and `signer` sign, so that wallets and x402 facilitators can understand it.
     #[derive(Accounts)]
     pub struct ExecutePayment {
         /// The session authority or the operator.
