@@ -36,20 +36,20 @@ _SEPARATORS = re.compile(r"[\s,;]+")
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show the rules of all vaults."""
+    """Show the organisation's alert rules, which apply to every vault without a rule of its own."""
     return _render(view, await alerts.get(view.service, view.principal), None)
 
 
 @action(roles=OPERATORS, back=show)
 async def save(view: View) -> str:
-    """Replace the rules of all vaults."""
+    """Replace the organisation's alert rules. Vaults keep their own rules."""
     await alerts.put(view.service, view.principal, _body(view, _KINDS))
     return view.url("alerts", done="alerts-saved")
 
 
 @page(roles=READERS)
 async def show_of_vault(view: View) -> Response:
-    """Show the rules that apply to a vault."""
+    """Show the alert rules that apply to a vault."""
     by, wallet_id = view.principal, view.path("wallet_id")
     wallet = await wallets.find(view.service, by.org, wallet_id)
     return _render(view, await alerts.get_of_wallet(view.service, by, wallet_id), wallet)
@@ -57,7 +57,7 @@ async def show_of_vault(view: View) -> Response:
 
 @action(roles=OPERATORS, back=show_of_vault)
 async def save_of_vault(view: View) -> str:
-    """Replace a vault's own rules. For any type without a rule of its own, the rule for all vaults applies."""
+    """Replace a vault's own alert rules. For a type without an own rule, the rule for all vaults applies."""
     wallet_id = view.path("wallet_id")
     body = _body(view, [kind for kind in _KINDS if view.typed(f"{kind}_own")])
     await alerts.put_of_wallet(view.service, view.principal, wallet_id, body)
@@ -89,7 +89,7 @@ def _body(view: View, kinds: Iterable[AlertType]) -> PutAlerts:
 
 
 def _typed(view: View, kind: AlertType) -> dict[str, Any]:
-    """Return a rule as typed. Without a threshold it is off. Without addresses it inherits those for all vaults."""
+    """Return a rule as typed. Without a threshold it is off. A vault's rule without addresses inherits them."""
     found: dict[str, Any] = {"emails": [one for one in _SEPARATORS.split(view.typed(f"{kind}_emails")) if one] or None}
     if kind == POLICY_VIOLATION:
         return {**found, "enabled": bool(view.typed(f"{kind}_enabled"))}

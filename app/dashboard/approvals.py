@@ -1,4 +1,4 @@
-"""Approvals: payments that wait for an operator's decision."""
+"""Approvals: payments, escrows and allowances that wait for an operator's decision."""
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -30,14 +30,14 @@ async def show(view: View) -> Response:
 
 @action(roles=OPERATORS, back=show, step_up=True)
 async def approve(view: View) -> str:
-    """Approve a payment."""
+    """Approve a payment, an escrow or an allowance."""
     await approvals.approve(view.service, view.principal, view.claim(), view.path("approval_id"))
     return view.url("approvals", done="approved")
 
 
 @action(roles=OPERATORS, back=show)
 async def reject(view: View) -> str:
-    """Reject a payment, or withdraw its approval."""
+    """Reject a request for approval, or withdraw an unused approval."""
     await approvals.reject(view.service, view.principal, view.claim(), view.path("approval_id"))
     return view.url("approvals", done="rejected")
 

@@ -40,7 +40,7 @@ class AuditLine:
 
 @page(roles=ADMINS)
 async def show(view: View) -> Response:
-    """Show the audit log. An invalid filter is ignored, with a message."""
+    """Show the audit log. If a filter is invalid, show the whole log with a message."""
     given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
     try:
         found = await audit.page(view.service, view.principal, view.query(ListAuditLog))

@@ -104,7 +104,7 @@ async def look(view: View, budget_id: str) -> Budget:
 
 @action(roles=ADMINS)
 async def check_form(view: View) -> Response:
-    """Return the meaning of each typed limit, or its fault. A script of the open page shows it."""
+    """Return a sentence about each typed limit, or its error. A script inserts them into the open page."""
     shown, wrong = check(view)
     said = dict.fromkeys(("name", *budgets.LIMITS), "") | sentences(shown)
     return view.render("policy_says.html", says=said, wrong=wrong)
@@ -120,7 +120,7 @@ async def create(view: View) -> str:
 
 @action(roles=ADMINS, back=show)
 async def review(view: View) -> Response:
-    """Show the effect of the changes before they are saved."""
+    """Show the changes made in the budget's form before they are saved."""
     found = await look(view, view.path("budget_id"))
     _wanted(view)
     if view.typed("expected_version") != tag_of(found):
@@ -129,7 +129,7 @@ async def review(view: View) -> Response:
     text = "The budget has no vaults, so no agent is affected."
     if found.wallet_count:
         vaults = "1 vault is" if found.wallet_count == 1 else f"{found.wallet_count:,} vaults are"
-        text = f"{vaults} in the budget. The new limits apply immediately, and earlier spending still counts."
+        text = f"{vaults} in the budget. The new limits apply once the change is confirmed. Earlier spending counts."
     path = view.url("budgets", found.budget_id)
     return ask(view, Review(f"Change {found.name}", text, shifts, "Save", path, _HERE, moves=False))
 
@@ -144,7 +144,7 @@ async def save(view: View) -> str:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def delete(view: View) -> str:
-    """Delete a budget without vaults."""
+    """Delete a budget. This is refused while the budget has vaults."""
     await changes.delete(_change(view, view.claim()))
     return view.url("budgets", done="budget-deleted")
 

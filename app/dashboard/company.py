@@ -1,7 +1,7 @@
-"""Signing in with the company's OpenID Connect provider: the redirection to the provider, and the return from it.
+"""Signing in at the company's OpenID Connect provider: the redirection to the provider, and the return from it.
 
-The provider sends browsers back by GET, and a GET changes nothing here. The returned page therefore sends the
-provider's parameters on by POST, with the CSRF token of the browser that started the sign-in.
+The provider sends browsers back by GET, and a GET changes nothing here. The returned page therefore forwards the
+provider's parameters by POST, with the CSRF token of the browser that started the sign-in.
 """
 
 from sqlalchemy import Connection
@@ -53,7 +53,7 @@ async def step_up(view: View) -> str:
 
 @page(roles=None)
 async def returned(view: View) -> Response:
-    """Show the page for returning browsers. It sends on the provider's parameters."""
+    """Show the page to which the provider sends browsers back. The page forwards the provider's parameters by POST."""
     brought = {name: view.request.query_params.get(name, "") for name in CompanyCallback.model_fields}
     if not brought["state"]:
         return RedirectResponse(view.url(), 303, headers=HEADERS)
@@ -130,7 +130,7 @@ def _browser(view: View) -> Browser:
 
 
 async def _record(view: View, error: SignInRefusedError | SignInUnavailableError, begun: OpenIdRequest | None) -> None:
-    """Record the reason for a failed sign-in in its organisation's audit log, or the service's if it is unknown."""
+    """Record why a sign-in failed, in the audit log of its organisation or, if that is unknown, of the service."""
     recorder: Recorder = view.request.app.state.recorder
     operation = f"{view.request.method} {view.request.scope['route'].path}"
     recorder.refused(await _about(view, begun), operation, reason=error.reason)

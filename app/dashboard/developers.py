@@ -110,7 +110,7 @@ async def revoke(view: View) -> str:
 
 @page(roles=ADMINS)
 async def requests(view: View) -> Response:
-    """Show the request log of the last day. An invalid filter is ignored, with a message."""
+    """Show the request log of the last day. If a filter is invalid, show the whole log with a message."""
     service, by = view.service, view.principal
     given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
     try:

@@ -28,7 +28,7 @@ _HERE = "Disputes"
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The deadline for the decision of a dispute, in Unix milliseconds and in words. ``over`` is True once passed."""
+    """The deadline for a dispute's decision, in Unix milliseconds and in words. ``over`` is True once it has passed."""
 
     at: int
     text: str
@@ -76,7 +76,7 @@ async def of_escrow(view: View) -> Response:
 
 @action(roles=ADMINS, back=of_escrow)
 async def review(view: View) -> Response:
-    """Show the effect of a decision on the balances."""
+    """Show the effect of the decision in the form on the balances of both parties."""
     service, by = view.service, view.principal
     found = await escrows.find(service, by, view.path("escrow_id"))
     body = _decision(view)
@@ -117,7 +117,10 @@ def _decision(view: View) -> ResolveDispute:
 
 
 async def _receiver(service: Service, found: EscrowRecord) -> tuple[str, int | None]:
-    """Return the receiver's name and balance. The balance is None if it is on the chain and cannot be read."""
+    """Return the receiver's name and balance, in micro-USDC.
+
+    The balance of a receiver without a vault is read from the chain. It is None if the chain does not answer.
+    """
     if found.to_wallet is not None:
         wallet = await wallets.find(service, found.org, found.to_wallet)
         return f"{wallet.label or wallet.wallet_id}, the receiver", wallet.balance

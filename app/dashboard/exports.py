@@ -34,7 +34,7 @@ async def show(view: View) -> Response:
 
 
 def _progress(export: Export, now: int) -> int:
-    """Return the passed share of the estimated time, in per cent and at most 95."""
+    """Return the share of an export's estimated time that has passed, in per cent and at most 95."""
     began = parse_iso_ms(export.created_at)
     passed, needed = now - began, parse_iso_ms(export.estimated_ready_at) - began
     return max(0, min(_MOST, passed * 100 // max(needed, 1)))

@@ -37,7 +37,7 @@ class _Read(Body):
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show the feed. An invalid filter is ignored, with a message."""
+    """Show the feed. If a filter is invalid, show the whole feed with a message."""
     try:
         query = view.query(ListEvents)
         found = await events.page(view.service, view.principal, query)
@@ -90,7 +90,7 @@ async def _there(view: View, shown: Sequence[Event]) -> set[str]:
 
 
 def _links(view: View, event: Event, there: Collection[str]) -> list[tuple[str, str]]:
-    """Return an event's links other than to its vault. Objects deleted since then have no page."""
+    """Return an event's links other than to its vault. An object that no longer exists gets none."""
     given = event.model_extra or {}
     found = [(view.url(page, str(given[name])), label) for name, page, label in _OBJECTS if given.get(name) in there]
     if event.event == "escrow.disputed" and given.get("escrow_id"):

@@ -27,7 +27,7 @@ _COLUMNS = (
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show the fleet. An invalid query is ignored, with a message."""
+    """Show the fleet. If the query is invalid, show the whole fleet with a message."""
     query = view.understood(FleetQuery)
     found = await fleet.show(view.service, view.principal, query)
     return view.render("fleet.html", fleet=found, query=query, columns=_COLUMNS, address=addresses(view, query))
@@ -76,7 +76,7 @@ async def _freeze(view: View, wallet_id: str) -> ApiError | None:
 
 @action(roles=OPERATORS, back=show)
 async def pause(view: View) -> str:
-    """Pause all vaults."""
+    """Pause the organisation, and with it all vaults."""
     body = PauseOrganisation(paused=True)
     await pausing.set_paused(view.service, view.principal, view.claim(), paused=body.paused)
     return view.url(done="paused")
@@ -84,7 +84,7 @@ async def pause(view: View) -> str:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def unpause(view: View) -> str:
-    """End the pause."""
+    """End the pause of the organisation."""
     await pausing.set_paused(view.service, view.principal, view.claim(), paused=False)
     return view.url(done="unpaused")
 

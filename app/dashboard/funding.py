@@ -66,7 +66,7 @@ def _qr(address: str) -> Markup:
 
 @action(roles=OPERATORS, back=show)
 async def review_many(view: View) -> Response:
-    """Show the effect of funding these vaults on all balances."""
+    """Show the effect of funding the chosen vaults on the reserve and on their balances."""
     body = _allocations(view)
     receiving = await overview.receivers(view.service, view.principal, body)
     total = sum(one.amount for one in body.allocations)
@@ -207,7 +207,10 @@ def _confirmed(view: View) -> Mapping[str, object]:
 
 
 def _allocations(view: View) -> FundWallets:
-    """Return the vaults with an amount. Raises InvalidFormError with a message at each invalid amount."""
+    """Return the body that funds each vault with a typed amount.
+
+    Raises InvalidFormError with a message at each invalid amount, and ``invalid_request`` for no or too many amounts.
+    """
     found, wrong = [], None
     for name, value in view.form:
         if not (name.startswith(_AMOUNT_OF) and value.strip()):
@@ -227,7 +230,7 @@ def _allocations(view: View) -> FundWallets:
 
 
 def _rule(view: View) -> PutTopupRule:
-    """Return the typed rule. Raises InvalidFormError and ``invalid_request``."""
+    """Return the typed rule for automatic top-ups. Raises InvalidFormError and ``invalid_request``."""
     enabled = view.typed("enabled") == "true"
     given = {name: view.typed(name).strip() for name in ("trigger_below", "topup_amount")}
     for name, value in given.items():
@@ -237,7 +240,10 @@ def _rule(view: View) -> PutTopupRule:
 
 
 async def _reserve(view: View, needed: int, field: str = "") -> int:
-    """Return the reserve's balance. Raises ``org_insufficient_balance`` if it is too low even after catch-up."""
+    """Return the reserve's balance, in micro-USDC.
+
+    Raises ``org_insufficient_balance`` if it is below ``needed`` even after catch-up.
+    """
     org = view.principal.org
     held = await view.service.db.read(lambda conn: reserve_balance(conn, org))
     if held < needed:

@@ -84,7 +84,7 @@ class OpenPage:
 class FeedHub:
     """Reads new events once for all open pages, and only while pages are open.
 
-    It also sends a hint, without an event, when the organisation's audit log or one of its vaults on the chain has
+    The hub also sends a hint, without an event, when the organisation's audit log or one of its vaults on the chain has
     changed. Sessions are checked for all pages together, before any page gets a message.
     """
 
@@ -99,14 +99,14 @@ class FeedHub:
 
     @contextmanager
     def listen(self, listener: OpenPage) -> Iterator[None]:
-        """Queue the organisation's progress as soon as it is known, and its later events after that.
+        """While in this context, queue messages for an open page: first the organisation's progress, then later events.
 
         Raises ``rate_limited`` if the person, or the node, has too many pages open.
         """
         everybody = self._listeners | self._starting
         mine = sum((one.org, one.actor) == (listener.org, listener.actor) for one in everybody)
         if mine >= self._most or len(everybody) >= _OF_ALL:
-            raise RequestError("rate_limited", "Too many live connections are open.", headers={"Retry-After": "5"})
+            raise RequestError("rate_limited", "Too many pages are open. Close some.", headers={"Retry-After": "5"})
         self._starting.add(listener)
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="feed_hub")

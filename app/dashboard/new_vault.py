@@ -29,7 +29,7 @@ def _choice(policy: PolicyRecord) -> str:
 
 @page(roles=OPERATORS)
 async def show(view: View) -> Response:
-    """Show the form."""
+    """Show the form that creates a vault."""
     service, by = view.service, view.principal
     return view.render(
         "vault_new.html",

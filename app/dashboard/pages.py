@@ -104,7 +104,7 @@ class View:
         return Ceremony(self.site.party, self.site.origin(self.request), digest(self.token), self.now)
 
     def claim(self) -> Claim:
-        """Return the claim for a change by a use case."""
+        """Return a claim without an idempotency key, for a use case that makes a change."""
         return Claim(self.service.db, sign_offline=self.sign_offline)
 
     def asks(
@@ -125,7 +125,10 @@ class View:
         return self.site.party.prefix + self.request.url.path + (f"?{query}" if query else "")
 
     def form_key(self, path: str) -> str:
-        """Return the key of the form for this path. A refused form keeps its key, because it may have had an effect."""
+        """Return the idempotency key of the form for this path.
+
+        A refused form keeps its key, because it may have had an effect.
+        """
         refused = self.errors and self.here == path
         return (self.typed(FORM_KEY) if refused else "") or random_id("frm_")
 
@@ -276,13 +279,13 @@ async def _carry_out(done: Done, view: View) -> Response | str:
 
 
 def must_enrol(view: View) -> bool:
-    """Return True if an admin key is signed in and must create a passkey first. A localnet does not require one."""
+    """Return True if an admin key is signed in and its holder must create a passkey first; never on a localnet."""
     signed_in = view.signed_in
     return signed_in is not None and signed_in.person is None and view.service.identity.cluster != "localnet"
 
 
 async def visitor(request: Request) -> SignedIn | None:
-    """Return the session of a request that is not served by a page."""
+    """Return the session of a request that no page serves, or None if its browser is not signed in."""
     site: Site = request.app.state.dashboard
     service: Service = request.app.state.service
     token = request.cookies.get(site.cookie)
@@ -330,7 +333,10 @@ def _allow(view: View, roles: Collection[Role]) -> None:
 
 
 async def ask_first(view: View) -> Response:
-    """Ask for a confirmation. Afterwards, the browser sends the same form again or shows the page."""
+    """Return the page that asks for a step-up. Afterwards, the browser sends the same form again or shows the page.
+
+    Raises ``step_up_required`` for a request from a script.
+    """
     if _wants_json(view.request):
         raise AuthenticationError("step_up_required")
     view.request.state.error_code = "step_up_required"

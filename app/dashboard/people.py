@@ -69,7 +69,7 @@ async def withdraw(view: View) -> str:
 
 @action(roles=ADMINS, back=list_people, step_up=True)
 async def remove(view: View) -> str:
-    """Remove a person."""
+    """Remove a person from the organisation."""
     await people.remove(view.service, view.principal, view.path("person_id"), view.now)
     return view.url("people", done="removed")
 

@@ -115,7 +115,7 @@ async def new(view: View) -> Response:
 
 @action(roles=ADMINS)
 async def check_form(view: View) -> Response:
-    """Return the meaning of each typed field, or its fault. A script of the open page shows it."""
+    """Return a sentence about each typed rule, or its error. A script inserts them into the open page."""
     checked = await check(view)
     said = dict.fromkeys(blank(), "") | sentences(checked.shown, _reader(view))
     return view.render("policy_says.html", says=said, wrong=checked.errors)
@@ -123,7 +123,7 @@ async def check_form(view: View) -> Response:
 
 @action(roles=ADMINS, back=show)
 async def review(view: View) -> Response:
-    """Show the effect of the changes before they are saved."""
+    """Show the changes made in the policy's form, and the affected vaults, before the changes are saved."""
     found = await _policy(view)
     wanted = await _wanted(view, found)
     if not wanted:
@@ -141,7 +141,7 @@ async def review(view: View) -> Response:
 
 @action(roles=ADMINS)
 async def show_preview(view: View) -> Response:
-    """Show the outcome of the last seven days' payments under the new rules. A script of the review shows it."""
+    """Show the outcome of the last seven days' payments under the new rules. A script inserts it into the review."""
     policy = await _policy(view)
     try:
         wanted = await _wanted(view, policy)
@@ -158,7 +158,7 @@ async def show_preview(view: View) -> Response:
 
 @action(roles=ADMINS, back=show)
 async def edit(view: View) -> Response:
-    """Go back from the review to the form, with its typed values."""
+    """Go back from the review to the policy's form, with the typed values."""
     await _policy(view)
     response: Response = await show.__dict__["shown"](view)
     return response
@@ -190,7 +190,7 @@ async def create(view: View) -> str:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def delete(view: View) -> str:
-    """Delete a policy without vaults."""
+    """Delete a policy. This is refused while the policy has vaults."""
     await changes.delete(_request(view))
     return view.url("policies", done="policy-deleted")
 
@@ -200,7 +200,7 @@ async def _policy(view: View) -> Policy:
 
 
 async def _wanted(view: View, found: Policy) -> dict[str, tuple[Any, Any]]:
-    """Return the form's changes, from old to new. Raises ``version_conflict`` if it was made from another version."""
+    """Return the form's changes, from old to new. Raises ``version_conflict`` if the form shows another version."""
     wanted = changed(shown_by(found), await meant(view))
     if view.typed("expected_version") != tag_of(found):
         raise concurrent_edit("policy", found.version)
@@ -208,7 +208,10 @@ async def _wanted(view: View, found: Policy) -> dict[str, tuple[Any, Any]]:
 
 
 async def _merge_concurrent_edits(view: View, found: Policy) -> list[_Change]:
-    """Return other people's changes since the form was opened, and copy them into its unedited fields."""
+    """Return other people's changes since the form was opened, and copy them into the form's unedited fields.
+
+    Does nothing while a typed value is invalid.
+    """
     tag = view.typed("expected_version")
     if not tag or tag == tag_of(found):
         return []

@@ -39,6 +39,6 @@ def progress(conn: Connection, org: str, reader: Actor) -> Progress:
 def total(position: int, lengths: dict[str, int], orgs: Collection[str]) -> dict[str, int]:
     """Return each organisation's total, from the feed's position and its audit log's length in one transaction.
 
-    Both numbers only grow, so their sum increases exactly when an event or entry is added.
+    Each new event or entry increases the sum.
     """
     return {org: position + lengths.get(org, 0) for org in orgs}

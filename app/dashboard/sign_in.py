@@ -31,7 +31,7 @@ from app.store.people import has_org_without_people, has_people, invitation_by_d
 
 @page(roles=None)
 async def sign_in(view: View) -> Response:
-    """Show the sign-in."""
+    """Show the page for signing in, or redirect a person who is signed in to the fleet."""
     if view.signed_in is not None:
         return RedirectResponse(view.url(), 303, headers=HEADERS)
     first, known = await view.service.db.read(lambda conn: (has_org_without_people(conn), has_people(conn)))
@@ -188,7 +188,10 @@ def visiting(view: View) -> Visitor:
 
 
 async def enter(view: View, who: Principal, way: str, location: str, *, stepped_up: bool = True) -> Response:
-    """Open a session under a new cookie, so that a cookie planted in the browser by an attacker is useless."""
+    """Open a session for ``who`` and send the browser to ``location``.
+
+    The session has a new cookie, so that a cookie planted in the browser by an attacker is useless.
+    """
     where = visiting(view)
     by = Principal(who.actor, who.org, who.role, None, where.address, where.request_id)
     agent = view.request.headers.get("user-agent", "")
@@ -237,7 +240,7 @@ def _client(view: View) -> str | None:
 
 @asynccontextmanager
 async def invited_by(view: View, token: str) -> AsyncIterator[None]:
-    """Count a failed use of an invitation, and record it in the log of its organisation if the token is known."""
+    """Count a failed use of an invitation. If the token is known, record it in the organisation's audit log."""
     try:
         yield
     except AuthenticationError:

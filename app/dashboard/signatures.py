@@ -28,7 +28,7 @@ _CHAINS: Mapping[str, str] = {"mainnet-beta": "solana:mainnet"}
 
 @dataclass(frozen=True, slots=True)
 class ShownTransaction:
-    """A transaction with the facts that its bytes prove. If it has `warnings`, browser wallets may not sign it."""
+    """A transaction with the facts that its bytes prove. With `warnings`, the page does not offer it to wallets."""
 
     claimed: AwaitingSignature
     facts: list[str]
@@ -73,7 +73,7 @@ async def download(view: View) -> Response:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def send(view: View) -> str:
-    """Send a transaction that was signed elsewhere."""
+    """Send a transaction that the authority signed offline or in a browser wallet."""
     body = view.body(SendSigned, transaction=_transaction(view.typed("transaction").strip()))
     await signatures.send(view.service, view.principal, view.claim(), body.transaction)
     return view.url("signatures", done="signed")

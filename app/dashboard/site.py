@@ -59,7 +59,10 @@ class Site:
         return self.party.origin_at(request.headers.get("host", ""))
 
     def elsewhere(self, request: Request) -> str | None:
-        """Return the address with `localhost` for a request to a loopback address, because passkeys need a name."""
+        """Return the address to redirect a request to, or None.
+
+        A request to a loopback address is redirected to `localhost`, because passkeys need a name.
+        """
         host = request.url.hostname or ""
         if self.party.secure or host == self.party.id or not is_loopback(host):
             return None

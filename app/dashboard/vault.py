@@ -36,7 +36,7 @@ _SHOWN, _ALERTED, _RECORDED = 10, 5, 8
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show a vault."""
+    """Show the page of a vault."""
     return await _show(view)
 
 
@@ -86,7 +86,7 @@ def _chart(days: list[DaySpent], cap: int | None) -> str:
 
 @action(roles=OPERATORS, back=show)
 async def freeze(view: View) -> str:
-    """Freeze the vault. The brake overtakes all waiting payments."""
+    """Freeze the vault. The freeze overtakes all waiting payments of the vault."""
     return await _update(view, UpdateWallet(status="frozen"), "frozen")
 
 

@@ -38,7 +38,7 @@ async def create(view: View) -> Response:
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show a webhook with its deliveries. An invalid filter is ignored, with a message."""
+    """Show a webhook with its deliveries. If a filter is invalid, show all deliveries with a message."""
     return await _show(view, view.path("webhook_id"))
 
 
@@ -74,7 +74,7 @@ def _is_due(delivery: Delivery, now: int) -> bool:
 
 @action(roles=OPERATORS, back=show)
 async def ping(view: View) -> Response:
-    """Send a test, and show its outcome."""
+    """Send a ping to a webhook, and show its outcome."""
     webhook_id = view.path("webhook_id")
     sent = await deliveries.ping(view.service, view.principal, webhook_id)
     return await _show(view, webhook_id, ping=sent)
@@ -106,7 +106,7 @@ async def delete(view: View) -> str:
 
 @action(roles=OPERATORS, back=show)
 async def resend(view: View) -> str:
-    """Send a delivery again."""
+    """Queue a delivery again."""
     webhook_id = view.path("webhook_id")
     await deliveries.resend(view.principal, view.claim(), webhook_id, view.path("delivery_id"))
     return view.url(*_PATH, webhook_id, done="resent")

@@ -114,7 +114,7 @@ async def _freezes(served: Served, client: httpx.AsyncClient) -> list[float]:
             began = time.perf_counter()
             await tabs[-1].get_by_role("button", name="Freeze", exact=True).click()
             # The page answers once the chain has confirmed it.
-            await tabs[-1].get_by_text("Frozen. The chain refuses its payments").wait_for()
+            await tabs[-1].get_by_text("Frozen. The chain refuses the vault's payments").wait_for()
             times.append(time.perf_counter() - began)
     return sorted(times)
 

@@ -71,7 +71,7 @@ async def test_budgets_show_what_is_spent_and_left(site: Served) -> None:
             await expect(page.locator("main")).to_contain_text("8.00 left")
             await expect(page.locator("main form")).to_have_count(0 if role == "viewer" else 4)
             if role == "viewer":
-                said = "Its vaults together may spend at most 20.00 USDC in any 24 hours."
+                said = "The budget's vaults together may spend at most 20.00 USDC in any 24 hours."
                 await expect(page.get_by_text(said)).to_be_visible()
             await page.get_by_role("link", name="Member 1").click()
             await expect(page.get_by_role("heading", name="Budget")).to_be_visible()
@@ -93,13 +93,13 @@ async def test_budget_is_made_and_bounds_the_vault_put_into_it(site: Served) -> 
         says = page.locator("#max_per_day-says")
         await expect(says).to_have_text("must be a decimal string with at most 6 decimals, such as 12.50.")
         await page.get_by_label("In 24 hours").fill("10")
-        await expect(says).to_have_text("Its vaults together may spend at most 10.00 USDC in any 24 hours.")
+        await expect(says).to_have_text("The budget's vaults together may spend at most 10.00 USDC in any 24 hours.")
         await page.get_by_role("button", name="Create").click()
         await expect(page.get_by_text("The budget was created.")).to_be_visible()
         await expect(page.get_by_text("The budget has no vaults, so it limits no payments.")).to_be_visible()
         await page.get_by_label("Put a vault in").fill("Spender")
         await page.get_by_role("button", name="Put in").click()
-        await expect(page.get_by_text("the chain counts all its payments from now on")).to_be_visible()
+        await expect(page.get_by_text("the chain counts all payments of the vault from now on")).to_be_visible()
         await expect(page.get_by_text("1 vault can use up this budget alone")).to_be_visible()
         made = page.url.rpartition("/")[2].partition("?")[0]
         assert (await world.pay(wallet, payee, "6")).json()["status"] == "confirmed"
@@ -150,7 +150,7 @@ async def test_two_people_who_change_limits_at_once_lose_nothing(site: Served) -
         now = await _now(world, budget)
 
         await slow.get_by_role("button", name="Save").click()
-        await expect(slow.get_by_role("alert")).to_contain_text("Another change was saved while you edited it.")
+        await expect(slow.get_by_role("alert")).to_contain_text("Another change was saved while you were editing.")
         meanwhile = slow.locator("section", has_text="Changed by others")
         await expect(meanwhile).to_contain_text("100.00 USDC → 150.00 USDC")
         for name, value in (("name", "Renamed"), ("max_per_day", "33.00"), ("max_per_month", "150.00")):

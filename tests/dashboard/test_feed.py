@@ -239,10 +239,10 @@ async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Ser
         why = f"requests this payment, “Trip 6”, above 5.00, the threshold of {policy['name']}"
         await expect(row).to_contain_text(f"API key test {why}")
         await row.get_by_role("button", name="Approve").click()
-        await page.get_by_text("The payment was approved.").wait_for()
+        await page.get_by_text("Approved. The agent may repeat the refused request").wait_for()
         row = page.get_by_role("row").filter(has_text="7.00")
         await row.get_by_role("button", name="Reject").click()
-        await page.get_by_text("The payment was rejected.").wait_for()
+        await page.get_by_text("The request for approval was rejected").wait_for()
         await expect(page).to_have_title("Approvals · Agent Vault")
     assert (await world.pay(wallet, payee, "6", session=session, key=key)).status_code == 200
     assert log(world, "approval.approve")[0].actor.type == "person"

@@ -125,7 +125,7 @@ async def test_vaults_are_funded_together_once_the_amounts_are_confirmed(site: S
             if look == LOOKS[0]:
                 await page.get_by_role("button", name="Review").click()
                 await page.get_by_role("button", name="Fund", exact=True).click()
-                await page.get_by_text("The money is in the vaults.").wait_for()
+                await page.get_by_text("The funding is confirmed.").wait_for()
     assert (await _balance(world, one), await _balance(world, two)) == ("3.50", "6.00")
     entry = log(world, "wallet.fund")[0]
     assert entry.actor.type == "person"

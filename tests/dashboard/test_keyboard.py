@@ -124,7 +124,7 @@ async def test_vault_is_searched_opened_frozen_and_unfrozen_by_keyboard(site: Se
     await admin.page.get_by_role("heading", name="Ad buyer").wait_for()
     await admin.to("Freeze")
     await admin.press("Enter")
-    await admin.reads("Frozen. The chain refuses its payments")
+    await admin.reads("Frozen. The chain refuses the vault's payments")
     assert world.wallet_record(wallet["wallet_id"]).frozen == 1
 
     forget_step_up(world)

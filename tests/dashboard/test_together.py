@@ -33,7 +33,7 @@ async def test_two_freezes_at_once_both_succeed(site: Served) -> None:
             await page.goto(f"{site.base}/vaults/{wallet['wallet_id']}")
         await asyncio.gather(_press(one, "Freeze"), _press(other, "Freeze"))
         for page in (one, other):
-            await page.get_by_text("Frozen. The chain refuses its payments").wait_for()
+            await page.get_by_text("Frozen. The chain refuses the vault's payments").wait_for()
     assert len({entry.actor for entry in log(site.world, "wallet.freeze")}) == 2
 
 

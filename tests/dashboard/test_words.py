@@ -28,7 +28,7 @@ async def test_conflict_that_the_chain_finds_is_in_peoples_words(world: ServiceW
     policy = await world.policy(maxPerTx="5")
     admin, path = Crafted(world, sign_in(world, "admin")), f"/dashboard/policies/{policy['policy_id']}"
     stale = await admin.post(f"{path}/delete", {"expected_version": "1-00000000"})
-    assert (stale.status_code, "Another change was saved while you edited it." in stale.text) == (409, True)
+    assert (stale.status_code, "Another change was saved while you were editing." in stale.text) == (409, True)
     assert "If-Match" not in stale.text
 
 

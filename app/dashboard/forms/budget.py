@@ -19,12 +19,12 @@ from app.projection.differences import Shown, shown_limits
 FIELDS = ("name", *LIMITS)
 #: The prefix of the hidden fields with the values that the form showed at first.
 _WAS = "was_"
-_NONE_LEFT = "Every payment of its vaults is refused."
+_NONE_LEFT = "Every payment of the budget's vaults is refused."
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The used part of a limit. `left`, and `share` in per cent, are None if there is no limit."""
+    """The used part of a budget's limit. `limit`, `left` and `share`, in per cent, are None if there is no limit."""
 
     name: str
     period: str
@@ -52,7 +52,7 @@ def fields_of(shown: Shown, budget: Budget) -> Fields:
 
 
 def new(view: View) -> CreateBudget:
-    """Return the body of a creation. Raises InvalidFormError."""
+    """Return the body of the request that creates the budget in the form. Raises InvalidFormError."""
     return validated(CreateBudget, {**_values(view), FORM_KEY: view.typed(FORM_KEY)})
 
 
@@ -67,7 +67,10 @@ def typed_differences(view: View) -> list[FieldChange]:
 
 
 def merge_concurrent_edits(view: View, budget: Budget) -> list[FieldChange]:
-    """Return other people's changes since the form was opened, and copy them into its unedited fields."""
+    """Return other people's changes since the form was opened, and copy them into the form's unedited fields.
+
+    Does nothing while a typed value is invalid.
+    """
     if view.typed("expected_version") == tag_of(budget):
         return []
     try:
@@ -107,7 +110,7 @@ def sentences(shown: Shown) -> dict[str, str]:
 
 
 def bars(budget: Budget) -> list[Bar]:
-    """Return the used part of each limit, or an empty list if the chain did not answer."""
+    """Return the used part of each of a budget's limits, or an empty list if the chain did not answer."""
     spent, left = budget.consumption, budget.headroom
     if spent is None or left is None:
         return []
@@ -138,17 +141,17 @@ def _share(used: int, limit: int) -> int:
 
 def _spending(limit: str | None, period: str) -> str:
     if limit is None:
-        return f"Its vaults together have no spending limit in {period}."
+        return f"The budget sets no spending limit for {period}."
     if not parse_usdc(limit, allow_zero=True):
         return _NONE_LEFT
-    return f"Its vaults together may spend at most {usdc(limit)} USDC in {period}."
+    return f"The budget's vaults together may spend at most {usdc(limit)} USDC in {period}."
 
 
 def _paying(count: int | None) -> str:
     if count is None:
-        return "The number of payments is limited only by the policies of its vaults."
+        return "The budget does not limit the number of payments. The policies of its vaults may do so."
     payments = "1 payment" if count == 1 else f"{count:,} payments"
-    return f"Its vaults together may make at most {payments} in any hour." if count else _NONE_LEFT
+    return f"The budget's vaults together may make at most {payments} in any hour." if count else _NONE_LEFT
 
 
 def _meant(view: View, prefix: str = "") -> Shown:

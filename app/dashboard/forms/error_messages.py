@@ -20,7 +20,7 @@ FOR_PEOPLE: Mapping[str, str] = {
     "restore_catching_up": "The service was restored from a backup, or its database has failed over, and it is still "
     "reading the later transactions from the chain. Until it has finished, it accepts no new payments, escrows, "
     "allowances, fundings or withdrawals. Try again in a minute.",
-    "version_conflict": f"Another change was saved while you edited it. {_KEPT}",
+    "version_conflict": f"Another change was saved while you were editing. {_KEPT}",
 }
 """Messages that pages show in place of the general message of an error."""
 _OF_A_KEY = "The API key made too many requests."
@@ -51,5 +51,5 @@ def concurrent_edit(what: str, version: int) -> ConflictError:
     """Return the error for a form that showed an outdated version."""
     return ConflictError(
         "version_conflict",
-        f"Another change of the {what} was saved while you edited it. It is version {version} now. {_KEPT}",
+        f"Another change of the {what} was saved while you edited it. The {what} now has version {version}. {_KEPT}",
     )

@@ -16,7 +16,10 @@ _TIME = '<time datetime="{0}" title="{1} UTC">{2}</time>'
 
 
 def usdc(amount: int | str | None) -> str:
-    """Return an amount with thousands separators and at least two decimals; `-` for none."""
+    """Return an amount with thousands separators and at least two decimals, or `-` for None.
+
+    ``amount`` is a decimal text in USDC, or a number in micro-USDC.
+    """
     if amount is None:
         return "-"
     text = amount if isinstance(amount, str) else format_usdc(amount)
@@ -49,7 +52,7 @@ def span(milliseconds: int) -> str:
 
 
 def short(address: str | None) -> Markup | str:
-    """Return an address without its middle, and with the full address in the title. Short names are not changed."""
+    """Return an address without its middle, and with the full address in the title. Short texts are not changed."""
     if not address:
         return "-"
     if len(address) <= _LONG or "." in address:

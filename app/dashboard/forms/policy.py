@@ -38,7 +38,7 @@ class Checked:
 
 
 def blank(name: str = "") -> Shown:
-    """Return a policy without rules."""
+    """Return a policy without rules, in the format of API responses."""
     return {"name": name, **shown_rules(NO_TERMS.rules, []), "x402_hosts": None}
 
 
@@ -67,7 +67,7 @@ def fields_of(shown: Shown, **hidden: str) -> Fields:
 
 
 async def meant(view: View) -> Shown:
-    """Return the policy described by the form. Raises InvalidFormError and ``invalid_recipient``."""
+    """Return the policy described by the form's typed values. Raises InvalidFormError and ``invalid_recipient``."""
     return await _shown(view, validated(CreatePolicy, _values(view)))
 
 
@@ -94,7 +94,7 @@ async def _shown(view: View, body: CreatePolicy | UpdatePolicy) -> Shown:
 
 
 def consent(view: View) -> dict[str, bool]:
-    """Return the field of a body that accepts new recipients without a known owner, if its box is checked."""
+    """Return the body's field that accepts recipients without a known owner if the form's box is checked, else none."""
     return {_CONSENT: True} if view.typed(_CONSENT) == _YES else {}
 
 
@@ -104,7 +104,7 @@ def changed(before: Shown, after: Shown) -> dict[str, tuple[Any, Any]]:
 
 
 def before_changes(now: Policy, log: Sequence[AuditRecord], tag: str) -> tuple[Shown, list[AuditRecord]]:
-    """Return a policy as shown by a form with this tag, and the changes made since then, oldest first."""
+    """Return a policy as the form with this tag showed it, and the later changes in its log, oldest first."""
     known = tag.partition("-")[0]
     version = int(known) if known.isdecimal() and len(known) <= 2 * _DIGITS else now.version
     shown, since = shown_by(now), list[AuditRecord]()

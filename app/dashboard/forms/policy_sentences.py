@@ -45,7 +45,7 @@ _NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The context of a rule's meaning: the time in Unix milliseconds, and if any host is allowed by default."""
+    """The context of a rule's sentence: the time in Unix milliseconds, and True if any host is allowed by default."""
 
     now: int
     any_host: bool
@@ -53,7 +53,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A changed field of a policy: its value before and after and, for a list, the added and removed entries."""
+    """A changed field of a policy or budget: its old and new value and, for a list, the added and removed entries."""
 
     name: str
     label: str
@@ -81,7 +81,7 @@ def sentences(shown: Mapping[str, Any], reader: Reader) -> dict[str, Words]:
 
 
 def differences(changes: Mapping[str, tuple[Any, Any]]) -> list[FieldChange]:
-    """Return changes of fields, from old to new, in the order of the form."""
+    """Return changed fields, each given by its old and new value, in the order of the form."""
     return [_difference(name, *changes[name]) for name in LABELS if name in changes]
 
 
@@ -103,7 +103,7 @@ def _difference(name: str, before: Any, after: Any) -> FieldChange:
 
 
 def worth(name: str, value: Any) -> Words:
-    """Return a field's value for a table."""
+    """Return a field's value as words for a table of changes."""
     if value is None or (value == [] and name != "x402_hosts"):
         return _UNSET.get(name, "no cap")
     if isinstance(value, bool):
@@ -153,7 +153,7 @@ def _per_hour(value: int | None, _: Reader) -> Words:
 
 def _recipients(value: list[str], _: Reader) -> Words:
     if not value:
-        return "Any recipient may be paid."
+        return "There is no allowlist: any recipient may be paid unless its category is blocked."
     only = "this recipient" if len(value) == 1 else f"these {len(value):,} recipients"
     return f"Only {only} can be paid. Payments to others are refused."
 

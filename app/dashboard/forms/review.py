@@ -1,4 +1,4 @@
-"""The review that a person confirms before money moves: every amount before and after.
+"""The review that a person confirms before money moves or a rule changes: each value before and after.
 
 A form's first action checks the typed values and calls `ask`. The page shown by `ask` sends the same fields, with an
 idempotency key, to the action that calls `once` (`app/dashboard/forms/submit_once.py`).
@@ -59,5 +59,5 @@ def ask(view: View, question: Review) -> Response:
 
 
 def _restored(view: View) -> bool:
-    """Return True if the action may have been carried out before and a restore may have lost its record."""
+    """Return True if the action may have been carried out and a restore or failover may have lost its record."""
     return view.service.part(DatabaseGuard).state(view.principal.org) == "unacknowledged"
