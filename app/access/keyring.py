@@ -151,7 +151,7 @@ class KeyRing:
         self._used: dict[str, int] = {}
 
     def digest(self, key: str) -> str:
-        """Return the digest under which a key's record is stored. The text of the key is not stored there."""
+        """Return the digest under which a key's record is stored. The record does not contain the text of the key."""
         return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()
 
     def seal(self, key: str) -> ResponseSeal:

@@ -1,4 +1,4 @@
-"""Rate limits: requests per API key, failed authentications and started sign-ins per client address.
+"""Rate limits: requests per API key or person, failed authentications and started sign-ins per client address.
 
 Counts are kept in memory only. With several nodes, each node grants its share of a limit.
 """
@@ -87,7 +87,7 @@ class RateLimits:
             self._begun = SlidingWindow(_BEGUN * settings.failed_authentications, 60, clock=clock)
 
     def count(self, key_id: str, *, brake: bool = False) -> dict[str, str]:
-        """Count a request of a key and return the response headers about the limit; no headers if the limit is off.
+        """Count a request of an API key or person. Return the response headers about the limit; none if it is off.
 
         Raises ``rate_limited`` above the limit.
 
@@ -109,7 +109,7 @@ class RateLimits:
 
     def failed(self, client: str | None) -> None:
         """Count a failed authentication from a client's address. Raises ``rate_limited`` above the limit."""
-        self._admit(self._failures, client, "Too many requests without a valid API key came from this address.")
+        self._admit(self._failures, client, "Too many failed authentications from this address. Retry in a minute.")
 
     def begun(self, client: str | None) -> None:
         """Count a sign-in started from a client's address. Raises ``rate_limited`` above the limit."""

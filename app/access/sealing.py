@@ -25,7 +25,7 @@ class ResponseSeal:
         return self._cipher(record).encrypt(answer).decode()
 
     def open(self, stored: str, record: str) -> bytes | None:
-        """Decrypt a stored response. Return None if it was sealed under another API key or for another record."""
+        """Decrypt a stored response. Return None if it was sealed under another secret or for another record."""
         try:
             return self._cipher(record).decrypt(stored.encode())
         except InvalidToken:

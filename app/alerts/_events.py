@@ -30,7 +30,10 @@ def append_lasting(conn: Connection, kind: AlertType, wallet: AlertTransition, e
 
 
 def append_large(conn: Connection, event: FeedEvent, limit: int) -> None:
-    """Add the event that reports a payment or escrow above `limit`, in micro-USDC. `event` is its own event."""
+    """Add the event that reports a payment or escrow above `limit`, in micro-USDC.
+
+    `event` is the event of the payment or escrow itself.
+    """
     shown, threshold = event.payload, format_usdc(limit)
     fields = {name: shown[name] for name in ("tx_id", "tx_signature", "amount", "on_chain_slot", "timestamp")}
     _append(

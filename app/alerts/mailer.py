@@ -35,8 +35,8 @@ class Mailer(Periodic):
 
     Each e-mail goes to one address, so that a wrong address does not delay others. An e-mail that was being sent when
     the process died is sent again, because its outcome is unknown. Mail clients recognise the copy by its Message-ID. A
-    running process remembers an outcome until it is stored, so that an error of the database causes no copy. With
-    several nodes, each node sends the e-mails that it claims.
+    running process remembers an outcome until it is stored, so that an e-mail is not sent again because the database
+    failed. With several nodes, each node sends the e-mails that it claims.
     """
 
     name = "alert_mails"

@@ -35,7 +35,10 @@ class ListAuditLog(Page):
 
 
 class AuditLogEntry(ResponseBody):
-    """One entry. `hash` is the SHA-256 of the previous entry's hash and this entry as canonical JSON (RFC 8785)."""
+    """One entry.
+
+    `hash` is the SHA-256 of the previous entry's hash and of this entry's other members as canonical JSON (RFC 8785).
+    """
 
     number: int
     log: str

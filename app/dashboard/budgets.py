@@ -49,7 +49,7 @@ _HERE = "Budgets"
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An entry of the audit log as shown on the page."""
+    """An entry of the audit log about a budget, as shown on the budget's page."""
 
     timestamp: str
     who: Words
@@ -136,7 +136,7 @@ async def review(view: View) -> Response:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def save(view: View) -> str:
-    """Change the budget as its form says, unless it has changed since the form was opened."""
+    """Change the budget as its form says, unless the budget has changed since the form was opened."""
     body = _wanted(view)
     await once(view, body, Budget, lambda claim: changes.update(_change(view, claim), body))
     return view.url("budgets", view.path("budget_id"), done="budget-saved")
@@ -151,7 +151,7 @@ async def delete(view: View) -> str:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def add(view: View) -> str:
-    """Add a vault to the budget. The vault must not be in another one."""
+    """Add a vault to the budget. The vault must not be in another budget."""
     found, budget_id = await vault_named(view, "vault"), view.path("budget_id")
     if found.budget_id not in (None, budget_id):
         raise BusinessError("invalid_request", "vault: The vault is in another budget. Move it on its own page.")
@@ -169,7 +169,7 @@ async def take_out(view: View) -> str:
 
 
 async def move(view: View, wallet_id: str) -> str:
-    """Move a vault into the chosen budget, or out of its own if none is chosen. Return the key of the notice."""
+    """Move a vault into the chosen budget, or out of its own if none is chosen. Return the notice's key."""
     chosen = view.typed("budget_id")
     await _put(view, wallet_id, validated(UpdateWallet, {"budget_id": chosen}).budget_id if chosen else None)
     return "budget-joined" if chosen else "budget-left"

@@ -59,7 +59,7 @@ def _day_after(typed: str) -> str:
 
 @action(roles=READERS, back=show)
 async def create(view: View) -> str:
-    """Request an export. It includes the form's last day, whereas the API's `to` is exclusive."""
+    """Request an export. The export includes the form's last day, whereas the API's `to` is exclusive."""
     wallet_id = (await vault_named(view, "wallet_id")).wallet_id if view.typed("wallet_id").strip() else None
     body = view.body(CreateExport, wallet_id=wallet_id, to=_day_after(view.typed("to")))
     await once(view, body, Export, view.asks(exports.create, body))

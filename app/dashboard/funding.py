@@ -101,7 +101,7 @@ async def of_vault(view: View) -> Response:
 
 @action(roles=OPERATORS, back=of_vault)
 async def review_fund(view: View) -> Response:
-    """Show the effect of funding the vault on both balances."""
+    """Show the effect of funding a vault on its balance and on the reserve."""
     wallet = await _wallet(view, living=True)
     amount = _money(view, FundWallet, _FUND).amount
     reserve = await _reserve(view, amount, _FUND)
@@ -123,7 +123,7 @@ async def fund(view: View) -> str:
 
 @action(roles=OPERATORS, back=of_vault)
 async def review_withdrawal(view: View) -> Response:
-    """Show the effect of a withdrawal on both balances."""
+    """Show the effect of a withdrawal on the vault's balance and on the reserve."""
     wallet = await _wallet(view)
     asked = _money(view, WithdrawFromWallet, _WITHDRAW).amount
     if wallet.balance < (asked or 1):

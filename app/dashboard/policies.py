@@ -52,7 +52,7 @@ _NOTHING_CHANGED = "You have not changed any field."
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """An entry of the audit log as shown on the page."""
+    """An entry of a policy's log of changes, as shown on the policy's page."""
 
     timestamp: str
     who: str
@@ -166,7 +166,7 @@ async def edit(view: View) -> Response:
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def save(view: View) -> str:
-    """Change the policy as its form says, unless it was changed since the form was opened."""
+    """Change the policy as its form says, unless the policy was changed since the form was opened."""
     found = await _policy(view)
     wanted = await _wanted(view, found)
     if not wanted:

@@ -37,8 +37,8 @@ def progress(conn: Connection, org: str, reader: Actor) -> Progress:
 
 
 def total(position: int, lengths: dict[str, int], orgs: Collection[str]) -> dict[str, int]:
-    """Return each organisation's total, from the feed's position and its audit log's length in one transaction.
+    """Return each organisation's total: the feed's position plus the length of the organisation's audit log.
 
-    Each new event or entry increases the sum.
+    Both must be read in one transaction. Each new event or entry increases the total.
     """
     return {org: position + lengths.get(org, 0) for org in orgs}

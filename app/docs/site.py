@@ -84,7 +84,7 @@ class DocumentSite:
         return self._pages.get(path)
 
     def results(self, query: str) -> DocPage:
-        """Return the page of search results: sections with every word of the query. Matches in headings rank first."""
+        """Return the page of search results: sections with every word of the query. Matches in headings count most."""
         words = [word.lower() for word in _WORD.findall(query[:MAX_QUERY])]
         ranked = [(rank, one) for one in self._sections if words and (rank := _rank(one, words)) is not None]
         ranked.sort(key=lambda found: -found[0])

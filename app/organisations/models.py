@@ -43,6 +43,6 @@ class PauseOrganisation(Body):
 
 
 class PausedOrganisation(BaseModel):
-    """The pause state of the organisation. `paused` is true while it is paused."""
+    """The pause state of the organisation. `paused` is true while the organisation is paused."""
 
     paused: bool

@@ -1,4 +1,4 @@
-"""Changes an organisation's roles and withdraws from its reserve. The authority signs, old or proposed.
+"""Changes an organisation's roles and withdraws from its reserve. The current or the proposed authority signs.
 
 There are no endpoints for these changes: they would give an admin's API key the authority's power over the reserve.
 """

@@ -162,7 +162,7 @@ def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity
 
 
 def confirm(conn: Connection, person_id: str, identity: Identity, now: int) -> None:
-    """Note the use of an identity from the provider. Raises ``authentication_failed`` if it is not this person's."""
+    """Note the use of a person's identity. Raises ``authentication_failed`` if the identity is not this person's."""
     known = identity_by_subject(conn, identity.issuer, identity.subject)
     if known is None or known.person_id != person_id:
         raise SignInRefusedError("other_person", "This account does not belong to the person who is signed in.")

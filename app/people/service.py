@@ -83,7 +83,7 @@ async def admin_by_key(service: Service, key: str) -> Principal:
 def add_first(conn: Connection, by: Principal, ceremony: Ceremony, body: RegisteredPasskey) -> Principal:
     """Add the holder of the admin key as the organisation's first person, and return their principal.
 
-    Raises ``authentication_failed``, including when the organisation already has a person.
+    Raises ``authentication_failed`` if the passkey is not accepted or the organisation already has a person.
     """
     if people_of(conn, by.org):
         raise AuthenticationError("authentication_failed")
@@ -145,7 +145,7 @@ async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, 
 
 
 def invitation_of(conn: Connection, token_digest: str, now: int) -> Invitation:
-    """Return the invitation with this digest of its token. Raises ``authentication_failed`` if it is not usable."""
+    """Return the invitation with this digest of its token. Raises ``authentication_failed`` if none is usable."""
     found = invitation_by_digest(conn, token_digest)
     if found is None or found.used_at is not None or found.expires_at <= now or not _may_invite(conn, found):
         raise AuthenticationError("authentication_failed", _NOT_VALID)

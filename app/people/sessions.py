@@ -51,7 +51,7 @@ class SignedIn:
         return Principal(self.session.actor, self.session.org, self.role, None, address, request_id)
 
     def stepped_up(self, now: int) -> bool:
-        """Return True if the session's last step-up is recent enough to count."""
+        """Return True if the session's last step-up is less than ``STEP_UP`` milliseconds old."""
         last = self.session.stepped_up_at
         return last is not None and now - STEP_UP < last <= now
 

@@ -120,7 +120,7 @@ async def test_flood_without_a_key_is_refused_by_address(limited: _Limited) -> N
     refused = await limited.get("nonsense")
 
     error = error_of(refused, 429, "rate_limited")
-    assert error["message"] == "Too many requests without a valid API key came from this address."
+    assert error["message"] == "Too many failed authentications from this address. Retry in a minute."
     assert refused.headers["retry-after"] == "60"
     # Other addresses, and requests with a key from the same address, are not affected.
     error_of(await limited.get("nonsense", client="192.0.2.2"), 401, "authentication_failed")

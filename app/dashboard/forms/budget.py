@@ -40,7 +40,7 @@ def shown_by(budget: Budget) -> Shown:
 
 
 def tag_of(budget: Budget) -> str:
-    """Return the tag that a form sends back, so that it changes only the version of the budget that it showed."""
+    """Return the tag of a budget's version. The form sends it back, and changes only the version that it showed."""
     return entity_tag(budget.version, budget.name)
 
 

@@ -48,7 +48,7 @@ def shown_by(policy: Policy) -> Shown:
 
 
 def tag_of(policy: Policy) -> str:
-    """Return the tag that a form sends back, so that it changes only the version of the policy that it showed."""
+    """Return the tag of a policy's version. The form sends it back, and changes only the version that it showed."""
     return entity_tag(policy.version, policy.name, policy.x402_hosts)
 
 
@@ -94,7 +94,7 @@ async def _shown(view: View, body: CreatePolicy | UpdatePolicy) -> Shown:
 
 
 def consent(view: View) -> dict[str, bool]:
-    """Return the body's field that accepts recipients without a known owner if the form's box is checked, else none."""
+    """Return the body's field that accepts recipients without a known owner; no field if the box is not checked."""
     return {_CONSENT: True} if view.typed(_CONSENT) == _YES else {}
 
 
