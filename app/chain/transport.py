@@ -3,13 +3,14 @@
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from starlette.types import ASGIApp
 
 from app.chain.errors import ChainUnavailable
+from app.core.asgi import call
 
 Transport = Callable[[bytes], Awaitable[bytes]]
 """Takes a request body and returns the response body. Raises `ChainUnavailable` if there is no response."""
@@ -92,12 +93,9 @@ def _proxy_to(url: str) -> str | None:
 
 
 class AsgiTransport:
-    """Calls an ASGI application directly, without a socket or an HTTP client, in one coroutine per request.
+    """Calls an ASGI application directly, without a socket or an HTTP client."""
 
-    httpx has such a transport, but building its request and response objects costs more than computing the response.
-    """
-
-    def __init__(self, app: Callable[..., Awaitable[None]], path: str = "/") -> None:
+    def __init__(self, app: ASGIApp, path: str = "/") -> None:
         self._app = app
         self._headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
         self._scope = {
@@ -116,27 +114,14 @@ class AsgiTransport:
 
     async def __call__(self, body: bytes) -> bytes:
         """Return the response body. Raises `ChainUnavailable` if the application raises or returns status 5xx."""
-        parts: list[bytes] = []
-        status = 0
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: dict[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            else:
-                parts.append(message.get("body", b""))
-
         scope = {**self._scope, "headers": [*self._headers, (b"content-length", b"%d" % len(body))]}
         try:
-            await self._app(scope, receive, send)
+            status, _, answer = await call(self._app, scope, body)
         except Exception as error:  # A server would return status 500.
             raise ChainUnavailable(f"the node failed: {type(error).__name__}") from error
         if status >= _SERVER_ERROR:
             raise ChainUnavailable(f"the node answered {status}")
-        return b"".join(parts)
+        return answer
 
     async def aclose(self) -> None:
         """Do nothing: the caller owns the application."""
