@@ -138,6 +138,7 @@ _WORDS: Mapping[str, str] = {
     "too_short": "must have {min_length} or more items",
     "too_long": "must have at most {max_length} items",
     "model_type": "must be an object",
+    "dict_type": "must be an object",
 }
 
 

@@ -77,12 +77,13 @@ class Fetcher:
         try:
             return await self._fetch(asked, owner, payment)
         except ForbiddenAddressError:
-            reason = "has no public address"
+            raise BusinessError("x402_resource_unavailable", "The resource has no public address.") from None
         except TimeoutError:
             reason = f"did not answer within {self._seconds:g} seconds"
         except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL):
             reason = "could not be reached"
-        raise BusinessError("x402_resource_unavailable", f"The resource {reason}.")
+        # The request may have arrived.
+        raise BusinessError("x402_resource_unavailable", f"The resource {reason}.", fields={"answered": False})
 
     async def _fetch(self, asked: ResourceRequest, owner: str, payment: Mapping[str, str]) -> Resource:
         headers = {"user-agent": "agent-vault-x402/1", **asked.headers, **payment}

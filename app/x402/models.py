@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from app.api.fields import Amount, Body, IdempotencyKey, Identifier, ResponseBody, Time, Usdc, WalletId
@@ -13,10 +13,35 @@ from app.transactions.models import Transaction
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 Encoding = Literal["text", "base64"]
 ResourceUrl = Annotated[str, StringConstraints(min_length=1, max_length=2_048)]
-RequestHeaders = Annotated[dict[str, str], Field(max_length=16)]
+_MOST_HEADERS = 16
+_TEXT = {"type": "string"}
+_NAMED = {"name": _TEXT, "value": _TEXT}
+_HEADER = {"type": "object", "properties": _NAMED, "required": [*_NAMED], "additionalProperties": False}
+_HEADER_LIST = {"type": "array", "items": _HEADER, "maxItems": _MOST_HEADERS}
+_HEADER_OBJECT = {"type": "object", "additionalProperties": _TEXT, "maxProperties": _MOST_HEADERS}
 _MOST_TERMS = 32_768
 #: Content to send to a resource. Its limit is smaller than the default limit of a whole request body.
 Content = Annotated[str, StringConstraints(max_length=49_152)]
+
+
+def _by_name(value: object) -> object:
+    """Return a list of headers as an object. Raises ``headers`` for any other list or a repeated name."""
+    if not isinstance(value, list):
+        return value
+    named = [one for one in value if isinstance(one, dict) and one.keys() == _NAMED.keys()]
+    found = {one["name"]: one["value"] for one in named if isinstance(one["name"], str)}
+    if len(found) != len(value):
+        raise PydanticCustomError("headers", "must have one object with name and value for each header")
+    return found
+
+
+#: Headers by name. They are sent as a list of names and values, or as an object.
+RequestHeaders = Annotated[
+    dict[str, str],
+    Field(max_length=_MOST_HEADERS),
+    BeforeValidator(_by_name),
+    WithJsonSchema({"anyOf": [_HEADER_LIST, _HEADER_OBJECT]}),
+]
 
 
 def _terms(value: object) -> object:
