@@ -40,7 +40,8 @@ class FieldExamples:
         by_name = _CAPITAL.sub(r"_\1", name).lower()
         own = VALUES.get(f"{owner}.{name}", _MISSING)
         value = own if own is not _MISSING else self._from_type(schema)
-        return VALUES.get(by_name, _MISSING) if value is _MISSING else value
+        otherwise = True if schema.get("type") == "boolean" else _MISSING
+        return VALUES.get(by_name, otherwise) if value is _MISSING else value
 
     def _from_type(self, schema: Json) -> Any:
         if "examples" in schema:
@@ -59,7 +60,7 @@ class FieldExamples:
         if schema.get("type") == "array":
             item = self._from_type(schema["items"])
             return _MISSING if item is _MISSING else [item]
-        return True if schema.get("type") == "boolean" else _MISSING
+        return _MISSING
 
     def _of_object(self, name: str) -> Any:
         schema = self._schemas[name]

@@ -99,6 +99,8 @@ IDENTIFIERS: Mapping[str, str] = {
 
 #: Values for fields and parameters without an example in their schema, by name in snake_case or by schema and name.
 VALUES: Mapping[str, Any] = {
+    # A copied example must not skip a check.
+    **dict.fromkeys(("after_restore", "allow_unverified_recipient"), False),
     "x402_hosts": ["api.example.com"],
     **{f"{name}_id": IDENTIFIERS[prefix] for name, prefix in (("wallet", "wal"), ("policy", "pol"), ("tx", "tx"))},
     **{f"{name}_id": IDENTIFIERS[prefix] for name, prefix in (("escrow", "escrow"), ("approval", "apr"))},
@@ -166,7 +168,7 @@ VALUES: Mapping[str, Any] = {
     "hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "header_name": "PAYMENT-SIGNATURE",
     "header_value": "eyJ4NDAyVmVyc2lvbiI6Mn0=",
-    "headers": {"Accept": "application/json"},
+    "headers": [{"name": "Accept", "value": "application/json"}],
     "headroom": "0.50",
     "hint": "x7Qd",
     "id": IDENTIFIERS["tx"],
