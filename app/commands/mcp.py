@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from urllib.parse import quote
 
 import click
 import httpx
@@ -11,7 +11,7 @@ from mcp.server.stdio import stdio_server
 from mcp.types import Tool
 
 from app.core.paths import ConfigurationError
-from app.mcp.operations import Api, Operations
+from app.mcp.operations import REQUEST_HEADERS, Api, Operation, Operations
 from app.mcp.server import Context, vault_server
 from app.mcp.tools import TOOLS
 
@@ -55,15 +55,18 @@ async def _serve(url: str, headers: Mapping[str, str]) -> None:
     # Following a redirect would send the credentials to another host.
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_SECONDS, follow_redirects=False) as client:
 
-        @asynccontextmanager
-        async def credentials(_ctx: Context) -> AsyncIterator[Api]:
-            yield Api(client, await service.loaded())
+        async def send(operation: Operation, path: dict[str, str], query: str, content: bytes) -> httpx.Response:
+            url = operation.path.format_map({name: quote(value, safe="") for name, value in path.items()})
+            return await client.request(operation.method, f"{url}?{query}", content=content, headers=REQUEST_HEADERS)
+
+        async def api(_ctx: Context) -> Api:
+            return Api(send, await service.loaded())
 
         async def tools() -> list[Tool]:
             operations = await service.loaded()
             return [tool.described(operations) for tool in TOOLS]
 
-        server = vault_server(tools, credentials, guide=_guide)
+        server = vault_server(tools, api, guide=_guide)
         async with stdio_server() as (received, sent):
             await server.run(received, sent, server.create_initialization_options())
 

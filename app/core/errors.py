@@ -173,10 +173,15 @@ class PolicyViolationError(ApiError):
         }
         if approval_id is not None:
             fields["approval_id"] = approval_id
-        # Rules of a budget, which several wallets share, have names that begin with `budget_`.
-        whose = "budget" if violation["rule"].startswith("budget_") else "policy"
-        message = (
-            f"The {whose}'s rule {violation['rule']} refuses this payment: "
-            f"limit {violation['limit']}, attempted {violation['attempted']}."
-        )
+        message = violation_sentence(violation)
         super().__init__("policy_violation", message if remedy is None else f"{message} {remedy}", fields=fields)
+
+
+def violation_sentence(violation: Mapping[str, Any]) -> str:
+    """Return the sentence that states the rule that refuses a payment, its limit, and the value reached."""
+    # Rules of a budget, which several wallets share, have names that begin with `budget_`.
+    whose = "budget" if violation["rule"].startswith("budget_") else "policy"
+    return (
+        f"The {whose}'s rule {violation['rule']} refuses this payment: "
+        f"limit {violation['limit']}, attempted {violation['attempted']}."
+    )

@@ -2,21 +2,30 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 import httpx
 
 from app.core.http_api import FIRST_CALL, PREFER_FIRST_CALL
+from app.core.text import CONTROL
 
 Json = dict[str, Any]
 
 _JSON = "application/json"
+REQUEST_HEADERS: Mapping[str, str] = {"content-type": _JSON, "prefer": PREFER_FIRST_CALL}
+"""Headers of every request, in addition to the caller's credentials."""
 _REFERENCE = "#/components/schemas/"
 _TYPES = {"integer": int, "string": str}
+_PLAIN_TEXT = f"^[^{CONTROL}]*$"
+#: Members of schemas that are not listed. Titles only repeat names. A model may copy an example, and so confirm a check
+#: that it has not made.
+_LEFT_OUT = frozenset({"title", "examples", "default"})
 _CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
+#: Maximum number of characters of an argument in the path or query. No operation takes longer ones.
+_MAX_PARAMETER = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +54,32 @@ class Operation:
     """One operation: the places of its arguments in a request, and their schemas."""
 
     def __init__(self, document: Json, method: str, path: str, described: Json) -> None:
-        self._schemas: Json = document["components"]["schemas"]
-        self.method, self.path = method, path
+        self.id, self.method, self.path = described["operationId"], method, path
         self._parameters: Mapping[str, Json] = {
             _snake(one["name"]): one for one in described["parameters"] if one["in"] in {"path", "query"}
         }
         content = described.get("requestBody", {}).get("content", {})
-        body = self._schemas[_name_of(content[_JSON]["schema"])] if content else {}
+        body = document["components"]["schemas"][_name_of(content[_JSON]["schema"])] if content else {}
         self._body: Mapping[str, Json] = {_snake(name): schema for name, schema in body.get("properties", {}).items()}
         self._required = {_snake(name) for name in body.get("required", ())}
-        answer = described["responses"]["200"]["content"][_JSON]["schema"]
-        # If there are two response schemas, the first is the operation's own. The second is for changes that are signed
-        # elsewhere.
-        self.answer = _name_of(answer.get("anyOf", [answer])[0])
 
     def arguments(self) -> Json:
         """Return the JSON schema of each argument."""
         schemas = {name: {**one["schema"], "description": one["description"]} for name, one in self._parameters.items()}
-        # The titles only repeat the names.
-        return {
-            name: {key: value for key, value in schema.items() if key != "title"}
-            for name, schema in {**schemas, **self._body}.items()
-        }
+        return {name: _listed(one) for name, one in {**schemas, **self._body}.items()}
 
     def required(self) -> set[str]:
         """Return the names of the arguments that the operation requires."""
         return self._required | {name for name, one in self._parameters.items() if one["required"]}
 
-    def request(self, arguments: Mapping[str, Any]) -> Json:
-        """Return the request as arguments of httpx. Leave out arguments that are None. Raises BadArgumentError.
+    def request(self, arguments: Mapping[str, Any]) -> tuple[dict[str, str], str, bytes]:
+        """Return the path's values, the query and the body of a request. Leave out arguments that are None.
+
+        Raises BadArgumentError.
 
         Unknown arguments go into the query or the body, so that the API refuses them by name.
         """
-        path, query, rest = self.path, {}, {}
+        path, query, rest = {}, {}, {}
         for name, value in arguments.items():
             if value is None:
                 continue
@@ -85,30 +87,27 @@ class Operation:
             if parameter is not None and type(value) is not (expected := _TYPES[parameter["schema"]["type"]]):
                 # A URL contains only text, so the API could not detect a wrong type.
                 raise BadArgumentError(f"{name}: must be {'an integer' if expected is int else 'a string'}.")
+            if parameter is not None and len(str(value)) > _MAX_PARAMETER:
+                raise BadArgumentError(f"{name}: is too long. Shorten it.")
             if parameter is not None and parameter["in"] == "path":
-                if str(value).strip(".") == "":
+                if "/" in value or value.strip(".") == "" or not value.isprintable():
                     # HTTP clients resolve a segment of dots, so the path would become another operation's.
-                    raise BadArgumentError(f"{name}: must be an id.")
-                path = path.replace(f"{{{parameter['name']}}}", quote(str(value), safe=""))
+                    raise BadArgumentError(f"{name}: the organisation has no object with this id.")
+                path[parameter["name"]] = value
             elif self.method == "GET":
                 query[parameter["name"] if parameter else name] = value
             else:
                 rest[name] = value
-        if missing := re.search(r"\{(\w+)\}", path):
-            raise BadArgumentError(f"{missing[1]}: is required.")
-        request: Json = {"method": self.method, "url": path}
-        return request | ({"params": query} if self.method == "GET" else {"json": rest})
+        if missing := [name for name in re.findall(r"\{(\w+)\}", self.path) if name not in path]:
+            raise BadArgumentError(f"{missing[0]}: is required.")
+        try:
+            return path, urlencode(query), b"" if self.method == "GET" else json.dumps(rest, allow_nan=False).encode()
+        except ValueError:
+            raise BadArgumentError("A number is not finite, or a text is not Unicode. Correct the arguments.") from None
 
-    def schemas(self, name: str) -> Json:
-        """Return a schema and all schemas it refers to, by name, with references into `$defs`."""
-        found: Json = {}
-        open_names = {name}
-        while open_names:
-            one = open_names.pop()
-            text = json.dumps(self._schemas[one])
-            found[one] = json.loads(text.replace(_REFERENCE, "#/$defs/"))
-            open_names |= set(re.findall(_REFERENCE + r"(\w+)", text)) - found.keys()
-        return found
+
+#: Sends a request with one caller's credentials. Raises httpx.HTTPError if no response arrives.
+Send = Callable[[Operation, dict[str, str], str, bytes], Awaitable[httpx.Response]]
 
 
 class Operations:
@@ -138,21 +137,16 @@ class Operations:
 class Api:
     """The API with one caller's credentials."""
 
-    def __init__(self, client: httpx.AsyncClient, operations: Operations) -> None:
-        self._client = client
+    def __init__(self, send: Send, operations: Operations) -> None:
+        self._send = send
         self.operations = operations
 
     async def call(self, operation_id: str, arguments: Mapping[str, Any]) -> Reply:
         """Send a request and return the reply, including error replies. Raises BadArgumentError."""
-        described = self.operations[operation_id].request(arguments)
+        operation = self.operations[operation_id]
+        request = operation.request(arguments)
         try:
-            request = self._client.build_request(**described, headers={"Prefer": PREFER_FIRST_CALL})
-        except (ValueError, httpx.InvalidURL):
-            raise BadArgumentError(
-                "A number is not finite, or an argument is too long. Correct the arguments."
-            ) from None
-        try:
-            response = await self._client.send(request)
+            response = await self._send(operation, *request)
             body = response.json()
         except (httpx.HTTPError, ValueError):
             return Reply(0, {})
@@ -162,6 +156,17 @@ class Api:
             body["error"]["message"] = self.operations.in_arguments(body["error"]["message"])
         headers = response.headers
         return Reply(response.status_code, body, headers.get("Retry-After"), headers.get(FIRST_CALL))
+
+
+def _listed(schema: Json) -> Json:
+    """Return an argument's schema as listed to clients. The strict converters of agent frameworks accept it."""
+    kept = {name: value for name, value in schema.items() if name not in _LEFT_OUT and value != _PLAIN_TEXT}
+    if "default" in schema:
+        kept["description"] = f"{kept['description']} By default `{schema['default']}`."
+    if "anyOf" in schema:
+        # Strict converters reject an object with names of the caller's choice.
+        kept["anyOf"] = [_listed(one) for one in schema["anyOf"] if not one.get("additionalProperties")]
+    return kept
 
 
 def _snake(name: str) -> str:

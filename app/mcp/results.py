@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from mcp.types import CallToolResult, TextContent
 
+from app.core.errors import CATALOGUE, violation_sentence
 from app.mcp.operations import Json, Reply
 from app.mcp.remedies import remedy
 
@@ -18,88 +19,55 @@ OUTCOMES: Mapping[str, str] = {
     "unknown": "The call may or may not have had an effect. Repeat it with the same `idempotency_key`, never another.",
 }
 
-_STRING_OR_NULL: Json = {"type": ["string", "null"]}
-
-#: Schemas of the fields that every tool returns in addition to its own `data`.
-_AROUND: Mapping[str, Json] = {
-    "outcome": {
-        "type": "string",
-        "enum": list(OUTCOMES),
-        "description": " ".join(f"`{name}`: {meaning}" for name, meaning in OUTCOMES.items()),
-    },
-    "message": {"type": "string", "description": "The result and the next step, in words."},
-    "idempotency_key": {
-        **_STRING_OR_NULL,
-        "description": "Repeat the call with this key to learn its outcome. Null if the call had no valid key.",
-    },
-    "repeated": {
-        "type": "boolean",
-        "description": "True if an earlier call used this key. All calls with the same key share one outcome.",
-    },
-    "first_called_at": {
-        **_STRING_OR_NULL,
-        "description": "Time of the first call with this key (ISO 8601, UTC). Null unless `repeated` is true.",
-    },
-    "refusal": {
-        "description": "The rule of the policy or budget that refuses the payment. Null if none does.",
-        "anyOf": [{"$ref": "#/$defs/Refusal"}, {"type": "null"}],
-    },
-    "error": {
-        "description": "The API's error. Null if there was none.",
-        "anyOf": [{"$ref": "#/$defs/Error"}, {"type": "null"}],
-    },
+#: The verdicts on requests for approval by status: an outcome and its sentence.
+_DECISIONS: Mapping[str, tuple[str, str]] = {
+    "pending": ("pending", "No operator has decided yet. Check again later, and do not pay before that."),
+    "approved": ("done", "An operator has approved it. Pay again now: same recipient, same amount."),
+    "used": ("done", "The approved payment was made. Another one requires another approval."),
+    "rejected": ("refused", "An operator has rejected the payment. Do not make it."),
+    "expired": ("refused", "The approval has expired. Pay again to request a new one."),
 }
 
-_DEFINITIONS: Mapping[str, Json] = {
-    "Refusal": {
-        "type": "object",
-        "required": ["rule", "limit", "attempted", "headroom", "retry_at", "approval_id"],
-        "properties": {
-            "rule": {"type": "string", "description": "The rule's name."},
-            "limit": {**_STRING_OR_NULL, "description": "The limit set by the rule."},
-            "attempted": {**_STRING_OR_NULL, "description": "The value that the payment would have reached."},
-            "headroom": {**_STRING_OR_NULL, "description": "The amount left of the limit. Null if none is known."},
-            "retry_at": {
-                **_STRING_OR_NULL,
-                "description": "Time when the same payment would pass. Null if no such time is known.",
-            },
-            "approval_id": {
-                **_STRING_OR_NULL,
-                "description": "The id of the request for an operator's approval. Pay again once it is approved. "
-                "Null if there is no such request.",
-            },
-        },
-    },
-    "Error": {
-        "type": "object",
-        "required": ["code", "message"],
-        "properties": {
-            "code": {"type": "string", "description": "The error's code, as in the API's catalogue."},
-            "message": {"type": "string", "description": "The API's message. It names the field if one is wrong."},
-            "docs": {"type": "string", "description": "The documentation page of the code."},
-            "request_id": {"type": "string", "description": "Quote this id to the operator of the service."},
-        },
-    },
+_TEXT: Json = {"type": "string"}
+_TEXT_OR_NULL: Json = {"type": ["string", "null"]}
+
+
+def _object_or_null(**properties: tuple[Json, str]) -> Json:
+    described = {name: {**kind, "description": meaning} for name, (kind, meaning) in properties.items()}
+    return {"type": ["object", "null"], "properties": described}
+
+
+_ERROR = _object_or_null(
+    code=(_TEXT, "As in the API's catalogue."),
+    message=(_TEXT, "Names a wrong argument."),
+    docs=(_TEXT, "The code's page."),
+    request_id=(_TEXT, "For questions to an operator."),
+)
+_REFUSAL = _object_or_null(
+    rule=(_TEXT, "Its name."),
+    limit=(_TEXT_OR_NULL, "Its limit."),
+    attempted=(_TEXT_OR_NULL, "The value with this payment."),
+    headroom=(_TEXT_OR_NULL, "The amount left of the limit."),
+    retry_at=(_TEXT_OR_NULL, "When the payment would pass, if known."),
+    approval_id=(_TEXT_OR_NULL, "The request for an operator's approval."),
+)
+_FIELDS: Mapping[str, tuple[Json, str]] = {
+    "outcome": ({**_TEXT, "enum": list(OUTCOMES)}, "See the server's instructions."),
+    "message": (_TEXT, "The result and the next step."),
+    "idempotency_key": (_TEXT_OR_NULL, "Repeat the call with this key to learn its outcome."),
+    "repeated": ({"type": "boolean"}, "True if an earlier call used the key."),
+    "first_called_at": (_TEXT_OR_NULL, "Time of that call."),
+    "refusal": (_REFUSAL, "The rule that refuses the payment."),
+    "error": (_ERROR, "The API's error."),
+    "data": ({"type": ["object", "null"]}, "The API's response; null after an error."),
 }
+#: Schema of every tool's result. `/openapi.json` describes `data`, the response of the tool's operation.
+SCHEMA: Json = {**_object_or_null(**_FIELDS), "type": "object", "required": list(_FIELDS)}
 
 #: Statuses that do not tell if this request, or an earlier one with its key, has had an effect.
 _DOUBTFUL = frozenset({0, 408, 500, 502, 503, 504})
 #: Conflicts that leave the same doubt: an earlier request with the key may have had an effect.
 _UNDECIDED = frozenset({"idempotency_in_progress", "restore_unacknowledged"})
-
-
-def schema(data: Json, definitions: Json) -> Json:
-    """Return the schema of a tool's result around the schema of its ``data``."""
-    described = {
-        "description": "The API's response. Null unless the request succeeded.",
-        "anyOf": [data, {"type": "null"}],
-    }
-    return {
-        "type": "object",
-        "required": [*_AROUND, "data"],
-        "properties": {**_AROUND, "data": described},
-        "$defs": {**_DEFINITIONS, **definitions},
-    }
 
 
 def result(
@@ -110,17 +78,18 @@ def result(
     ``verdict`` is a simulation of the refused payment. If ``sent`` is False, the reply answers an earlier query of the
     tool, and the tool's own request was not sent.
     """
-    error = answer.body.get("error") if not answer.good else None
-    refusal = _refusal(error or {}, verdict)
-    outcome = _outcome(answer, changes=key is not None and sent)
+    error = None if answer.good else answer.body.get("error")
+    cause = _predicted(answer.body) if answer.good else error
+    refusal = _refusal(cause or {}, verdict or answer.body)
+    outcome = "refused" if answer.good and cause else _outcome(answer, changes=key is not None and sent)
     content = {
         "outcome": outcome,
-        "message": " ".join(_sentences(outcome, answer, error, refusal, key)),
+        "message": " ".join(filter(None, _sentences(outcome, answer, cause, refusal, key))),
         "idempotency_key": key,
         "repeated": answer.first_called_at is not None,
         "first_called_at": answer.first_called_at,
         "refusal": refusal,
-        "error": error and {name: error[name] for name in _DEFINITIONS["Error"]["properties"] if name in error},
+        "error": error and {name: error[name] for name in _ERROR["properties"] if name in error},
         "data": data if answer.good else None,
     }
     return CallToolResult(
@@ -135,14 +104,33 @@ def invalid(message: str, *, key: str | None = None) -> CallToolResult:
     return result(Reply(400, {"error": {"code": "invalid_request", "message": message}}), None, key=key)
 
 
+def _predicted(body: Json) -> Json | None:
+    """Return the error that a simulated or quoted payment would get, or None."""
+    if body.get("allowed") is False:
+        broken = next((rule for rule in body["rules"] if not rule["passed"]), None)
+        if broken is not None:
+            return {"code": "policy_violation", "message": violation_sentence(broken), "violation": broken}
+        code = "wallet_insufficient_balance"
+    elif body.get("lane") == "not_supported":
+        code = "x402_wallet_not_supported"
+    else:
+        return None
+    return {"code": code, "message": CATALOGUE[code].meaning}
+
+
 def _outcome(answer: Reply, *, changes: bool) -> str:
     if answer.good:
+        if "decided_at" in answer.body:
+            return _DECISIONS[answer.body["status"]][0]
         # The response to a paid request has the payment's status inside its field `payment`.
         statuses = (answer.body.get("status"), (answer.body.get("payment") or {}).get("status"))
         if changes and statuses[1] == "failed":
             return "refused"
         return "pending" if changes and "pending" in statuses else "done"
-    if answer.status in _DOUBTFUL or answer.body.get("error", {}).get("code") in _UNDECIDED:
+    error = answer.body.get("error", {})
+    if error.get("answered") is False:
+        return "unknown"
+    if answer.status in _DOUBTFUL or error.get("code") in _UNDECIDED:
         return "unknown" if changes else "unavailable"
     return "refused" if answer.status in {402, 422, 429} else "invalid"
 
@@ -167,37 +155,49 @@ def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | 
         yield f"The key was first used at {answer.first_called_at}. All calls with it share this one outcome."
     resource = answer.body.get("resource")
     said = f"answered {resource['status']}" if resource else "did not answer"
-    if answer.good and outcome == "refused":
+    if "decided_at" in answer.body:
+        yield _DECISIONS[answer.body["status"]][1]
+        return
+    if answer.good and outcome == "refused" and error is None:
         yield f"The resource {said} and did not accept the payment: nothing was paid, and the money is back."
         yield "To try again, call the tool with a new `idempotency_key`."
         return
     if outcome in {"done", "pending"}:
         yield OUTCOMES[outcome]
+        if "allowed" in answer.body:
+            yield "The payment would pass." if answer.body["rules"] else "The URL asks for no payment."
+            yield from answer.body["warnings"]
         if answer.body.get("payment") and not (resource and 200 <= resource["status"] < 300):
             yield f"The resource was paid for and {said}. Do not pay for it again until you know the payment's status."
         return
-    yield error["message"] if error else "The service did not respond."
     if refusal is not None:
+        # The API's message also has a remedy, for clients of HTTP.
+        yield violation_sentence(refusal)
         yield from _advice(refusal)
-    elif error is not None and (advice := remedy(error["code"])) is not None:
-        yield advice
+    else:
+        yield error["message"] if error else "The service did not respond."
+        yield (remedy(error["code"]) if error else None) or ""
     if answer.retry_after is not None:
         yield f"Wait {answer.retry_after} seconds first."
-    if outcome in {"unknown", "unavailable"}:
+    if outcome == "unavailable" or (outcome == "unknown" and key is not None):
         yield OUTCOMES[outcome]
     if outcome == "unavailable" and key is not None:
         yield "Use the same `idempotency_key`: an earlier call with it may have had an effect."
 
 
 def _advice(refusal: Json) -> Iterable[str]:
+    if refusal["approval_id"] is not None:
+        yield (
+            f"An operator can approve it. Check {refusal['approval_id']} with `request_approval_status`. Once it is "
+            "approved, make the same payment again."
+        )
+        return
+    if refusal["rule"] == "require_co_sign":
+        yield "An operator must approve it: a payment with the vault's session token requests the approval."
+        return
     if refusal["headroom"] is not None:
         yield f"{refusal['headroom']} is left of this limit."
     if refusal["retry_at"] is not None:
         yield f"The same payment would pass from {refusal['retry_at']} on, if nothing else is paid before then."
-    if refusal["approval_id"] is not None:
-        yield (
-            f"An operator can approve the payment. Check the status of {refusal['approval_id']}. Once it is approved, "
-            "make the same payment again with a new idempotency key."
-        )
-    elif refusal["retry_at"] is None:
+    else:
         yield "Waiting is not known to help. An operator of the vault may have to change its policy or budget."

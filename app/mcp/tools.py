@@ -46,9 +46,6 @@ class VaultTool:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     explain: Callable[[Arguments], Arguments] | None = None
     gather: Callable[[Api, Json], Awaitable[Json]] | None = None
-    #: Fields that ``gather`` adds to the result. Maps each name to the API's schema of the value, or of the items of a
-    #: list, and a description.
-    gathered: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def described(self, operations: Operations) -> Tool:
         """Return the tool with its schemas, as listed to clients."""
@@ -59,11 +56,8 @@ class VaultTool:
             arguments[_KEY] = _KEY_SCHEMA
             required |= {_KEY}
         if self.wallet is not None:
-            meaning = arguments[self.wallet]["description"].rstrip(".")
-            arguments[self.wallet] = {
-                **arguments[self.wallet],
-                "description": f"{meaning}. Default: the wallet that the API key is bound to.",
-            }
+            arguments[self.wallet]["description"] += " Default: the wallet that the API key is bound to."
+        arguments = {name: one if name in required else _or_null(one) for name, one in arguments.items()}
         return Tool(
             name=self.name,
             title=self.title,
@@ -74,9 +68,8 @@ class VaultTool:
                 "required": sorted(required),
                 "additionalProperties": False,
             },
-            output_schema=self._output(operations),
+            output_schema=results.SCHEMA,
             annotations=ToolAnnotations(
-                title=self.title,
                 read_only_hint=not self.changes,
                 destructive_hint=self.changes,
                 # Changing tools require an idempotency key, and a key takes effect only once.
@@ -89,20 +82,6 @@ class VaultTool:
         """Return the schemas of the tool's arguments, by name."""
         own = {_KEY} if not self.changes else set()
         return {name: one for name, one in operation.arguments().items() if name not in self.fixed.keys() | own}
-
-    def _output(self, operations: Operations) -> Json:
-        operation = operations[self.operation]
-        definitions = operation.schemas(operation.answer)
-        data: Json = {"$ref": f"#/$defs/{operation.answer}"}
-        if not self.gathered:
-            return results.schema(data, definitions)
-        properties: Json = {operation.answer.removesuffix("Detail").lower(): data}
-        for name, (schema, meaning) in self.gathered.items():
-            definitions |= operation.schemas(schema.removesuffix("[]"))
-            reference = {"$ref": f"#/$defs/{schema.removesuffix('[]')}"}
-            shape = {"type": "array", "items": reference} if schema.endswith("[]") else reference
-            properties[name] = {"anyOf": [shape, {"type": "null"}], "description": meaning}
-        return results.schema({"type": "object", "properties": properties, "required": list(properties)}, definitions)
 
     async def run(self, api: Api, given: Arguments) -> CallToolResult:
         """Call the operation and return the tool's result, including a refusal."""
@@ -141,8 +120,19 @@ class VaultTool:
         return simulated.body if simulated.good else None
 
 
+def _or_null(schema: Json) -> Json:
+    """Return the schema of an optional argument. Null means absent, because strict converters require all arguments."""
+    kept = {name: value for name, value in schema.items() if name != "description"}
+    kinds = kept["anyOf"] if kept.keys() == {"anyOf"} else [kept]
+    null = {"type": "null"}
+    return {"anyOf": [*(one for one in kinds if one != null), null], "description": schema["description"]}
+
+
 async def _limits(api: Api, wallet: Json) -> Json:
-    """Return the wallet, its policy and each rule's headroom. The last two are None if they cannot be read now."""
+    """Return the wallet, its policy and each rule's headroom. The last two are None if they cannot be read now.
+
+    The rules judge the smallest payment to the vault itself.
+    """
     policy = await api.call("get_policy", {"policy_id": wallet["policy"]["policy_id"]})
     asked = {"wallet_id": wallet["wallet_id"], "to": wallet["chain_address"], "amount": _LEAST}
     verdict = await api.call("simulate_payment", asked)
@@ -161,25 +151,16 @@ def _locked(arguments: Arguments) -> Arguments:
     return {"wallet_id": arguments["from_wallet"], "to": arguments.get("to_wallet"), "amount": arguments.get("amount")}
 
 
-_LIMITS = (
-    "Each rule with its headroom, as judged for the smallest payment to the vault itself, so ignore the verdict on "
-    "recipients here. Null if the simulation is not possible now."
-)
-
 TOOLS = (
     VaultTool(
         "get_wallet",
         "Show the vault",
         "Shows the vault's balance, status and policy, and for each rule the amount left of its limit. If nothing is "
-        "left, it also shows the time when the rule allows a payment again. Call this tool before you plan "
-        "several payments.",
+        "left, it also shows the time when the rule allows a payment again. `limits` judges the smallest payment to "
+        "the vault itself, so ignore its verdict on recipients. Call this tool before you plan several payments.",
         "get_wallet",
         wallet="wallet_id",
         gather=_limits,
-        gathered={
-            "policy": ("Policy", "The policy that the program enforces; null if it cannot be read now."),
-            "limits": ("RuleVerdict[]", _LIMITS),
-        },
     ),
     VaultTool(
         "check_payment",

@@ -1,7 +1,7 @@
 """`/mcp`: the tools over HTTP. Each request carries the caller's credentials for the API. No session is kept."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import json
+from collections.abc import Mapping
 from functools import partial
 
 import httpx
@@ -9,20 +9,27 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import Tool
-from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.access.auth import admit
 from app.access.keyring import KeyRing
+from app.api._parsing import read_json
+from app.core.asgi import call, channel
+from app.core.errors import RequestError
 from app.docs.render import guide_text
-from app.mcp.operations import Api, Json, Operations
+from app.mcp.operations import REQUEST_HEADERS, Api, Json, Operation, Operations
+from app.mcp.operations import Send as Sender
 from app.mcp.server import Context, vault_server
 from app.mcp.tools import TOOLS
 
-#: Headers of the caller that are passed on to the API requests made for it. No other header is passed on.
-_PASSED_ON = ("authorization", "session-token", "host")
+#: Headers of the caller that are passed on to the operations called for it. No other header is passed on.
+_PASSED_ON = (b"authorization", b"session-token", b"host")
+_OURS = [(name.encode(), value.encode()) for name, value in REQUEST_HEADERS.items()]
+#: JSON-RPC error code of a request above the rate limit, from the range for servers.
+_RATE_LIMITED = -32029
 
 
 class McpEndpoint:
@@ -32,40 +39,74 @@ class McpEndpoint:
         """Serve one request."""
         request = Request(scope, receive)
         state = request.app.state
-        await admit(request, state.service.part(KeyRing), state.rate_limits)
+        settings = state.service.settings
+        try:
+            await admit(request, state.service.part(KeyRing), state.rate_limits)
+        except RequestError as error:
+            if not hasattr(request.state, "principal"):
+                raise
+            # Clients treat the status 429 as a failed connection, so the answer is a result with the status 200.
+            request.state.refusal, request.state.error_code, request.state.headers = error, error.code, error.headers
+        # The SDK would accept a repeated name, and a proxy may have checked the other value.
+        asked = await read_json(request, empty=False, limit=settings.max_body_bytes, seconds=settings.request_timeout)
+        if hasattr(request.state, "refusal") and asked.get("method") != "tools/call":
+            await _rate_limited(asked, request.state.refusal)(scope, receive, send)
+            return
         manager = StreamableHTTPSessionManager(
             state.mcp,
             json_response=True,
             stateless=True,
             # The application has already checked Host and Origin, against the same names for all of its paths.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-            max_request_body_size=state.service.settings.max_body_bytes,
+            # Escaped characters make the body longer than the received one.
+            max_request_body_size=6 * settings.max_body_bytes,
         )
         async with manager.run():
-            await manager.handle_request(scope, receive, send)
+            await manager.handle_request(scope, channel(json.dumps(asked).encode()), send)
 
 
-def mcp_server(app: Starlette, openapi: Json) -> Server[Json]:
-    """Return the MCP server. Its tools send requests to ``app`` with the credentials of the caller."""
-    operations = Operations(openapi)
+def _rate_limited(asked: Json, error: RequestError) -> Response:
+    if "id" not in asked:
+        return Response(status_code=202)
+    message = f"{error.message} Wait {error.headers['Retry-After']} seconds first."
+    return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": _RATE_LIMITED, "message": message}})
 
-    @asynccontextmanager
-    async def credentials(ctx: Context) -> AsyncIterator[Api]:
+
+def mcp_server(operations: Mapping[str, tuple[Route, ASGIApp]], openapi: Json) -> Server[Json]:
+    """Return the MCP server. ``operations`` maps the id of each operation to its route and its application.
+
+    A call has the credentials and the address of the caller. It is authenticated, counted, logged and audited as the
+    same request over HTTP.
+    """
+    described = Operations(openapi)
+
+    async def api_of(ctx: Context) -> Api:
         request = ctx.request
         assert isinstance(request, Request)
-        client = (request.client.host, request.client.port) if request.client else ("", 0)
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=client)
-        headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
-        # Without a socket, nothing here needs a timeout: the operations have timeouts of their own.
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as own:
-            yield Api(own, operations)
+        return Api(_sender(operations, request), described)
 
-    listed = [tool.described(operations) for tool in TOOLS]
+    listed = [tool.described(described) for tool in TOOLS]
 
     async def tools() -> list[Tool]:
         return listed
 
-    return vault_server(tools, credentials, guide=partial(guide_text, "mcp"))
+    return vault_server(tools, api_of, guide=partial(guide_text, "mcp"))
 
 
-routes = [Route("/mcp", McpEndpoint(), methods=["POST"])]
+def _sender(served: Mapping[str, tuple[Route, ASGIApp]], caller: Request) -> Sender:
+    """Return a function that calls operations as the caller, without a connection."""
+    passed_on = [*(one for one in caller.headers.raw if one[0] in _PASSED_ON), *_OURS]
+
+    async def send(operation: Operation, path_params: dict[str, str], query: str, content: bytes) -> httpx.Response:
+        route, serve = served[operation.id]
+        path = operation.path.format_map(path_params)
+        asked: Scope = {"path": path, "raw_path": path.encode(), "path_params": path_params, "route": route}
+        asked.update(method=operation.method, query_string=query.encode(), headers=passed_on)
+        state = {"refusal": getattr(caller.state, "refusal", None)}
+        status, headers, body = await call(serve, {**caller.scope, **asked, "state": state}, content)
+        return httpx.Response(status, headers=headers, content=body)
+
+    return send
+
+
+routes = [Route(path, McpEndpoint(), methods=["POST"]) for path in ("/mcp", "/mcp/")]

@@ -268,5 +268,6 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.recorder = service.part(Recorder)
     app.state.requests = service.part(RequestLog)
     app.state.openapi = document(operations, settings.base_url(), meanings())
-    app.state.mcp = mcp.mcp_server(app, app.state.openapi)
+    served_by = {one.endpoint.__name__: (one, RequestIds(one.app, settings.api_hosts())) for one in operations}
+    app.state.mcp = mcp.mcp_server(served_by, app.state.openapi)
     return app

@@ -67,7 +67,9 @@ async def test_every_tool_over_http(world: ServiceWorld) -> None:
         refused = await one.call("pay", to=payee, amount="4")
         approval_id = refused["refusal"]["approval_id"]
         assert refused["outcome"] == "refused"
-        assert (await done("request_approval_status", approval_id=approval_id))["status"] == "pending"
+        called.add("request_approval_status")
+        waiting = await one.call("request_approval_status", approval_id=approval_id)
+        assert (waiting["outcome"], waiting["data"]["status"]) == ("pending", "pending")
         await world.ok("POST", f"/v1/approvals/{approval_id}/approve", {})
         assert (await done("request_approval_status", approval_id=approval_id))["status"] == "approved"
         assert (await done("pay", to=payee, amount="4"))["status"] == "confirmed"
@@ -104,6 +106,49 @@ async def test_refusal_names_rule_limit_headroom_and_when_it_passes(world: Servi
         assert refused["error"]["code"] == "policy_violation"
         assert refused["data"] is None
         assert await world.balance(payee) == 4_000_000
+
+
+async def test_null_means_that_an_argument_is_absent(world: ServiceWorld) -> None:
+    required: dict[str, Json] = {
+        "check_payment": {"to": await world.payee(), "amount": "1"},
+        "pay": {"to": await world.payee(), "amount": "1"},
+        "quote_paid_url": {},
+        "fetch_paid_url": {"max_amount": "1"},
+        "create_escrow": {"to_wallet": await world.payee(), "amount": "1", "task_description": "Answer."},
+    }
+    async with agent(world) as one, site(_free) as free:
+
+        async def called(tool: str, **given: Any) -> Json:
+            listed = {found.name: found for found in (await one.client.list_tools()).tools}[tool].input_schema
+            nulls = dict.fromkeys(listed["properties"].keys() - set(listed["required"]))
+            content = await one.call(tool, **{**nulls, **given})
+            assert content["outcome"] == "done", content
+            return content
+
+        for tool, given in required.items():
+            await called(tool, **given, **({"url": f"{free}/"} if "url" in tool else {}))
+        await called("get_wallet")
+        rows = (await called("list_transactions"))["data"]["data"]
+        await called("get_transaction", tx_id=rows[0]["tx_id"])
+        [escrow] = (await world.ok("GET", f"/v1/payments/a2a?wallet_id={one.wallet['wallet_id']}"))["data"]
+        await called("get_escrow", escrow_id=escrow["escrow_id"])
+        await called("dispute_escrow", escrow_id=escrow["escrow_id"], reason="None came.")
+
+
+@pytest.mark.parametrize("headers", [[{"name": "Accept", "value": "text/plain"}], {"Accept": "text/plain"}])
+async def test_headers_are_a_list_or_an_object(world: ServiceWorld, headers: Any) -> None:
+    seen = []
+
+    async def echo(request: Request) -> Response:
+        seen.append(request.headers["accept"])
+        return PlainTextResponse("free")
+
+    async with agent(world) as one, site(echo) as url:
+        for tool, more in (("quote_paid_url", {}), ("fetch_paid_url", {"max_amount": "1"})):
+            content = await one.call(tool, url=f"{url}/", headers=headers, **more)
+            assert content["outcome"] == "done", content
+
+    assert seen == ["text/plain", "text/plain"]
 
 
 async def test_repeated_key_returns_the_first_outcome_and_its_time(world: ServiceWorld) -> None:
@@ -346,7 +391,7 @@ async def test_frozen_wallet_is_refused_with_a_remedy(world: ServiceWorld) -> No
         assert refused["outcome"] == "refused"
         assert refused["refusal"] is None
         assert refused["error"]["code"] == "wallet_frozen"
-        assert "Ask an operator of the vault to unfreeze it." in refused["message"]
+        assert "Ask an operator of the vault to unfreeze" in refused["message"]
         assert "PATCH" not in refused["message"]
 
 

@@ -1,5 +1,6 @@
 """What a model reads before it calls: every schema and description is complete."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +11,14 @@ from jsonschema import Draft202012Validator
 from app.api.openapi import document
 from app.core.errors import CATALOGUE
 from app.docs.meanings import meanings
-from app.mcp.operations import Operations, Reply
+from app.mcp.operations import BadArgumentError, Operations, Reply
 from app.mcp.remedies import remedy
-from app.mcp.results import result
+from app.mcp.results import SCHEMA, result
 from app.mcp.tools import TOOLS, VaultTool
 from app.server.application import operations
 
-_OPERATIONS = Operations(document(operations, "http://localhost", meanings()))
+_DOCUMENT = document(operations, "http://localhost", meanings())
+_OPERATIONS = Operations(_DOCUMENT)
 #: Codes of the areas that tools reach.
 _CODES = {
     code
@@ -117,3 +119,87 @@ def test_paid_request_says_what_became_of_payment_and_resource(
     assert content is not None
     assert content["outcome"] == outcome
     assert said in content["message"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "said"),
+    [
+        ("get_transaction", {"tx_id": "tx_\ud800"}, "no object with this id"),
+        ("get_transaction", {"tx_id": "tx/1"}, "no object with this id"),
+        ("list_transactions", {"cursor": "\ud800"}, "not Unicode"),
+        ("create_payment", {"amount": float("nan")}, "not finite"),
+    ],
+)
+def test_argument_that_no_request_can_carry_is_named(operation: str, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadArgumentError, match=said):
+        _OPERATIONS[operation].request(arguments)
+
+
+def test_list_of_tools_fits_40_kilobytes() -> None:
+    listed = [tool.described(_OPERATIONS).model_dump(by_alias=True, exclude_none=True) for tool in TOOLS]
+
+    assert len(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"tools": listed}})) <= 40_000
+
+
+@_each
+def test_output_schema_describes_the_envelope_alone(tool: VaultTool) -> None:
+    schema = tool.described(_OPERATIONS).output_schema
+
+    assert schema == SCHEMA
+    content = result(Reply(200, {}), {}, key=None).structured_content
+    assert content is not None
+    assert content.keys() == schema["properties"].keys() == set(schema["required"])
+    assert "properties" not in schema["properties"]["data"]
+
+
+def _is_strict(schema: Any) -> bool:
+    """Return True if a converter to OpenAI's strict mode accepts a schema: no object has names of the caller's choice.
+
+    Source of the rule: `ensure_strict_json_schema` of openai-agents.
+    """
+    if isinstance(schema, list):
+        return all(map(_is_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    closed = schema.get("type") != "object" or schema.get("additionalProperties", False) is False
+    return closed and all(map(_is_strict, schema.values()))
+
+
+@_each
+def test_schema_of_arguments_can_be_converted_to_strict_mode(tool: VaultTool) -> None:
+    schema = tool.described(_OPERATIONS).input_schema
+
+    assert _is_strict(schema)
+    assert not {"$ref", "default", "oneOf", "allOf"} & _keywords(schema)
+
+
+def _keywords(schema: Any) -> set[str]:
+    """Return the names of all members of a schema, at any depth."""
+    if isinstance(schema, list):
+        return set().union(*map(_keywords, schema))
+    if not isinstance(schema, dict):
+        return set()
+    return {*schema}.union(*map(_keywords, schema.values()))
+
+
+@_each
+def test_arguments_are_required_or_may_be_null(tool: VaultTool) -> None:
+    schema = tool.described(_OPERATIONS).input_schema
+
+    for name, one in schema["properties"].items():
+        nullable = Draft202012Validator(one).is_valid(None)
+        assert nullable is (name not in schema["required"]), name
+
+
+@_each
+def test_no_example_sets_an_argument(tool: VaultTool) -> None:
+    assert not {"example", "examples"} & _keywords(tool.described(_OPERATIONS).input_schema)
+
+
+def test_no_example_of_the_api_confirms_a_check() -> None:
+    for schema in _DOCUMENT["components"]["schemas"].values():
+        for name, field in schema.get("properties", {}).items():
+            for example in (*field.get("examples", ()), *schema.get("examples", ())):
+                for check in ("afterRestore", "allowUnverifiedRecipient"):
+                    assert not (name == check and example), name
+                    assert not (isinstance(example, dict) and example.get(check)), name
