@@ -15,7 +15,7 @@ from app.wallets import service as wallets
 from app.wallets.models import CreateWallet, Wallet
 
 _ELSEWHERE = (
-    "In this organisation, only the authority may put vaults under policies, and the service does not have its key. "
+    "In this organisation, only the authority may put vaults under policies, but its key is not in the service. "
     "Start the service with that key, or let operators attach policies."
 )
 

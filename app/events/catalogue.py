@@ -80,7 +80,7 @@ _KINDS = (
     ),
     EventKind(
         "policy.expired",
-        "A policy expired, and this wallet under it was frozen.",
+        "A policy expired, and the wallet `wallet_id`, which is under the policy, was frozen.",
         ("wallet_id", "policy_id"),
     ),
     EventKind(
@@ -90,7 +90,7 @@ _KINDS = (
     ),
     EventKind(
         "budget.updated",
-        "A budget was changed and now has these limits. Null means no limit.",
+        "A budget was changed. The fields have its new limits; null means no limit.",
         ("budget_id", "version", *_LIMITS),
         ("name",),
     ),
@@ -131,7 +131,7 @@ _KINDS = (
     ),
     EventKind(
         "allowance.granted",
-        "A wallet's money was set aside for a delegate. The delegate can transfer it until the allowance is settled.",
+        "A wallet's money was set aside for a delegate, who can transfer the money until the allowance is settled.",
         (*_ALLOWANCE, "recipient", "destination", "delegate", "reference", "expires_at", "tx_id"),
     ),
     EventKind(
@@ -183,9 +183,8 @@ _KINDS = (
     EventKind(
         "index.incomplete",
         "The service cannot read transactions of the program (`unreadable_transactions` is their number), or lacks "
-        "events of the organization and its vaults (`missing_events` has the addresses). The event is sent once for "
-        "transactions. For missing events, it is sent again while they are missing. In both cases, it is sent at most "
-        "once an hour.",
+        "events of the organisation and its vaults (`missing_events` has the addresses). This event is sent when new "
+        "unreadable transactions are found, and repeatedly while events are missing, but at most once an hour.",
         ("unreadable_transactions", "missing_events"),
     ),
     EventKind(

@@ -11,7 +11,8 @@ _KEPT = "Your input is kept. Check the other change, and save again."
 FOR_PEOPLE: Mapping[str, str] = {
     "authentication_failed": "This credential is unknown, revoked or no longer valid. Sign in again.",
     "budget_in_use": "Vaults are still in the budget. Take them out first.",
-    "host_not_allowed": "The page was requested at an address that is not the service's own, or by another site.",
+    "host_not_allowed": "The page was requested at an address that is not the service's own, or by another site. "
+    "Open the dashboard at the service's own address.",
     "idempotency_conflict": "This form was sent before with other values, and its action may have been carried out. "
     "Check if it was, then open the page again for a new form.",
     "idempotency_in_progress": "The same action is in progress, or its outcome is not known yet. Check in a moment.",
