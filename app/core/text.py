@@ -5,20 +5,24 @@ import unicodedata
 
 #: Control characters except tab, line feed and carriage return, in a notation for both Python and ECMA regexes.
 CONTROL = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f"
-#: Characters that a name must not contain, because a reader does not see them: control characters and line ends,
-#: invisible and zero-width characters, and changes of the writing direction. Private characters have no defined shape.
-#: Tags and variation selectors can hide text for machines. U+FE0F is accepted, because keyboards put it after emoji,
-#: but it is not stored. The last ranges are literal, because Python and ECMA regexes share no notation for them.
+#: Characters that a name must not contain, because a reader does not see them: control characters, invisible and
+#: zero-width characters, and changes of the writing direction. Private characters have no defined shape. Tags and
+#: variation selectors can hide text for machines. U+FE0F is accepted, because keyboards put it after emoji, but it is
+#: not stored.
 HIDDEN = (
-    r"\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0e\ufeff\uffa0\ue000-\uf8ff\ufdd0-\ufdef\ufff0-\ufffc\ufffe\uffff"
-    "\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+#: Also refused, but not in the OpenAPI document's patterns. Generators of TypeScript write `\u` escapes as characters,
+#: and a literal must not contain the two line ends. Without the flag `u`, JavaScript rejects ranges beyond U+FFFF.
+_HIDDEN_BEYOND_PATTERNS = (
+    "\u2028\u2029\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 #: The variation selector that requests the coloured form of an emoji.
 EMOJI_FORM = "\ufe0f"
 _BLANKS = re.compile(r"[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _HAS_CONTROL = re.compile(f"[{CONTROL}]")
-_HAS_HIDDEN = re.compile(f"[{HIDDEN}]")
+_HAS_HIDDEN = re.compile(f"[{HIDDEN}{_HIDDEN_BEYOND_PATTERNS}]")
 
 
 def has_control(text: str) -> bool:

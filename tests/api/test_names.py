@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.commands.main import main
-from app.core.text import HIDDEN
+from app.core.text import has_hidden
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -75,8 +75,18 @@ async def test_name_with_what_nobody_sees_is_refused(world: ServiceWorld, name: 
         )
 
 
+async def test_documented_patterns_exclude_hidden_characters_up_to_ffff(world: ServiceWorld) -> None:
+    schemas = (await world.client.get("/openapi.json")).json()["components"]["schemas"]
+    wallet = schemas["CreateWallet"]["properties"]
+    patterns = [wallet["agentId"]["pattern"], wallet["label"]["pattern"], wallet["tags"]["items"]["pattern"]]
+    documented = [hidden for hidden in _HIDDEN.values() if hidden <= "\uffff" and hidden != "\u2028"]
+
+    for pattern in patterns:
+        assert re.search(pattern, "Al\u2764\ufe0f \U0001f600ice")
+        assert not [hidden for hidden in documented if re.search(pattern, f"Al{hidden}ice")]
+
+
 async def test_every_control_and_format_character_is_hidden_or_listed() -> None:
-    hidden = re.compile(f"[{HIDDEN}]")
     # Signs of Arabic, Syriac, Kaithi, Egyptian, shorthand and musical notation are format characters that are seen,
     # or stand next to such.
     seen = "\u0600-\u0605\u06dd\u070f\u0890-\u0891\u08e2\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001d17a"
@@ -85,7 +95,7 @@ async def test_every_control_and_format_character_is_hidden_or_listed() -> None:
     for number in [*range(0xD800), *range(0xE000, 0x110000)]:
         character = chr(number)
         if unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp"}:
-            assert hidden.search(character) or listed.search(character), hex(number)
+            assert has_hidden(character) or listed.search(character), hex(number)
 
 
 async def test_names_of_any_script_are_stored_composed(world: ServiceWorld) -> None:

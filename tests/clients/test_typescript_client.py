@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.clients import check, run, vault_with_session
+from tests.support.clients import check, check_on_serve, run, run_on_serve, vault_with_session
 from tests.support.needs import skip_or_fail
 from tests.support.service_world import ServiceWorld
 
@@ -52,3 +52,7 @@ async def test_typescript_client_reads_pays_and_is_refused_with_only_the_idl(
     said = await run(world, client, vault)
 
     await check(world, vault, _named_as_in_the_idl(said))
+
+
+async def test_typescript_client_waits_for_its_payment_on_a_running_service(tmp_path: Path, client: list[str]) -> None:
+    check_on_serve(_named_as_in_the_idl(await run_on_serve(client, tmp_path)))

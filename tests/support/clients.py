@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from based58 import b58decode
+from solana.rpc.async_api import AsyncClient
+from solana.rpc.commitment import Confirmed
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
+from tests.support.processes import COMMAND_LINE, serving
 from tests.support.service_world import ServiceWorld
 
 IDL = Path(__file__).parents[2] / "idl/agent_vault.json"
@@ -38,12 +41,12 @@ async def vault_with_session(world: ServiceWorld, folder: Path, *, restricted: b
     rules = {"allowedRecipients": [payee], "blockedCategories": ["gambling"]} if restricted else {}
     policy = await world.policy(maxPerTx="5", **rules)
     wallet = await world.wallet(policy["policy_id"], funds="50")
-    vault = session_vault(wallet["chain_address"], await world.session(wallet), payee, folder)
+    vault = _session_vault(wallet["chain_address"], await world.session(wallet), payee, folder)
     await world.localnet.airdrop(vault.session.pubkey(), _FEES)
     return vault
 
 
-def session_vault(address: str, token: str, payee: str, folder: Path) -> SessionVault:
+def _session_vault(address: str, token: str, payee: str, folder: Path) -> SessionVault:
     """Return a vault with its session key, which is written into a file for the client."""
     session = Keypair.from_seed(b58decode(token.removeprefix("avs_").encode()))
     keypair_file = folder / "session.json"
@@ -54,10 +57,31 @@ def session_vault(address: str, token: str, payee: str, folder: Path) -> Session
 async def run(world: ServiceWorld, command: list[str], vault: SessionVault) -> Any:
     """Run a client in a separate process against the chain's sockets, and return the JSON that it prints."""
     async with world.localnet.serving("127.0.0.1", 0) as (port, _):
-        return await run_on(f"http://127.0.0.1:{port}", command, vault)
+        return await _run_on(f"http://127.0.0.1:{port}", command, vault)
 
 
-async def run_on(rpc_url: str, command: list[str], vault: SessionVault) -> Any:
+async def run_on_serve(command: list[str], folder: Path) -> Any:
+    """Run a client against a vault of `agent-vault serve`, a separate process, and return the JSON that it prints."""
+    async with serving(folder / "data", COMMAND_LINE) as served:
+
+        async def ask(path: str, **body: str) -> dict[str, str]:
+            response = await served.client.post(path, json=body)
+            assert response.status_code == 200, response.text
+            answer: dict[str, str] = response.json()
+            return answer
+
+        policy = await ask("/v1/policies", name="direct", maxPerTx="5")
+        wallet = await ask("/v1/wallets", agentId="direct", label="Direct", policyId=policy["policy_id"])
+        await ask(f"/v1/wallets/{wallet['wallet_id']}/fund", amount="50")
+        token = (await ask(f"/v1/wallets/{wallet['wallet_id']}/rotate-token"))["session_token"]
+        vault = _session_vault(wallet["chain_address"], token, str(Keypair().pubkey()), folder)
+        async with AsyncClient(served.rpc, Confirmed) as node:
+            airdrop = await node.request_airdrop(vault.session.pubkey(), _FEES)
+            await node.confirm_transaction(airdrop.value)
+        return await _run_on(served.rpc, command, vault)
+
+
+async def _run_on(rpc_url: str, command: list[str], vault: SessionVault) -> Any:
     """Run a client in a separate process against a node, and return the JSON that it prints."""
     options = {
         "--idl": IDL,
@@ -79,6 +103,14 @@ async def run_on(rpc_url: str, command: list[str], vault: SessionVault) -> Any:
             process.kill()
     assert process.returncode == 0, err.decode()
     return json.loads(out)
+
+
+def check_on_serve(said: Any) -> None:
+    """Check the output of a client that ran on `agent-vault serve`."""
+    paid = said["payment"]["event"]
+    assert (paid["name"], paid["data"]["amount"]) == ("PaymentExecuted", str(AMOUNT))
+    assert said["refusal"]["name"] == "MaxPerTxExceeded"
+    assert said["history"][-1] == paid
 
 
 async def check(world: ServiceWorld, vault: SessionVault, said: Any) -> None:
