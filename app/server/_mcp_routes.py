@@ -102,7 +102,7 @@ def _sender(served: Mapping[str, tuple[Route, ASGIApp]], caller: Request) -> Sen
         path = operation.path.format_map(path_params)
         asked: Scope = {"path": path, "raw_path": path.encode(), "path_params": path_params, "route": route}
         asked.update(method=operation.method, query_string=query.encode(), headers=passed_on)
-        state = {"refusal": getattr(caller.state, "refusal", None)}
+        state = {"refusal": getattr(caller.state, "refusal", None), "principal": caller.state.principal}
         status, headers, body = await call(serve, {**caller.scope, **asked, "state": state}, content)
         return httpx.Response(status, headers=headers, content=body)
 

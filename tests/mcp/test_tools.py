@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from app.api.openapi import document
+from app.approvals.models import ApprovalStatus
 from app.core.errors import CATALOGUE
 from app.docs.meanings import meanings
 from app.mcp.operations import BadArgumentError, Operations, Reply
@@ -133,6 +134,24 @@ def test_paid_request_says_what_became_of_payment_and_resource(
 def test_argument_that_no_request_can_carry_is_named(operation: str, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(BadArgumentError, match=said):
         _OPERATIONS[operation].request(arguments)
+
+
+@pytest.mark.parametrize("status", get_args(ApprovalStatus))
+def test_every_status_of_an_approval_has_an_outcome(status: str) -> None:
+    content = result(Reply(200, {"status": status, "decided_at": None}), {}, key=None).structured_content
+
+    assert content is not None
+    assert content["outcome"] == {"pending": "pending", "approved": "done", "used": "done"}.get(status, "refused")
+
+
+def test_quote_that_the_vault_cannot_settle_is_refused() -> None:
+    quoted = {"allowed": True, "lane": "not_supported", "rules": [], "warnings": []}
+
+    content = result(Reply(200, quoted), quoted, key=None).structured_content
+
+    assert content is not None
+    assert (content["outcome"], content["data"]) == ("refused", quoted)
+    assert "`allow_allowances`" in _OPERATIONS.in_arguments(content["message"])
 
 
 def test_list_of_tools_fits_40_kilobytes() -> None:

@@ -1,5 +1,6 @@
 """`/mcp` as an HTTP endpoint: its bodies, its paths, its rate limits, and the traces of a call in log and audit."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,7 +9,7 @@ from mcp.shared.exceptions import MCPError
 
 from app.access.request_log import RequestLog
 from tests.mcp.clients import connected, headers_of, new_key
-from tests.support.http import served
+from tests.support.http import PATIENCE, served
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -108,6 +109,9 @@ async def test_call_above_the_rate_limit_is_a_refused_result(own_world: ServiceW
     assert unlisted.json()["id"] == "l"
     assert "Wait " in unlisted.json()["error"]["message"]
     assert (told.status_code, told.content) == (202, b"")
+    await world.service.part(RequestLog).tick()
+    logged = (await world.ok("GET", "/v1/request-log?limit=20"))["data"]
+    assert [one["path"] for one in logged if one["status"] == 429] == ["/v1/payments"]
     assert await world.balance(payee) == 1_000_000
 
 
@@ -162,6 +166,13 @@ async def test_call_is_logged_counted_and_audited_like_its_request(own_world: Se
     same = ("method", "path", "status", "code", "wallet_id")
     assert [mcp.get(name) for name in same] == [http.get(name) for name in same]
     assert sum(one["path"] == "/v1/payments" and one["status"] == 200 for one in logged) == 1
+    refusals: list[Json] = []
+    async with asyncio.timeout(PATIENCE):
+        while not refusals:
+            refusals = (await world.ok("GET", "/v1/audit-log?action=access.refused"))["data"]
+            await asyncio.sleep(0.01)
+    assert refusals[0]["request_id"] == by_mcp["request_id"]
+    assert refusals[0]["details"] == {"operation": "POST /v1/payments", "count": 1}
     text = (await world.client.get("/metrics")).text
     assert 'agent_vault_http_requests_total{route="/v1/payments",status="2xx"} 1.0' in text
     assert 'agent_vault_http_requests_total{route="/v1/payments",status="4xx"} 2.0' in text
