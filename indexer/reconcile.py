@@ -98,9 +98,11 @@ class Reconciler:
         return removed
 
     def _unfinalized(self, store: EventTables, slot: int) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Return an older finalized transaction, if any, as a witness, and the next ones not marked as finalized.
+        """Return a witness, and the oldest transactions up to `slot` that are not marked as finalized.
 
-        Both are dictionaries of slots by signature. Return None if no transaction is left.
+        Transactions left undecided in this run are skipped. The witness is the newest finalized transaction that is not
+        newer than these: a node that knows it still keeps the history of their time. Both results are dictionaries of
+        slots by signature; the first is empty if there is no witness. Return None if no transaction is left.
         """
         slots = store.unfinalized(slot, STATUS_BATCH - 1, self._undecided)
         if not slots:

@@ -15,15 +15,15 @@ _FOR_AGENTS: Mapping[str, str] = {
     "insufficient_permissions": "Ask an operator of the vault to make this request, or use only your own vault.",
     "session_token_expired": "Ask an operator of the vault to put a new session token into the client's settings.",
     "session_token_invalid": "Ask an operator of the vault to put a new session token into the client's settings.",
-    "wallet_frozen": "Ask an operator of the vault to unfreeze the vault. Do not try another way to pay.",
+    "wallet_frozen": "Ask an admin of the organisation to unfreeze the vault. Do not try another way to pay.",
     "wallet_archived": "Ask an operator of the organisation for another vault.",
     "wallet_insufficient_balance": "Ask an operator of the vault to fund the vault, then call the tool again.",
-    "policy_violation": "Ask an operator of the vault to change its policy or budget.",
+    "policy_violation": "Ask an admin of the organisation to change the vault's policy or budget.",
     "approval_not_found": "Use the `approval_id` of the refused payment.",
     "approval_not_pending": "Make the payment again. If it still needs an approval, a new one is requested.",
     "approval_outdated": "Make the payment again. If it still needs an approval, a new one is requested.",
-    "recipient_unverified": "Compare the address with its source. If it is right, ask an operator of the vault to list "
-    "it in the policy, then call the tool again with `allow_unverified_recipient` = true.",
+    "recipient_unverified": "Compare the address with its source. If it is right, ask an admin of the organisation to "
+    "list it in the policy, then call the tool again with `allow_unverified_recipient` = true.",
     "invalid_amount": 'Give amounts as strings, such as "12.50".',
     "restore_unacknowledged": "Use `list_transactions` and `get_transaction` to find out if the money has moved. "
     "If it has not, call the tool again with the same `idempotency_key` and, if the tool has this argument, with "
@@ -37,13 +37,13 @@ _FOR_AGENTS: Mapping[str, str] = {
     "dispute_raised_before": "Complete the escrow or let its deadline pass. Your side has raised its one dispute.",
     "escrow_not_disputed": "A party can raise a dispute before the deadline with `dispute_escrow`.",
     "org_insufficient_balance": "Ask an operator of the organisation to deposit USDC into its reserve.",
-    "org_paused": "Ask an operator of the organisation to end the pause.",
-    "authority_offline": "Ask an operator of the organisation to make the change with the authority's key.",
-    "x402_wallet_not_supported": "Ask an operator of the vault to set `allowAllowances` in its policy, or use another "
-    "resource.",
+    "org_paused": "Ask an admin of the organisation to end the pause.",
+    "authority_offline": "Ask an admin of the organisation to make the change with the authority's key.",
+    "x402_wallet_not_supported": "Ask an admin of the organisation to set `allowAllowances` in the vault's policy, or "
+    "use another resource.",
     "too_many_allowances": "Wait a minute, until running payments have ended. The number of allowances per day is "
     "also limited. If it is used up, ask an operator of the service to raise this number.",
-    "x402_host_not_allowed": "Ask an operator of the vault to allow the host, or use another resource.",
+    "x402_host_not_allowed": "Ask an admin of the organisation to allow the host, or use another resource.",
 }
 
 

@@ -200,4 +200,4 @@ def _advice(refusal: Json) -> Iterable[str]:
     if refusal["retry_at"] is not None:
         yield f"The same payment would pass from {refusal['retry_at']} on, if nothing else is paid before then."
     else:
-        yield "Waiting is not known to help. An operator of the vault may have to change its policy or budget."
+        yield "Waiting is not known to help. Ask an admin of the organisation to change the vault's policy or budget."

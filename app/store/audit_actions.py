@@ -80,7 +80,7 @@ ACTIONS: Mapping[Action, str] = {
     "budget.create": "The creation of a budget was requested.",
     "budget.delete": "The deletion of a budget was requested.",
     "budget.update": "A change of a budget was requested. `details` has the changed `fields`.",
-    "escrow.resolve": "A decision about a disputed escrow was requested.",
+    "escrow.resolve": "The arbiter's decision of a disputed escrow was submitted.",
     "export.create": "An export of transactions was requested.",
     "invitation.withdraw": "An open invitation was withdrawn, or ended because its author was removed. `details` has "
     "the `role`.",

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from app.api.fields import Amount, Body, IdempotencyKey, Identifier, ResponseBody, Time, Usdc, WalletId
+from app.api.money_body import MoneyBody
 from app.core.transaction_types import SettlementPath
 from app.payments.models import RuleVerdict
 from app.transactions.models import Transaction
@@ -69,7 +70,7 @@ class QuotePaidResource(Body):
     body_encoding: Encoding = "text"
 
 
-class FetchPaidResource(QuotePaidResource):
+class FetchPaidResource(QuotePaidResource, MoneyBody):
     """Body of a paid request. `maxAmount` is the highest price to pay."""
 
     max_amount: Amount
@@ -77,7 +78,7 @@ class FetchPaidResource(QuotePaidResource):
     idempotency_key: IdempotencyKey | None = None
 
 
-class PayOffer(Body):
+class PayOffer(MoneyBody):
     """Body of a payment for a request that you send yourself. `paymentRequired` is the 402 response that you received.
 
     It is the value of the header PAYMENT-REQUIRED, or an object: the body of version 1, or the result or error that an

@@ -114,7 +114,7 @@ async def test_restored_copy_goes_on_and_repeats_no_payment(own_world: ServiceWo
     await world.ok("DELETE", f"/v1/keys/{revoked['key_id']}", {})
 
     said = await _restore(world, file, chain=False)
-    assert "revoked since then are valid again" in said
+    assert "Keys revoked after it are valid again" in said
     assert "has no keys" in said
     error_of(await world.call("GET", "/v1/organization", key=newer["key"]), 401, "authentication_failed")
     await world.ok("GET", "/v1/organization", key=revoked["key"])
@@ -168,7 +168,12 @@ async def test_every_movement_of_money_asks_after_a_restore(own_world: ServiceWo
         "/v1/payments/a2a": escrow,
         f"{path}/allowances": {"destination": to, "delegate": str(Keypair().pubkey()), "amount": "1"},
     }
-    for place, body in requests.items():
+    paid = {"walletId": wallet["wallet_id"], "url": "https://paid.example/", "maxAmount": "1"}
+    paid_requests: dict[str, Json] = {
+        "/v1/x402/fetch": paid,
+        "/v1/x402/payments": {**paid, "paymentRequired": {"x402Version": 1, "accepts": []}},
+    }
+    for place, body in (requests | paid_requests).items():
         for headers in ({}, {"Idempotency-Key": place}):
             error_of(await world.call("POST", place, body, headers=headers), 409, "restore_unacknowledged")
         error_of(await world.call("POST", place, {**body, "afterRestore": "soon"}), 400, "invalid_request")
@@ -178,6 +183,9 @@ async def test_every_movement_of_money_asks_after_a_restore(own_world: ServiceWo
     await world.ok("PATCH", path, {"status": "active"})
     for place, body in requests.items():
         await world.ok("POST", place, {**body, "afterRestore": True})
+    for place, body in paid_requests.items():
+        refused = await world.call("POST", place, {**body, "afterRestore": True})
+        assert refused.json()["error"]["code"] != "restore_unacknowledged"
     await world.ok("POST", "/v1/payments/simulate", {**requests["/v1/payments"], "afterRestore": False})
 
 

@@ -391,7 +391,7 @@ async def test_frozen_wallet_is_refused_with_a_remedy(world: ServiceWorld) -> No
         assert refused["outcome"] == "refused"
         assert refused["refusal"] is None
         assert refused["error"]["code"] == "wallet_frozen"
-        assert "Ask an operator of the vault to unfreeze" in refused["message"]
+        assert "Ask an admin of the organisation to unfreeze" in refused["message"]
         assert "PATCH" not in refused["message"]
 
 
@@ -404,7 +404,7 @@ async def test_payee_without_an_owner_is_paid_only_if_the_policy_lists_it(world:
 
         assert [said.partition(":")[0] for said in checked["data"]["warnings"]] == [payee]
         assert (refused["outcome"], refused["error"]["code"]) == ("refused", "recipient_unverified")
-        assert "ask an operator of the vault to list it in the policy" in refused["message"]
+        assert "ask an admin of the organisation to list it in the policy" in refused["message"]
         listing = {"allowedRecipients": [payee], "allowUnverifiedRecipient": True}
         policy = await world.policy(**listing)
         await world.ok("PATCH", f"/v1/wallets/{one.wallet['wallet_id']}", {"policyId": policy["policy_id"]})

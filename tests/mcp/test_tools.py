@@ -157,7 +157,8 @@ def test_quote_that_the_vault_cannot_settle_is_refused() -> None:
 def test_list_of_tools_fits_40_kilobytes() -> None:
     listed = [tool.described(_OPERATIONS).model_dump(by_alias=True, exclude_none=True) for tool in TOOLS]
 
-    assert len(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"tools": listed}})) <= 40_000
+    answer = {"jsonrpc": "2.0", "id": 1, "result": {"tools": listed}}
+    assert len(json.dumps(answer, separators=(",", ":"))) <= 40_000
 
 
 @_each
