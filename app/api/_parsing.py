@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -48,7 +49,7 @@ async def read_json(request: Request, *, empty: bool, limit: int, seconds: float
     Raises ``invalid_request`` for anything else, ``request_too_large`` above the limit, and ``request_timeout`` if the
     body takes longer than ``seconds``.
     """
-    raw = await _read(request, limit=limit, seconds=seconds)
+    raw = (await _read(request, limit=limit, seconds=seconds)).removeprefix(BOM_UTF8)
     if not raw:
         if empty:
             return {}

@@ -1,5 +1,6 @@
 """The parts that all models share: naming, strictness, and field types with their limits."""
 
+import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -143,6 +144,7 @@ _visible = _check(
     lambda text: not has_hidden(text),
     "must not contain control, zero-width, invisible or direction-changing characters",
 )
+_whole = _check(lambda sent: not isinstance(sent, str) or re.fullmatch("-?[0-9]+", sent), "must be a whole number")
 _without_comma = _check(lambda tag: "," not in tag, "must not contain a comma, which separates tags")
 _category = _check(CATEGORIES.__contains__, f"must be one of {', '.join(CATEGORIES)}")
 
@@ -275,7 +277,8 @@ IdempotencyKey = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"}),
 ]
 Cursor = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-PageSize = Annotated[int, Field(ge=1, le=100)]
+WholeNumber = Annotated[int, BeforeValidator(_whole)]  # from text, pydantic alone also takes 1_0, 5.0 and blanks
+PageSize = Annotated[WholeNumber, Field(ge=1, le=100)]
 
 
 def _text_of(show: Callable[[int], str]) -> BeforeValidator:

@@ -52,6 +52,19 @@ async def test_malformed_json_is_refused(world: ServiceWorld, content: bytes) ->
     assert ("missing" in error["message"]) is (not content)
 
 
+async def test_body_may_begin_with_a_byte_order_mark(world: ServiceWorld) -> None:
+    wallet = await world.wallet()
+    body = {"walletId": wallet["wallet_id"], "to": await world.payee(), "amount": "1", "currency": "USDC"}
+    mark, content = b"\xef\xbb\xbf", json.dumps(body).encode()
+
+    paid = await _raw(world, mark + content)
+
+    assert paid.json()["status"] == "confirmed", paid.text
+    assert "missing" in error_of(await _raw(world, mark), 400, "invalid_request")["message"]
+    for other in (mark + mark + content, content + mark, mark[:2] + content, content.decode().encode("utf-16")):
+        error_of(await _raw(world, other), 400, "invalid_request")
+
+
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 async def test_other_content_is_refused(world: ServiceWorld, media_type: str) -> None:
     error_of(await _raw(world, b"{}", media_type), 400, "invalid_request")
@@ -318,6 +331,14 @@ async def test_unknown_category_is_named_by_its_place(world: ServiceWorld) -> No
         "limit=101",
         "limit=-1",
         "limit=ten",
+        "limit=1_0",
+        "limit=5.0",
+        "limit=5e0",
+        "limit=%205",
+        "limit=5%20",
+        "limit=%2B5",
+        "limit=\u0665",
+        "limit=" + "1" * 5_000,
         "limit=",
         "limit=5&limit=6",
         "cursor=nonsense",
