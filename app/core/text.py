@@ -15,14 +15,14 @@ HIDDEN = (
 )
 #: Also refused, but not in the OpenAPI document's patterns. Generators of TypeScript write `\u` escapes as characters,
 #: and a literal must not contain the two line ends. Without the flag `u`, JavaScript rejects ranges beyond U+FFFF.
-_HIDDEN_BEYOND_PATTERNS = (
+HIDDEN_BEYOND_PATTERNS = (
     "\u2028\u2029\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 #: The variation selector that requests the coloured form of an emoji.
 EMOJI_FORM = "\ufe0f"
 _BLANKS = re.compile(r"[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _HAS_CONTROL = re.compile(f"[{CONTROL}]")
-_HAS_HIDDEN = re.compile(f"[{HIDDEN}{_HIDDEN_BEYOND_PATTERNS}]")
+_HAS_HIDDEN = re.compile(f"[{HIDDEN}{HIDDEN_BEYOND_PATTERNS}]")
 
 
 def has_control(text: str) -> bool:

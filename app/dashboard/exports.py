@@ -61,7 +61,8 @@ def _day_after(typed: str) -> str:
 async def create(view: View) -> str:
     """Request an export. The export includes the form's last day, whereas the API's `to` is exclusive."""
     wallet_id = (await vault_named(view, "wallet_id")).wallet_id if view.typed("wallet_id").strip() else None
-    body = view.body(CreateExport, wallet_id=wallet_id, to=_day_after(view.typed("to")))
+    bom = view.typed("bom") == "true" and view.typed("format") == "csv"
+    body = view.body(CreateExport, wallet_id=wallet_id, to=_day_after(view.typed("to")), bom=bom)
     await once(view, body, Export, view.asks(exports.create, body))
     return view.url("developers", "exports", done="export-asked")
 

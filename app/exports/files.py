@@ -61,6 +61,7 @@ def write(  # noqa: PLR0917
     )
     part = path.with_name(path.name + PART)
     with private(part) as handle:
+        handle.write("\ufeff" if export.bom else "")
         write_rows = _csv if export.format == "csv" else _json
         write_rows(handle, scope, _rows(connection, export, slot, show, stop))
         handle.flush()

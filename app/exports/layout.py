@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.error_bodies import Violation
+from app.core.text import EMOJI_FORM, HIDDEN, HIDDEN_BEYOND_PATTERNS
 from app.transactions.models import Transaction
 
 SCOPE_COLUMN = "agent-vault-export "
@@ -34,14 +35,17 @@ COLUMNS = tuple(
 """Columns of a CSV file. A violation takes three columns."""
 
 _FORMULA = "-=+@\t\r\n＝＋－＠"  # noqa: RUF001 - full-width characters
-"""Characters that make a spreadsheet treat a cell as a formula."""
+"""Characters that make a spreadsheet treat a cell as a formula, also behind blanks and invisible characters."""
+# Lazy, because a run of line breaks would otherwise be searched to its end after each of them.
+_UNSEEN = rf"[\s{HIDDEN}{HIDDEN_BEYOND_PATTERNS}{EMOJI_FORM}]*?"
 _GUARD = "'"
 # Where the list separator is a semicolon or a tab, a spreadsheet ignores the quotes around a comma-separated cell and
 # starts a new cell after each separator and line break, before any quotes of that cell. A guard in the original cell is
 # guarded as well, so that `restore` removes only characters that `neutralise` added.
-_FIRST = frozenset(_FORMULA + _GUARD)
-_BEGINS = re.compile(rf"([;\t\r\n])(?=[{_FORMULA}{_GUARD}\"])")
-_GUARDED = re.compile(rf"([;\t\r\n]){_GUARD}(?=[{_FORMULA}{_GUARD}\"])")
+_IS_FORMULA = re.compile(f"{_UNSEEN}[{_FORMULA}]")
+_FIRST = re.compile(f"{_GUARD}|{_UNSEEN}[{_FORMULA}]")
+_BEGINS = re.compile(rf"([;\t\r\n])(?={_GUARD}|{_UNSEEN}[{_FORMULA}\"])")
+_GUARDED = re.compile(rf"([;\t\r\n]){_GUARD}(?={_GUARD}|{_UNSEEN}[{_FORMULA}\"])")
 
 
 class Scope(BaseModel):
@@ -85,7 +89,7 @@ def _text(value: Any) -> str:
 
 def neutralise(cell: str) -> str:
     """Return a cell that no spreadsheet executes. An apostrophe is put before text that looks like a formula."""
-    guard = _GUARD if cell[:1] in _FIRST else ""
+    guard = _GUARD if _FIRST.match(cell) else ""
     # Few cells have a separator, and this search takes a tenth of the time of the pattern.
     if ";" in cell or "\t" in cell or "\r" in cell or "\n" in cell:
         cell = _BEGINS.sub(rf"\1{_GUARD}", cell)
@@ -94,10 +98,10 @@ def neutralise(cell: str) -> str:
 
 def restore(cell: str) -> str:
     """Return the original cell of a cell returned by `neutralise`."""
-    guarded = cell[:1] == _GUARD and cell[1:2] in _FIRST
+    guarded = cell[:1] == _GUARD and _FIRST.match(cell, 1) is not None
     return _GUARDED.sub(r"\1", cell[guarded:])
 
 
 def is_formula(cell: str) -> bool:
     """Return True if a spreadsheet would treat a cell as a formula. No cell of an export is a formula."""
-    return cell.startswith(tuple(_FORMULA))
+    return _IS_FORMULA.match(cell) is not None

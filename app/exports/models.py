@@ -2,7 +2,8 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
 
 from app.api.fields import (
     Body,
@@ -23,10 +24,20 @@ ExportFormat = Literal["csv", "json"]
 ExportStatus = Literal["processing", "ready", "expired", "failed"]
 
 
+def _only_in_csv(bom: bool, info: ValidationInfo) -> bool:
+    if bom and info.data.get("format") == "json":
+        raise PydanticCustomError("bom", "must be false, because JSON has no byte order mark")
+    return bom
+
+
 class CreateExport(Body):
-    """Body of a request for an export. `from` is inclusive, `to` is exclusive."""
+    """Body of a request for an export. `from` is inclusive, `to` is exclusive.
+
+    With `bom`, a CSV file begins with a byte order mark, so that spreadsheets recognise UTF-8.
+    """
 
     format: ExportFormat
+    bom: Annotated[bool, AfterValidator(_only_in_csv)] = False
     wallet_id: Identifier | None = None
     from_: Annotated[Moment | None, Field(alias="from")] = None
     to: End | None = None
@@ -46,6 +57,7 @@ class Export(ResponseBody):
     id: Annotated[ExportId, ReadFrom("export_id")]
     status: ExportStatus
     format: ExportFormat
+    bom: bool
     wallet_id: WalletId | None
     from_: Annotated[Time | None, Field(alias="from"), ReadFrom("start")]
     to: Annotated[Time | None, ReadFrom("end")]

@@ -57,6 +57,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         org=org,
         wallet_id=wallet_id,
         format=body.format,
+        bom=body.bom,
         start=body.from_,
         end=body.to,
         status="processing",

@@ -6,6 +6,7 @@ from typing import Literal
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Connection,
     Index,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Table,
     bindparam,
     delete,
+    false,
     func,
     insert,
     or_,
@@ -53,6 +55,7 @@ exports = Table(
     Column("expires_at", BigInteger, comment="when its file is removed"),
     # Idempotency key of the request: a repeat after a crash gets the same export.
     Column("created_under", String),
+    Column("bom", Boolean, nullable=False, server_default=false(), comment="true if a byte order mark begins the file"),
     Index("exports_by_status", "status", "created_at"),
     Index("exports_by_end", "status", "expires_at"),
     Index("exports_by_org", "org", "status"),
@@ -85,6 +88,7 @@ class ExportRecord:
     finished_at: int | None = None
     expires_at: int | None = None
     created_under: str | None = None
+    bom: bool = False
 
 
 @dataclass(frozen=True, slots=True)

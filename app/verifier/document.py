@@ -45,7 +45,7 @@ def opened(path: Path) -> Iterator[Document]:
     Raises `UnreadableError` if it is damaged or no export. Damaged rows raise it only when they are read.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as handle:
+        with path.open(encoding="utf-8-sig", newline="") as handle:
             first = handle.read(1)
             handle.seek(0)
             yield _json(handle) if first == "{" else _csv(handle)

@@ -7,12 +7,15 @@ import itertools
 import json
 import stat
 import threading
+import time
 from collections.abc import Awaitable
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis.strategies import text
 from sqlalchemy import update
 from starlette.responses import FileResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -20,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.core.timestamps import now_ms
 from app.exports import service as exports_service
 from app.exports.exporter import Exporter
-from app.exports.layout import CHAIN_FIELDS, COLUMNS, SCOPE_COLUMN, neutralise, restore
+from app.exports.layout import CHAIN_FIELDS, COLUMNS, SCOPE_COLUMN, is_formula, neutralise, restore
 from app.exports.links import DownloadLinks
 from app.store.exports import count_rows, exports
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -194,14 +197,80 @@ async def test_no_cell_is_a_formula_where_semicolons_or_tabs_separate_cells(worl
     for memo in memos:
         await world.pay(wallet, to, "1", body={"memo": memo})
 
-    text = (await _file(world, "csv", walletId=wallet["wallet_id"])).text
+    content = (await _file(world, "csv", walletId=wallet["wallet_id"])).text
 
-    rows = text.split("\r\n", 1)[1]
+    rows = content.split("\r\n", 1)[1]
     for separator in ";\t":
         cells = [cell for line in csv.reader(rows.splitlines(keepends=True), delimiter=separator) for cell in line]
         assert [cell for cell in cells if cell.startswith(tuple("=+-@"))] == []
-    commas = [row["memo"] for row in csv.DictReader(io.StringIO(text, newline=""))][-2::-1]
+    commas = [row["memo"] for row in csv.DictReader(io.StringIO(content, newline=""))][-2::-1]
     assert [restore(cell) for cell in commas] == memos
+
+
+_UNSEEN = (
+    " ",
+    "\u00a0",
+    "\u2009",
+    "\u202f",
+    "\u3000",
+    "\u200b",
+    "\u200d",
+    "\u2060",
+    "\ufeff",
+    "\u00ad",
+    "\ufe0f",
+    "\U000e0020",
+)
+
+
+@pytest.mark.parametrize("unseen", [*_UNSEEN, "".join(_UNSEEN), "\t\u00a0 "], ids=ascii)
+async def test_formula_behind_unseen_characters_is_guarded(unseen: str) -> None:
+    for formula in ("=1+1", "+1", "-1", "@SUM(A1)", "＝1", "\t=1"):  # noqa: RUF001
+        for memo in (f"{unseen}{formula}", f"a;{unseen}{formula}", f"a\n{unseen}{formula}", f"'{unseen}{formula}"):
+            guarded = neutralise(memo)
+            assert restore(guarded) == memo
+            assert restore(neutralise(guarded)) == guarded
+            assert not is_formula(guarded)
+            for separator in ";\t":
+                cells = [cell for line in csv.reader(io.StringIO(guarded), delimiter=separator) for cell in line]
+                assert [cell for cell in cells if cell.strip("".join(_UNSEEN)).startswith(tuple("=+-@＝"))] == []  # noqa: RUF001
+    for plain in (f"{unseen}paid", f"a{unseen}=1", f"{unseen}1-2"):
+        assert neutralise(plain) == plain or "\t" in unseen
+
+
+@given(memo=text(alphabet=" \t\r\n;'\"=+-@a\u00a0\u200b\ufeff", max_size=12))
+async def test_guards_are_removed_exactly(memo: str) -> None:
+    assert restore(neutralise(memo)) == memo
+    assert not is_formula(neutralise(memo))
+
+
+async def test_guarding_of_long_memos_takes_no_time() -> None:
+    began = time.perf_counter()
+    for memo in ("\n" * 512, "; " * 256, ";" + " " * 511, " " * 512, "\u200b;" * 256):
+        restore(neutralise(memo))
+    assert time.perf_counter() - began < 0.1
+
+
+async def test_csv_begins_with_a_byte_order_mark_on_request_only(world: ServiceWorld) -> None:
+    wallet = await _paid(world, "Grüße")
+    options = {"walletId": wallet["wallet_id"]}
+
+    plain, marked = [(await _file(world, "csv", bom=bom, **options)).content for bom in (False, True)]
+
+    assert plain.startswith(b'"tx_id"')
+    assert marked.startswith(b'\xef\xbb\xbf"tx_id"')
+    head, *rows = csv.reader(io.StringIO(marked.decode("utf-8-sig"), newline=""))
+    assert head[:-1] == list(COLUMNS)
+    assert rows == list(csv.reader(io.StringIO(plain.decode(), newline="")))[1:]
+    made = await world.ok("POST", _START, {"format": "csv", "bom": True, **options})
+    assert made["bom"] is (await _finished(world, made))["bom"] is True
+
+
+async def test_byte_order_mark_is_refused_in_json(world: ServiceWorld) -> None:
+    error = error_of(await world.call("POST", _START, {"format": "json", "bom": True}), 400, "invalid_request")
+    assert error["message"].startswith("bom: must be false")
+    assert (await world.ok("POST", _START, {"format": "json", "bom": False}))["bom"] is False
+    error_of(await world.call("POST", _START, {"format": "csv", "bom": "true"}), 400, "invalid_request")
 
 
 async def test_files_are_complete_and_readable_by_their_owner_only(world: ServiceWorld) -> None:

@@ -223,6 +223,7 @@ async def test_export_shows_its_progress_and_is_downloaded(site: Served) -> None
         await expect(page.get_by_label("Vault")).to_have_value("wal_none")
         await page.get_by_label("Vault").fill("Exported")
         await page.get_by_label("To").fill("2999-01-01")
+        await page.get_by_label("byte order mark").check()
         await page.get_by_role("button", name="Export").click()
         await page.get_by_role("progressbar").wait_for()
         assert await findings(page) == []
@@ -233,7 +234,9 @@ async def test_export_shows_its_progress_and_is_downloaded(site: Served) -> None
         await expect(page.get_by_role("row").nth(1)).to_contain_text("CSV of Exported")
         async with page.expect_download() as download:
             await link.click()
-        assert wallet["wallet_id"] in (await (await download.value).path()).read_text()
+        content = (await (await download.value).path()).read_text()
+        assert wallet["wallet_id"] in content
+        assert content.startswith("\ufeff")
     assert log(world, "export.create")[0].actor.type == "person"
     assert site.violations == []
 
@@ -245,6 +248,13 @@ async def test_archived_vault_is_exported_by_its_id(world: ServiceWorld) -> None
     assert (await viewer.post("/dashboard/developers/exports", fields)).status_code == 303
     newest = (await world.ok("GET", "/v1/transactions/exports"))["data"][0]
     assert (newest["wallet_id"], newest["to"][:10]) == (wallet["wallet_id"], "3000-01-01")
+
+
+async def test_json_is_exported_without_a_mark(world: ServiceWorld) -> None:
+    viewer = Crafted(world, sign_in(world, "viewer"))
+    assert (await viewer.post("/dashboard/developers/exports", {"format": "json", "bom": "true"})).status_code == 303
+    newest = (await world.ok("GET", "/v1/transactions/exports"))["data"][0]
+    assert (newest["format"], newest["bom"]) == ("json", False)
 
 
 async def test_cursor_that_no_list_issued_is_refused(world: ServiceWorld) -> None:

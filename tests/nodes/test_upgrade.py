@@ -90,12 +90,8 @@ async def test_upgrade_under_load_loses_nothing(
         engine = engine_of(cluster.url(name))
         assert migrations.upgrade(engine, name) == (None, REVISIONS[-2])
         engine.dispose()
-    # The code of this version plays the old one, and needs the new table.
-    cluster.execute(
-        'CREATE TABLE chain_transaction_holes (signature TEXT COLLATE "C" PRIMARY KEY, slot BIGINT NOT NULL,'
-        ' reason TEXT COLLATE "C" NOT NULL, since BIGINT NOT NULL, retry_at BIGINT NOT NULL)',
-        name,
-    )
+    # The code of this version plays the old one, and needs the new column.
+    cluster.execute("ALTER TABLE exports ADD COLUMN bom BOOLEAN DEFAULT false NOT NULL", name)
     with pytest.raises(ConfigurationError, match=_REFUSAL):
         PostgresDatabase(cluster.url(name))
 

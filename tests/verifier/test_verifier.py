@@ -122,8 +122,8 @@ def _only_up_to(slot: int, kept: Json, **fields: Any) -> Change:
 
 
 async def test_honest_export_of_everything_is_verified(story: Story) -> None:
-    for form in ("csv", "json"):
-        path = await export(story.world, story.folder / f"honest.{form}", format=form)
+    for form, bom in (("csv", False), ("csv", True), ("json", False)):
+        path = await export(story.world, story.folder / f"honest-{bom}.{form}", format=form, bom=bom)
 
         report = await story.check(path)
 

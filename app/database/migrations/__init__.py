@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.core.paths import ConfigurationError
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """All revisions, oldest first. Listed here because importing Alembic takes longer than opening a database."""
 OLDEST_SERVER = 150_000
 """The oldest supported PostgreSQL version, as a `server_version_num`."""
