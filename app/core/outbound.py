@@ -5,10 +5,13 @@ import contextlib
 import ipaddress
 import socket
 import ssl
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 
+import brotli
 import httpx
 
 from app.core.errors import UnavailableError
@@ -56,6 +59,21 @@ def is_public(address: str) -> bool:
 def is_public_or_loopback(address: str) -> bool:
     """Return True if an IP address is public or a loopback address. Used on local networks instead of `is_public`."""
     return is_public(address) or ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A response with its body, decoded and up to a limit.
+
+    ``truncated`` is True if the body was longer, or broke off or did not end in time. ``coding`` is the content coding
+    of a body that could not be decoded, and therefore is as received; otherwise it is None.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    truncated: bool
+    coding: str | None
 
 
 class HostResolver:
@@ -160,6 +178,32 @@ class Outbound:
         finally:
             await response.aclose()
 
+    async def exchange(  # noqa: PLR0917
+        self, method: str, url: httpx.URL, headers: Mapping[str, str], body: bytes, owner: str, most: int, within: float
+    ) -> Received:
+        """Send a request on behalf of an owner, and return the response with at most ``most`` bytes of its body.
+
+        The exchange may take ``within`` seconds. Raises TimeoutError, OSError, ValueError, httpx.InvalidURL and the
+        errors of `request` if no response begins. After that, the status counts even if the body does not end.
+        """
+        response: httpx.Response | None = None
+        raw, whole = bytearray(), False
+        try:
+            async with (
+                asyncio.timeout(within),
+                self.request(method, url, headers=headers, content=body, owner=owner) as response,
+            ):
+                async for chunk in response.aiter_raw():
+                    raw += chunk
+                    if len(raw) > most:
+                        break
+                else:
+                    whole = True
+        except (TimeoutError, OSError, httpx.HTTPError):
+            if response is None:
+                raise
+        return _received(response, bytes(raw), most, whole=whole)
+
     async def _address(self, host: str, port: int, owner: str) -> str:
         try:
             addresses: Sequence[str] = [str(ipaddress.ip_address(host))]
@@ -174,3 +218,44 @@ class Outbound:
 def _default_tls() -> ssl.SSLContext:
     """Return a context that trusts the system's certificates. It is cached, because loading them is slow."""
     return ssl.create_default_context()
+
+
+def _inflated(raw: bytes, limit: int, window: int) -> tuple[bytes, bool]:
+    stream = zlib.decompressobj(window)
+    body = stream.decompress(raw, limit)
+    # Without a header, only its end tells a stream from other data.
+    if stream.unused_data or (window < 0 and not stream.eof and len(body) < limit):
+        raise ValueError("not one stream")
+    return body, stream.eof
+
+
+def _unbrotlied(raw: bytes, limit: int) -> tuple[bytes, bool]:
+    stream = brotli.Decompressor()
+    # The output exceeds the limit by less than its last buffer, so it is a few times the limit at most.
+    return stream.process(raw, output_buffer_limit=limit), stream.is_finished()
+
+
+_GZIP = (partial(_inflated, window=16 + zlib.MAX_WBITS),)
+#: Headers that describe a body before it is decoded.
+_OF_CODED_BODY = frozenset({"content-encoding", "content-length"})
+#: Decoders of each content coding (RFC 9110, section 8.4.1), in the order to try. Each stops after about ``limit``
+#: bytes, and returns True if it has read the end. Some servers send `deflate` without the header that the RFC requires.
+_DECODERS: Mapping[str, Sequence[Callable[[bytes, int], tuple[bytes, bool]]]] = {
+    "identity": (lambda raw, _limit: (raw, True),),
+    "gzip": _GZIP,
+    "x-gzip": _GZIP,
+    "deflate": (partial(_inflated, window=zlib.MAX_WBITS), partial(_inflated, window=-zlib.MAX_WBITS)),
+    "br": (_unbrotlied,),
+}
+
+
+def _received(response: httpx.Response, raw: bytes, limit: int, *, whole: bool) -> Received:
+    """Return a response with its body decoded, if it has at most one content coding and a known one."""
+    status, headers = response.status_code, response.headers
+    coding = headers.get("content-encoding", "").strip().lower() if raw else ""
+    for decode in _DECODERS.get(coding, ()):
+        with contextlib.suppress(ValueError, zlib.error, brotli.error):
+            body, ended = decode(raw, limit + 1)
+            shown = {name: value for name, value in headers.items() if name not in _OF_CODED_BODY}
+            return Received(status, shown, body[:limit], not (whole and ended and len(body) <= limit), None)
+    return Received(status, headers, raw[:limit], not whole, coding[:64] or None)

@@ -44,6 +44,7 @@ _KEPT = 300.0
 _SMALLEST_MODULUS = 342
 #: Maximum bytes of a response, and characters of a subject (OpenID Connect Core, section 2).
 _MAX_BYTES, _MAX_SUBJECT = 262_144, 255
+_NOT_OPENID = "The response of the company sign-in is not valid OpenID Connect."
 #: Exceptions that malformed responses can cause.
 _MALFORMED = (JoseError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
@@ -185,18 +186,20 @@ class CompanySignIn:
             _unavailable("endpoints", "The discovery document of the company sign-in lacks a usable https URL.")
         authorize, token, keys = map(str, urls)
         methods = said.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        names_itself = said.get("authorization_response_iss_parameter_supported", False)
+        if not isinstance(methods, list) or not isinstance(names_itself, bool):
+            _unavailable("malformed", _NOT_OPENID)
         method = next((one for one in ("client_secret_basic", "client_secret_post") if one in methods), None)
         if method is None:
             _unavailable(
                 "client_authentication", "The company's identity provider supports no authentication by client secret."
             )
-        names_itself = said.get("authorization_response_iss_parameter_supported") is True
         self._known = time.monotonic(), _Description(authorize, token, keys, method, names_itself)
         return self._known[1]
 
     def _usable(self, url: object) -> bool:
         """Return True for an https URL. With an http issuer, http URLs of this machine are usable too."""
-        if not isinstance(url, str):
+        if not isinstance(url, str) or not url.isascii():
             return False
         try:
             parts = urlsplit(url)
@@ -264,24 +267,19 @@ class CompanySignIn:
         Raises ``sign_in_unavailable`` if no complete response arrives in time, or if it is too long.
         """
         sent = {"Accept": "application/json", "User-Agent": "agent-vault-sign-in/1", **(headers or {})}
-        body = bytearray()
         try:
-            async with (
-                asyncio.timeout(self._seconds),
-                self._outbound.request(method, httpx.URL(url), headers=sent, content=content) as response,
-            ):
-                async for chunk in response.aiter_raw():
-                    body += chunk
-                    if len(body) > _MAX_BYTES:
-                        _unavailable("too_long", "The response of the company sign-in is too long.")
-                return response.status_code, bytes(body)
+            received = await self._outbound.exchange(
+                method, httpx.URL(url), sent, content, "", _MAX_BYTES, self._seconds
+            )
         except TimeoutError:
             _unavailable("timeout", f"The company sign-in did not answer within {self._seconds:g} seconds.")
-        except SignInUnavailableError:
-            raise
         except (OSError, ValueError, ApiError, httpx.HTTPError, httpx.InvalidURL) as error:
             _log.warning("openid_request_failed", host=urlsplit(url).hostname, error=type(error).__name__)
             _unavailable("unreachable", "The company sign-in cannot be reached.")
+        if received.truncated:
+            reason = "too_long" if len(received.body) >= _MAX_BYTES else "incomplete"
+            _unavailable(reason, "The response of the company sign-in is too long or incomplete.")
+        return received.status, received.body
 
 
 def _read(answer: tuple[int, bytes], expected: int) -> Json:
@@ -294,7 +292,7 @@ def _read(answer: tuple[int, bytes], expected: int) -> Json:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        _unavailable("malformed", "The response of the company sign-in is not valid OpenID Connect.")
+        _unavailable("malformed", _NOT_OPENID)
     return found
 
 

@@ -1,6 +1,5 @@
 """Domains as recipients: a domain publishes its address over HTTPS."""
 
-import asyncio
 import json
 import re
 import ssl
@@ -55,8 +54,7 @@ class DomainResolver:
         Raises ``invalid_recipient``, and ``chain_unavailable`` while too many lookups are waiting for a response.
         """
         try:
-            async with asyncio.timeout(self._timeout):
-                document = json.loads(await self._fetch(domain, owner))
+            document = json.loads(await self._fetch(domain, owner))
         except (OSError, TimeoutError, ValueError, RecursionError, httpx.HTTPError):
             raise RequestError(
                 "invalid_recipient", f"The domain publishes no address at https://{domain}{PATH}."
@@ -70,12 +68,7 @@ class DomainResolver:
     async def _fetch(self, domain: str, owner: str) -> bytes:
         url = httpx.URL(scheme="https", host=domain, port=self._port, path=PATH)
         headers = {"Accept": "application/json"}
-        async with self._outbound.request("GET", url, headers=headers, owner=owner) as response:
-            if response.status_code != 200:
-                raise ValueError("not found")
-            body = bytearray()
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > _MAX_BYTES:
-                    raise ValueError("too large")
-            return bytes(body)
+        found = await self._outbound.exchange("GET", url, headers, b"", owner, _MAX_BYTES, self._timeout)
+        if found.status != 200 or found.truncated:
+            raise ValueError("not found, or not completely")
+        return found.body

@@ -1,6 +1,5 @@
 """One HTTP request to a receiver, and its outcome."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,29 +41,22 @@ async def send(
     Raises ``chain_unavailable`` if too many names are being looked up.
     """
     began = time.monotonic()
-    status_code, error, excerpt = None, None, bytearray()
+    status_code, error, excerpt = None, None, b""
     headers = {"Content-Type": "application/json", "User-Agent": "agent-vault-webhooks/1", **headers}
     try:
-        async with (
-            asyncio.timeout(within),
-            outbound.request("POST", httpx.URL(url), headers=headers, content=body, owner=owner) as response,
-        ):
-            status_code = response.status_code
-            async for chunk in response.aiter_raw():
-                excerpt += chunk
-                if len(excerpt) >= _EXCERPT_BYTES:
-                    break
+        received = await outbound.exchange("POST", httpx.URL(url), headers, body, owner, _EXCERPT_BYTES, within)
+        # The status alone acknowledges, even if the body did not arrive completely in time.
+        status_code, excerpt = received.status, received.body
     except ForbiddenAddressError:
         error = "address_not_allowed"
     except TimeoutError:
         error = "timeout"
     except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL):
         error = "connection_failed"
-    # The status alone acknowledges, even if the body did not arrive completely in time.
     return SendOutcome(
         status_code=status_code,
-        error=error if status_code is None else None,
-        excerpt=_printable(bytes(excerpt[:_EXCERPT_BYTES])),
+        error=error,
+        excerpt=_printable(excerpt),
         duration=round((time.monotonic() - began) * 1000),
     )
 

@@ -2,11 +2,12 @@
 
 import asyncio
 import datetime as dt
+import gzip
 import ipaddress
 import json
 import ssl
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -304,13 +305,19 @@ def _http(body: bytes, status: str = "200 OK", extra: str = "") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{extra}Connection: close\r\n\r\n".encode() + body
 
 
+@pytest.mark.parametrize(("encode", "extra"), [(bytes, ""), (gzip.compress, "Content-Encoding: gzip\r\n")])
 async def test_domain_that_names_its_address_is_paid(
-    world: ServiceWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: ServiceWorld,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    encode: Callable[[bytes], bytes],
+    extra: str,
 ) -> None:
     to, asked = await world.payee(), list[bytes]()
     wallet = await world.wallet()
     body = json.dumps({"solana": {"usdc": to}}).encode()
-    async with _site(tmp_path, _http(body), asked) as resolver:
+    answer = _http(encode(body), extra=extra)
+    async with _site(tmp_path, answer, asked) as resolver:
         monkeypatch.setattr(world.service, "parts", {**world.service.parts, DomainResolver: resolver})
         paid = (await world.pay(wallet, "shop.example.com", "1")).json()
 
@@ -333,6 +340,8 @@ async def test_domain_that_names_its_address_is_paid(
         _http(b'{"solana": {"usdc": "nonsense"}}'),
         _http(b'{"solana": {"usdc": "127.0.0.1"}}'),
         _http(b'{"x": "' + b"y" * 20_000 + b'"}'),
+        _http(gzip.compress(b'{"x": "' + b"y" * 20_000 + b'"}', mtime=0), extra="Content-Encoding: gzip\r\n"),
+        _http(b"{}", extra="Content-Encoding: zstd\r\n"),
         b"not http at all",
     ],
 )

@@ -1,11 +1,14 @@
 """The company's sign-in without a browser: a provider that is down, slow or lies, and crafted ways back."""
 
 import asyncio
+import gzip
 import hashlib
 import hmac
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -257,6 +260,10 @@ async def test_provider_may_change_its_keys(world: ServiceWorld, provider: Lying
     provider.keys = earlier
 
 
+def _gzipped(content: bytes, most: int | None = None) -> Response:
+    return Response(gzip.compress(content)[:most], headers={"Content-Encoding": "gzip"})
+
+
 def _closed() -> Response:
     return Response("<html>Service unavailable", 503)
 
@@ -297,6 +304,14 @@ _TROUBLES: dict[str, tuple[Callable[[LyingProvider], Any], str]] = {
         "keys",
     ),
     "keys elsewhere": (lambda it: it.answers.update({"/keys": redirection}), "status"),
+    "half a description": (
+        lambda it: it.answers.update({"/.well-known/openid-configuration": lambda: _gzipped(b'{"issuer": "x"}', 20)}),
+        "incomplete",
+    ),
+    "a packed megabyte": (
+        lambda it: it.answers.update({"/.well-known/openid-configuration": lambda: _gzipped(b" " * 1_000_000)}),
+        "too_long",
+    ),
 }
 
 
@@ -318,6 +333,85 @@ async def test_provider_in_trouble_is_no_refusal_and_changes_nothing(
     assert answer.headers["retry-after"]
     assert await _reason(world) == reason
     assert _state(world) == before
+
+
+#: JSON of every type, and URLs that no browser can be sent to.
+_WRONG: list[Any] = [
+    None,
+    True,
+    5,
+    1e400,
+    "x",
+    "",
+    [],
+    [5],
+    [None],
+    {},
+    {"x": 1},
+    "https://a.example/\ud800",
+    "https://ü/",
+]
+
+
+async def _outcome(world: ServiceWorld, provider: LyingProvider) -> Any:
+    """Return the answer to a sign-in, whichever of its requests ends it."""
+    world.service.part(CompanySignIn)._known = None
+    visitor = Visit(world, provider)
+    answer = await visitor.ask("/dashboard/sign-in/openid")
+    if answer.status_code == 200:
+        answer = await visitor.come_back(provider.authorise(answer.json()["location"]))
+    return answer
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        "issuer",
+        "authorization_endpoint",
+        "token_endpoint",
+        "jwks_uri",
+        "token_endpoint_auth_methods_supported",
+        "authorization_response_iss_parameter_supported",
+    ],
+)
+async def test_member_of_a_wrong_type_makes_the_provider_unavailable(
+    world: ServiceWorld, provider: LyingProvider, member: str
+) -> None:
+    for wrong in _WRONG:
+        if member.startswith("authorization_response") and wrong is True:
+            continue
+        described = {
+            "issuer": provider.issuer,
+            "authorization_endpoint": f"{provider.issuer}/authorize",
+            "token_endpoint": f"{provider.issuer}/token",
+            "jwks_uri": f"{provider.issuer}/keys",
+        }
+        content = json.dumps(described | {member: wrong}).encode()
+        provider.answers["/.well-known/openid-configuration"] = partial(Response, content)
+        answer = await _outcome(world, provider)
+        assert answer.status_code == 503, (member, wrong, answer.text)
+        assert answer.json()["error"]["code"] == "sign_in_unavailable"
+    # Its outcome goes into the audit log, so that the next test finds its own.
+    await _reason(world)
+
+
+async def test_member_of_a_wrong_type_elsewhere_is_no_internal_error(
+    world: ServiceWorld, provider: LyingProvider
+) -> None:
+    key = provider.keys[0].as_dict(private=False)
+    for wrong in _WRONG:
+        for member in ("kty", "use", "key_ops", "alg", "kid", "n", "e", "x5c"):
+            content = json.dumps({"keys": [key | {member: wrong}]}).encode()
+            provider.answers = {"/keys": partial(Response, content)}
+            assert (await _outcome(world, provider)).status_code in {200, 401, 503}, (member, wrong)
+        for member in ("id_token", "access_token", "error"):
+            content = json.dumps({"id_token": "x", member: wrong}).encode()
+            for status in (200, 400):
+                provider.answers = {"/token": partial(Response, content, status)}
+                assert (await _outcome(world, provider)).status_code in {401, 503}, (member, wrong)
+        provider.answers = {"/keys": partial(Response, json.dumps({"keys": wrong}))}
+        assert (await _outcome(world, provider)).status_code == 503, wrong
+    await _reason(world)
 
 
 async def test_silent_provider_is_given_up_and_asked_once_for_all(world: ServiceWorld, provider: LyingProvider) -> None:

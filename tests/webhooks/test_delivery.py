@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gzip
 import hashlib
 import hmac
 import os
@@ -171,6 +172,7 @@ async def test_webhook_gets_new_events_of_its_organisation_and_types(post: Post)
         (broken, 500, None, "sorry"),
         (answer("400 Bad Request", b"\xff\x00no"), 400, None, "\ufffd\ufffdno"),
         (answer("304 Not Modified"), 304, None, ""),
+        (answer("400 Bad Request", gzip.compress(b"no key"), "Content-Encoding: gzip\r\n"), 400, None, "no key"),
         (hang, None, "timeout", ""),
         (dripping, None, "timeout", ""),
         (reset, None, "connection_failed", ""),
