@@ -1,5 +1,6 @@
-"""Text from clients: the characters that it must not contain, and the stored form of names."""
+"""Text from others: the characters that it must not contain, the stored form of names, and base64."""
 
+import base64
 import re
 import unicodedata
 
@@ -43,3 +44,9 @@ def composed(text: str) -> str:
 def plain(line: str) -> str:
     """Return a line in printable ASCII, so that foreign text can neither control a terminal nor imitate other text."""
     return "".join(one if one.isascii() and one.isprintable() else ascii(one)[1:-1] for one in line)
+
+
+def decode_base64(text: str) -> bytes:
+    """Decode base64 in the standard or the URL-safe alphabet, with or without padding. Raises ValueError."""
+    digits = text.rstrip("=").replace("-", "+").replace("_", "/")
+    return base64.b64decode(digits + "=" * (-len(digits) % 4), validate=True)

@@ -1,28 +1,17 @@
 """One request to a resource: its response up to a size limit, or an error with the reason why none came."""
 
-import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 
 from app.core.errors import BusinessError, RequestError
-from app.core.outbound import ForbiddenAddressError, Outbound
+from app.core.outbound import ForbiddenAddressError, Outbound, Received
 
 _HIDDEN = frozenset({"connection", "keep-alive", "proxy-authenticate", "set-cookie", "transfer-encoding", "upgrade"})
 _MAX_HEADERS = 64
 _MAX_HEADER_BYTES = 32_768
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """A resource's response. ``truncated`` is True if its body was too long, or broke off or did not end in time."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +58,17 @@ class Fetcher:
         """Start no further requests."""
         self._outbound.close()
 
-    async def fetch(self, asked: ResourceRequest, *, owner: str, payment: Mapping[str, str]) -> Resource:
+    async def fetch(self, asked: ResourceRequest, *, owner: str, payment: Mapping[str, str]) -> Received:
         """Send a request with the headers of a ``payment``, which may be empty, and return the response.
 
         Raises ``x402_resource_unavailable``, and ``chain_unavailable`` while too many names are being looked up.
         """
+        headers = {"user-agent": "agent-vault-x402/1", **asked.headers, **payment}
         try:
-            return await self._fetch(asked, owner, payment)
+            received = await self._outbound.exchange(
+                asked.method, asked.url, headers, asked.content, owner, self._most_bytes, self._seconds
+            )
+            return replace(received, headers=_shown(received.headers))
         except ForbiddenAddressError:
             raise BusinessError("x402_resource_unavailable", "The resource has no public address.") from None
         except TimeoutError:
@@ -85,40 +78,13 @@ class Fetcher:
         # The request may have arrived.
         raise BusinessError("x402_resource_unavailable", f"The resource {reason}.", fields={"answered": False})
 
-    async def _fetch(self, asked: ResourceRequest, owner: str, payment: Mapping[str, str]) -> Resource:
-        headers = {"user-agent": "agent-vault-x402/1", **asked.headers, **payment}
-        head: httpx.Response | None = None
-        body, whole = bytearray(), False
-        try:
-            async with (
-                asyncio.timeout(self._seconds),
-                self._outbound.request(
-                    asked.method, asked.url, headers=headers, content=asked.content, owner=owner
-                ) as response,
-            ):
-                head = response
-                async for chunk in response.aiter_raw():
-                    body += chunk
-                    if len(body) > self._most_bytes:
-                        break
-                else:
-                    whole = True
-        except (TimeoutError, OSError, httpx.HTTPError):
-            # The status counts even if the body does not end.
-            if head is None:
-                raise
-        return Resource(head.status_code, _shown(head.headers), bytes(body[: self._most_bytes]), truncated=not whole)
 
-
-def _shown(headers: httpx.Headers) -> dict[str, str]:
+def _shown(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers to show to the caller, without cookies and connection headers, limited in number and size."""
     found: dict[str, str] = {}
     size = 0
     for name, value in headers.items():
-        size += len(name) + len(value)
-        if name.lower() in _HIDDEN:
-            continue
-        if len(found) >= _MAX_HEADERS or size > _MAX_HEADER_BYTES:
-            break
-        found[name.lower()] = value
+        taken = size + len(name) + len(value)
+        if name.lower() not in _HIDDEN and len(found) < _MAX_HEADERS and taken <= _MAX_HEADER_BYTES:
+            found[name.lower()], size = value, taken
     return found

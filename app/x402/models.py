@@ -94,12 +94,16 @@ class PayOffer(MoneyBody):
 
 
 class PaidResource(ResponseBody):
-    """The resource's response. `body` is text if it is UTF-8, else base64."""
+    """The resource's response. `body` is text if it is UTF-8, else base64.
+
+    `content_coding` names the content coding of a `body` that the service could not decode, and is null otherwise.
+    """
 
     status: int
     headers: dict[str, str]
     body: str
     body_encoding: Encoding
+    content_coding: str | None
     truncated: bool
 
 
@@ -108,17 +112,19 @@ class FetchedResource(ResponseBody):
 
     `resource` is null if no response to the payment came. It is also null if the resource was not sent the payment,
     because the payment had ended already, a freeze, pause or token rotation stopped it, or its allowance was not
-    confirmed yet.
+    confirmed yet. `warnings` names malformed offers that were skipped.
     """
 
     resource: PaidResource | None
     payment: Transaction | None
+    warnings: list[str]
 
 
 class HandedOut(ResponseBody):
     """A payment to send with your request: the name and value of a header, and the transaction that pays.
 
-    `payload` is the same payment for a call of a paid tool. Put it into MCP's `_meta["x402/payment"]`.
+    `payload` is the same payment for a call of a paid tool. Put it into MCP's `_meta["x402/payment"]`. `warnings` names
+    malformed offers that were skipped.
     """
 
     header_name: str
@@ -126,6 +132,7 @@ class HandedOut(ResponseBody):
     payload: dict[str, Any]
     expires_at: Time
     payment: Transaction
+    warnings: list[str]
 
 
 class Quote(ResponseBody):

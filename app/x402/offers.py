@@ -1,21 +1,21 @@
 """Read the 402 response of a resource, in either version of x402, and choose one of its offers."""
 
-import base64
-import binascii
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from solders.pubkey import Pubkey
-from x402.schemas import PaymentRequired as PaymentRequiredV2
-from x402.schemas.v1 import PaymentRequiredV1
+from x402.schemas import PaymentRequirements
+from x402.schemas.v1 import PaymentRequirementsV1
 
 from app.core.errors import BusinessError
 from app.core.money import format_usdc
+from app.core.text import decode_base64
 
 Json = dict[str, Any]
 
@@ -30,6 +30,8 @@ _DIGITS = re.compile(r"[0-9]{1,20}")
 _MAX_MEMO = 256
 #: Maximum size of a header in bytes. Longer ones are not read.
 _MAX_HEADER = 32_768
+#: Maximum number of unusable entries of `accepts` that a message names.
+_MAX_REASONS = 64
 #: Names of the public clusters in version 1.
 _NAMES_V1: Mapping[str, frozenset[str]] = {
     "mainnet-beta": frozenset({"solana"}),
@@ -38,13 +40,25 @@ _NAMES_V1: Mapping[str, frozenset[str]] = {
 }
 
 
+#: The model of an entry of `accepts`, and the name of its price, by version.
+_MODELS: Mapping[int, tuple[type[BaseModel], str]] = {
+    1: (PaymentRequirementsV1, "maxAmountRequired"),
+    2: (PaymentRequirements, "amount"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The service's chain by its x402 names, and the mint to pay with."""
+    """The service's chain by its x402 names, and the mint to pay with.
+
+    None of the ``programs`` of a payment can be its fee payer. ``vault`` is the paying one, which cannot be the payee.
+    """
 
     cluster: str
     genesis_hash: str
     mint: str
+    programs: Collection[str]
+    vault: str
 
     @property
     def caip2(self) -> str:
@@ -78,31 +92,25 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class PaymentRequired:
-    """A 402 response: all payments that the resource accepts, in either version. ``error`` is its complaint, if any."""
+    """A 402 response: all payments that the resource accepts, in either version. ``error`` is its complaint, if any.
+
+    The entries of ``accepts`` are as received. Each may be for others or malformed.
+    """
 
     version: int
-    accepts: Sequence[Json]
+    accepts: Sequence[Any]
     error: str | None
     resource: Json | None
     extensions: Json
 
 
 def read_payment_required(header: str | None, body: bytes) -> PaymentRequired:
-    """Read a 402 response from the header of version 2, or else from the body of version 1.
+    """Read a 402 response from the header of version 2, or from the body if there is no valid header.
 
-    Raises ``x402_invalid_terms``.
+    Raises ``x402_invalid_terms``. The reason is the header's if there is a header.
     """
-    content: Any
-    try:
-        if header is not None:
-            if len(header) > _MAX_HEADER:
-                raise invalid_terms("the header PAYMENT-REQUIRED is too long")
-            content = json.loads(base64.b64decode(header, validate=True))
-        else:
-            content = json.loads(body)
-    except (binascii.Error, ValueError, RecursionError):
-        raise invalid_terms("they are not JSON") from None
-    return parse_payment_required(content)
+    from_header = [] if header is None else [partial(_decoded, header)]
+    return _first_valid(*from_header, partial(json.loads, body))
 
 
 def payment_required_from_client(given: str | Json) -> PaymentRequired:
@@ -110,56 +118,65 @@ def payment_required_from_client(given: str | Json) -> PaymentRequired:
 
     Raises ``x402_invalid_terms``.
     """
-    return read_payment_required(given, b"") if isinstance(given, str) else parse_payment_required(_unwrapped(given))
+    return _first_valid(*([partial(_decoded, given)] if isinstance(given, str) else _unwrapped(given)))
 
 
-def _unwrapped(answer: Json) -> Any:
-    """Return the terms in the result of a paid tool or in an MCP error 402. Returns any other response unchanged."""
-    if "accepts" in answer:
-        return answer
-    if answer.get("code") == 402:
-        return answer.get("data")
-    structured, content = answer.get("structuredContent"), answer.get("content")
-    if isinstance(structured, dict) and "accepts" in structured:
-        return structured
-    if isinstance(content, list) and content and isinstance(content[0], dict):
+def _decoded(header: str) -> Any:
+    if len(header) > _MAX_HEADER:
+        raise invalid_terms("the header PAYMENT-REQUIRED is too long")
+    return json.loads(decode_base64(header))
+
+
+def _first_valid(*sources: Callable[[], Any]) -> PaymentRequired:
+    """Return the first valid terms. Raises ``x402_invalid_terms`` with the fault of the first source if none is."""
+    faults = []
+    for source in sources:
         try:
-            return json.loads(str(content[0].get("text")))
+            return parse_payment_required(source())
         except (ValueError, RecursionError):
-            raise invalid_terms("they are not JSON") from None
-    return answer
+            faults.append(invalid_terms("they are not JSON"))
+        except BusinessError as error:
+            faults.append(error)
+    raise faults[0]
+
+
+def _unwrapped(answer: Json) -> list[Callable[[], Any]]:
+    """Return the places of terms in the result of a paid tool or in an MCP error 402. Others are terms themselves."""
+    if "accepts" in answer:
+        return [lambda: answer]
+    if answer.get("code") == 402:
+        return [lambda: answer.get("data")]
+    structured, content = answer.get("structuredContent"), answer.get("content")
+    texts = [one.get("text") for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    return [lambda: structured or answer, *(partial(json.loads, str(one)) for one in texts)]
 
 
 def parse_payment_required(content: Any) -> PaymentRequired:
-    """Read the content of a 402 response. Raises ``x402_invalid_terms`` if it violates x402."""
-    if not _can_be_repeated(content):
-        raise invalid_terms("they contain a value that JSON cannot represent")
+    """Read the content of a 402 response. Raises ``x402_invalid_terms`` if it violates x402.
+
+    The entries of `accepts` are not checked, and a malformed optional member counts as absent.
+    """
     if not isinstance(content, dict) or not isinstance(content.get("accepts"), list):
         raise invalid_terms("they list no accepted payments")
-    try:
-        if content.get("x402Version") == 1:
-            old = PaymentRequiredV1.model_validate(content)
-            return PaymentRequired(1, content["accepts"], old.error, None, {})
-        if content.get("x402Version") == 2:
-            new = PaymentRequiredV2.model_validate(content)
-            return PaymentRequired(
-                2, content["accepts"], new.error, content.get("resource"), content.get("extensions") or {}
-            )
-    except ValidationError as error:
-        place = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise invalid_terms(f"{place} is missing or malformed") from None
-    raise invalid_terms("x402Version must be 1 or 2")
+    version = content.get("x402Version")
+    if version not in (1, 2):
+        raise invalid_terms("x402Version must be 1 or 2")
+    error, resource, extensions = (
+        cast("Any", value if isinstance(value := content.get(name), kind) and _can_be_repeated(value) else None)
+        for name, kind in (("error", str), ("resource", dict), ("extensions", dict))
+    )
+    return PaymentRequired(int(version), content["accepts"], error, resource, extensions or {})
 
 
 def _can_be_repeated(content: Any) -> bool:
-    """Return True if the terms can be written again, into a payment's header and into the response that hands it out.
+    """Return True if a part of the terms can be written again, into a payment's header and into the response with it.
 
     Python reads JSON that it cannot write: lone surrogates, NaN, and objects nested deeper than a response may be.
     """
     try:
         json.dumps(content, allow_nan=False)
         # Nested as deeply as in the response.
-        to_json({"payload": content})
+        to_json({"payload": {"accepts": [content]}})
     except (ValueError, RecursionError):
         return False
     return True
@@ -171,56 +188,79 @@ def refusal_in(headers: Mapping[str, str]) -> str | None:
     A resource that charges before it works reports a failed settlement in this way, without its terms.
     """
     try:
-        content = json.loads(base64.b64decode(headers.get(RESPONSE_HEADER, ""), validate=True))
-    except (binascii.Error, ValueError, RecursionError):
+        content = json.loads(decode_base64(headers.get(RESPONSE_HEADER, "")))
+    except (ValueError, RecursionError):
         return None
     reason = content.get("errorReason") if isinstance(content, dict) else None
     return reason if isinstance(reason, str) else None
 
 
-def choose(demand: PaymentRequired, network: Network, most: int) -> Offer:
-    """Return the cheapest offer for this chain and mint that costs at most ``most`` micro-USDC.
+def choose(demand: PaymentRequired, network: Network, most: int) -> tuple[Offer, list[str]]:
+    """Return the cheapest offer for this chain and mint, at most ``most`` micro-USDC, and warnings about others.
 
-    Raises ``x402_no_acceptable_offer`` if no offer is for this chain and mint, ``x402_price_too_high`` if all cost
-    more, and ``x402_invalid_terms`` if an offer is malformed.
+    Offers for other chains, mints and schemes are skipped. Malformed offers for this chain and mint are skipped too,
+    each with a warning.
+
+    Raises ``x402_no_acceptable_offer`` if no offer is for this chain and mint, ``x402_invalid_terms`` if all of those
+    are malformed, and ``x402_price_too_high`` if all others cost more. The message names the skipped offers.
     """
-    ours = [one for one in demand.accepts if _is_ours(demand.version, one, network)]
-    if not ours:
-        raise BusinessError(
-            "x402_no_acceptable_offer",
-            f"The resource accepts no payment with scheme {SCHEME}, network {network.caip2} and asset {network.mint}.",
-        )
-    offers = sorted((_offer(demand, one) for one in ours), key=lambda offer: offer.amount)
-    cheapest = offers[0]
+    offers, others, malformed = list[Offer](), list[str](), list[str]()
+    for number, one in enumerate(demand.accepts):
+        if (other := _other(demand.version, one, network)) is not None:
+            others.append(f"accepts[{number}] {other}")
+            continue
+        try:
+            offers.append(_offer(demand, one, network))
+        except ValueError as fault:
+            malformed.append(f"accepts[{number}] was skipped: {fault}")
+    skipped = [*malformed, *others][:_MAX_REASONS]
+    if not offers and malformed:
+        raise invalid_terms("; ".join(skipped))
+    if not offers:
+        wanted = f"scheme {SCHEME}, network {network.caip2} and asset {network.mint}"
+        message = f"The resource accepts no payment with {wanted}: {'; '.join(skipped) or 'accepts is empty'}."
+        raise BusinessError("x402_no_acceptable_offer", message)
+    cheapest = min(offers, key=lambda offer: (offer.pay_to == network.vault, offer.amount))
+    warnings = [f"{one}." for one in malformed[:_MAX_REASONS]]
     if cheapest.amount > most:
-        raise BusinessError(
-            "x402_price_too_high",
-            f"The resource costs {format_usdc(cheapest.amount)} USDC, more than maxAmount {format_usdc(most)}.",
-            fields={"price": format_usdc(cheapest.amount)},
-        )
-    return cheapest
+        price = format_usdc(cheapest.amount)
+        message = f"The resource costs {price} USDC, more than maxAmount {format_usdc(most)}."
+        raise BusinessError("x402_price_too_high", " ".join([message, *warnings]), fields={"price": price})
+    return cheapest, warnings
 
 
-def _is_ours(version: int, one: Json, network: Network) -> bool:
-    return (
-        one.get("scheme") == SCHEME
-        and one.get("asset") == network.mint
-        and network.is_named(version, str(one.get("network")))
-    )
+def _other(version: int, one: Any, network: Network) -> str | None:
+    """Return how an entry shows that it is for others, or None if it is for this chain and mint."""
+    if not isinstance(one, dict):
+        return "is not an object"
+    if one.get("scheme") != SCHEME:
+        return "has another scheme"
+    if not network.is_named(version, str(one.get("network"))):
+        return "has another network"
+    return None if one.get("asset") == network.mint else "has another asset"
 
 
-def _offer(demand: PaymentRequired, one: Json) -> Offer:
-    extra = one.get("extra")
-    extra = extra if isinstance(extra, dict) else {}
-    name = "maxAmountRequired" if demand.version == 1 else "amount"
+def _offer(demand: PaymentRequired, one: Json, network: Network) -> Offer:
+    """Return an entry for this chain and mint as an offer. Raises ValueError if it is malformed."""
+    model, name = _MODELS[demand.version]
+    if not _can_be_repeated(one):
+        raise ValueError("it contains a value that JSON cannot represent")
+    try:
+        model.model_validate(one)
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise ValueError(f"{place} is missing or malformed") from None
+    extra = one.get("extra") or {}
     amount, fee_payer, memo = one.get(name), extra.get("feePayer"), extra.get("memo")
     if not isinstance(amount, str) or not _DIGITS.fullmatch(amount) or not 0 < int(amount) < _U64:
-        raise invalid_terms(f"{name} must be a positive number of micro-USDC in digits")
+        raise ValueError(f"{name} must be a positive number of micro-USDC in digits")
     for field, address in (("payTo", one.get("payTo")), ("extra.feePayer", fee_payer)):
         if not _is_address(address):
-            raise invalid_terms(f"{field} must be an address")
+            raise ValueError(f"{field} must be an address")
+    if fee_payer in network.programs:
+        raise ValueError("extra.feePayer is a program, and programs cannot sign")
     if memo is not None and (not isinstance(memo, str) or not 0 < len(memo.encode()) <= _MAX_MEMO):
-        raise invalid_terms(f"extra.memo must have 1 to {_MAX_MEMO} bytes")
+        raise ValueError(f"extra.memo must have 1 to {_MAX_MEMO} bytes")
     return Offer(
         version=demand.version,
         network=one["network"],

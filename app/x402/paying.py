@@ -1,6 +1,5 @@
 """The wallet that pays for requests: its permitted hosts and its issued payments."""
 
-import base64
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from app.access.keyring import Principal
 from app.chain.addresses import parse_address
 from app.core.errors import BusinessError, RequestError
 from app.core.hosts import ANY_HOST
+from app.core.text import decode_base64
 from app.core.transaction_types import ENFORCED
 from app.payments.expenses import ExpenseRequest
 from app.payments.sending import send_expense
@@ -36,7 +36,7 @@ from app.x402.fetching import ResourceRequest
 from app.x402.guard import RequestGuard, host_of
 from app.x402.instructions import EVENT_INSTRUCTION, issued_payment, programs
 from app.x402.models import PayOffer, QuotePaidResource
-from app.x402.offers import SCHEME, Network, Offer, invalid_terms
+from app.x402.offers import SCHEME, Network, Offer
 from app.x402.outstanding import check_outstanding
 from app.x402.payment_header import header_of
 
@@ -99,18 +99,17 @@ class Payer:
             raise BusinessError("x402_host_not_allowed", message, fields={"host": host})
 
     def network(self) -> Network:
-        """Return the chain, and the mint that the wallet pays with."""
+        """Return the chain, the mint that the wallet pays with, and the parties that an offer must not name."""
         identity = self.service.identity
-        return Network(identity.cluster, identity.genesis_hash, identity.mint)
+        return Network(
+            identity.cluster, identity.genesis_hash, identity.mint, programs(self.service), self.wallet.vault
+        )
 
     async def expense(self, offer: Offer, gone: Gone, kind: PlanType = PAY) -> ExpenseRequest:
         """Return the issued payment for an offer, or the grant of its allowance.
 
-        Raises ``invalid_recipient`` if the wallet would pay itself, and ``x402_invalid_terms`` if the fee payer is a
-        program.
+        Raises ``invalid_recipient`` if the wallet would pay itself.
         """
-        if offer.fee_payer in programs(self.service):
-            raise invalid_terms("extra.feePayer is a program, and programs cannot sign")
         payee = await resolve(self.service, self.wallet.org, offer.pay_to)
         if str(payee.owner) == self.wallet.vault:
             raise invalid_recipient("payTo", "A wallet cannot pay itself.")
@@ -199,6 +198,6 @@ def _content(body: QuotePaidResource) -> bytes:
     if body.body_encoding == "text":
         return body.body.encode()
     try:
-        return base64.b64decode(body.body, validate=True)
+        return decode_base64(body.body)
     except ValueError:
         raise RequestError("invalid_request", "body: must be base64.") from None

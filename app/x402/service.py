@@ -1,7 +1,7 @@
 """Paid requests: their quotes, the payments issued for them, and the resources in return."""
 
 import base64
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
@@ -9,6 +9,7 @@ from app.access.keyring import Principal
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import ApiError, BusinessError, UnavailableError
 from app.core.money import format_usdc
+from app.core.outbound import Received
 from app.core.timestamps import iso
 from app.core.transaction_types import ALLOWANCE, ENFORCED, SettlementPath
 from app.payments._simulation import simulate
@@ -21,7 +22,7 @@ from app.submission.context import Service
 from app.submission.plan import Outcome
 from app.transactions import service as transactions
 from app.x402.delegation import allowance_for, conclude, pay_by_allowance
-from app.x402.fetching import Fetcher, Resource, ResourceRequest
+from app.x402.fetching import Fetcher, ResourceRequest
 from app.x402.models import (
     Encoding,
     FetchedResource,
@@ -47,22 +48,12 @@ async def quote(service: Service, principal: Principal, body: QuotePaidResource,
     answer = await _ask(service, principal, asked)
     await _note(service, principal, asked, answer)
     if answer.status != 402:
+        nothing: dict[str, Any] = dict.fromkeys(("price", "recipient", "network", "facilitator", "lane", "retry_at"))
         return Quote(
-            wallet_id=body.wallet_id,
-            url=body.url,
-            price=None,
-            currency="USDC",
-            recipient=None,
-            network=None,
-            facilitator=None,
-            lane=None,
-            allowed=True,
-            retry_at=None,
-            rules=[],
-            warnings=[],
+            wallet_id=body.wallet_id, url=body.url, currency="USDC", allowed=True, rules=[], warnings=[], **nothing
         )
     demand = payment_required_in(answer)
-    offer = choose(demand, payer.network(), 2**64 - 1)
+    offer, skipped = choose(demand, payer.network(), 2**64 - 1)
     await payer.check_domain(asked.url, offer)
     verdict = await _verdict(payer, offer, token)
     lane: Literal["unknown", "not_supported"] | SettlementPath = (
@@ -82,7 +73,7 @@ async def quote(service: Service, principal: Principal, body: QuotePaidResource,
         allowed=verdict.allowed,
         retry_at=verdict.retry_at,
         rules=verdict.rules,
-        warnings=verdict.warnings,
+        warnings=[*verdict.warnings, *skipped],
     )
 
 
@@ -95,19 +86,19 @@ async def fetch(
     sends the same bytes again. If the payment has failed, the repeated request issues a new one.
     """
     # Look first for a payment issued by an earlier run: once it is under way, the wallet's state cannot refuse it.
-    paid = await _earlier(service, claim)
+    paid, warnings = await _earlier(service, claim), list[str]()
     if paid is None:
         payer = await Payer.of(service, principal, body, token)
         asked = await payer.request(body)
         answer = await _ask(service, principal, asked)
         try:
-            found = await _paid_for(payer, token, claim, body, gone, asked, answer)
+            found, warnings = await _paid_for(payer, token, claim, body, gone, asked, answer)
         except ApiError:
             await _note(service, principal, asked, answer)
             raise
-        if isinstance(found, Resource):
+        if isinstance(found, Received):
             await _note(service, principal, asked, found)
-            return FetchedResource(resource=_shown(found), payment=None)
+            return FetchedResource(resource=_shown(found), payment=None, warnings=warnings)
         paid = found
     else:
         asked = request_of(service, body)
@@ -123,7 +114,8 @@ async def fetch(
     payment = await transactions.get(service, principal, issued.tx_id)
     # A facilitator sends the payment, so it may land long after this response. A replay reports its outcome.
     claim.open_ended = payment.status == "pending"
-    return FetchedResource(resource=None if resource is None else _shown(resource), payment=payment)
+    shown = None if resource is None else _shown(resource)
+    return FetchedResource(resource=shown, payment=payment, warnings=warnings)
 
 
 async def _paid_for(  # noqa: PLR0917
@@ -133,30 +125,34 @@ async def _paid_for(  # noqa: PLR0917
     body: FetchPaidResource,
     gone: Gone,
     asked: ResourceRequest,
-    answer: Resource,
-) -> Resource | tuple[IssuedPayment, Outcome]:
-    """Pay the price in a 402 response. Returns the resource itself if there is nothing to pay."""
+    answer: Received,
+) -> tuple[Received | tuple[IssuedPayment, Outcome], list[str]]:
+    """Pay the price in a 402 response, and return the warnings of ``choose``.
+
+    Returns the resource itself if there is nothing to pay.
+    """
     if answer.status != 402:
-        return answer
+        return answer, []
     demand = payment_required_in(answer)
-    offer = choose(demand, payer.network(), body.max_amount)
+    offer, warnings = choose(demand, payer.network(), body.max_amount)
     await payer.check_domain(asked.url, offer)
     lane = await known_settlement_path(payer, asked.url, offer, demand) or await probe_facilitator(payer, asked, offer)
-    if isinstance(lane, Resource):
-        return lane
-    return await _pay(payer, token, claim, PaidResourceTerms(body.url, offer, fetched=True), gone, require(payer, lane))
+    if isinstance(lane, Received):
+        return lane, warnings
+    bought = PaidResourceTerms(body.url, offer, fetched=True)
+    return await _pay(payer, token, claim, bought, gone, require(payer, lane)), warnings
 
 
 async def pay_offer(
     service: Service, principal: Principal, claim: Claim, body: PayOffer, *, token: str | None, gone: Gone
 ) -> HandedOut:
     """Issue a payment for a request that the client sends itself."""
-    paid = await _earlier(service, claim)
+    paid, warnings = await _earlier(service, claim), list[str]()
     if paid is None:
         payer = await Payer.of(service, principal, body, token)
         url = await payer.url(body.url)
         demand = payment_required_from_client(body.payment_required)
-        offer = choose(demand, payer.network(), body.max_amount)
+        offer, warnings = choose(demand, payer.network(), body.max_amount)
         await payer.check_domain(url, offer)
         # The client sends the request, so the service cannot probe the facilitator. If the resource answers the payment
         # with 402, the client's next request passes that response on, and its complaint tells the settlement path.
@@ -174,6 +170,7 @@ async def pay_offer(
         payload=content_of(issued.header),
         expires_at=iso(until),
         payment=payment,
+        warnings=warnings,
     )
 
 
@@ -229,7 +226,7 @@ async def _verdict(payer: Payer, offer: Offer, token: str | None) -> Simulation:
     return await simulate(payer.service, payer.principal, SimulatePayment.model_validate(body), token)
 
 
-async def _ask(service: Service, principal: Principal, asked: ResourceRequest) -> Resource:
+async def _ask(service: Service, principal: Principal, asked: ResourceRequest) -> Received:
     try:
         return await service.part(Fetcher).fetch(asked, owner=principal.org, payment={})
     except ApiError:
@@ -239,7 +236,7 @@ async def _ask(service: Service, principal: Principal, asked: ResourceRequest) -
 
 async def _deliver(
     service: Service, principal: Principal, asked: ResourceRequest, issued: IssuedPayment
-) -> Resource | None:
+) -> Received | None:
     """Send the request with its payment. None means that no response came; the payment may still have been made."""
     payment = {HEADERS[issued.version]: issued.header}
     try:
@@ -251,7 +248,7 @@ async def _deliver(
 
 
 async def _note(
-    service: Service, principal: Principal, asked: ResourceRequest, answer: Resource | None, tx_id: str | None = None
+    service: Service, principal: Principal, asked: ResourceRequest, answer: Received | None, tx_id: str | None = None
 ) -> None:
     """Record the request's host and response status in the audit log.
 
@@ -262,7 +259,7 @@ async def _note(
     await service.db.write(lambda conn: append(conn, entry))
 
 
-def _shown(answer: Resource) -> PaidResource:
+def _shown(answer: Received) -> PaidResource:
     encoding: Encoding = "text"
     try:
         text = answer.body.decode()
@@ -270,8 +267,9 @@ def _shown(answer: Resource) -> PaidResource:
         text, encoding = base64.b64encode(answer.body).decode(), "base64"
     return PaidResource(
         status=answer.status,
-        headers=answer.headers,
+        headers=dict(answer.headers),
         body=text,
         body_encoding=encoding,
+        content_coding=answer.coding,
         truncated=answer.truncated,
     )

@@ -8,12 +8,13 @@ from solders.pubkey import Pubkey
 
 from app.chain.transactions import sign_for
 from app.core.errors import BusinessError
+from app.core.outbound import Received
 from app.core.transaction_types import ALLOWANCE, ENFORCED, SettlementPath
 from app.store.x402 import known_facilitator, put_facilitator
-from app.x402.fetching import Fetcher, Resource, ResourceRequest
+from app.x402.fetching import Fetcher, ResourceRequest
 from app.x402.guard import origin_of
 from app.x402.instructions import issued_payment
-from app.x402.offers import REQUIRED_HEADER, Offer, PaymentRequired, read_payment_required, refusal_in
+from app.x402.offers import REQUIRED_HEADER, Offer, PaymentRequired, invalid_terms, read_payment_required, refusal_in
 from app.x402.paying import Payer
 from app.x402.payment_header import HEADERS, header_of
 
@@ -32,9 +33,14 @@ _UNSUPPORTED = (
 )
 
 
-def payment_required_in(answer: Resource) -> PaymentRequired:
+def payment_required_in(answer: Received) -> PaymentRequired:
     """Return the terms of a 402 response. Raises ``x402_invalid_terms`` if they violate x402."""
-    return read_payment_required(answer.headers.get(REQUIRED_HEADER), answer.body)
+    try:
+        return read_payment_required(answer.headers.get(REQUIRED_HEADER), answer.body)
+    except BusinessError:
+        if answer.coding is None:
+            raise
+        raise invalid_terms("the body is not in the content coding gzip, deflate or br that it names") from None
 
 
 async def known_settlement_path(
@@ -58,7 +64,7 @@ def require(payer: Payer, lane: SettlementPath) -> SettlementPath:
     return lane
 
 
-async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) -> SettlementPath | Resource:
+async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) -> SettlementPath | Received:
     """Find out whether the offer's facilitator settles payments by the program.
 
     The facilitator gets a payment with a blockhash that never existed, so the payment can never land. A complaint about

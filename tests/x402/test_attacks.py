@@ -21,7 +21,7 @@ from tests.x402.test_hostile import demanding, offer, old_offer
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-def _nested(depth: int) -> Any:
+def nested(depth: int) -> Any:
     found: Any = "deep"
     for _ in range(depth):
         found = [found]
@@ -37,7 +37,7 @@ def _nested(depth: int) -> Any:
         {"extra": {"memo": "\ud800"}},
         {"extra": {"\udfff": 1}},
         {"extra": {"x": float("nan")}},
-        {"extra": {"x": _nested(600)}},
+        {"extra": {"x": nested(600)}},
     ],
     ids=["digits", "zeros", "text", "memo", "name", "nan", "depth"],
 )

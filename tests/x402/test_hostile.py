@@ -267,8 +267,8 @@ async def test_endless_body_and_gzip_bomb_are_cut(market: Market) -> None:
 
     assert long["resource"]["truncated"] is True
     assert len(long["resource"]["body"]) == 65_536
-    assert packed["resource"]["body_encoding"] == "base64"
-    assert len(base64.b64decode(packed["resource"]["body"])) <= len(bomb)
+    assert packed["resource"]["truncated"] is True
+    assert packed["resource"]["body"] == "0" * 65_536
 
 
 async def test_credentials_and_headers_of_the_payment_never_leave(market: Market) -> None:
