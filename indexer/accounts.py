@@ -8,9 +8,25 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sqlalchemy import Connection, bindparam, select, update
+
+from app.database.columns import upsert, upsert_all
+from app.database.records import columns_of, fetch_all, fetch_one
+from app.database.statements import execute, execute_all, rows, scalar
 from idl.codec import Event
 from indexer.records import TokenMove
-from indexer.statements import Statements, insert_rows, parts
+from indexer.schema import YES
+from indexer.schema import token_accounts as table
+
+_ACCOUNTS = select(table)
+_ONE = _ACCOUNTS.where(table.c.address == bindparam("address"))
+_RESERVES = _ACCOUNTS.where(table.c.vault.is_(None))
+_AFTER = _ACCOUNTS.where(table.c.address > bindparam("address")).order_by(table.c.address).limit(bindparam("limit"))
+_SUSPECTS = select(table.c.address).where(table.c.suspect == YES)
+_OF_VAULT = select(table.c.address).where(table.c.vault == bindparam("vault"))
+_OF_ORG = select(table.c.address).where(table.c.org == bindparam("org"), table.c.vault.is_(None))
+_UPDATE_ALL = update(table)
+_UPDATE = _UPDATE_ALL.where(table.c.address == bindparam("account"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,83 +63,70 @@ class Deposit:
 class TokenAccounts:
     """The table of followed accounts. Call the writing methods within a database transaction."""
 
-    def __init__(self, db: Statements) -> None:
-        self._db = db
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def get(self, address: str) -> FollowedAccount | None:
         """Return a followed account, or None if the address is not followed."""
-        return next(iter(self._select("address = ?", address)), None)
+        return fetch_one(self._connection, FollowedAccount, _ONE, {"address": address})
 
     def reserves(self) -> list[FollowedAccount]:
         """Return the reserves of all organisations."""
-        return self._select("vault IS NULL")
+        return fetch_all(self._connection, FollowedAccount, _RESERVES, {})
 
     def after(self, address: str, limit: int) -> list[FollowedAccount]:
         """Return the followed accounts after an address, in order. Use it to page through all of them."""
-        return self._select("address > ? ORDER BY address LIMIT ?", address, limit)
+        return fetch_all(self._connection, FollowedAccount, _AFTER, {"address": address, "limit": limit})
 
     def suspects(self) -> list[str]:
         """Return the suspect accounts. They may have unstored transactions, so their history must be read."""
-        return [row[0] for row in self._db.execute("SELECT address FROM token_accounts WHERE suspect = 1")]
+        return [address for (address,) in rows(self._connection, _SUSPECTS, {})[1]]
 
     def mark_suspect(self, address: str) -> None:
         """Mark an account as suspect: its history must be read."""
-        self._db.execute("UPDATE token_accounts SET suspect = 1 WHERE address = ?", [address])
+        execute(self._connection, _UPDATE, {"suspect": 1}, account=address)
 
     def mark_all_suspect(self) -> None:
         """Forget all balances and mark every account as suspect. Used after transactions were rolled back."""
-        self._db.execute("UPDATE token_accounts SET suspect = 1, balance = NULL, slot = 0")
+        execute(self._connection, _UPDATE_ALL, {"suspect": 1, "balance": None, "slot": 0})
 
     def clear_suspect(self, address: str) -> None:
         """Mark an account as no longer suspect, because its history has been read."""
-        self._db.execute("UPDATE token_accounts SET suspect = 0 WHERE address = ?", [address])
+        execute(self._connection, _UPDATE, {"suspect": 0}, account=address)
 
     def set_balance(self, address: str, balance: int, slot: int) -> None:
         """Store an account's balance as of a slot."""
-        self._db.execute("UPDATE token_accounts SET balance = ?, slot = ? WHERE address = ?", [balance, slot, address])
+        execute(self._connection, _UPDATE, {"balance": balance, "slot": slot}, account=address)
 
     def among(self, addresses: Collection[str]) -> dict[str, FollowedAccount]:
         """Return the followed accounts among these addresses, as a dictionary by address."""
-        found: dict[str, FollowedAccount] = {}
-        for part in parts(sorted(addresses)):
-            marks = ", ".join("?" * len(part))
-            found |= {one.address: one for one in self._select(f"address IN ({marks})", *part)}
-        return found
+        found = execute_all(self._connection, _ONE, [{"address": one} for one in sorted(addresses)])
+        return {one.address: one for one in (FollowedAccount(*row) for row in found)}
 
-    def add(self, address: Any, org: Any, vault: Any) -> None:
+    def add(self, address: Any, org: Any, vault: Any) -> FollowedAccount:
         """Follow a new account."""
         # Start with balance 0: any tokens before the first stored move then make the account suspect.
-        self._db.execute(
-            "INSERT INTO token_accounts (address, org, vault, balance, slot) VALUES (?, ?, ?, 0, 0)"
-            " ON CONFLICT DO NOTHING",
-            [str(address), str(org), None if vault is None else str(vault)],
-        )
+        new = FollowedAccount(str(address), str(org), None if vault is None else str(vault), 0, 0, suspect=False)
+        upsert(self._connection, table, _row(new), keys=("address",), replace=False)
+        return new
 
     def put(self, accounts: Sequence[FollowedAccount]) -> None:
         """Store the balance, slot and suspicion of followed accounts."""
-        insert_rows(
-            self._db,
-            "INSERT INTO token_accounts (address, org, vault, balance, slot, suspect)",
-            [(one.address, one.org, one.vault, one.balance, one.slot, int(one.suspect)) for one in accounts],
-            "ON CONFLICT (address) DO UPDATE SET balance = excluded.balance, slot = excluded.slot,"
-            " suspect = excluded.suspect",
-        )
+        upsert_all(self._connection, table, [_row(one) for one in accounts], keys=("address",))
 
     def of_vault(self, vault: Any) -> str | None:
         """Return the address of a vault's token account, or None if it is not followed."""
-        return self._address("SELECT address FROM token_accounts WHERE vault = ?", vault)
+        found: str | None = scalar(self._connection, _OF_VAULT, {"vault": str(vault)})
+        return found
 
     def of_org(self, org: Any) -> str | None:
         """Return the address of an organisation's reserve account, or None if it is not followed."""
-        return self._address("SELECT address FROM token_accounts WHERE org = ? AND vault IS NULL", org)
+        found: str | None = scalar(self._connection, _OF_ORG, {"org": str(org)})
+        return found
 
-    def _select(self, condition: str, *params: object) -> list[FollowedAccount]:
-        query = f"SELECT address, org, vault, balance, slot, suspect FROM token_accounts WHERE {condition}"  # noqa: S608 - ours
-        return [FollowedAccount(*row) for row in self._db.execute(query, params)]
 
-    def _address(self, query: str, owner: Any) -> str | None:
-        row = self._db.execute(query, [str(owner)]).fetchone()
-        return None if row is None else str(row[0])
+def _row(account: FollowedAccount) -> dict[str, Any]:
+    return {**columns_of(account), "suspect": int(account.suspect)}
 
 
 class BatchAccounts:
@@ -177,9 +180,8 @@ class BatchAccounts:
             self._add(data["vault_tokens"], data["org"], data["vault"])
 
     def _add(self, address: Any, org: Any, vault: Any) -> None:
-        self._accounts.add(address, org, vault)
-        if str(address) in self._moved:
-            new = FollowedAccount(str(address), str(org), None if vault is None else str(vault), 0, 0, suspect=False)
+        new = self._accounts.add(address, org, vault)
+        if new.address in self._moved:
             self._known.setdefault(new.address, new)
 
     def _explained(self, events: Sequence[Event], known: Mapping[str, FollowedAccount]) -> dict[str, int]:

@@ -1,42 +1,47 @@
 """Stores unreadable transactions, to retry them with growing pauses."""
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import asdict
 
+from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy.dialects.postgresql import insert
+
+from app.database.records import fetch_all
+from app.database.statements import execute_all
 from indexer.records import TransactionHole
-from indexer.statements import Statements, insert_rows, parts
+from indexer.schema import transaction_holes as table
 
 _SHARE_OF_AGE, _LONGEST_PAUSE = 16, 3600
 """A hole is retried after one sixteenth of its age: at least a second and at most an hour."""
+
+_HOLES = select(table.c.signature, table.c.slot, table.c.reason, table.c.since).limit(bindparam("limit"))
+_NEWEST = _HOLES.order_by(table.c.since.desc(), table.c.signature.desc())
+_DUE = _HOLES.where(table.c.retry_at <= bindparam("now")).order_by(table.c.retry_at)
+_new = insert(table)
+_PUT = _new.on_conflict_do_update(index_elements=["signature"], set_={"retry_at": _new.excluded.retry_at})
+_CLOSE = delete(table).where(table.c.signature == bindparam("signature"))
 
 
 class TransactionHoles:
     """The table of unreadable transactions. Call the writing methods within a database transaction."""
 
-    def __init__(self, db: Statements) -> None:
-        self._db = db
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def newest(self, limit: int) -> list[TransactionHole]:
         """Return at most `limit` holes, newest first."""
-        return self._select("ORDER BY since DESC, signature DESC LIMIT ?", limit)
+        return fetch_all(self._connection, TransactionHole, _NEWEST, {"limit": limit})
 
     def due(self, now: int, limit: int) -> list[TransactionHole]:
         """Return at most `limit` holes that are due for a retry, the longest overdue first."""
-        return self._select("WHERE retry_at <= ? ORDER BY retry_at LIMIT ?", now, limit)
+        return fetch_all(self._connection, TransactionHole, _DUE, {"now": now, "limit": limit})
 
     def put(self, holes: Sequence[TransactionHole], now: int) -> None:
         """Store new holes, or the time of the next retry of known ones. The pause grows with a hole's age."""
         pauses = (max(1, min((now - one.since) // _SHARE_OF_AGE, _LONGEST_PAUSE)) for one in holes)
-        rows = [(*astuple(one), now + pause) for one, pause in zip(holes, pauses, strict=True)]
-        insert = "INSERT INTO transaction_holes (signature, slot, reason, since, retry_at)"
-        insert_rows(self._db, insert, rows, "ON CONFLICT (signature) DO UPDATE SET retry_at = excluded.retry_at")
+        rows = [{**asdict(one), "retry_at": now + pause} for one, pause in zip(holes, pauses, strict=True)]
+        execute_all(self._connection, _PUT, rows)
 
     def close(self, signatures: Sequence[str]) -> None:
         """Remove the holes with these signatures."""
-        for part in parts(signatures):
-            marks = ", ".join("?" * len(part))
-            self._db.execute(f"DELETE FROM transaction_holes WHERE signature IN ({marks})", part)  # noqa: S608 - only question marks
-
-    def _select(self, condition: str, *values: int) -> list[TransactionHole]:
-        query = f"SELECT signature, slot, reason, since FROM transaction_holes {condition}"  # noqa: S608 - ours
-        return [TransactionHole(*row) for row in self._db.execute(query, values)]
+        execute_all(self._connection, _CLOSE, [{"signature": one} for one in signatures])

@@ -1,126 +1,185 @@
-"""The tables of the indexer's database."""
+"""The tables of the indexer, the same in its own file and among the service's on PostgreSQL."""
 
-import re
+import json
 import time
+from typing import Any
 
-from sqlite_utils import Database
-
-VERSION = 2
-"""The schema's version. A database with another version is emptied, because the chain has all of its contents."""
-
-TABLES = {
-    "transactions": """
-        signature TEXT PRIMARY KEY,
-        slot INTEGER NOT NULL,
-        block_time INTEGER NOT NULL,
-        fee_payer TEXT NOT NULL,
-        message_hash TEXT NOT NULL,
-        finalized INTEGER NOT NULL DEFAULT 0""",
-    # `id` grows in the order of storing, so readers use it as their cursor. A row with `instruction` -1 is not an event
-    # of the program. It is a deposit, an observed balance, the outflow of a settled allowance, or a rolled-back
-    # transaction.
-    "events": """
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        signature TEXT NOT NULL,
-        instruction INTEGER NOT NULL,
-        "inner" INTEGER NOT NULL,
-        slot INTEGER NOT NULL,
-        name TEXT NOT NULL,
-        org TEXT,
-        data TEXT NOT NULL,
-        UNIQUE (signature, instruction, "inner")""",
-    # Vaults and organisations number their events from 1. If `last` differs from `count`, an event is missing.
-    "streams": """
-        stream TEXT PRIMARY KEY,
-        last INTEGER NOT NULL,
-        count INTEGER NOT NULL""",
-    "cursors": """
-        name TEXT PRIMARY KEY,
-        signature TEXT NOT NULL""",
-    # Parts of the program's history that no node has served: the last stored transaction before the part, its slot,
-    # and the slot where the history continues.
-    "holes": """
-        after TEXT PRIMARY KEY,
-        after_slot INTEGER NOT NULL,
-        before_slot INTEGER NOT NULL""",
-    # Unreadable transactions of the program; `since` and `retry_at` are Unix seconds.
-    "transaction_holes": """
-        signature TEXT PRIMARY KEY,
-        slot INTEGER NOT NULL,
-        reason TEXT NOT NULL,
-        since INTEGER NOT NULL,
-        retry_at INTEGER NOT NULL""",
-    # Token accounts of vaults and reserves (`vault` is null). A `suspect` one may lack transactions.
-    "token_accounts": """
-        address TEXT PRIMARY KEY,
-        org TEXT NOT NULL,
-        vault TEXT,
-        balance INTEGER,
-        slot INTEGER NOT NULL,
-        suspect INTEGER NOT NULL DEFAULT 0""",
-    "allowances": """
-        address TEXT PRIMARY KEY,
-        tokens TEXT NOT NULL,
-        granted TEXT NOT NULL""",
-    # Settlements of allowances, by their place in a transaction, until the token account has been read.
-    "unread_allowances": """
-        signature TEXT NOT NULL,
-        instruction INTEGER NOT NULL,
-        "inner" INTEGER NOT NULL,
-        PRIMARY KEY (signature, instruction, "inner")""",
-}
-INDEXES = (
-    "CREATE INDEX IF NOT EXISTS transactions_to_finalize ON transactions (slot, signature) WHERE finalized = 0",
-    "CREATE INDEX IF NOT EXISTS transactions_final ON transactions (slot) WHERE finalized = 1",
-    "CREATE INDEX IF NOT EXISTS token_accounts_by_vault ON token_accounts (vault)",
-    "CREATE INDEX IF NOT EXISTS token_accounts_by_org ON token_accounts (org)",
-    "CREATE INDEX IF NOT EXISTS allowances_by_tokens ON allowances (tokens)",
-    "CREATE INDEX IF NOT EXISTS token_accounts_suspect ON token_accounts (address) WHERE suspect = 1",
-    "CREATE INDEX IF NOT EXISTS transaction_holes_due ON transaction_holes (retry_at)",
-    "CREATE INDEX IF NOT EXISTS transaction_holes_by_age ON transaction_holes (since, signature)",
-    "CREATE INDEX IF NOT EXISTS streams_with_gaps ON streams (stream) WHERE last <> count",
+from solders.pubkey import Pubkey
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Index,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    column,
+    func,
+    insert,
+    literal_column,
+    table,
+    text,
+    update,
 )
-POSTGRES_INDEXES = ("CREATE INDEX IF NOT EXISTS transactions_by_message ON transactions (message_hash)",)
-"""Indexes for queries that only services with several nodes make."""
-PREFIX = "chain_"
-"""Prefix of the tables and indexes on PostgreSQL, where they share the database with the service's own."""
+from sqlalchemy.types import TypeDecorator
+
+from app.database.columns import SERIAL
+from app.database.statements import execute
+
+VERSION = 3
+"""The schema's version. A file with another version is emptied, because the chain has all of its contents."""
+NO, YES = literal_column("0", BigInteger), literal_column("1", BigInteger)
+"""Values of flags, in the text of a statement: with a parameter, the databases would not use partial indexes."""
+
+metadata = MetaData()
 
 
-def postgres_ddl() -> list[str]:
-    """Return the statements that create the tables on PostgreSQL."""
-    changes = {
-        r"INTEGER PRIMARY KEY AUTOINCREMENT": "BIGSERIAL PRIMARY KEY",
-        r"\bINTEGER\b": "BIGINT",
-        r"\bTEXT\b": 'TEXT COLLATE "C"',
-    }
-    tables = []
-    for name, columns in TABLES.items():
-        for found, instead in changes.items():
-            columns = re.sub(found, instead, columns)  # noqa: PLW2901
-        tables.append(f"CREATE TABLE {PREFIX}{name} ({columns}\n)")
-    all_indexes = (*INDEXES, *POSTGRES_INDEXES)
-    indexes = [re.sub(r"IF NOT EXISTS (\w+) ON (\w+)", rf"{PREFIX}\1 ON {PREFIX}\2", one) for one in all_indexes]
-    return tables + indexes
+class _Json(TypeDecorator[dict[str, Any]]):
+    """A dictionary as JSON, with addresses as base58 and other bytes as hex."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str:  # noqa: ARG002
+        """Return the dictionary's text."""
+        return json.dumps(value, default=_plain, separators=(",", ":"))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        """Return the dictionary of a text."""
+        return json.loads(value)
 
 
-def prepare(db: Database) -> None:
-    """Configure the database and create missing tables and indexes."""
-    # The contents can be read from the chain again, so commits need not wait for the disk.
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "temp_store=MEMORY"):
-        db.conn.execute(f"PRAGMA {pragma}")
-    version = db.conn.execute("PRAGMA user_version").fetchone()[0]
-    with db.atomic():
-        if version not in {0, VERSION}:
-            for table in TABLES:
-                db.conn.execute(f"DROP TABLE IF EXISTS {table}")
-        for table, columns in TABLES.items():
-            db.conn.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-        for index in INDEXES:
-            db.conn.execute(index)
-        # New ids must exceed all earlier ones, even from a deleted file or from commits lost in a crash. Then a reader
-        # that remembers an id sees restored rows as new.
-        now = time.time_ns() // 1000
-        if db.conn.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", [now]).rowcount == 0:
-            db.conn.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', ?)", [now])
-        if version != VERSION:
-            db.conn.execute(f"PRAGMA user_version = {VERSION}")
+def _plain(value: Any) -> str:
+    if isinstance(value, Pubkey):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"an event cannot hold a {type(value).__name__}")
+
+
+def _text(name: str, **options: Any) -> Column[str]:
+    return Column(name, Text, **{"nullable": False, **options})
+
+
+def _number(name: str, **options: Any) -> Column[int]:
+    return Column(name, BigInteger, **{"nullable": False, **options})
+
+
+def _flag(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
+def _partial(name: str, condition: ColumnElement[bool], *columns: Column[Any]) -> None:
+    Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
+
+
+transactions = Table(
+    "chain_transactions",
+    metadata,
+    _text("signature", primary_key=True),
+    _number("slot"),
+    _number("block_time"),
+    _text("fee_payer"),
+    _text("message_hash"),
+    _flag("finalized"),
+)
+_of = transactions.c
+_partial("chain_transactions_to_finalize", _of.finalized == NO, _of.slot, _of.signature)
+_partial("chain_transactions_final", _of.finalized == YES, _of.slot)
+# Only services with several nodes query it.
+Index("chain_transactions_by_message", _of.message_hash).ddl_if(dialect="postgresql")
+
+# `id` grows in the order of storing, so readers use it as their cursor. A row with `instruction` -1 is not an event of
+# the program. It is a deposit, an observed balance, the outflow of a settled allowance, or a rolled-back transaction.
+events = Table(
+    "chain_events",
+    metadata,
+    Column("id", SERIAL, primary_key=True),
+    _text("signature"),
+    _number("instruction"),
+    _number("inner"),
+    _number("slot"),
+    _text("name"),
+    _text("org", nullable=True),
+    Column("data", _Json, nullable=False),
+    UniqueConstraint("signature", "instruction", "inner"),
+    sqlite_autoincrement=True,
+)
+
+# Vaults and organisations number their events from 1. If `last` differs from `count`, an event is missing.
+streams = Table("chain_streams", metadata, _text("stream", primary_key=True), _number("last"), _number("count"))
+_partial("chain_streams_with_gaps", streams.c.last != streams.c.count, streams.c.stream)
+
+cursors = Table("chain_cursors", metadata, _text("name", primary_key=True), _text("signature"))
+
+# Parts of the program's history that no node has served: the last stored transaction before the part, its slot, and the
+# slot where the history continues.
+holes = Table("chain_holes", metadata, _text("after", primary_key=True), _number("after_slot"), _number("before_slot"))
+
+# Unreadable transactions of the program; `since` and `retry_at` are Unix seconds.
+transaction_holes = Table(
+    "chain_transaction_holes",
+    metadata,
+    _text("signature", primary_key=True),
+    _number("slot"),
+    _text("reason"),
+    _number("since"),
+    _number("retry_at"),
+    Index("chain_transaction_holes_due", "retry_at"),
+    Index("chain_transaction_holes_by_age", "since", "signature"),
+)
+
+# Token accounts of vaults and reserves (`vault` is null). A `suspect` one may lack transactions.
+token_accounts = Table(
+    "chain_token_accounts",
+    metadata,
+    _text("address", primary_key=True),
+    _text("org"),
+    _text("vault", nullable=True),
+    _number("balance", nullable=True),
+    _number("slot"),
+    _flag("suspect"),
+    Index("chain_token_accounts_by_vault", "vault"),
+    Index("chain_token_accounts_by_org", "org"),
+)
+_partial("chain_token_accounts_suspect", token_accounts.c.suspect == YES, token_accounts.c.address)
+
+allowances = Table(
+    "chain_allowances",
+    metadata,
+    _text("address", primary_key=True),
+    _text("tokens"),
+    _text("granted"),
+    Index("chain_allowances_by_tokens", "tokens"),
+)
+
+# Settlements of allowances, by their place in a transaction, until the token account has been read.
+unread_allowances = Table(
+    "chain_unread_allowances",
+    metadata,
+    _text("signature", primary_key=True),
+    _number("instruction", primary_key=True),
+    _number("inner", primary_key=True),
+)
+
+_last_ids = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
+
+
+def prepare(connection: Connection) -> None:
+    """Create the tables of a SQLite file, within a transaction, and drop those of another version."""
+    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    if version != VERSION:
+        old = MetaData()
+        old.reflect(connection)
+        old.drop_all(connection)
+        metadata.create_all(connection)
+        connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
+    # New ids must exceed all earlier ones, even from a deleted file or from commits lost in a crash. Then a reader that
+    # remembers an id sees restored rows as new.
+    now = time.time_ns() // 1000
+    of_events = _last_ids.c.name == events.name
+    if not execute(connection, update(_last_ids).where(of_events).values(seq=func.max(_last_ids.c.seq, now)), {}):
+        execute(connection, insert(_last_ids), {"name": events.name, "seq": now})

@@ -1,20 +1,36 @@
 """The indexer's tables: decoded events, and cursors, which move in the transaction that stores the events."""
 
-import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from solders.pubkey import Pubkey
+from sqlalchemy import (
+    Connection,
+    Executable,
+    bindparam,
+    case,
+    create_engine,
+    delete,
+    func,
+    select,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.pool import StaticPool
+from sqlalchemy.sql.dml import UpdateBase
 from sqlite_utils import Database
 
+from app.database.columns import upsert
+from app.database.records import columns_of, fetch_all
+from app.database.statements import execute, execute_all, rows, scalar
 from indexer.accounts import BatchAccounts, FollowedAccount, TokenAccounts
 from indexer.holes import TransactionHoles
 from indexer.records import ChainTransaction, Hole
-from indexer.schema import prepare
-from indexer.statements import Statements, insert_rows, parts
+from indexer.schema import NO, YES, cursors, events, holes, prepare, streams, transaction_holes, transactions
 from indexer.unread_allowances import UnreadAllowance, UnreadAllowances
 
 NOT_AN_EVENT = -1
@@ -33,11 +49,92 @@ The data's `events` name the subjects of its deleted rows.
 
 T = TypeVar("T")
 _Key = tuple[str, int, int]
-_Row = tuple[str, int, int, int, str, str | None, str]
+_Row = dict[str, Any]
 _INDEXES = 256
 """Maximum number of accounts in a transaction. Deposits are numbered by the account's index."""
 _LAST_SLOT = 2**63 - 1
 """The largest integer that the database can hold."""
+_PLACE = ("signature", "instruction", "inner")
+
+_CHANGES = (
+    select(
+        *(events.c[one] for one in ("id", *_PLACE, "slot")),
+        func.coalesce(transactions.c.block_time, 0).label("block_time"),
+        func.coalesce(transactions.c.fee_payer, "").label("fee_payer"),
+        func.coalesce(transactions.c.message_hash, "").label("message_hash"),
+        *(events.c[one] for one in ("name", "org", "data")),
+    )
+    .join_from(events, transactions, transactions.c.signature == events.c.signature, isouter=True)
+    .where(events.c.id > bindparam("after"))
+    .order_by(events.c.id)
+    .limit(bindparam("limit"))
+)
+_NEWEST_ROW = select(func.coalesce(func.max(events.c.id), 0))
+_POSITION = (
+    select(cursors.c.signature, func.coalesce(transactions.c.slot, transaction_holes.c.slot).label("slot"))
+    .join_from(cursors, transactions, transactions.c.signature == cursors.c.signature, isouter=True)
+    .join(transaction_holes, transaction_holes.c.signature == cursors.c.signature, isouter=True)
+    .where(cursors.c.name == bindparam("name"))
+)
+_KNOWN = union_all(
+    *(
+        select(one.c.signature).where(one.c.signature == bindparam("signature"))
+        for one in (transactions, transaction_holes)
+    )
+)
+_EVENTS = events.c.instruction != NOT_AN_EVENT
+_WITH_EVENTS = select(events.c.signature).where(_EVENTS, events.c.signature == bindparam("signature"))
+_LAST_ROWS = (
+    select(transactions.c.message_hash, transactions.c.slot, events.c.org, func.max(events.c.id).label("id"))
+    .join_from(transactions, events, events.c.signature == transactions.c.signature)
+    .where(transactions.c.message_hash.in_(bindparam("message_hashes", expanding=True)))
+    .group_by(transactions.c.message_hash, transactions.c.slot, events.c.org)
+)
+_UP_TO = transactions.c.slot <= bindparam("slot")
+_UNFINALIZED = (
+    select(transactions.c.signature, transactions.c.slot)
+    .where(transactions.c.finalized == NO, _UP_TO)
+    .order_by(transactions.c.slot, transactions.c.signature)
+    .limit(bindparam("limit"))
+    .offset(bindparam("skip"))
+)
+_NEWEST_FIRST = transactions.c.slot.desc()
+_LAST_FINALIZED = (
+    select(transactions.c.signature).where(transactions.c.finalized == YES, _UP_TO).order_by(_NEWEST_FIRST).limit(1)
+)
+# One query for each of the two partial indexes.
+_NEWEST_TIMES = [
+    select(transactions.c.block_time).where(transactions.c.finalized == one).order_by(_NEWEST_FIRST).limit(1).subquery()
+    for one in (NO, YES)
+]
+_NEWEST_BLOCK_TIME = select(func.max(union_all(*map(select, _NEWEST_TIMES)).subquery().c.block_time))
+_SLOT = select(transactions.c.slot).where(transactions.c.signature == bindparam("signature"))
+_WITH_GAPS = select(streams.c.stream).where(streams.c.last != streams.c.count)
+_STREAM = select(streams.c.last, streams.c.count).where(streams.c.stream == bindparam("stream"))
+_OF_TRANSACTION = events.c.signature == bindparam("signature")
+_DATA = select(events.c.data).where(_EVENTS)
+_DATA_OF, _DATA_AFTER = _DATA.where(_OF_TRANSACTION), _DATA.where(events.c.slot > bindparam("slot"))
+_ROWS_OF = select(events.c.name, events.c.org, events.c.data).where(_OF_TRANSACTION).order_by(events.c.id)
+_HOLES = select(holes).order_by(holes.c.after_slot)
+_COUNT_ROWS = select(func.count()).select_from(events)
+_COUNT_EVENTS = _COUNT_ROWS.where(_EVENTS)
+
+_NEW_TRANSACTION = insert(transactions).on_conflict_do_nothing().returning(transactions.c.signature)
+_FINALIZE = update(transactions).where(transactions.c.signature == bindparam("signature")).values(finalized=YES)
+_DELETE_TRANSACTION = delete(transactions).where(transactions.c.signature == bindparam("signature"))
+_NEW_ROW = insert(events).on_conflict_do_nothing().returning(events.c.id, *(events.c[one] for one in _PLACE))
+_DELETE_ROWS = delete(events).where(_OF_TRANSACTION)
+_DELETE_ROW = delete(events).where(*(events.c[one] == bindparam(one) for one in _PLACE))
+_counted = insert(streams)
+_COUNT_ON = _counted.on_conflict_do_update(
+    index_elements=["stream"],
+    set_={
+        "last": case((streams.c.last < _counted.excluded.last, _counted.excluded.last), else_=streams.c.last),
+        "count": streams.c.count + _counted.excluded.count,
+    },
+)
+_CLOSE_HOLE = delete(holes).where(holes.c.after == bindparam("after"))
+_DELETE_CURSORS, _DELETE_STREAMS = delete(cursors), delete(streams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +172,23 @@ class LastRow:
 class EventTables:
     """Reads and writes the tables, from one thread."""
 
-    def __init__(self, statements: Statements, *, orgs: Collection[str] | None = None) -> None:
-        """With `orgs`, events of other organisations are not stored."""
-        self._db = statements
+    def __init__(
+        self,
+        connection: Connection,
+        atomic: Callable[[], AbstractContextManager[object]] = nullcontext,
+        *,
+        orgs: Collection[str] | None = None,
+    ) -> None:
+        """``atomic`` returns the context of one transaction. With `orgs`, events of other organisations are not stored.
+
+        By default, the connection already is in a transaction.
+        """
+        self._connection = connection
+        self._atomic = atomic
         self._orgs = None if orgs is None else frozenset(orgs)
-        self.accounts = TokenAccounts(statements)
-        self.unread = UnreadAllowances(statements)
-        self.transaction_holes = TransactionHoles(statements)
+        self.accounts = TokenAccounts(connection)
+        self.unread = UnreadAllowances(connection)
+        self.transaction_holes = TransactionHoles(connection)
         self.last_stored = 0
         """Id of the last row stored by this object, or 0."""
 
@@ -89,152 +196,111 @@ class EventTables:
 
     def changes(self, after: int, limit: int) -> list[StoredEvent]:
         """Return at most `limit` rows with an id above `after`, in order."""
-        rows = self._db.execute(
-            'SELECT e.id, e.signature, e.instruction, e."inner", e.slot, coalesce(t.block_time, 0),'
-            " coalesce(t.fee_payer, ''), coalesce(t.message_hash, ''), e.name, e.org, e.data"
-            " FROM events e LEFT JOIN transactions t ON t.signature = e.signature"
-            " WHERE e.id > ? ORDER BY e.id LIMIT ?",
-            [after, limit],
-        )
-        return [StoredEvent(*(*row[:-1], json.loads(row[-1]))) for row in rows]
+        return fetch_all(self._connection, StoredEvent, _CHANGES, {"after": after, "limit": limit})
 
     def newest_row(self) -> int:
         """Return the id of the last stored row, or 0 if there is none."""
-        return int(self._db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0])
+        return self._number(_NEWEST_ROW)
 
     def cursor(self, name: str) -> str | None:
         """Return the signature at the cursor `name`, or None if there is no such cursor.
 
         The history of the cursor's program or token account up to this signature is stored or known as holes.
         """
-        row = self._db.execute("SELECT signature FROM cursors WHERE name = ?", [name]).fetchone()
-        return None if row is None else str(row[0])
+        return self.position(name)[0]
 
     def position(self, name: str) -> tuple[str | None, int | None]:
         """Return the cursor `name` and its slot, which is None if its transaction is neither stored nor a hole."""
-        row = self._db.execute(
-            "SELECT c.signature, coalesce(t.slot, h.slot) FROM cursors c"
-            " LEFT JOIN transactions t ON t.signature = c.signature"
-            " LEFT JOIN transaction_holes h ON h.signature = c.signature WHERE c.name = ?",
-            [name],
-        ).fetchone()
-        return (None, None) if row is None else (str(row[0]), None if row[1] is None else int(row[1]))
+        found = self._rows(_POSITION, name=name)
+        return (found[0][0], found[0][1]) if found else (None, None)
 
     def unknown(self, signatures: Sequence[str]) -> list[str]:
         """Return the signatures that are neither stored nor holes, in their order."""
-        query = (
-            "SELECT signature FROM transactions WHERE signature IN ({0})"
-            " UNION ALL SELECT signature FROM transaction_holes WHERE signature IN ({0})"
-        )
-        known = self._among(signatures, query, times=2)
-        return [one for one in signatures if one not in known]
+        return self._except(signatures, _KNOWN)
 
     def without_events(self, signatures: Sequence[str]) -> list[str]:
         """Return the signatures without a stored event of the program, in their order."""
-        query = f"SELECT signature FROM events WHERE instruction <> {NOT_AN_EVENT} AND signature IN ({{0}})"  # noqa: S608 - a number
-        known = self._among(signatures, query)
-        return [one for one in signatures if one not in known]
+        return self._except(signatures, _WITH_EVENTS)
 
-    def _among(self, signatures: Sequence[str], query: str, times: int = 1) -> set[str]:
-        """Return the signatures that a query finds. All signatures replace each `{0}` in the query."""
-        found: set[str] = set()
-        for part in parts(signatures):
-            found |= {row[0] for row in self._db.execute(query.format(",".join("?" * len(part))), [*part] * times)}
-        return found
+    def _except(self, signatures: Sequence[str], query: Executable) -> list[str]:
+        """Return the signatures that a query does not find, in their order."""
+        found = {one for (one,) in execute_all(self._connection, query, _named(signatures))}
+        return [one for one in signatures if one not in found]
 
     def last_rows(self, message_hashes: Sequence[str]) -> list[LastRow]:
         """Return each organisation's newest row in the stored transactions with one of these messages."""
-        marks = ",".join("?" * len(message_hashes))
-        rows = self._db.execute(
-            "SELECT t.message_hash, t.slot, e.org, max(e.id)"  # noqa: S608 - only question marks
-            " FROM transactions t JOIN events e ON e.signature = t.signature"
-            f" WHERE t.message_hash IN ({marks}) GROUP BY t.message_hash, t.slot, e.org",
-            list(message_hashes),
-        )
-        return [LastRow(*row) for row in rows]
+        return fetch_all(self._connection, LastRow, _LAST_ROWS, {"message_hashes": list(message_hashes)})
 
     def unfinalized(self, up_to_slot: int, limit: int, skip: int = 0) -> dict[str, int]:
         """Return transactions up to a slot that are not marked as finalized, oldest first, without the first `skip`.
 
         The result is a dictionary of slots by signature.
         """
-        rows = self._db.execute(
-            "SELECT signature, slot FROM transactions WHERE finalized = 0 AND slot <= ?"
-            " ORDER BY slot, signature LIMIT ? OFFSET ?",
-            [up_to_slot, limit, skip],
-        )
-        return {str(signature): int(slot) for signature, slot in rows}
+        return dict(self._rows(_UNFINALIZED, slot=up_to_slot, limit=limit, skip=skip))
 
     def last_finalized(self, up_to_slot: int = _LAST_SLOT) -> str | None:
         """Return the newest finalized signature of the slots up to `up_to_slot`, or None."""
-        row = self._db.execute(
-            "SELECT signature FROM transactions WHERE finalized = 1 AND slot <= ? ORDER BY slot DESC LIMIT 1",
-            [up_to_slot],
-        ).fetchone()
-        return None if row is None else str(row[0])
+        found: str | None = scalar(self._connection, _LAST_FINALIZED, {"slot": up_to_slot})
+        return found
 
     def newest_block_time(self) -> int | None:
         """Return the Unix second of the newest block with a stored transaction, or None if no transaction is stored."""
-        # Use one query for each of the two partial indexes.
-        rows = self._db.execute(
-            "SELECT max(block_time) FROM ("
-            "SELECT * FROM (SELECT block_time FROM transactions WHERE finalized = 0 ORDER BY slot DESC LIMIT 1) AS a "
-            "UNION ALL "
-            "SELECT * FROM (SELECT block_time FROM transactions WHERE finalized = 1 ORDER BY slot DESC LIMIT 1) AS b"
-            ") AS newest"
-        ).fetchone()
-        return None if rows[0] is None else int(rows[0])
+        found: int | None = scalar(self._connection, _NEWEST_BLOCK_TIME, {})
+        return found
 
     def slot_of(self, signature: str) -> int | None:
         """Return the slot of a stored transaction, or None if it is not stored."""
-        row = self._db.execute("SELECT slot FROM transactions WHERE signature = ?", [signature]).fetchone()
-        return None if row is None else int(row[0])
+        found: int | None = scalar(self._connection, _SLOT, {"signature": signature})
+        return found
 
     def streams_with_gaps(self) -> list[str]:
         """Return the vaults and organisations with a missing event, shown by a gap in their sequence numbers."""
-        return [row[0] for row in self._db.execute("SELECT stream FROM streams WHERE last <> count")]
+        return [stream for (stream,) in self._rows(_WITH_GAPS)]
 
     def streams_of(self, signature: str) -> set[str]:
         """Return the vaults and organisations that have events in a transaction."""
-        found = self._db.execute(
-            "SELECT data FROM events WHERE signature = ? AND instruction <> ?", [signature, NOT_AN_EVENT]
-        )
-        return {stream for (data,) in found for stream in _streams(json.loads(data))}
+        return {stream for (data,) in self._rows(_DATA_OF, signature=signature) for stream in _streams(data)}
 
     def count_up_to(self, stream: str, slot: int) -> int:
         """Return the number of stored events of a vault or organisation up to a slot."""
-        count = self._db.execute("SELECT count FROM streams WHERE stream = ?", [stream]).fetchone()
-        later = self._db.execute("SELECT data FROM events WHERE slot > ? AND instruction <> ?", [slot, NOT_AN_EVENT])
-        return (count[0] if count else 0) - sum(stream in _streams(json.loads(data)) for (data,) in later)
+        later = self._rows(_DATA_AFTER, slot=slot)
+        return self._numbers(stream)[1] - sum(stream in _streams(data) for (data,) in later)
 
     def holds(self, stream: str, sequence: int) -> bool:
         """Return True if all events of a vault or organisation up to this sequence number are stored.
 
         Also requires that no event is missing between later stored ones.
         """
-        row = self._db.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
-        last, count = row or (0, 0)
-        return bool(last == count and last >= sequence)
+        last, count = self._numbers(stream)
+        return last == count and last >= sequence
 
     def sequence_of(self, stream: str) -> int | None:
         """Return the number of a vault's or organisation's last event, or `None` if an earlier one is missing."""
-        row = self._db.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
-        last, count = row or (0, 0)
-        return int(last) if last == count else None
+        last, count = self._numbers(stream)
+        return last if last == count else None
+
+    def _numbers(self, stream: str) -> tuple[int, int]:
+        """Return the number of a stream's last event, and its number of stored events."""
+        found = self._rows(_STREAM, stream=stream)
+        return (found[0][0], found[0][1]) if found else (0, 0)
 
     def holes(self) -> list[Hole]:
         """Return the parts of the history that no node has served, oldest first."""
-        rows = self._db.execute("SELECT after, after_slot, before_slot FROM holes ORDER BY after_slot")
-        return [Hole(*row) for row in rows]
+        return fetch_all(self._connection, Hole, _HOLES, {})
 
     def count_events(self) -> int:
         """Return the number of stored events of the program."""
-        row = self._db.execute("SELECT count(*) FROM events WHERE instruction <> ?", [NOT_AN_EVENT]).fetchone()
-        return int(row[0])
+        return self._number(_COUNT_EVENTS)
 
     def count_rows(self) -> int:
         """Return the number of stored rows: events of the program and other facts."""
-        return int(self._db.execute("SELECT count(*) FROM events").fetchone()[0])
+        return self._number(_COUNT_ROWS)
+
+    def _rows(self, query: Executable, **values: Any) -> Sequence[Any]:
+        return rows(self._connection, query, values)[1]
+
+    def _number(self, query: Executable) -> int:
+        return int(scalar(self._connection, query, {}))
 
     # Writing
 
@@ -243,14 +309,10 @@ class EventTables:
 
         Transactions that are already stored do not change. Returns the number of rows added to the events.
         """
-        with self._db.atomic():
+        with self._atomic():
             added = self._add(list(transactions))
             if cursor is not None:
-                self._db.execute(
-                    "INSERT INTO cursors (name, signature) VALUES (?, ?)"
-                    " ON CONFLICT (name) DO UPDATE SET signature = excluded.signature",
-                    cursor,
-                )
+                upsert(self._connection, cursors, {"name": cursor[0], "signature": cursor[1]}, keys=("name",))
         return added
 
     def replace(self, transactions: Sequence[ChainTransaction]) -> int:
@@ -258,57 +320,51 @@ class EventTables:
 
         False deposits derived from such a transaction are taken back.
         """
-        with self._db.atomic():
+        with self._atomic():
             emptied = set(self.without_events([one.signature for one in transactions]))
             for one in transactions:
                 if one.signature not in emptied or not any(self._follows(each.event.data) for each in one.events):
                     continue
-                if self._db.execute("SELECT 1 FROM events WHERE signature = ? LIMIT 1", [one.signature]).fetchone():
+                if self._rows(_ROWS_OF, signature=one.signature):
                     self._take_back(one.signature, one.slot)
-                self._db.execute("DELETE FROM transactions WHERE signature = ?", [one.signature])
+                self._run(_DELETE_TRANSACTION, signature=one.signature)
             return self._add(transactions)
 
     def note_hole(self, hole: Hole) -> None:
         """Store a part of the history that the node does not have."""
-        with self._db.atomic():
-            self._db.execute(
-                "INSERT INTO holes (after, after_slot, before_slot) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                [hole.after, hole.after_slot, hole.before_slot],
-            )
+        with self._atomic():
+            upsert(self._connection, holes, columns_of(hole), keys=("after",), replace=False)
 
     def close_hole(self, hole: Hole) -> None:
         """Remove a hole, because its transactions are stored now."""
-        with self._db.atomic():
-            self._db.execute("DELETE FROM holes WHERE after = ?", [hole.after])
+        with self._atomic():
+            self._run(_CLOSE_HOLE, after=hole.after)
 
     def finalize(self, signatures: Sequence[str]) -> None:
         """Mark transactions as finalized."""
-        with self._db.atomic():
-            for part in parts(signatures):
-                marks = ", ".join("?" * len(part))
-                self._db.execute(f"UPDATE transactions SET finalized = 1 WHERE signature IN ({marks})", part)  # noqa: S608 - only question marks
+        with self._atomic():
+            execute_all(self._connection, _FINALIZE, _named(signatures))
 
     def roll_back(self, signatures: Sequence[str]) -> None:
         """Remove rolled-back transactions and add a row about each for the readers of `changes`.
 
         The cursors are also deleted, so that the next reading of the history finds the replacing transactions.
         """
-        with self._db.atomic():
+        with self._atomic():
             for signature in signatures:
                 slot = self.slot_of(signature)
                 if slot is None:
                     continue
                 self._take_back(signature, slot)
-            self._db.execute("DELETE FROM cursors")
+            self._run(_DELETE_CURSORS)
             self._recount()
             self.accounts.mark_all_suspect()
 
     def _take_back(self, signature: str, slot: int) -> None:
         """Remove a transaction with its rows and add a row about the removal."""
-        found = "SELECT name, org, data FROM events WHERE signature = ? ORDER BY id"
-        gone = [_subject(*row) for row in self._db.execute(found, [signature])]
-        self._db.execute("DELETE FROM events WHERE signature = ?", [signature])
-        self._db.execute("DELETE FROM transactions WHERE signature = ?", [signature])
+        gone = [_subject(*row) for row in self._rows(_ROWS_OF, signature=signature)]
+        self._run(_DELETE_ROWS, signature=signature)
+        self._run(_DELETE_TRANSACTION, signature=signature)
         self.unread.forget(signature)
         self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {"events": gone})
 
@@ -321,7 +377,7 @@ class EventTables:
         Returns True if the balance was stored. A row is added even if the balance is unchanged: the transactions of one
         slot may be stored in another order than they landed, so readers may have computed a different balance.
         """
-        with self._db.atomic():
+        with self._atomic():
             found = self.accounts.get(known.address)
             if found is None or found.slot > slot or (found.balance, found.slot) != (known.balance, known.slot):
                 return False
@@ -333,7 +389,7 @@ class EventTables:
 
     def record_reading(self, one: UnreadAllowance, summary: dict[str, Any]) -> None:
         """Store the reading of a settled allowance, unless its settlement was rolled back in the meantime."""
-        with self._db.atomic():
+        with self._atomic():
             if self.unread.remove(one):
                 # The row is not an event of the program, and its key must not collide with a deposit's.
                 key = (one.signature, NOT_AN_EVENT, _INDEXES * (one.instruction + 1) + one.inner)
@@ -341,27 +397,27 @@ class EventTables:
 
     def mark_suspect(self, account: str) -> None:
         """Mark a followed account as suspect, because it may have moved in a transaction that is not stored."""
-        with self._db.atomic():
+        with self._atomic():
             self.accounts.mark_suspect(account)
 
     def clear_suspect(self, account: str) -> None:
         """Mark a followed account as no longer suspect, because its whole history is stored."""
-        with self._db.atomic():
+        with self._atomic():
             self.accounts.clear_suspect(account)
 
     def _add(self, transactions: Sequence[ChainTransaction]) -> int:
         """Store transactions with their rows, using one statement per table."""
         added = self._add_new(transactions)
         accounts = BatchAccounts(self.accounts, [move for one in added for move in one.moves])
-        rows: list[_Row] = []
-        streams: dict[str, tuple[int, int]] = {}
+        new: list[_Row] = []
+        counts: dict[str, tuple[int, int]] = {}
         for transaction in added:
             events = [one for one in transaction.events if self._follows(one.event.data)]
             for one in events:
                 data = one.event.data
                 key = (transaction.signature, one.instruction, one.inner)
-                rows.append(_row(key, transaction.slot, one.event.name, str(data["org"]), data))
-                _count(streams, data)
+                new.append(_row(key, transaction.slot, one.event.name, str(data["org"]), data))
+                _count(counts, data)
                 self.unread.note(key, one.event)
             for deposit in accounts.follow(transaction.moves, [one.event for one in events], transaction.slot):
                 data = {
@@ -371,57 +427,48 @@ class EventTables:
                     "balance": deposit.balance,
                 }
                 key = (transaction.signature, NOT_AN_EVENT, deposit.index)
-                rows.append(_row(key, transaction.slot, DEPOSIT, deposit.org, data))
+                new.append(_row(key, transaction.slot, DEPOSIT, deposit.org, data))
         accounts.flush()
-        self._put_streams(streams)
-        self._put(rows)
-        return len(rows)
+        self._put_streams(counts)
+        self._put(new)
+        return len(new)
 
     def _add_new(self, transactions: Sequence[ChainTransaction]) -> list[ChainTransaction]:
         """Store only the transactions, and return the newly stored ones."""
         each: dict[str, ChainTransaction] = {}
         for one in transactions:
             each.setdefault(one.signature, one)
-        rows = [(one.signature, one.slot, one.block_time, one.fee_payer, one.message_hash) for one in each.values()]
-        insert = "INSERT INTO transactions (signature, slot, block_time, fee_payer, message_hash)"
-        new = {row[0] for row in insert_rows(self._db, insert, rows, "ON CONFLICT DO NOTHING RETURNING signature")}
+        columns = ("signature", "slot", "block_time", "fee_payer", "message_hash")
+        found = [{name: getattr(one, name) for name in columns} for one in each.values()]
+        new = {signature for (signature,) in execute_all(self._connection, _NEW_TRANSACTION, found)}
         return [one for one in each.values() if one.signature in new]
 
-    def _put_streams(self, streams: Mapping[str, tuple[int, int]]) -> None:
-        insert_rows(
-            self._db,
-            "INSERT INTO streams AS known (stream, last, count)",
-            [(stream, *numbers) for stream, numbers in streams.items()],
-            "ON CONFLICT (stream) DO UPDATE SET"
-            " last = CASE WHEN known.last < excluded.last THEN excluded.last ELSE known.last END,"
-            " count = known.count + excluded.count",
-        )
+    def _put_streams(self, found: Mapping[str, tuple[int, int]]) -> None:
+        each = [{"stream": stream, "last": last, "count": count} for stream, (last, count) in found.items()]
+        execute_all(self._connection, _COUNT_ON, each)
 
     def _recount(self) -> None:
-        self._db.execute("DELETE FROM streams")
-        streams: dict[str, tuple[int, int]] = {}
-        for (data,) in self._db.execute("SELECT data FROM events WHERE instruction <> ?", [NOT_AN_EVENT]):
-            _count(streams, json.loads(data))
-        self._put_streams(streams)
+        self._run(_DELETE_STREAMS)
+        found: dict[str, tuple[int, int]] = {}
+        for (data,) in self._rows(_DATA):
+            _count(found, data)
+        self._put_streams(found)
 
     def _insert(self, key: _Key, slot: int, name: str, org: str | None, data: dict[str, Any]) -> None:
         self._put([_row(key, slot, name, org, data)])
 
-    def _put(self, rows: Sequence[_Row]) -> None:
+    def _put(self, found: Sequence[_Row]) -> None:
         """Store rows in their order. A row that replaces another gets a new id, which no reader has passed yet."""
-        insert = 'INSERT INTO events (signature, instruction, "inner", slot, name, org, data)'
-        places = 'signature, instruction, "inner"'
-        stored = {
-            tuple(key): number
-            for number, *key in insert_rows(self._db, insert, rows, f"ON CONFLICT DO NOTHING RETURNING id, {places}")
-        }
-        for row in rows:
-            if row[:3] not in stored:
-                delete = 'DELETE FROM events WHERE signature = ? AND instruction = ? AND "inner" = ?'
-                self._db.execute(delete, row[:3])
-                ((number, *_),) = insert_rows(self._db, insert, [row], "RETURNING id")
-                stored[row[:3]] = number
+        stored = {tuple(key): number for number, *key in execute_all(self._connection, _NEW_ROW, found)}
+        for row in found:
+            key = tuple([row[one] for one in _PLACE])
+            if key not in stored:
+                execute(self._connection, _DELETE_ROW, {}, **{one: row[one] for one in _PLACE})
+                ((stored[key], *_),) = execute_all(self._connection, _NEW_ROW, [row])
         self.last_stored = max(stored.values(), default=self.last_stored)
+
+    def _run(self, statement: UpdateBase, **values: Any) -> None:
+        execute(self._connection, statement, {}, **values)
 
     def _follows(self, data: dict[str, Any]) -> bool:
         return self._orgs is None or str(data["org"]) in self._orgs
@@ -454,8 +501,13 @@ class EventStore(EventTables):
         """Open or create the file. With `orgs`, events of other organisations are not stored."""
         # With no isolation level, statements do not open implicit transactions, which would never be committed.
         self._file = Database(sqlite3.connect(path, isolation_level=None))
-        prepare(self._file)
-        super().__init__(_Connection(self._file), orgs=orgs)
+        # The contents can be read from the chain again, so commits need not wait for the disk.
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "temp_store=MEMORY"):
+            self._file.conn.execute(f"PRAGMA {pragma}")
+        engine = create_engine("sqlite://", creator=lambda: self._file.conn, poolclass=StaticPool)
+        super().__init__(engine.connect(), self._file.atomic, orgs=orgs)
+        with self._file.atomic():
+            prepare(self._connection)
 
     async def read(self, work: Callable[[EventTables], T]) -> T:
         """Run `work` in the event loop, where it takes microseconds."""
@@ -465,17 +517,16 @@ class EventStore(EventTables):
 
     def close(self) -> None:
         """Close the file."""
+        self._connection.close()
         self._file.close()
 
 
-class _Connection:
-    def __init__(self, file: Database) -> None:
-        self.execute = file.conn.execute
-        self.atomic = file.atomic
-
-
 def _row(key: _Key, slot: int, name: str, org: str | None, data: dict[str, Any]) -> _Row:
-    return (*key, slot, name, org, json.dumps(data, default=_plain, separators=(",", ":")))
+    return {**dict(zip(_PLACE, key, strict=True)), "slot": slot, "name": name, "org": org, "data": data}
+
+
+def _named(signatures: Sequence[str]) -> list[dict[str, str]]:
+    return [{"signature": one} for one in signatures]
 
 
 def _count(streams: dict[str, tuple[int, int]], data: dict[str, Any]) -> None:
@@ -493,16 +544,6 @@ def _streams(data: dict[str, Any]) -> dict[str, int]:
     return streams
 
 
-def _subject(name: str, org: str, data: str) -> dict[str, Any]:
+def _subject(name: str, org: str, data: dict[str, Any]) -> dict[str, Any]:
     """Return the subject of a deleted row: its name, organisation, vault and receiver."""
-    fields = json.loads(data)
-    return {"name": name, "org": org, **{key: fields[key] for key in ("vault", "receiver") if key in fields}}
-
-
-def _plain(value: Any) -> str:
-    """Return the text for values that JSON lacks: addresses as base58, other bytes as hex."""
-    if isinstance(value, Pubkey):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    raise TypeError(f"an event cannot hold a {type(value).__name__}")
+    return {"name": name, "org": org, **{key: data[key] for key in ("vault", "receiver") if key in data}}

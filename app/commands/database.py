@@ -26,7 +26,6 @@ from app.store.copying import CommitDoubtError, CopyReport, Source, commit, copy
 from app.store.exports import put_chunk, with_status
 from app.store.organisations import organisations
 from indexer import EventStore
-from indexer.schema import PREFIX
 
 
 @click.group("db")
@@ -95,7 +94,7 @@ def _copy(own: Connection, settings: Settings, url: str) -> tuple[str, CopyRepor
             of = chain_name(there.identity.genesis_hash)
             raise ConfigurationError(f"the {name} belongs to another chain or program, on {of}. Use a new database")
         require_empty(target, name)
-        done = copy([Source(driver), Source(events, PREFIX)], target, name)
+        done = copy([Source(driver), Source(events)], target, name)
         _copy_files(own, target, paths)
         # Mark the folder as moved just before the commit, so that no process serves from it afterwards.
         paths.moved.write_text(f"{name}\n", encoding="utf-8")
@@ -120,7 +119,7 @@ def _events(paths: Paths) -> sqlite3.Connection:
 
 def _require_own_events(events: sqlite3.Connection, orgs: set[str], paths: Paths) -> None:
     """Raise ConfigurationError if the events name organisations, but none of ``orgs``: they belong to another chain."""
-    streams = {one for (one,) in events.execute("SELECT DISTINCT org FROM events WHERE org IS NOT NULL")}
+    streams = {one for (one,) in events.execute("SELECT DISTINCT org FROM chain_events WHERE org IS NOT NULL")}
     if orgs and streams and not orgs & streams:
         raise ConfigurationError(
             f"{paths.events} holds the events of another chain than {paths.database}. Remove it to read them again"

@@ -41,10 +41,9 @@ class CopyReport:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An open SQLite file, read in one snapshot. ``prefix`` precedes the names of its tables in the target."""
+    """An open SQLite file, read in one snapshot."""
 
     connection: sqlite3.Connection
-    prefix: str = ""
 
     def tables(self) -> set[str]:
         """Return the names of the tables with the service's data."""
@@ -102,7 +101,7 @@ def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport
     Raises ConfigurationError if the two sides have different tables, if a table cannot be copied, or if counts or sums
     differ afterwards.
     """
-    own = {source.prefix + table: (source, table) for source in sources for table in source.tables()}
+    own = {table: source for source in sources for table in source.tables()}
     # Rows are copied after the rows that they refer to.
     in_order = [one for one, _keys in inspect(target).get_sorted_table_and_fkc_names() if one is not None]
     there = [one for one in in_order if one not in _OF_THE_SCHEMA]
@@ -111,16 +110,17 @@ def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport
         raise ConfigurationError(f"the {name} and the data folder have different tables: {names}")
     rows = sums = 0
     for table in there:
-        source, original = own[table]
+        source = own[table]
         columns = {one["name"]: one for one in inspect(target).get_columns(table)}
         types: dict[str, TypeEngine[Any]] = {one: column["type"] for one, column in columns.items()}
-        _copy_table(source, original, target, table, types)
+        _copy_table(source, target, table, types)
         for column, described in columns.items():
             if (described["default"] or "").startswith("nextval"):
-                _count_on(target, table, column, source.last_id(original, column))
+                _count_on(target, table, column, source.last_id(table, column))
         whole = [one for one, kind in types.items() if isinstance(kind, Integer)]
-        figures = _figures(source.connection.execute(_comparison(original, whole)).fetchone())
-        if figures != _figures(target.execute(text(_comparison(table, whole))).one()):
+        comparison = _comparison(table, whole)
+        figures = _figures(source.connection.execute(comparison).fetchone())
+        if figures != _figures(target.execute(text(comparison)).one()):
             raise ConfigurationError(f"the copy of the table {table} differs from the data folder; nothing was kept")
         rows, sums = rows + figures[0], sums + len(whole)
     confirmed = select(func.sum(transactions.c.amount)).where(transactions.c.status == "confirmed")
@@ -128,11 +128,9 @@ def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport
     return CopyReport(len(there), rows, sums, balances, paid)
 
 
-def _copy_table(
-    source: Source, original: str, target: Connection, table: str, types: dict[str, TypeEngine[Any]]
-) -> None:
+def _copy_table(source: Source, target: Connection, table: str, types: dict[str, TypeEngine[Any]]) -> None:
     names = ", ".join(map(_quoted, types))
-    found = source.connection.execute(f"SELECT {names} FROM {_quoted(original)}")  # noqa: S608 - as above
+    found = source.connection.execute(f"SELECT {names} FROM {_quoted(table)}")  # noqa: S608 - as above
     import psycopg  # noqa: PLC0415 - optional
 
     # The driver's own connection, because SQLAlchemy has no `COPY`, which takes a tenth of the time of `INSERT`.
@@ -142,7 +140,7 @@ def _copy_table(
             for row in _converted(found, list(types.values())):
                 rows.write_row(row)
     except sqlite3.Error as error:
-        raise ConfigurationError(f"the table {original} cannot be read: {error}") from None
+        raise ConfigurationError(f"the table {table} cannot be read: {error}") from None
     except psycopg.Error as error:
         # The first line only, because further lines quote rows.
         raise ConfigurationError(f"the table {table} cannot be copied: {str(error).partition(chr(10))[0]}") from None

@@ -19,7 +19,7 @@ from tests.bench.serving import Served
 
 _LOOK_SECONDS = 0.002
 _LINGER_SECONDS = 1.0
-_EVENTS = "SELECT id, signature FROM events WHERE id > ? AND name = 'PaymentExecuted' ORDER BY id"
+_EVENTS = "SELECT id, signature FROM chain_events WHERE id > ? AND name = 'PaymentExecuted' ORDER BY id"
 _READ_MODELS = (
     "SELECT position, signature FROM feed WHERE position > ? AND type = 'transaction.completed' ORDER BY position"
 )

@@ -152,7 +152,7 @@ async def test_foreign_chain_is_refused(old: ServiceWorld, url: str, cluster: Cl
     unreached = await _refusal(folder, url, "--rpc-url", "http://127.0.0.1:1")
     assert "gives no usable response" in unreached
     with closing(sqlite3.connect(folder / "chain.db")) as events, events:
-        events.execute("UPDATE events SET org = 'other'")
+        events.execute("UPDATE chain_events SET org = 'other'")
     assert "holds the events of another chain" in await _refusal(folder, url)
     assert set(_counts(cluster, url).values()) == {0}
 

@@ -33,7 +33,7 @@ from app.store.fleet import totals
 from app.store.read_tables import approvals, feed, transactions, wallets
 from app.store.state_tables import setting_values
 from app.store.values import get_value, put_value
-from indexer.schema import postgres_ddl
+from indexer import schema
 from tests.support.commits import Commit, commit_by
 from tests.support.postgres import Cluster
 
@@ -381,8 +381,7 @@ def test_upgraded_database_has_the_schema_of_the_tables(cluster: Cluster, postgr
     engine = engine_of(cluster.url(cluster.database()))
     metadata.create_all(engine)
     with engine.begin() as connection:
-        for statement in postgres_ddl():
-            connection.exec_driver_sql(statement)
+        schema.metadata.create_all(connection)
         created = _shape(connection)
     engine.dispose()
 

@@ -65,7 +65,7 @@ def honest(node: Altered) -> None:
 
 async def due_now(indexer: Indexer) -> None:
     """Try all holes again, as if the pauses were over."""
-    indexer.store._db.execute("UPDATE transaction_holes SET retry_at = 0")
+    indexer.store._file.conn.execute("UPDATE chain_transaction_holes SET retry_at = 0")
     await indexer._retry_holes()
 
 
@@ -253,8 +253,8 @@ async def test_ten_thousand_holes_cost_a_bounded_round(stage: Stage, tmp_path: P
         await indexer.check()
         assert node.calls.count("getTransaction") == 50
     assert len(await indexer.transaction_holes()) == 1_000
-    tried = "SELECT count(*) FROM transaction_holes WHERE retry_at > ?"
-    assert indexer.store._db.execute(tried, [now - 9]).fetchone() == (150,)
+    tried = "SELECT count(*) FROM chain_transaction_holes WHERE retry_at > ?"
+    assert indexer.store._file.conn.execute(tried, [now - 9]).fetchone() == (150,)
 
     # Processing goes on next to them
     await stage.pay(vault, USDC)

@@ -90,7 +90,7 @@ async def due_now(world: ServiceWorld) -> None:
     indexer = world.service.indexer
 
     def hasten(store: Any) -> None:
-        store._db.execute("UPDATE transaction_holes SET retry_at = 0")
+        store._file.conn.execute("UPDATE chain_transaction_holes SET retry_at = 0")
 
     await indexer._events.write(hasten)
     await indexer._retry_holes()

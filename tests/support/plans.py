@@ -17,7 +17,8 @@ from app.database.statements import CompiledQuery, Prepared, run_numbered
 _READS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b(?!.*\bpg_(?:catalog|advisory))", re.DOTALL)
 _VALUE = r"(?:\?|%\(\w+\)s(?:::\w+)?|\$\d+(?:::\w+)?)"
 _VALUES = re.compile(rf"(?:, )?{_VALUE}(?:, {_VALUE})+")
-_SCAN = re.compile(r"SCAN (\w+)( USING (?:COVERING )?INDEX \w+)?")
+_SCAN = re.compile(r"SCAN (\w+)(?: USING (?:COVERING )?INDEX (\w+))?")
+_PARTIAL = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql LIKE '% WHERE %'"
 _ALIAS = re.compile(r'(?:FROM|JOIN|UPDATE|INTO)\s+"?(\w+)"?(?:\s+AS)?\s+(\w+)')
 
 
@@ -60,15 +61,18 @@ def recorded(dialect: str) -> Iterator[dict[str, Asked]]:
 @contextmanager
 def listening(note: Callable[[Connection, str, Any], object]) -> Iterator[None]:
     """Call `note` with connection, statement and first values before SQLAlchemy or SQLite's driver runs it."""
-    execute, read = Prepared.execute, CompiledQuery.rows
+    execute, returned, read = Prepared.execute, Prepared.returned, CompiledQuery.rows
 
     def listen(conn: Connection, _cursor: Any, sql: str, values: Any, _context: Any, many: bool) -> None:
         note(conn, sql, values[0] if many else values)
 
-    def executed(self: Prepared, connection: Connection, rows: Sequence[Any]) -> int:
-        if connection.dialect.name == "sqlite":
-            note(connection, self._sql, self._values(rows[0]))
-        return execute(self, connection, rows)
+    def noting(run: Callable[..., Any]) -> Callable[..., Any]:
+        def executed(self: Prepared, connection: Connection, rows: Sequence[Any]) -> Any:
+            if connection.dialect.name == "sqlite":
+                note(connection, self._sql, self._values(rows[0]))
+            return run(self, connection, rows)
+
+        return executed
 
     def queried(self: CompiledQuery, connection: Connection, row: Any) -> Any:
         if connection.dialect.name == "sqlite":
@@ -78,7 +82,8 @@ def listening(note: Callable[[Connection, str, Any], object]) -> Iterator[None]:
     event.listen(Engine, "before_cursor_execute", listen)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Prepared, "execute", executed)
+            patch.setattr(Prepared, "execute", noting(execute))
+            patch.setattr(Prepared, "returned", noting(returned))
             patch.setattr(CompiledQuery, "rows", queried)
             yield
     finally:
@@ -124,7 +129,11 @@ def _read(node: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def scans_on_sqlite(connection: Connection, asked: Asked, tables: frozenset[str]) -> set[str]:
-    """Return those of `tables` that SQLite plans to read completely. Ordered scans with a LIMIT do not count."""
+    """Return those of `tables` that SQLite plans to read completely.
+
+    Ordered scans with a LIMIT do not count, nor scans of an index with a condition.
+    """
+    partial = set(connection.exec_driver_sql(_PARTIAL).scalars())
     aliases = {alias: table for table, alias in _ALIAS.findall(asked.sql)}
     found = set()
     for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked.sql}", asked.values):
@@ -132,6 +141,6 @@ def scans_on_sqlite(connection: Connection, asked: Asked, tables: frozenset[str]
             continue
         in_order = scan[2] is not None and " LIMIT " in re.sub(r"\s", " ", asked.sql)
         table = scan[1] if scan[1] in tables else aliases.get(scan[1], scan[1])
-        if table in tables and not in_order:
+        if table in tables and not in_order and scan[2] not in partial:
             found.add(table)
     return found

@@ -45,7 +45,6 @@ from app.database.postgres.transactions import (
     roll_back,
 )
 from app.database.signals import CHANNEL
-from app.database.statements import run_numbered
 
 _LOCK_PATIENCE = 10.0
 """Seconds to wait while another process writes."""
@@ -167,10 +166,6 @@ class PostgresDatabase(Database):
     def read_now(self, work: Work[T]) -> T:
         """Run `work` on a snapshot of the database, blocking this thread."""
         return self._read(TimedCall(limited=False), work)
-
-    def run(self, connection: Connection, statement: str, values: Sequence[Any]) -> Any:
-        """Run a statement with `$1` for its first value, in the connection's transaction."""
-        return run_numbered(connection, statement, values)
 
     def close(self) -> None:
         """Close all connections; uncommitted work is lost. Waits for running reads and writes."""
