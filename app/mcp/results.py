@@ -38,28 +38,28 @@ def _object_or_null(**properties: tuple[Json, str]) -> Json:
 
 
 _ERROR = _object_or_null(
-    code=(_TEXT, "As in the API's catalogue."),
+    code=(_TEXT, "Its code."),
     message=(_TEXT, "Names a wrong argument."),
     docs=(_TEXT, "The code's page."),
-    request_id=(_TEXT, "For questions to an operator."),
+    request_id=(_TEXT, "For support."),
 )
 _REFUSAL = _object_or_null(
     rule=(_TEXT, "Its name."),
     limit=(_TEXT_OR_NULL, "Its limit."),
     attempted=(_TEXT_OR_NULL, "The value with this payment."),
     headroom=(_TEXT_OR_NULL, "The amount left of the limit."),
-    retry_at=(_TEXT_OR_NULL, "When the payment would pass, if known."),
-    approval_id=(_TEXT_OR_NULL, "The request for an operator's approval."),
+    retry_at=(_TEXT_OR_NULL, "When the payment would pass."),
+    approval_id=(_TEXT_OR_NULL, "The requested approval."),
 )
 _FIELDS: Mapping[str, tuple[Json, str]] = {
     "outcome": ({**_TEXT, "enum": list(OUTCOMES)}, "See the server's instructions."),
     "message": (_TEXT, "The result and the next step."),
-    "idempotency_key": (_TEXT_OR_NULL, "Repeat the call with this key to learn its outcome."),
+    "idempotency_key": (_TEXT_OR_NULL, "Repeat the call with it to learn the outcome."),
     "repeated": ({"type": "boolean"}, "True if an earlier call used the key."),
     "first_called_at": (_TEXT_OR_NULL, "Time of that call."),
     "refusal": (_REFUSAL, "The rule that refuses the payment."),
     "error": (_ERROR, "The API's error."),
-    "data": ({"type": ["object", "null"]}, "The API's response; null after an error."),
+    "data": ({"type": ["object", "null"]}, "The API's response."),
 }
 #: Schema of every tool's result. `/openapi.json` describes `data`, the response of the tool's operation.
 SCHEMA: Json = {**_object_or_null(**_FIELDS), "type": "object", "required": list(_FIELDS)}

@@ -53,10 +53,12 @@ class VaultTool:
         arguments = self._arguments(operation)
         required = operation.required() - self.fixed.keys() - {self.wallet}
         if self.changes:
-            arguments[_KEY] = _KEY_SCHEMA
+            arguments[_KEY] = dict(_KEY_SCHEMA)
             required |= {_KEY}
         if self.wallet is not None:
             arguments[self.wallet]["description"] += " Default: the wallet that the API key is bound to."
+        for one in arguments.values():
+            one["description"] = operations.in_arguments(one["description"])
         arguments = {name: one if name in required else _or_null(one) for name, one in arguments.items()}
         return Tool(
             name=self.name,

@@ -53,6 +53,7 @@ def test_every_argument_and_field_is_described(tool: VaultTool) -> None:
         for path, one in _properties(schema):
             described = one.get("description", "")
             assert described.endswith("."), path
+            assert _OPERATIONS.in_arguments(described) == described, path
 
 
 @pytest.mark.parametrize("code", sorted(_CODES))
