@@ -16,6 +16,15 @@ class ChainUnavailable(Exception):  # noqa: N818 - named after the error code it
     """
 
 
+class RateLimited(ChainUnavailable):
+    """The node answered 429. The same request may be sent again after ``pause`` seconds."""
+
+    def __init__(self, retry_after: str | None) -> None:
+        super().__init__("the node answered 429")
+        # A date is not worth parsing: nodes send seconds.
+        self.pause = float(retry_after) if retry_after and retry_after.isdecimal() else 0.0
+
+
 class RpcError(Exception):
     """The node returned a JSON-RPC error, or its responses show the cause that a subclass names."""
 

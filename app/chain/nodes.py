@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import structlog
 from pydantic_core import from_json
 
-from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.errors import ChainUnavailable, RateLimited, RpcError
 from app.chain.identity import WrongChainError
 from app.chain.rpc import Rpc, whole
 from app.chain.transport import HttpTransport, Transport
@@ -98,6 +98,7 @@ class Nodes:
         seen = self._seen
         absence: bytes | None = None
         error: ChainUnavailable | None = None
+        limited: RateLimited | None = None
         for at, node in enumerate(nodes, 1):
             if absence is not None and not node.up:
                 break
@@ -109,6 +110,9 @@ class Nodes:
                     # The node may have caught up between its response and the check, so ask again.
                     answer, parts = await self._ask(node, body)
                     slot = seen
+            except RateLimited as failure:
+                limited = failure
+                continue
             except ChainUnavailable as failure:
                 node.up, error = False, error or failure
                 continue
@@ -121,7 +125,7 @@ class Nodes:
                 error = ChainUnavailable("the nodes that answer are stale: they lag behind the newest slot seen")
         if absence is not None:
             return absence
-        raise error or ChainUnavailable("no node answers")
+        raise limited or error or ChainUnavailable("no node answers")
 
     async def _ask(self, node: _Node, body: bytes, patience: float | None = None) -> tuple[bytes, list[dict[str, Any]]]:
         try:
@@ -165,11 +169,13 @@ class Nodes:
                 answer = await one
                 accepted = isinstance(found := from_json(answer), dict) and "result" in found
             except (ChainUnavailable, ValueError) as failure:
-                doubt = failure
+                doubt = doubt if isinstance(doubt, RateLimited) else failure
                 continue
             if accepted:
                 return answer
             refusal = answer
+        if isinstance(doubt, RateLimited):
+            raise doubt
         if doubt is not None or refusal is None:
             # A node that did not answer may have forwarded the transaction.
             raise ChainUnavailable("no node has acknowledged the transaction") from doubt

@@ -1,13 +1,14 @@
 """JSON-RPC 2.0 over a transport."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from app.chain.errors import ChainUnavailable, RpcError, rpc_error
+from app.chain.errors import ChainUnavailable, RateLimited, RpcError, rpc_error
 from app.chain.transport import Transport
 
 RpcCall = tuple[str, list[Any]]
@@ -17,6 +18,10 @@ _MOST = 2**63 - 1
 """The largest accepted number, which is also the largest that a database column holds."""
 _CONCURRENT = 16
 """Number of concurrent single calls to a node that does not support batches."""
+_PATIENCE = 10.0
+"""Seconds to repeat a call that is answered 429; as long as a call may wait for a node that does not answer."""
+_PAUSE = 0.1
+"""Minimum seconds before the first repetition. Each further pause is at least twice as long."""
 
 
 class Rpc:
@@ -73,11 +78,23 @@ class Rpc:
         return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
 
     async def _exchange(self, request: Any) -> Any:
-        body = await self._transport(to_json(request))
         try:
-            return from_json(body)
+            return from_json(await self._patiently(to_json(request)))
         except ValueError as error:
             raise ChainUnavailable("the node's response is not JSON") from error
+
+    async def _patiently(self, body: bytes) -> bytes:
+        """Return the response body. Repeats a call that is answered 429; the same bytes cannot pay twice."""
+        until, least = time.monotonic() + _PATIENCE, _PAUSE
+        while True:
+            try:
+                return await self._transport(body)
+            except RateLimited as error:
+                pause = max(least, error.pause)
+                if time.monotonic() + pause > until:
+                    raise
+            await asyncio.sleep(pause)
+            least *= 2
 
 
 def _result(answer: Any, number: int) -> Any:

@@ -9,7 +9,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from starlette.types import ASGIApp
 
-from app.chain.errors import ChainUnavailable
+from app.chain.errors import ChainUnavailable, RateLimited
 from app.core.asgi import call
 
 Transport = Callable[[bytes], Awaitable[bytes]]
@@ -42,7 +42,7 @@ class HttpTransport:
         self._rejected = False
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the response body. Raises `ChainUnavailable` if the call fails or times out, or for status 429 or 5xx.
+        """Return the response body. Raises `RateLimited` for status 429, and `ChainUnavailable` for other failures.
 
         If a node rejects version 1 as the newest transaction version, the request is repeated with version 0. A single
         rejection may be false. After two in a row, only version 0 is requested from the node for ten minutes.
@@ -69,9 +69,12 @@ class HttpTransport:
         try:
             async with self._session.post(self._url, data=body, allow_redirects=False) as response:
                 status, content = response.status, await response.read()
+                retry_after = response.headers.get("retry-after")
         except (aiohttp.ClientError, OSError) as error:
             raise ChainUnavailable(f"the node does not answer: {type(error).__name__}") from error
-        if status >= _SERVER_ERROR or status == _RATE_LIMITED:
+        if status == _RATE_LIMITED:
+            raise RateLimited(retry_after)
+        if status >= _SERVER_ERROR:
             raise ChainUnavailable(f"the node answered {status}")
         return content
 

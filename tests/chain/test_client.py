@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import json
+import re
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -193,7 +195,6 @@ async def _answering(answer: bytes | None) -> AsyncIterator[ChainClient]:
     "answer",
     [
         None,
-        b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n",
         b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n",
         b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
         b"HTTP/1.1 307 Moved\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
@@ -209,6 +210,54 @@ async def test_node_that_does_not_answer_as_it_must_is_unavailable(answer: bytes
     async with _answering(answer) as chain:
         with pytest.raises(ChainUnavailable):
             await chain.send(b"raw")
+
+
+@asynccontextmanager
+async def _limiting(limits: Sequence[str]) -> AsyncIterator[tuple[ChainClient, list[float]]]:
+    """Run a node that answers 429 with each of these headers, then gives its slot; yields a client and the times."""
+    times: list[float] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        [length] = re.findall(rb"content-length: ([0-9]+)", head.lower())
+        request = json.loads(await reader.readexactly(int(length)))
+        times.append(time.monotonic())
+        body = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": 7})
+        status = "200 OK" if len(times) > len(limits) else f"429 Too Many Requests\r\n{limits[len(times) - 1]}"
+        writer.write(f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with aclosing(client(HttpTransport(url))) as chain:
+            yield chain, times
+
+
+@pytest.mark.parametrize(
+    ("limit", "pause"),
+    [("retry-after: 1", 1.0), ("retry-after: 0", 0.1), ("retry-after: soon", 0.1), ("x-other: 1", 0.1)],
+)
+async def test_rate_limited_call_is_repeated_after_the_pause_that_the_node_names(limit: str, pause: float) -> None:
+    async with _limiting([limit, limit]) as (chain, times):
+        assert await chain.slot() == 7
+    first, second, third = times
+    assert pause <= second - first < pause + 0.9
+    assert pause <= third - second < pause + 0.9
+
+
+async def test_rate_limit_beyond_the_time_of_a_call_is_unavailable_at_once() -> None:
+    async with _limiting(["retry-after: 60"]) as (chain, times):
+        with pytest.raises(ChainUnavailable, match="429"):
+            await chain.slot()
+    assert len(times) == 1
+
+
+async def test_rate_limit_without_an_end_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.chain.rpc._PATIENCE", 0.6)
+    async with _limiting(["x-other: 1"] * 9) as (chain, times):
+        with pytest.raises(ChainUnavailable, match="429"):
+            await chain.slot()
+    assert 2 <= len(times) <= 3
 
 
 async def test_node_that_refuses_connections_is_unavailable() -> None:

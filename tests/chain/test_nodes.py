@@ -1,6 +1,9 @@
 """Several nodes of one chain: one that lags, one that lies, one that dies, one of another chain."""
 
 import asyncio
+import itertools
+import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +15,7 @@ from solders.hash import Hash
 from solders.keypair import Keypair
 
 from app.chain.client import ChainClient
-from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.errors import ChainUnavailable, RateLimited, RpcError
 from app.chain.identity import WrongChainError
 from app.chain.nodes import Nodes
 from app.chain.transport import AsgiTransport
@@ -29,12 +32,24 @@ _BEHIND = 200
 class Node(FlakyTransport):
     """A node that a test can let lag or die, and that counts what it was asked."""
 
+    limited = 0
+
     def die(self) -> None:
         self.lose_requests = lambda _method: True
 
     def lag(self) -> None:
         """Answer as of long ago, when nothing of this test existed."""
         self.alter = self._as_of_long_ago
+
+    def limit(self, limits: Callable[[], bool]) -> None:
+        """Answer 429 to the calls for which `limits` returns True."""
+
+        def refuse(_method: str) -> None:
+            if limits():
+                self.limited += 1
+                raise RateLimited(None)
+
+        self.hold = refuse
 
     def claim(self, slot: int) -> None:
         """Claim to have seen a slot."""
@@ -204,6 +219,38 @@ async def test_node_that_hangs_is_passed_over_while_another_answers(
         assert await asyncio.wait({asked}, timeout=1) == (set(), {asked})
         go_on.set()
         assert (await asked) is not None
+
+
+async def test_node_that_is_rate_limited_is_passed_over_while_another_answers(localnet: Localnet) -> None:
+    limited, other = _node(localnet), _node(localnet)
+    async with _client(limited, other) as (client, _):
+        await client.account(_PROGRAM)
+        limited.limit(lambda: True)
+        began = time.monotonic()
+        assert await client.account(_PROGRAM) is not None
+        assert time.monotonic() - began < 0.2
+
+        # If all are limited, the call is repeated until one answers
+        answers = itertools.count()
+        for node in (limited, other):
+            node.limit(lambda: next(answers) < 6)
+        assert await client.account(_PROGRAM) is not None
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_provider_that_limits_a_third_of_the_calls_fails_no_payment(tmp_path: Path, nodes: int) -> None:
+    chosen = random.Random(nodes)
+    async with ServiceWorld(tmp_path) as world:
+        wallet, payee = await world.wallet(), await world.payee()
+        limited, *others = [_node(world.localnet) for _ in range(nodes)]
+        limited.limit(lambda: chosen.random() < 0.3)
+        transport = Nodes([("limited", limited), ("other", others[0])]) if others else limited
+        world.line.through = transport
+        paid = await asyncio.gather(*(world.pay(wallet, payee, "0.01") for _ in range(15)))
+        assert [one.status_code for one in paid] == [200] * 15
+        assert limited.limited > 0
+        assert await world.balance(payee) == 150_000
+        world.line.through = AsgiTransport(world.localnet.rpc_app)
 
 
 async def test_node_of_another_chain_is_left_out(localnet: Localnet) -> None:
