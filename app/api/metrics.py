@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from app.core.errors import ApiError
+from app.core.settings import ROLES
 from app.core.transaction_types import TransactionStatus
 from app.submission.locks import LockScope
 
@@ -79,6 +80,12 @@ class Metrics:
         self.guard = self._gauge(
             "payment_guard", "1 while the database guard blocks unchecked payments; see `guard` in `/readyz`."
         )
+        self.free = self._gauge("disk_free_bytes", "Free bytes on the disk of the data folder.")
+        self.backed_up = self._gauge("backup_timestamp_seconds", "Unix time of the last backup of a data folder.")
+        self.missing_roles = {
+            role: self._gauge(f"missing_{role}", f"1 while no node runs the jobs of the role {role}.")
+            for role in ROLES[1:]
+        }
         self.fee_payer = self._gauge("fee_payer_lamports", "The fee payer's lamports; 1,000,000,000 are one SOL.")
         scopes = [scope.name.lower() for scope in LockScope]
         self.waiting = self._by(Gauge, "waiting_requests", "Requests that wait for a lock.", lock=scopes)

@@ -22,11 +22,12 @@ from app.core.signers import KeyFileError, read_secret
 from app.core.timestamps import iso_ms, now_ms
 from app.database import SqliteDatabase
 from app.database.interface import WRITE_ERRORS
-from app.server.databases import data_name, require_file
+from app.server.databases import IN_USE, data_name, require_file, require_intact
 from app.store.audit import append
 from app.store.audit_actions import Action
 from app.store.guard import forgotten_transactions, mark_checked, mark_restored
 from app.store.organisations import organisations
+from app.store.values import put_value
 
 _MIN_PASSPHRASE = 12
 _STAGE = "restoring"
@@ -67,6 +68,7 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
         files = _snapshots(paths, Path(name))
         keys = {found: paths.root / found for found in _names(paths.root) if is_key(found)} if with_keys else None
         create_archive(file.absolute(), manifest, files, keys, passphrase)
+    paths.backed_up.touch()
     click.echo(f"{file}: {len(files)} files as of {manifest.created_at}")
     if keys is None:
         click.echo(
@@ -218,10 +220,12 @@ def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool) -
     """Upgrade a restored database to this version's schema and mark it as restored."""
 
     def mark(conn: Connection) -> None:
+        put_value(conn, IN_USE, "")
         mark_restored(conn, gap_checked=gap_checked)
         _record(conn, "backup.restore", backup_of=manifest.created_at, gap_checked=gap_checked)
 
     try:
+        require_intact(paths.database, paths.events)
         with closing(SqliteDatabase(paths.database)) as db:
             db.write_now(mark)
     except ConfigurationError as error:

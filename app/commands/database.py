@@ -16,12 +16,11 @@ from app.commands.command_options import data_folder, rpc_url, settings_of
 from app.core.money import format_usdc
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
-from app.database import SqliteDatabase
 from app.database.migrations import upgrade as upgrade_schema
 from app.database.postgres.engine import SETTING, database_name, engine_of
 from app.exports.exporter import CHUNK
 from app.server.data_folder import FolderChain, node_name, remembered
-from app.server.databases import require_not_moved
+from app.server.databases import open_file, require_intact
 from app.store.copying import CommitDoubtError, CopyReport, Source, commit, copy, receiving, require_empty
 from app.store.exports import put_chunk, with_status
 from app.store.organisations import organisations
@@ -69,8 +68,8 @@ def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
     url, paths = _url(settings), settings.paths()
     if not paths.database.is_file():
         raise ConfigurationError(f"there is no service data in {paths.root}; name its folder with --data-dir")
-    require_not_moved(paths)
-    with alone_on(paths), closing(SqliteDatabase(paths.database)) as db:
+    require_intact(paths.database, paths.events)
+    with alone_on(paths), closing(open_file(paths)) as db:
         name, done = db.read_now(lambda conn: _copy(conn, settings, url))
     click.echo(f"{name}: {done.rows} rows in {done.tables} tables, the same counts as in {paths.root}")
     click.echo(

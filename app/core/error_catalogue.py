@@ -294,9 +294,10 @@ KINDS = (
         "Retry with the same idempotency key."),
     ErrorKind("not_ready", 503, "Service",
         "The service is not ready, because at least one of its parts does not work. `reasons` names these parts: "
-        "`chain`, `database` or `indexer`.",
+        "`chain`, `database`, `disk` or `indexer`.",
         "Wait, or use another node. `chain` means that the chain does not answer, `database` that the database cannot "
-        "be written to, and `indexer` that the indexer is behind the chain."),
+        "be written to, `disk` that the data folder's disk is almost full, and `indexer` that this node's indexer is "
+        "behind the chain."),
     ErrorKind("authority_offline", 503, "Service",
         "The service runs without the authority's or the arbiter's key. Policy changes, unfreezes and decisions on "
         "disputes are signed elsewhere.",

@@ -114,7 +114,7 @@ class StorageUnavailableError(UnavailableError):
 
 
 class StorageDoubtError(StorageUnavailableError):
-    """The connection was lost during a commit, so it is unknown whether the commit took place.
+    """The connection was lost or the time was over during a commit, so it is unknown whether the commit took place.
 
     A replay learns the outcome from the request's idempotency claim, which is stored by the same commit.
     """

@@ -26,6 +26,16 @@ class Paths:
         return self.root / "moved-to"
 
     @property
+    def in_use(self) -> Path:
+        """The file with the token of the run that uses the SQLite files; absent after a clean stop."""
+        return self.root / "in-use"
+
+    @property
+    def backed_up(self) -> Path:
+        """An empty file, modified by the last backup; without a backup, by the first start."""
+        return self.root / "backed-up"
+
+    @property
     def events(self) -> Path:
         """The SQLite file with the decoded events of the chain."""
         return self.root / "chain.db"

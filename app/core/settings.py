@@ -172,6 +172,8 @@ class Settings(BaseSettings):
     """Pause between two rounds of housekeeping, which stores when keys were last used and deletes old events."""
     max_indexer_lag: int = Field(default=150, ge=0)
     """Slots that the indexer may lag behind the chain before `/readyz` reports `not_ready`."""
+    disk_reserve: int = Field(default=100_000_000, ge=0)
+    """Bytes that must be free on the disk of the data folder. With less, `/readyz` reports `not_ready`."""
     metrics_interval: float = Field(default=15.0, gt=0)
     """Pause between two readings of the values of the chain and the database in `/metrics`."""
     reconciliation: bool = True

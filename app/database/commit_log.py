@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, String, bindparam, text
 
 from app.core.timestamps import now_ms
 
 KEPT = 10_000
 """Maximum number of remembered attempts: far more than a node commits within the lag of any useful standby."""
-_KNOWN = text("SELECT tx_id FROM attempts WHERE tx_id = ANY(CAST(:ids AS text[]))")
+_KNOWN = text("SELECT tx_id FROM attempts WHERE tx_id IN :ids").bindparams(
+    bindparam("ids", type_=String, expanding=True)
+)
 
 _log = structlog.get_logger(__name__)
 

@@ -1,15 +1,18 @@
 """The interface of the database, the same for SQLite and PostgreSQL."""
 
+import asyncio
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from app.core.errors import StorageUnavailableError
+from app.core.errors import StorageDoubtError, StorageUnavailableError
 from app.database.commit_log import CommitLog
 
 T = TypeVar("T")
@@ -24,8 +27,30 @@ They include `DUPLICATE_ERRORS`, so a handler of both must name those first.
 DUPLICATE_ERRORS = (IntegrityError,)
 """Errors that a write raises if its row is stored already."""
 
+REQUEST_PATIENCE = 18.0
+"""Seconds that all calls of a request together may wait, so that a hanging database costs it at most 20."""
+_LAST_PATIENCE = 0.5
+"""Seconds that each further call may wait, and that a call may always wait without using up the request's patience."""
+patience: ContextVar[float | None] = ContextVar("patience", default=None)
+"""Seconds that the request of this context may still wait for the database; None outside of requests."""
+
 Step = Callable[[Work[Any]], Awaitable[Any]]
 """Runs one piece of work within a long transaction and returns its result."""
+
+
+async def patiently(waiting: Awaitable[T]) -> T:
+    """Wait for a call within the request's patience. Raises `StorageDoubtError` after that: the call may go on."""
+    left, began = patience.get(), time.monotonic()
+    if left is None:
+        return await waiting
+    try:
+        async with asyncio.timeout(left):
+            return await waiting
+    except TimeoutError:
+        raise StorageDoubtError from None
+    finally:
+        if (waited := time.monotonic() - began) > _LAST_PATIENCE:
+            patience.set(max(_LAST_PATIENCE, left - waited))
 
 
 class Database(ABC):

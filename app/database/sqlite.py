@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from app.core.errors import StorageUnavailableError, is_storage_error
-from app.database.interface import Database, Step, T, Work
+from app.database.interface import Database, Step, T, Work, patiently
 from app.database.migrations import migrate
 
 _BUSY_TIMEOUT = 10.0
@@ -61,7 +61,11 @@ class SqliteDatabase(Database):
         self._reading = ThreadPoolExecutor(thread_name_prefix="read")
         self._jobs: list[_Job] = []
         self._flusher: asyncio.Task[None] | None = None
-        self.write_now(migrate)
+        try:
+            self.write_now(migrate)
+        except BaseException:
+            self.close()
+            raise
 
     async def write(self, work: Work[T], *, repeatable: bool = False) -> T:  # noqa: ARG002 - savepoints are cheap
         """Run `work` in the event loop, and commit it together with the work of other callers."""
@@ -70,7 +74,7 @@ class SqliteDatabase(Database):
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
         try:
-            result: T = await job.future
+            result: T = await patiently(job.future)
         except (DBAPIError, sqlite3.Error) as error:
             if is_storage_error(error):
                 raise StorageUnavailableError from error

@@ -1,6 +1,7 @@
 """For operators of the service: liveness, readiness and metrics."""
 
 import ipaddress
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +13,7 @@ from app.access.auth import READERS, admit, authorise
 from app.access.keyring import KeyRing
 from app.api.metrics import Metrics
 from app.core.errors import UnavailableError
+from app.core.timestamps import iso_ms
 from app.server.health import HealthReport
 from app.submission.context import Service
 
@@ -20,6 +22,8 @@ PROBES = frozenset({"/healthz", "/readyz"})
 
 #: Maximum number of unreadable transactions that a response lists.
 _LISTED = 10
+#: Age in seconds from which a response shows the last backup.
+_BACKUP_AGE = 86_400
 
 #: Headers that proxies add to forwarded requests. A direct request from the machine itself has none.
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
@@ -31,14 +35,15 @@ async def live(_request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Show whether the chain answers, the database can be written to and the indexer keeps up.
+    """Show whether this node can pay: the chain answers, the database and the disk have room, its indexer keeps up.
 
     `missing_history` lists pairs of slots: no node has served the program's transactions between them.
     `unreadable_transactions` shows the number of unreadable transactions, counted up to 1,000, and the newest ones.
     `missing_events` shows the vaults and organisations with gaps. `guard` is `catching_up` or `unacknowledged` while
     the service may have forgotten payments in a restore or a failover. `lost_roles` lists the roles that the chain
-    gave to a different key than the service's; start the service with that key. If a part fails, the response is 503
-    `not_ready` with `reasons`. No key is needed.
+    gave to a different key than the service's; start the service with that key. `missing_roles` lists the roles whose
+    jobs no node runs. `last_backup` is the time of the last `agent-vault backup` if it is more than a day old. If a
+    part fails, the response is 503 `not_ready` with `reasons`. No key is needed.
     """
     report: HealthReport = await request.app.state.health.report()
     if report.failing:
@@ -51,6 +56,10 @@ async def ready(request: Request) -> Response:
         answer["unreadable_transactions"] = {"count": len(report.unreadable), "newest": newest}
     if report.gaps:
         answer["missing_events"] = list(report.gaps)
+    if report.missing_roles:
+        answer["missing_roles"] = list(report.missing_roles)
+    if time.time() > report.backed_up + _BACKUP_AGE:
+        answer["last_backup"] = iso_ms(int(report.backed_up * 1000))
     if report.guard is not None:
         answer["guard"] = report.guard
     if report.lost:

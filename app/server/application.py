@@ -34,6 +34,7 @@ from app.core.settings import Settings
 from app.dashboard.errors import error_page
 from app.dashboard.routes import routes as dashboard
 from app.dashboard.site import Site, on_dashboard
+from app.database.interface import REQUEST_PATIENCE, patience
 from app.database.paging import InvalidCursorError
 from app.docs.meanings import meanings
 from app.escrows import routes as escrows
@@ -139,6 +140,7 @@ class RequestIds:
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
+            token = patience.set(REQUEST_PATIENCE)
             try:
                 refusal = scope["state"].get("refusal") or self._wrong_host(scope)
                 responder = self._app if refusal is None else await _error_response(Request(scope), refusal)
@@ -149,6 +151,8 @@ class RequestIds:
                     raise
                 response = await _error_response(Request(scope), ApiError("internal_error"))
                 await response(scope, receive, send_with_id)
+            finally:
+                patience.reset(token)
             seconds = time.monotonic() - began
             scope["app"].state.metrics.answered(scope, status, seconds)
             scope["app"].state.requests.answered(scope, status, seconds)

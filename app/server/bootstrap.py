@@ -33,7 +33,6 @@ from app.core.signers import KeyFileError, Signers, read_secret, write_secret
 from app.dashboard.live import FeedHub
 from app.database.commit_log import CommitLog
 from app.database.interface import Database
-from app.database.postgres.database import PostgresDatabase
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
 from app.localnet import Localnet
@@ -41,7 +40,7 @@ from app.people.openid import CompanySignIn
 from app.recipients.domains import DomainResolver
 from app.server._background_jobs import WORKER, background_jobs
 from app.server.data_folder import LOCALHOST, FolderChain, identify, remember, remembered
-from app.server.databases import data_name, open_database, open_events, open_projector
+from app.server.databases import data_name, open_database, open_events, open_projector, require_intact, use_file
 from app.server.plan_types import PLAN_TYPES
 from app.store.values import get_value, put_value
 from app.submission.brake import Brakes
@@ -78,6 +77,7 @@ def codec_of(settings: Settings) -> Codec:
 def open_localnet(settings: Settings) -> Localnet:
     """Return the embedded chain with the program. The chain's state is in the data folder."""
     program = codec_of(settings).program_id
+    require_intact(settings.paths().localnet / "localnet.db")
     return Localnet.open(settings.paths().localnet, {program: program_file()})
 
 
@@ -199,10 +199,10 @@ async def running(
     paths = prepare(settings)
     async with AsyncExitStack() as stack:
         signers = open_signers(paths, settings)
+        if not beside and settings.database_url is None:
+            require_intact(paths.database, paths.events)
         db, secret = open_state(settings)
         stack.callback(db.close)
-        if isinstance(db, PostgresDatabase) and not beside:
-            db.ledger = CommitLog(settings.data_dir, str(settings.port))
         codec = codec_of(settings)
         known = db.read_now(remembered)
         expected = known.identity.genesis_hash if known else None
@@ -217,6 +217,12 @@ async def running(
         if known is None:
             url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
             await db.write(lambda conn: remember(conn, FolderChain(identity, url)))
+        if not beside:
+            db.ledger = CommitLog(settings.data_dir, str(settings.port))
+            if settings.database_url is None:
+                stack.callback(use_file(db, db.ledger, paths))
+                if not paths.backed_up.exists():
+                    paths.backed_up.touch()
         events = open_events(settings, db)
         indexer = Indexer(
             transport=transport,

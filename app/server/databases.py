@@ -1,13 +1,33 @@
 """The database that a process works on, and the number of processes that may serve there."""
 
+import secrets
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from app.core.errors import is_storage_error
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import ROLES, Settings
+from app.core.signers import write_secret
+from app.core.timestamps import now_ms
 from app.database import Database, SqliteDatabase
+from app.database.commit_log import CommitLog
+from app.database.interface import WRITE_ERRORS
 from app.database.postgres.database import PostgresDatabase
 from app.database.postgres.engine import SETTING, database_name, require_address
 from app.projection.projector import Projector
+from app.store.guard import report_lost_commits
+from app.store.idempotency import LIFETIME
+from app.store.values import get_value, put_value
 from indexer import Events, EventStore, Indexer
 from indexer.postgres import PostgresEvents
+
+IN_USE = "in_use"
+"""Name of the stored value that marks a file as used by a service; empty after a clean stop."""
+_REMEDY = "restore an archive of `agent-vault backup`"
 
 
 def open_database(settings: Settings, *, channel: str | None = None) -> Database:
@@ -16,12 +36,80 @@ def open_database(settings: Settings, *, channel: str | None = None) -> Database
     ``channel`` is the channel of the signals between nodes. Raises ConfigurationError if the database cannot be used.
     """
     if settings.database_url is None:
-        require_not_moved(settings.paths())
-        return SqliteDatabase(settings.paths().database)
+        return open_file(settings.paths())
     url = settings.database_url.get_secret_value()
     if settings.database_listen_url is not None:
         require_address(settings.database_listen_url.get_secret_value(), "AGENT_VAULT_DATABASE_LISTEN_URL")
     return PostgresDatabase(url, prepare_threshold=settings.database_prepare_threshold, channel=channel)
+
+
+def open_file(paths: Paths) -> SqliteDatabase:
+    """Open the database in a data folder. Raises ConfigurationError if the file is moved, damaged or a copy."""
+    require_not_moved(paths)
+    try:
+        db = SqliteDatabase(paths.database)
+        marked = db.read_now(lambda conn: get_value(conn, IN_USE))
+    except WRITE_ERRORS as error:
+        if is_storage_error(error):
+            raise
+        raise _damaged(paths.database, getattr(error, "orig", None) or error) from None
+    if marked and marked != _mark(paths):
+        db.close()
+        raise ConfigurationError(
+            f"{paths.database} is a copy that was made while a service used the file, so it may mix several moments: "
+            f"{_REMEDY}"
+        )
+    return db
+
+
+def require_intact(*files: Path) -> None:
+    """Raise ConfigurationError with the name of the first SQLite file that is damaged."""
+    for path in filter(Path.exists, files):
+        try:
+            with closing(sqlite3.connect(path)) as file:
+                [found] = file.execute("PRAGMA integrity_check(1)").fetchone() if path.stat().st_size else ["empty"]
+        except sqlite3.DatabaseError as error:
+            found = error
+        if found != "ok":
+            raise _damaged(path, found)
+
+
+def use_file(db: Database, ledger: CommitLog, paths: Paths) -> Callable[[], None]:
+    """Mark the database in a data folder as in use until the returned function is called.
+
+    A copy contains the mark. It differs from the original in its inode, or in the token if a later run had the folder.
+    An older copy that was made after a clean stop has no mark. The transactions of the commit log that it lacks raise
+    the database guard.
+    """
+
+    def mark(conn: Connection) -> None:
+        if lost := ledger.missing(conn, now_ms() - LIFETIME):
+            report_lost_commits(conn, lost)
+        put_value(conn, IN_USE, _mark(paths))
+
+    if not paths.in_use.exists():
+        write_secret(paths.in_use, secrets.token_hex(8))
+    db.write_now(mark)
+    # The mark must be in the file itself, because a copy may lack the write-ahead log.
+    with closing(sqlite3.connect(paths.database)) as file:
+        file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def release() -> None:
+        # A file that cannot be written to stays marked, as after a crash.
+        with suppress(*WRITE_ERRORS):
+            db.write_now(lambda conn: put_value(conn, IN_USE, ""))
+            paths.in_use.unlink(missing_ok=True)
+
+    return release
+
+
+def _mark(paths: Paths) -> str:
+    token = paths.in_use.read_text(encoding="ascii") if paths.in_use.exists() else ""
+    return f"{token} {paths.database.stat().st_ino}"
+
+
+def _damaged(path: Path, reason: object) -> ConfigurationError:
+    return ConfigurationError(f"{path} is damaged ({reason}): {_REMEDY}")
 
 
 def require_not_moved(paths: Paths) -> None:

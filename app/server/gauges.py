@@ -37,6 +37,10 @@ class Gauges(Periodic):
         metrics.holes.set(len(report.holes) + len(report.unreadable))
         metrics.gaps.set(len(report.gaps))
         metrics.guard.set(report.guard is not None)
+        metrics.free.set(report.free)
+        metrics.backed_up.set(report.backed_up)
+        for role, missing in metrics.missing_roles.items():
+            missing.set(role in report.missing_roles)
         metrics.fee_payer.set(await self._lamports())
         await self._service.db.read(self._read, in_thread=True)
         metrics.updated.set(time.time())

@@ -1,7 +1,9 @@
-"""Readiness of the service: the chain answers, the database can be written to, and the indexer keeps up."""
+"""Readiness of a node: the chain answers, the database and the disk have room, and its indexer keeps up."""
 
 import asyncio
+import contextlib
 import math
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +11,13 @@ from dataclasses import dataclass, replace
 import structlog
 
 from app.chain.errors import ChainUnavailable, RpcError
+from app.core.settings import ROLES
 from app.core.timestamps import now_ms
+from app.database import leases
 from app.database.interface import WRITE_ERRORS
 from app.organisations.roles import LostRole, lost_roles
 from app.reconciliation.index_watch import lasting_gaps
+from app.store.room import UndoError, fill, spill
 from app.store.values import put_value
 from app.submission.context import Service
 from app.submission.database_guard import DatabaseGuard, State
@@ -37,7 +42,9 @@ class HealthReport:
     incomplete. `unreadable` are the unreadable transactions, newest first. `gaps` are the vaults and organisations of
     this service with a missing event. `guard` is the state of the database guard after a restore or lost commits.
     `lost` are the roles that the chain gave to another key. A lost role does not count as a failing part: agents still
-    pay, and a freeze must reach the service, so that it sends no payments.
+    pay, and a freeze must reach the service, so that it sends no payments. `missing_roles` are the roles whose jobs no
+    node runs. `free` is the number of free bytes on the disk of the data folder. `backed_up` is the Unix time of the
+    last backup of a data folder, and NaN with PostgreSQL.
     """
 
     failing: tuple[str, ...]
@@ -47,6 +54,9 @@ class HealthReport:
     lost: tuple[LostRole, ...] = ()
     unreadable: Sequence[TransactionHole] = ()
     gaps: Sequence[str] = ()
+    missing_roles: Sequence[str] = ()
+    free: int = 0
+    backed_up: float = math.nan
 
 
 class Health:
@@ -87,22 +97,47 @@ class Health:
         return report
 
     async def _examine(self) -> HealthReport:
-        lag, writable = await asyncio.gather(self._lag(), self._write())
+        settings, indexer = self._service.settings, self._service.indexer
+        lag, writable, missing = await asyncio.gather(self._lag(), self._write(), self._missing_roles())
         lost = () if math.isnan(lag) else await self._lost()
-        failing = [name for name, works in (("chain", not math.isnan(lag)), ("database", writable)) if not works]
-        indexer, most = self._service.indexer, self._service.settings.max_indexer_lag
-        if lag > most or indexer.failing_for > most * _SLOT_SECONDS:
+        free = shutil.disk_usage(settings.data_dir).free
+        works = {"chain": not math.isnan(lag), "database": writable, "disk": free >= settings.disk_reserve}
+        failing = [name for name, good in works.items() if not good]
+        # A node pays without an indexer, so only the node that runs it has to keep up.
+        behind = lag > settings.max_indexer_lag or indexer.failing_for > settings.max_indexer_lag * _SLOT_SECONDS
+        if behind and self._service.projector.applies:
             failing.append("indexer")
         if failing:
             _log.warning("not_ready", reasons=failing, lag=lag)
-        report = HealthReport(tuple(failing), lag, guard=self._service.part(DatabaseGuard).state(), lost=lost)
+        file = settings.paths().backed_up
+        report = HealthReport(
+            tuple(failing),
+            lag,
+            guard=self._service.part(DatabaseGuard).state(),
+            lost=lost,
+            missing_roles=missing,
+            free=free,
+            backed_up=file.stat().st_mtime if settings.database_url is None and file.exists() else math.nan,
+        )
         try:
-            holes = tuple((hole.after_slot, hole.before_slot) for hole in await indexer.holes())
-            unreadable = await indexer.transaction_holes()
-            gaps = sorted(await lasting_gaps(self._service))
+            async with asyncio.timeout(self._patience):
+                holes = tuple((hole.after_slot, hole.before_slot) for hole in await indexer.holes())
+                unreadable = await indexer.transaction_holes()
+                gaps = sorted(await lasting_gaps(self._service))
         except WRITE_ERRORS:
             return report  # it already lists the database as failing
         return replace(report, holes=holes, unreadable=unreadable, gaps=gaps)
+
+    async def _missing_roles(self) -> Sequence[str]:
+        if not self._service.db.node:
+            return ()
+        try:
+            async with asyncio.timeout(self._patience):
+                alive = await self._service.db.look_up(leases.alive)
+        except WRITE_ERRORS:
+            return ()
+        # The roles have the names of their leases. `api` has none.
+        return [role for role in ROLES[1:] if role not in alive]
 
     async def _lag(self) -> float:
         service = self._service
@@ -115,7 +150,8 @@ class Health:
             return math.nan
         slots = {one.signature: one.slot for one in newest if not one.failed}
         try:
-            unknown = await service.indexer.unknown(list(slots))
+            async with asyncio.timeout(self._patience):
+                unknown = await service.indexer.unknown(list(slots))
         except WRITE_ERRORS:
             return math.inf  # nothing can be indexed now
         return max((slot - slots[one] for one in unknown), default=0)
@@ -131,6 +167,12 @@ class Health:
         try:
             async with asyncio.timeout(self._patience):
                 await self._service.db.write(lambda conn: put_value(conn, _VALUE, str(now_ms())))
+                # A small value may fit into free pages of a full disk, where a payment does not.
+                if self._service.db.node:
+                    await self._service.db.read(spill)
+                else:
+                    with contextlib.suppress(UndoError):
+                        await self._service.db.write(fill)
         except Exception as error:  # noqa: BLE001 - any failure, such as a full disk, is logged
             _log.warning("database_cannot_be_written", error=str(error))
             return False

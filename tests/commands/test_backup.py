@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import shutil
 import sqlite3
+import time
 import zipfile
 from collections.abc import Callable
 from contextlib import closing
@@ -99,6 +101,13 @@ async def _caught_up(world: ServiceWorld) -> None:
 
 async def _pay(world: ServiceWorld, wallet: Json, to: str, key: str, **fields: Any) -> Any:
     return await world.pay(wallet, to, "1", body={"idempotencyKey": key, **fields})
+
+
+async def test_backup_is_shown_as_the_last_one(world: ServiceWorld, tmp_path: Path) -> None:
+    file = world.settings.paths().backed_up
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+    await _back_up(world, tmp_path / "archive")
+    assert time.time() - file.stat().st_mtime < 60
 
 
 async def test_restored_copy_goes_on_and_repeats_no_payment(own_world: ServiceWorld, tmp_path: Path) -> None:

@@ -135,6 +135,39 @@ async def test_network_that_hangs_is_503_until_it_is_back(node: ServiceWorld, wi
     await _goes_on(node, wallet, to)
 
 
+async def test_hanging_database_costs_no_request_more_than_its_patience(
+    node: ServiceWorld, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wallet, to = await node.wallet(), await node.payee()
+    policy = await node.policy()
+    monkeypatch.setattr("app.server.application.REQUEST_PATIENCE", 2.0)
+    # Given calls that nothing else ends in time
+    monkeypatch.setattr("app.database.postgres._calls.PATIENCE", 60.0)
+    requests: list[tuple[str, str, Json | None]] = [
+        ("GET", "/v1/wallets", None),
+        ("GET", f"/v1/policies/{policy['policy_id']}/audit-log", None),
+        ("POST", "/v1/policies", {"name": "Lost"}),
+        ("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"label": "Lost"}),
+        ("POST", "/v1/payments", {"walletId": wallet["wallet_id"], "to": to, "amount": "1", "currency": "USDC"}),
+    ]
+
+    async def took(number: int) -> float:
+        method, where, body = requests[number % len(requests)]
+        began = time.monotonic()
+        answer = await node.call(method, where, body, headers={"Idempotency-Key": f"hanging in all {number}"})
+        assert answer.status_code == 503, (where, answer.text)
+        return time.monotonic() - began
+
+    wire.hang()
+    try:
+        slowest = max(await asyncio.gather(*(took(number) for number in range(40))))
+    finally:
+        wire.mend()
+    # Each call after the first may wait half a second
+    assert slowest < 8
+    await _goes_on(node, wallet, to)
+
+
 async def test_connections_that_never_answer_again_are_replaced(node: ServiceWorld, wire: Wire) -> None:
     """Such as those through a firewall that has forgotten them; what waits for one must not wait for ever."""
     wallet, to = await node.wallet(), await node.payee()

@@ -12,10 +12,13 @@ from sqlalchemy import select
 
 from app.access.keyring import KeyRing
 from app.access.rate_limit import Peers
+from app.api.metrics import Metrics
 from app.commands.main import main
 from app.database import Database
 from app.database.leases import NODE, alive
 from app.database.leases import table as leases
+from app.server.gauges import Gauges
+from app.server.health import Health
 from app.store.keys import api_keys, revoke_api_key
 from app.submission.context import Service
 from tests.support.service_world import ServiceWorld, error_of
@@ -41,6 +44,17 @@ async def test_node_without_the_indexer_pays_and_does_nothing_single(first: Serv
         await first.stop()
         # Nobody follows the chain now, and yet what is paid is seen.
         paid = await api.pay(wallet, payee, "1")
+        # The node can pay, so it stays ready even if no node reads what is paid
+        health = Health(api.service, remember=0.0)
+        api.clock.ahead += 3600
+        report = await health.report()
+        assert (report.failing, report.missing_roles) == ((), ["indexer", "worker"])
+        await Gauges(api.service).tick()
+        shown = api.service.part(Metrics).text(None)
+        assert b"agent_vault_missing_indexer 1.0" in shown
+        assert b"agent_vault_missing_worker 1.0" in shown
+        ready = (await api.client.get("/readyz")).json()
+        assert (ready["status"], ready["missing_roles"]) == ("ready", ["indexer", "worker"])
         assert paid.json()["status"] == "confirmed"
         assert await _holder(api.service, "indexer") is None
         names = [NODE + one.service.db.node for one in (api, first)]

@@ -35,6 +35,11 @@ class Volume:
                 if error.errno != errno.ENOSPC:
                     raise
 
+    def take(self, size: int) -> None:
+        """Take some of the space that is left, or all of it if that is less."""
+        with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as file:
+            file.write(bytes(size))
+
     def make_room(self) -> None:
         """Give the space back."""
         self._ballast.unlink(missing_ok=True)
@@ -42,6 +47,17 @@ class Volume:
     @property
     def _ballast(self) -> Path:
         return self.folder / "ballast"
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Volume]:
+    """Mount a volume at a new folder. Skip where nothing can be mounted."""
+    folder.mkdir()
+    _mount(folder)
+    try:
+        yield Volume(folder, "")
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import random
 import re
 import time
@@ -193,6 +194,34 @@ async def test_service_whose_database_cannot_be_written_is_not_ready(watched: Se
     assert error["reasons"] == ["database"]
     writer.execute("PRAGMA query_only=OFF")
     assert (await watched.client.get("/readyz")).status_code == 200
+
+
+@pytest.mark.usefixtures("log")
+async def test_service_whose_database_has_no_room_is_not_ready(watched: ServiceWorld) -> None:
+    writer: Any = sqlite_writer(watched.service.db)
+    [pages] = writer.execute("PRAGMA page_count").fetchone()
+    writer.execute(f"PRAGMA max_page_count={pages + 8}")
+    # A payment or two still fit
+    wallet = await watched.wallet()
+
+    error = error_of(await watched.client.get("/readyz"), 503, "not_ready")
+
+    assert error["reasons"] == ["database"]
+    assert (await watched.pay(wallet, await watched.payee(), "1")).status_code == 200
+    writer.execute("PRAGMA max_page_count=1000000")
+    before = writer.execute("PRAGMA page_count").fetchone()
+    assert (await watched.client.get("/readyz")).status_code == 200
+    assert writer.execute("PRAGMA page_count").fetchone() == before
+
+
+async def test_old_backup_is_shown_and_changes_no_status(watched: ServiceWorld) -> None:
+    file = watched.settings.paths().backed_up
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+
+    ready = await watched.client.get("/readyz")
+
+    assert (ready.status_code, ready.json()["last_backup"]) == (200, "2023-11-14T22:13:20.000Z")
+    assert (await _metrics(watched))["agent_vault_backup_timestamp_seconds"] == [({}, 1_700_000_000.0)]
 
 
 async def test_service_whose_indexer_is_behind_is_not_ready(

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from app.core.errors import StorageDoubtError, StorageUnavailableError, is_storage_error
-from app.database.interface import Database, Step, T, Work
+from app.database.interface import Database, Step, T, Work, patiently
 from app.database.leases import Lease, LeaseLostError, required
 from app.database.migrations import require_current
 from app.database.postgres._batches import RetryBatch, lease_lost, result_or_failure, run_together, run_with_savepoints
@@ -106,7 +106,7 @@ class PostgresDatabase(Database):
 
     async def write(self, work: Work[T], *, repeatable: bool = False) -> T:
         """Run `work` in the writer's thread, and commit it together with the work of other callers."""
-        return await self._writes.add(work, repeatable=repeatable, lease=required())
+        return await patiently(self._writes.add(work, repeatable=repeatable, lease=required()))
 
     def write_now(self, work: Work[T]) -> T:
         """Run `work` in a transaction of its own, blocking this thread until it is committed."""
@@ -152,7 +152,7 @@ class PostgresDatabase(Database):
 
     async def look_up(self, work: Work[T]) -> T:
         """Run work without a transaction in a thread, together with the look-ups of other callers."""
-        return await self._look_ups.add(work)
+        return await patiently(self._look_ups.add(work))
 
     async def write_unordered(self, work: Work[T]) -> T:
         """Run a single statement that waits for no other writer. It is repeated if its connection was lost."""
@@ -183,7 +183,7 @@ class PostgresDatabase(Database):
         future = asyncio.wrap_future(running)
         # Retrieve the exception, because the caller may no longer wait when the work fails.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(future)
+        return await patiently(asyncio.shield(future))
 
     def _checked(self, work: Callable[[], T]) -> T:
         """Run work. Raises ``storage_unavailable`` for the errors of an unreachable or overloaded server."""
