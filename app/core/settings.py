@@ -46,7 +46,7 @@ class Settings(BaseSettings):
     to a transaction pooler such as PgBouncer, which does not pass signals on, name the server itself here. Without
     signals, a node that waits for another may wait up to a second longer."""
     database_prepare_threshold: int = Field(default=5, ge=0)
-    """Number of times that a connection executes a statement before PostgreSQL keeps it prepared; 0 for never."""
+    """The use of a statement by a connection, counted from 1, from which PostgreSQL keeps it prepared; 0 for never."""
     host: str = "127.0.0.1"
     """Address that the API listens on."""
     port: int = 8402

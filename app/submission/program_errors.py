@@ -87,7 +87,7 @@ _NO_ROLE = (
 _MESSAGES: Mapping[str, str] = {
     # Zero amounts are refused earlier, so this is a withdrawal of `all` from an empty wallet or reserve.
     "ZeroAmount": "There is nothing to withdraw: the balance is zero.",
-    "ReceiverFrozen": "The receiving wallet is frozen and cannot be paid.",
+    "ReceiverFrozen": "The receiving wallet is frozen, so no escrow can be created to it.",
     "ReceiverArchived": RECEIVER_ARCHIVED,
     "WrongOrg": "The address is a vault of another organisation.",
     "WrongVault": "The address is an account of the program, but not a vault.",
