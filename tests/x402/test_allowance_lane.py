@@ -356,5 +356,5 @@ async def test_tools_of_mcp_say_why_no_allowance_pays(market: Market, static: st
         refused = await one.call("fetch_paid_url", url=f"{static}/weather", max_amount="1")
 
     assert (refused["outcome"], refused["error"]["code"]) == ("refused", "x402_wallet_not_supported")
-    assert "Ask an operator" in refused["message"]
+    assert "Ask an admin" in refused["message"]
     assert "allowAllowances" in refused["message"]
