@@ -30,6 +30,7 @@ test-full *arguments:
 lock:
     uv pip compile -q {{lock}} -o requirements.lock pyproject.toml
     uv pip compile -q {{lock}} --extra test --extra dev -o requirements-test.lock pyproject.toml
+    for one in mcp1 mcp2; do uv pip compile -q {{lock}} -o tests/mcp/requirements/$one.lock tests/mcp/requirements/$one.in; done
 
 # Build the program and its IDL from source (Debian 12)
 program:

@@ -15,8 +15,9 @@ from app.database import Database, SqliteDatabase
 from app.database.postgres.database import PostgresDatabase
 from tests.program.adversaries.ways import CALLS
 from tests.support import postgres
+from tests.support.environments import MissingEnvironmentError
 from tests.support.needs import skip_or_fail
-from tests.support.runtimes import NEWER, MissingRuntimeError, Runtime
+from tests.support.runtimes import NEWER, Runtime
 from tests.support.scheduling import TOOLCHAIN, VALIDATOR, FileScheduling
 from tests.support.service_world import ServiceWorld
 from tests.validator import node, stages, windows
@@ -122,8 +123,8 @@ def _newer_solders() -> Iterator[Runtime]:
     """A newer release of solders. Where it cannot be installed, the test is skipped, or fails if CI=true."""
     try:
         started = Runtime(NEWER)
-    except MissingRuntimeError as error:
-        skip_or_fail(f"solders {error} cannot be installed")
+    except MissingEnvironmentError as error:
+        skip_or_fail(f"{error} cannot be installed")
     with started as runtime:
         yield runtime
 

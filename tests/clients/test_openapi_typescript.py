@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ _STRICT = ("--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTyp
 _PATIENCE = 120.0
 
 
-async def _run(*command: str | Path, folder: Path, fails: bool = False, **environment: str) -> str:
+async def _run(
+    *command: str | Path, folder: Path, fails: bool = False, environment: Mapping[str, str] | None = None
+) -> str:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, **(environment or {})},
     )
     try:
         out, _ = await asyncio.wait_for(process.communicate(), _PATIENCE)
@@ -50,7 +53,7 @@ async def _built_and_run(
     target = ("--module", "nodenext", "--target", "es2023", "--types", "node")
     await _run(compiler(), *target, *_STRICT, f"{source}.ts", folder=folder)
     environment = {"URL": base, "KEY": world.keys["admin"], "PAYEE": payee}
-    said: dict[str, Any] = json.loads(await _run("node", f"{source}.js", folder=folder, **environment))
+    said: dict[str, Any] = json.loads(await _run("node", f"{source}.js", folder=folder, environment=environment))
     return said
 
 

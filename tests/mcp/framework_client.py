@@ -1,7 +1,8 @@
-"""An agent framework that pays by the tool `pay` and retries by its own means; run by `tests/mcp/frameworks.py`.
+"""An agent framework with a scripted model that pays by the tool `pay`; run by `tests/mcp/frameworks.py`.
 
-`python framework_client.py NAME URL`, in an environment with the framework. Standard input has the arguments of one
-call a line, standard output the outcome of each. No model is asked: the framework makes the calls that one would make.
+`python framework_client.py NAME [COMMAND...]`, in an environment with the framework. Without a command the framework
+connects over HTTP, otherwise it starts the command and uses standard input and output. Standard input has the arguments
+of one call a line, standard output the outcome of each. The scripted model makes the calls that a real one would make.
 """
 
 import asyncio
@@ -14,9 +15,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+_SETTINGS = {name: os.environ[name] for name in os.environ if name == "PATH" or name.startswith("AGENT_VAULT_")}
+"""The environment of the command."""
+_URL = f"{_SETTINGS.get('AGENT_VAULT_URL')}/mcp"
 _HEADERS = {
-    "Authorization": f"Bearer {os.environ.get('AGENT_KEY')}",
-    "Session-Token": os.environ.get("AGENT_TOKEN", ""),
+    "Authorization": f"Bearer {_SETTINGS.get('AGENT_VAULT_API_KEY')}",
+    "Session-Token": _SETTINGS.get("AGENT_VAULT_SESSION_TOKEN", ""),
 }
 _SECONDS = 8
 """How long one try waits for its answer."""
@@ -27,92 +31,221 @@ Arguments = dict[str, str]
 Call = Callable[[Arguments], Awaitable[Any]]
 
 
+def _process(command: list[str]) -> dict[str, Any]:
+    return {"command": command[0], "args": command[1:], "env": _SETTINGS}
+
+
 @asynccontextmanager
-async def openai_agents(url: str) -> AsyncIterator[Call]:
-    """The OpenAI Agents SDK with `max_retry_attempts=2`."""
-    mcp = importlib.import_module("agents.mcp")
-    async with mcp.MCPServerStreamableHttp(
-        params={"url": url, "headers": _HEADERS, "timeout": 30},
-        client_session_timeout_seconds=_SECONDS,
-        max_retry_attempts=2,
-        retry_backoff_seconds_base=0.2,
-    ) as server:
+async def mcp(command: list[str]) -> AsyncIterator[Call]:
+    """The official client in Python, of its second major version."""
+    root, stdio = importlib.import_module("mcp"), importlib.import_module("mcp.client.stdio")
+    http, httpx2 = importlib.import_module("mcp.client.streamable_http"), importlib.import_module("httpx2")
+    async with httpx2.AsyncClient(headers=_HEADERS, timeout=_SECONDS) as sender:
+        if command:
+            transport = stdio.stdio_client(root.StdioServerParameters(**_process(command)))
+        else:
+            transport = http.streamable_http_client(_URL, http_client=sender)
+        async with root.Client(transport) as client:
+
+            async def call(arguments: Arguments) -> Any:
+                return (await client.call_tool("pay", arguments)).structured_content
+
+            yield call
+
+
+@asynccontextmanager
+async def fastmcp(command: list[str]) -> AsyncIterator[Call]:
+    """The client of FastMCP."""
+    async with importlib.import_module("fastmcp").Client(_fastmcp_transport(command), timeout=_SECONDS) as client:
 
         async def call(arguments: Arguments) -> Any:
-            return json.loads((await server.call_tool("pay", arguments)).content[0].text)
+            return (await client.call_tool("pay", arguments, raise_on_error=False)).structured_content
+
+        yield call
+
+
+def _fastmcp_transport(command: list[str]) -> Any:
+    transports = importlib.import_module("fastmcp.client.transports")
+    if command:
+        return transports.StdioTransport(**_process(command))
+    return transports.StreamableHttpTransport(_URL, headers=_HEADERS)
+
+
+@asynccontextmanager
+async def openai_agents(command: list[str]) -> AsyncIterator[Call]:
+    """The OpenAI Agents SDK with `max_retry_attempts=2`, and all tools converted to strict mode.
+
+    In strict mode a model names every argument, and gives null for an absent one.
+    """
+    agents, mcp = importlib.import_module("agents"), importlib.import_module("agents.mcp")
+    responses, usage = importlib.import_module("openai.types.responses"), importlib.import_module("agents.usage")
+    agents.set_tracing_disabled(disabled=True)
+    outcomes: list[Any] = []
+
+    class Scripted(agents.Model):  # type: ignore[misc,name-defined]
+        def __init__(self, arguments: Arguments) -> None:
+            self.arguments = arguments
+
+        async def get_response(self, **request: Any) -> Any:
+            tools, history = request["tools"], request["input"]
+            loose = [tool.name for tool in tools if not tool.strict_json_schema]
+            if loose or not tools:
+                raise AssertionError(f"not strict: {loose}")
+            if isinstance(history, list) and history[-1].get("type") == "function_call_output":
+                outcomes.append(json.loads(history[-1]["output"][0]["text"]))
+                said = responses.ResponseOutputText(text="done", type="output_text", annotations=[])
+                kinds = {"type": "message", "role": "assistant", "status": "completed"}
+                item = responses.ResponseOutputMessage(id="message", content=[said], **kinds)
+            else:
+                [pay] = [tool for tool in tools if tool.name == "pay"]
+                given = json.dumps({name: self.arguments.get(name) for name in pay.params_json_schema["required"]})
+                kinds = {"type": "function_call", "name": "pay", "call_id": "call"}
+                item = responses.ResponseFunctionToolCall(arguments=given, **kinds)
+            return agents.ModelResponse(output=[item], usage=usage.Usage(), response_id=None)
+
+        def stream_response(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+    options: dict[str, Any] = {"client_session_timeout_seconds": _SECONDS, "max_retry_attempts": 2}
+    options |= {"retry_backoff_seconds_base": 0.2, "failure_error_function": None}
+    server = (
+        mcp.MCPServerStdio(params=_process(command), **options)
+        if command
+        else mcp.MCPServerStreamableHttp(params={"url": _URL, "headers": _HEADERS, "timeout": 30}, **options)
+    )
+    async with server:
+
+        async def call(arguments: Arguments) -> Any:
+            strict = {"convert_schemas_to_strict": True}
+            agent = agents.Agent("payer", model=Scripted(arguments), mcp_servers=[server], mcp_config=strict)
+            await agents.Runner.run(agent, "Pay.")
+            return outcomes[-1]
 
         yield call
 
 
 @asynccontextmanager
-async def langchain(url: str) -> AsyncIterator[Call]:
-    """LangChain's adapters, with the retry of its runnables."""
-    client = importlib.import_module("langchain_mcp_adapters.client")
+async def langchain(command: list[str]) -> AsyncIterator[Call]:
+    """LangChain's agent with the adapters, which use the first major version of the official client."""
+    client, agents = (
+        importlib.import_module("langchain_mcp_adapters.client"),
+        importlib.import_module("langchain.agents"),
+    )
+    models, results = (
+        importlib.import_module("langchain_core.language_models"),
+        importlib.import_module("langchain_core.outputs"),
+    )
+    messages = importlib.import_module("langchain_core.messages")
     timeout = importlib.import_module("datetime").timedelta(seconds=_SECONDS)
-    connection = {"transport": "streamable_http", "url": url, "headers": _HEADERS}
+
+    class Scripted(models.BaseChatModel):  # type: ignore[misc,name-defined]
+        arguments: Arguments
+
+        @property
+        def _llm_type(self) -> str:
+            return "scripted"
+
+        def bind_tools(self, *_: Any, **__: Any) -> Any:
+            return self
+
+        def _generate(self, history: list[Any], *_: Any, **__: Any) -> Any:
+            calls = [{"name": "pay", "args": self.arguments, "id": "call"}]
+            said = messages.AIMessage(
+                "done" if history[-1].type == "tool" else "", tool_calls=[] if history[-1].type == "tool" else calls
+            )
+            return results.ChatResult(generations=[results.ChatGeneration(message=said)])
+
+    connection: dict[str, Any] = (
+        {"transport": "stdio", **_process(command)}
+        if command
+        else {"transport": "streamable_http", "url": _URL, "headers": _HEADERS}
+    )
     connection["session_kwargs"] = {"read_timeout_seconds": timeout}
-    tools = await client.MultiServerMCPClient({"vault": connection}, handle_tool_errors=False).get_tools()
-    pay = next(tool for tool in tools if tool.name == "pay").with_retry(stop_after_attempt=4)
+    async with client.MultiServerMCPClient({"vault": connection}).session("vault") as session:
+        tools = await importlib.import_module("langchain_mcp_adapters.tools").load_mcp_tools(session)
 
-    async def call(arguments: Arguments) -> Any:
-        return json.loads((await pay.ainvoke(arguments))[0]["text"])
+        async def call(arguments: Arguments) -> Any:
+            agent = agents.create_agent(Scripted(arguments=arguments), tools)
+            history = (await agent.ainvoke({"messages": [("user", "Pay.")]}))["messages"]
+            [answer] = [message for message in history if message.type == "tool"]
+            return json.loads(answer.content[0]["text"])
 
-    yield call
+        yield call
 
 
 @asynccontextmanager
-async def pydantic_ai(url: str) -> AsyncIterator[Call]:
+async def pydantic_ai(command: list[str]) -> AsyncIterator[Call]:
     """Pydantic AI: what fails goes back to the model, which makes the same call again."""
     root, messages = importlib.import_module("pydantic_ai"), importlib.import_module("pydantic_ai.messages")
-    function, mcp = importlib.import_module("pydantic_ai.models.function"), importlib.import_module("pydantic_ai.mcp")
+    function, toolsets = (
+        importlib.import_module("pydantic_ai.models.function"),
+        importlib.import_module("pydantic_ai.mcp"),
+    )
 
-    async def call(arguments: Arguments) -> Any:
-        outcomes: list[Any] = []
+    async with toolsets.MCPToolset(_fastmcp_transport(command), read_timeout=_SECONDS, max_retries=3) as tools:
 
-        def model(history: list[Any], _info: Any) -> Any:
-            for part in history[-1].parts:
-                if part.part_kind == "tool-return":
-                    outcomes.append(part.content if isinstance(part.content, dict) else json.loads(part.content))
-                    return messages.ModelResponse(parts=[messages.TextPart("done")])
-            return messages.ModelResponse(parts=[messages.ToolCallPart("pay", arguments)])
+        async def call(arguments: Arguments) -> Any:
+            outcomes: list[Any] = []
 
-        tools = mcp.MCPToolset(url, headers=_HEADERS, read_timeout=_SECONDS, max_retries=3)
-        await root.Agent(function.FunctionModel(model), toolsets=[tools]).run("Pay.")
-        return outcomes[-1]
+            def model(history: list[Any], _info: Any) -> Any:
+                for part in history[-1].parts:
+                    if part.part_kind == "tool-return":
+                        outcomes.append(part.content if isinstance(part.content, dict) else json.loads(part.content))
+                        return messages.ModelResponse(parts=[messages.TextPart("done")])
+                return messages.ModelResponse(parts=[messages.ToolCallPart("pay", arguments)])
 
-    yield call
+            await root.Agent(function.FunctionModel(model), toolsets=[tools]).run("Pay.")
+            return outcomes[-1]
 
-
-FRAMEWORKS = {"openai-agents": openai_agents, "langchain": langchain, "pydantic-ai": pydantic_ai}
+        yield call
 
 
-async def _once(name: str, url: str, arguments: Arguments) -> Any:
+FRAMEWORKS = {
+    "mcp": mcp,
+    "fastmcp": fastmcp,
+    "openai-agents": openai_agents,
+    "langchain": langchain,
+    "pydantic-ai": pydantic_ai,
+}
+
+
+async def _once(name: str, arguments: Arguments) -> Any:
     """Call in a task of its own: some transports cancel the caller when a connection is reset."""
-    async with FRAMEWORKS[name](url) as call:
+    async with FRAMEWORKS[name]([]) as call:
         return await call(arguments)
 
 
-async def _outcome(name: str, url: str, arguments: Arguments) -> Any:
+def _told(found: Any, runs: int) -> dict[str, Any]:
+    kept = ("outcome", "message", "refusal", "repeated", "first_called_at", "idempotency_key")
+    return {"runs": runs, "tx_id": (found["data"] or {}).get("tx_id"), **{key: found[key] for key in kept}}
+
+
+async def _outcome(name: str, arguments: Arguments) -> Any:
     """Call until the framework returns an outcome: it retries itself, and the application runs it again."""
     error: BaseException | None = None
     for run in range(1, _RUNS + 1):
-        task = asyncio.create_task(_once(name, url, arguments))
+        task = asyncio.create_task(_once(name, arguments))
         await asyncio.wait([task])
         try:
             found = task.result()
         except (Exception, asyncio.CancelledError) as failed:  # noqa: BLE001 - whatever the framework raises
             error = failed
         else:
-            kept = ("outcome", "message", "repeated", "first_called_at", "idempotency_key")
-            return {"runs": run, "tx_id": (found["data"] or {}).get("tx_id"), **{key: found[key] for key in kept}}
+            return _told(found, run)
     return {"runs": _RUNS, "outcome": None, "message": repr(error), "tx_id": None}
 
 
-async def main(name: str, url: str) -> None:
-    """Make the calls of standard input."""
+async def main(name: str, *command: str) -> None:
+    """Make the calls of standard input: over HTTP with a connection for each, otherwise with one process for all."""
     logging.disable(logging.CRITICAL)
-    for line in sys.stdin:
-        print(json.dumps(await _outcome(name, url, json.loads(line))), flush=True)
+    calls = [json.loads(line) for line in sys.stdin]
+    if command:
+        async with FRAMEWORKS[name](list(command)) as call:
+            for arguments in calls:
+                print(json.dumps(_told(await call(arguments), 1)), flush=True)
+    else:
+        for arguments in calls:
+            print(json.dumps(await _outcome(name, arguments)), flush=True)
 
 
 if __name__ == "__main__":

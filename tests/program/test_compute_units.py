@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from tests.bench.compute_units import measure
+from tests.support.environments import MissingEnvironmentError
 from tests.support.needs import skip_or_fail
-from tests.support.runtimes import NEWER, OLDER, MissingRuntimeError, Runtime
+from tests.support.runtimes import NEWER, OLDER, Runtime
 
 UNREGISTERED = "all eight, 1,000 entries, recipient not registered"
 GAPS = "worst of those gaps"
@@ -34,7 +35,7 @@ def _beyond(release: str) -> Mapping[str, int]:
     try:
         with Runtime(release) as runtime:
             transfer, _, payments = measure(runtime)
-    except MissingRuntimeError:
+    except MissingEnvironmentError:
         skip_or_fail(f"solders {release} cannot be installed")
     return {rules: units - transfer for rules, units in payments.items()}
 

@@ -6,11 +6,7 @@ and passes the address of the instruction data. Only the newer one supports tran
 
 import base64
 import json
-import os
-import shutil
 import subprocess
-import tempfile
-import venv
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -23,35 +19,11 @@ from solders.pubkey import Pubkey
 from solders.sysvar import INSTRUCTIONS
 
 from app.chain.addresses import SYSTEM_PROGRAM
+from tests.support.environments import environment
 from tests.support.vm import Vm, custom_error_name
 
 OLDER, NEWER = version("solders"), "0.29.0"
 """Releases of solders."""
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agent-vault-bench"
-
-
-class MissingRuntimeError(Exception):
-    """The release cannot be installed, for example without a network."""
-
-
-def _environment(release: str) -> Path:
-    """Return the Python of the environment with a release. Installs it the first time."""
-    folder = _CACHE / f"solders-{release}"
-    if not folder.exists():
-        _CACHE.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(dir=_CACHE))
-        try:
-            venv.create(new, with_pip=True)
-            subprocess.run([new / "bin" / "python", "-m", "pip", "install", "-q", f"solders=={release}"], check=True)
-            new.rename(folder)
-        except subprocess.CalledProcessError as error:
-            raise MissingRuntimeError(release) from error
-        except OSError:
-            if not folder.exists():  # another process was not faster
-                raise
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-    return folder / "bin" / "python"
 
 
 class Runtime:
@@ -59,7 +31,7 @@ class Runtime:
 
     def __init__(self, release: str) -> None:
         worker = Path(__file__).with_name("vm_worker.py")
-        command = [_environment(release), worker]
+        command = [environment(f"solders-{release}", f"solders=={release}"), worker]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._answer()
 

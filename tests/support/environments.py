@@ -1,0 +1,36 @@
+"""Python environments apart from the tests' own, for packages that conflict with it. They are kept in a cache."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agent-vault-bench"
+
+
+class MissingEnvironmentError(Exception):
+    """The packages cannot be installed, for example without a network."""
+
+
+def environment(name: str, *requirements: str | Path) -> Path:
+    """Return the Python of the environment of this name. Installs these arguments of pip the first time."""
+    folder = _CACHE / name
+    if not folder.exists():
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(dir=_CACHE))
+        try:
+            venv.create(new)
+            pip = (sys.executable, "-m", "pip", "--python", new / "bin" / "python", "install", "-q", "--no-compile")
+            subprocess.run([*pip, *requirements], check=True)
+            new.rename(folder)
+        except subprocess.CalledProcessError as error:
+            raise MissingEnvironmentError(name) from error
+        except OSError:
+            if not folder.exists():  # another process was not faster
+                raise
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    return folder / "bin" / "python"
