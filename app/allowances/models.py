@@ -22,7 +22,7 @@ from app.api.fields import (
 )
 from app.api.money_body import MoneyBody
 
-#: Minimum and maximum of the time that a delegate has, in seconds. The program has the same maximum.
+#: Minimum, maximum and default of the time until an allowance expires, in seconds. The program has the same maximum.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 5, 180, 60
 
 AllowanceStatus = Literal["pending", "outstanding", "settled"]

@@ -51,7 +51,7 @@ class BudgetHeadroom(ResponseBody):
 
 
 class Budget(ResponseBody):
-    """A budget. `version` increases with every change of its limits, and no two budgets ever share a version."""
+    """A budget. `version` increases with every change of its limits, and no two of an organisation share one."""
 
     budget_id: BudgetId
     id: Annotated[BudgetId, ReadFrom("budget_id")]

@@ -179,7 +179,7 @@ class Dispute(ResponseBody):
 
 
 class Escrow(ResponseBody):
-    """An escrow with all its known details."""
+    """An escrow with its known details."""
 
     escrow_id: EscrowId
     id: Annotated[EscrowId, ReadFrom("escrow_id")]

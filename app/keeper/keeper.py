@@ -63,8 +63,9 @@ class Keeper(Periodic):
     async def tick(self) -> int:
         """Run the due jobs once and return the number of transactions that the node accepted for sending.
 
-        This takes one query per kind of job, and one call to the chain per due job, or two if the job reads the chain
-        first. If the chain does not answer, raise ChainUnavailable and leave the remaining jobs for the next tick.
+        This takes one query per kind of job. Besides blockhashes, it takes one call to the chain per due job, or two if
+        the job reads the chain first. If the chain does not answer, raise ChainUnavailable and leave the remaining jobs
+        for the next tick.
         """
         due = await self._due()
         self._backoff.keep_only({job.key for job in due})

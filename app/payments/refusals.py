@@ -21,8 +21,8 @@ CO_SIGN = "require_co_sign"
 #: Remedy for an operator's request without a session. With a session, the service adds the operator's signature itself.
 _NO_SESSION = (
     "Above the policy's threshold the wallet's session must sign as well as the operator, but the request has no "
-    "session token. Repeat it with the wallet's token in the header Session-Token: the operator then co-signs. "
-    "`POST /v1/wallets/{wallet_id}/rotate-token` issues a token."
+    "session token. Repeat it with the wallet's token in the header Session-Token: the operator then co-signs, "
+    "or for a paid request an approval is requested. `POST /v1/wallets/{wallet_id}/rotate-token` issues a token."
 )
 _ASKED = "Above the policy's threshold an operator must approve. Send the same request again after the approval."
 _NO_SESSION_TO_APPROVE = (

@@ -25,9 +25,10 @@ from app.transactions.models import Payment, Transaction
 async def create_payment(call: Call, body: CreatePayment) -> Payment:
     """Send a payment.
 
-    The program first judges a simulation of it against the wallet's policy. A payment that the policy refuses gets a
-    402 response and is never sent. The program judges the payment again when it lands, and no money moves if it then
-    refuses. Responds once the chain has confirmed the payment, or with the status `pending` if that takes too long.
+    The program first judges a simulation of it against the wallet's policy. A payment that the policy refuses there
+    gets a 402 response and is never sent. The program judges the payment again when it lands, and no money moves if it
+    then refuses. Responds once the chain has confirmed the payment, or with the status `pending` if that takes too
+    long.
     """
     return await payments.pay(
         call.service,

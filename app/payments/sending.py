@@ -170,7 +170,7 @@ async def _error(expense: ExpenseRequest, claim: Claim, refusal: _SimulationRefu
     if refusal.name == "WalletFrozen" and await _has_expired(service, expense.wallet):
         return BusinessError("wallet_frozen", EXPIRED)
     if expense.purpose == "allowance" and refusal.name in _UNUSABLE_DESTINATIONS:
-        raise invalid_recipient("destination", "The token account is frozen or is not a USDC account.")
+        raise invalid_recipient("destination", "The token account is frozen, requires a memo or is not a USDC account.")
     if expense.issued and fee_payer_lacks_funds(refusal.error):
         return BusinessError("x402_resource_unavailable", "The resource's facilitator lacks SOL to settle a payment.")
     if expense.issued and not is_known(refusal.name):

@@ -12,7 +12,7 @@ from app.store.values import get_value, put_value
 from app.submission.context import Service
 
 _DAY_MS = 24 * 3600 * 1000
-#: Programs that own accounts which can never sign for USDC sent to them.
+#: Programs that own token accounts, mints, multisigs, programs and sysvars. No token account is opened for these.
 _NOT_OWNERS = frozenset(
     {
         TOKEN_PROGRAM,
@@ -29,8 +29,8 @@ _NOT_OWNERS = frozenset(
 async def lacks_token_account(service: Service, wallet_id: str, owner: Pubkey) -> bool:
     """Return True if ``owner`` has no token account, so that the service must open one.
 
-    Raises ``invalid_recipient`` for an address that cannot own one (a token account, a mint, a program), and if the
-    wallet has reached its limit for 24 hours.
+    Raises ``invalid_recipient`` for an address that gets none (a token account, a mint, a multisig, a program, a
+    sysvar), and if the wallet has reached its limit for 24 hours.
     """
     tokens, account = await service.chain.accounts([service.addresses.token_account(owner), owner])
     if tokens is not None:
@@ -38,7 +38,8 @@ async def lacks_token_account(service: Service, wallet_id: str, owner: Pubkey) -
     if account is not None and account.owner in _NOT_OWNERS:
         raise RequestError(
             "invalid_recipient",
-            "The address is a token account, a mint or a program, so it cannot own USDC. Pay the address of an owner.",
+            "The address is a token account, a mint, a multisig, a program or a sysvar, and the service opens no USDC "
+            "account for it. Pay the address of an owner.",
         )
     opened = await service.db.read(lambda conn: _opened(conn, wallet_id))
     if len(opened) >= service.settings.token_accounts_per_day:

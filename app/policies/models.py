@@ -75,7 +75,7 @@ class PreviewPolicy(UpdatePolicy):
 
 
 class Policy(ResponseBody):
-    """A policy. `version` increases with every change of its rules, and no two policies ever share a version."""
+    """A policy. `version` increases with every change of its rules, and no two of an organisation share one."""
 
     policy_id: PolicyId
     id: Annotated[PolicyId, ReadFrom("policy_id")]

@@ -30,7 +30,7 @@ _PERIOD, _BEFORE = 7 * 24 * _HOUR, 25 * _HOUR
 #: Maximum number of payments that one preview replays, including those before the period.
 MAX_PAYMENTS = 5_000
 _MAX_SHOWN = 100
-#: Maximum number of previews of an organisation that may wait at the same time.
+#: Maximum number of previews of an organisation that may run or wait at the same time.
 MAX_AT_ONCE = 4
 
 _admission = Admission("preview", MAX_AT_ONCE, "The organisation already has several previews waiting. Retry later.")
@@ -49,9 +49,9 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
     """Return the outcomes that the attached wallets' payments would have had if the change had been made before them.
 
     Ignores balances, freezes, pauses and the number of open escrows. Co-signatures and approvals count as they were
-    given. If the change affects the allowlist or the blocked categories, recipients count as they are registered now,
-    from the time of their registration. Raises ``rate_limited`` if the organisation already has several previews
-    waiting.
+    given. If the change affects the allowlist or the blocked categories, recipients count as they are registered now. A
+    registration can permit payments only from its time of effect on. Raises ``rate_limited`` if the organisation
+    already has several previews waiting.
     """
     found = await policies.find(service, principal.org, identifier)
     current = await terms_of(service, found)

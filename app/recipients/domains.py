@@ -56,9 +56,7 @@ class DomainResolver:
         try:
             document = json.loads(await self._fetch(domain, owner))
         except (OSError, TimeoutError, ValueError, RecursionError, httpx.HTTPError):
-            raise RequestError(
-                "invalid_recipient", f"The domain publishes no address at https://{domain}{PATH}."
-            ) from None
+            raise RequestError("invalid_recipient", f"No address could be read from https://{domain}{PATH}.") from None
         chain = document.get("solana") if isinstance(document, dict) else None
         address = chain.get("usdc") if isinstance(chain, dict) else None
         if not isinstance(address, str):

@@ -1,4 +1,4 @@
-"""Recipients: the category of an address and the address of a domain, attested by the operator."""
+"""Recipients: the category of an address and the address of a domain, attested by the organisation."""
 
 from starlette.routing import Route
 

@@ -1,4 +1,4 @@
-"""Recipients: resolves the name in a request to an address, and registers the operator's attestations."""
+"""Recipients: resolves the name in a request to an address, and registers the organisation's attestations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Payee:
 async def resolve(service: Service, org: str, to: str) -> Payee:
     """Return the payee that ``to`` names: an address, a wallet of the organisation or a domain.
 
-    A domain resolves to the address that the operator registered for it, else to the address that it publishes itself.
+    A domain resolves to the address that is registered for it, else to the address that it publishes itself.
     This does not register the published address. Raises ``invalid_recipient`` if ``to`` is none of these or the domain
     publishes no valid address, and ``wallet_archived`` for an archived wallet.
     """

@@ -178,7 +178,7 @@ def business_error(
 
 
 def _unusable(simulation: SimulationResult) -> str | None:
-    """Return the reason why the service can send no transactions at all, or None if only this one is refused."""
+    """Return the reason if the program is missing or the fee payer has too little SOL, or None for any other cause."""
     err = simulation.err
     detail = err["InstructionError"][1] if isinstance(err, dict) and "InstructionError" in err else None
     cause = detail or (next(iter(err)) if isinstance(err, dict) else err)

@@ -17,10 +17,11 @@ class Recovery(Periodic):
     """Checks pending attempts at the start and every ``interval`` seconds.
 
     Records confirmed and failed attempts. Resends the same signed bytes of attempts that have not landed, until the
-    finalized chain is 30 blocks past their last valid block height, or has advanced their nonce. After that, they count
-    as failed once no event is missing that they could have caused. Neither bytes that a third party sends nor changes
-    that could undo a newer one are resent (see ``app.submission.pending_changes``). Attempts younger than ``grace``
-    seconds are skipped, because their requests still wait; attempts from before the start are not.
+    finalized chain is more than 30 blocks past their last valid block height, or has advanced their nonce. After that,
+    they count as failed once no event is missing that they could have caused. Not resent are bytes that a third party
+    sends, attempts that a brake stops, and changes that could undo a newer one (see
+    ``app.submission.pending_changes``). Attempts younger than ``grace`` seconds are skipped, because their requests
+    still wait; attempts from before the start are not.
     """
 
     name = "recovery"

@@ -34,8 +34,8 @@ from app.x402.paying import Gone, PaidResourceTerms, Payer
 from app.x402.payment_header import transaction_of
 from idl.transactions import IncompleteTransactionError, UnreadableTransactionError, message_hash, signed
 
-#: Seconds until anyone may settle the allowance. This is longer than a blockhash lives, so the transfer cannot land
-#: afterwards.
+#: Seconds until the allowance expires, unless its policy or session expires first. This is longer than a blockhash
+#: normally lives.
 _SECONDS = 90
 
 

@@ -66,7 +66,7 @@ class Network:
         return f"solana:{self.genesis_hash[:32]}"
 
     def is_named(self, version: int, name: str) -> bool:
-        """Return True if this version of x402 uses the name for this chain.
+        """Return True if the name stands for this chain in this version of x402. The CAIP-2 name does so in both.
 
         Version 1 has no name for a local chain. There, any Solana name of version 1 matches, and the mint decides.
         """
@@ -199,10 +199,10 @@ def choose(demand: PaymentRequired, network: Network, most: int) -> tuple[Offer,
     """Return the cheapest offer for this chain and mint, at most ``most`` micro-USDC, and warnings about others.
 
     Offers for other chains, mints and schemes are skipped. Malformed offers for this chain and mint are skipped too,
-    each with a warning.
+    each with a warning. An offer that pays the paying vault itself is chosen only if there is no other.
 
     Raises ``x402_no_acceptable_offer`` if no offer is for this chain and mint, ``x402_invalid_terms`` if all of those
-    are malformed, and ``x402_price_too_high`` if all others cost more. The message names the skipped offers.
+    are malformed, and ``x402_price_too_high`` if the chosen one costs more. The message names the skipped offers.
     """
     offers, others, malformed = list[Offer](), list[str](), list[str]()
     for number, one in enumerate(demand.accepts):

@@ -93,7 +93,7 @@ class Payer:
             message = f"The policy's allowedRecipients contain neither {host} nor the address that it asks to pay."
             raise BusinessError("x402_host_not_allowed", message, fields={"host": host})
         attested = await self.service.db.read(lambda conn: recipient_by_domain(conn, self.wallet.org, host))
-        # If no address is attested for the host, the program refuses the payment itself.
+        # If no address is attested for the host, the program alone judges the recipient.
         if attested is not None and attested.address != offer.pay_to:
             message = f"{host} requests payment to an address other than the one registered for it."
             raise BusinessError("x402_host_not_allowed", message, fields={"host": host})

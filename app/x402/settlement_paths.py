@@ -40,7 +40,7 @@ def payment_required_in(answer: Received) -> PaymentRequired:
     except BusinessError:
         if answer.coding is None:
             raise
-        raise invalid_terms("the body is not in the content coding gzip, deflate or br that it names") from None
+        raise invalid_terms("the service cannot decode the body's content coding, or the body is not in it") from None
 
 
 async def known_settlement_path(

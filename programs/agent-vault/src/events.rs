@@ -532,7 +532,8 @@ pub struct EscrowCreated {
     pub balance: u64,
     /// The time used to judge the rules.
     pub timestamp: i64,
-    /// Deadline as Unix time. From then on, the escrow can be refunded but no longer completed.
+    /// Deadline as Unix time. From then on, the escrow can be refunded but no longer completed. A dispute stops the
+    /// deadline.
     pub deadline: i64,
     /// Bit set of accepted kinds of proof.
     pub proof_kinds: u8,
@@ -689,7 +690,7 @@ pub struct AllowanceSettled {
     pub reference: [u8; 16],
     pub sequence: u64,
     pub amount: u64,
-    /// The amount transferred by the delegate, as counted by the token program; see `delegate_missing`.
+    /// The amount transferred or burnt by the delegate, as counted by the token program; see `delegate_missing`.
     pub spent: u64,
     /// The amount swept into the vault, including deposits of third parties.
     pub swept: u64,

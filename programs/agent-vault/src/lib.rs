@@ -39,7 +39,7 @@ pub mod agent_vault {
 
     /// Changes roles, settings or the pause of an organisation, or proposes the next authority. Except for a pure
     /// pause, the call must name the organisation's current `authority_sequence`. Each change increments that number,
-    /// so a change that was signed but not sent becomes invalid with the next one.
+    /// so a signed but unsent change that names it becomes invalid with the next one.
     pub fn update_org(
         ctx: &mut Context<UpdateOrg>,
         changes: OrgChanges,
@@ -274,8 +274,8 @@ pub mod agent_vault {
         dispute_escrow::handler(ctx, reason_hash, evidence_hash)
     }
 
-    /// Resumes the deadline of a disputed escrow. The signer that raised the dispute may call it. The operator may too,
-    /// if the side that raised it is a vault.
+    /// Resumes the deadline of a disputed escrow. The signer that raised the dispute may call it while it acts for its
+    /// side. The operator may too, if the side that raised it is a vault.
     pub fn withdraw_dispute(ctx: &mut Context<DisputeEscrow>, _end: End) -> Result<()> {
         withdraw_dispute::handler(ctx)
     }

@@ -32,7 +32,8 @@ fn months_end_where_counting_them_says() {
         let mut ledger = Ledger::default();
         ledger.count_outstanding(UnixTime(time), Usdc(1), 1).unwrap();
         let expected = month_end(time.max(0));
-        // The last month that fits into 64 bits has no representable end; its last second is used instead.
+        // The last month that fits into 64 bits has no representable end; the last representable second is used
+        // instead.
         assert_eq!(ledger.month.ends_at, UnixTime(expected));
     });
 }

@@ -51,7 +51,7 @@ impl Step {
     }
 }
 
-/// An amount, mostly small, so that sums approach the limits.
+/// An amount, often small, so that sums approach the limits.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Amount {
     Few(u8),

@@ -1,10 +1,10 @@
 //! The life of an escrow: locked until it is completed, refunded after its deadline, or disputed and then decided.
 //!
-//! [`Escrow::complete`], [`Escrow::refund`] and [`Escrow::resolve`] consume the escrow, so that no escrow settles
-//! twice. Every escrow can eventually be settled: a locked one can be refunded from its deadline on, a disputed one
-//! [`UNDECIDED_SECONDS`] after the dispute. Each side raises at most one dispute in an escrow's life, withdrawn or not,
-//! so a refund cannot be postponed forever. If a side cannot be paid after a split, a decided escrow remains and holds
-//! that side's share; nothing else about it is left to decide.
+//! After [`Escrow::complete`], [`Escrow::refund`] or [`Escrow::resolve`], the caller closes the escrow or marks it as
+//! decided, so that no escrow settles twice. Every escrow can eventually be settled: a locked one can be refunded from
+//! its deadline on, a disputed one [`UNDECIDED_SECONDS`] after the dispute. Each side raises at most one dispute in an
+//! escrow's life, withdrawn or not, so a refund cannot be postponed forever. If a side cannot be paid after a split, a
+//! decided escrow remains and holds that side's share; nothing else about it is left to decide.
 
 use crate::units::{UnixTime, Usdc};
 
@@ -30,7 +30,7 @@ pub enum Side {
 pub struct Escrow {
     /// The locked amount.
     pub amount: Usdc,
-    /// The deadline: before it, the escrow can be completed or disputed; from it on, refunded.
+    /// The deadline: before it, the escrow can be completed or disputed; from it on, refunded. A dispute stops it.
     pub deadline: UnixTime,
     /// The time of the dispute, if the escrow is disputed.
     pub disputed_at: Option<UnixTime>,

@@ -1,4 +1,5 @@
-//! Every sequence of actions on an escrow, at every relevant time, checked against a table of expected results.
+//! Every sequence of up to four actions on an escrow, at every relevant time, checked against a table of expected
+//! results.
 #![allow(clippy::arithmetic_side_effects)] // small numbers
 
 extern crate std;

@@ -52,7 +52,7 @@ impl Random {
     }
 }
 
-/// Returns a time step that often lands on, just before or just after a relevant boundary.
+/// Returns the time after a random step, which often ends on, just before or just after a relevant boundary.
 pub(crate) fn step(random: &mut Random, now: i64) -> i64 {
     let edge = random.pick(&[1, 60, 900, 3_600, 86_400]);
     let nudge = random.pick(&[-1, 0, 0, 1]);

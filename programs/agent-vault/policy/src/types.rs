@@ -86,9 +86,9 @@ pub struct Limits {
 pub struct Payment {
     /// The amount.
     pub amount: Usdc,
-    /// True if the recipient, or a domain attested for it, is on the policy's allowlist.
+    /// True if the recipient, or a domain whose attestation for it is in effect, is on the policy's allowlist.
     pub listed: bool,
-    /// The recipient's attested category.
+    /// The category by which the recipient is judged.
     pub category: Category,
     /// True if the session authority signed, and the operator also signed or approved.
     pub co_signed: bool,

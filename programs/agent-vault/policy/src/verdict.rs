@@ -12,7 +12,7 @@ use crate::{
 pub struct Verdict {
     /// The rule.
     pub rule: Rule,
-    /// True if the policy or the budget sets this rule.
+    /// True if the policy or the budget sets this rule. Always true for `paused` and `frozen`.
     pub set: bool,
     /// True if the rule lets the payment pass.
     pub passed: bool,

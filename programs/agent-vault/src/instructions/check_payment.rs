@@ -15,7 +15,7 @@ use anchor_lang::{prelude::*, IdlType};
 pub struct RuleVerdict {
     /// Code of the rule.
     pub rule: u8,
-    /// True if the policy or the budget sets the rule.
+    /// True if the policy or the budget sets the rule. Always true for `paused` and `frozen`.
     pub set: bool,
     /// True if the rule lets the payment pass.
     pub passed: bool,
@@ -26,7 +26,7 @@ pub struct RuleVerdict {
     /// Headroom; `u64::MAX` if the rule counts nothing or is not set.
     pub headroom: u64,
     /// First Unix time at which the payment passes this rule, provided that no other payment is made before; `None` if
-    /// waiting does not help.
+    /// waiting does not help. Registrations of recipients that are not in effect yet are not considered.
     pub retry_at: Option<i64>,
 }
 
@@ -36,7 +36,7 @@ pub struct PaymentCheck {
     /// True if all rules let the payment pass.
     pub passed: bool,
     /// First Unix time at which the payment passes all rules, provided that no other payment is made before; `None` if
-    /// waiting does not help.
+    /// waiting does not help. Registrations of recipients that are not in effect yet are not considered.
     pub retry_at: Option<i64>,
     /// The verdicts, in the order of judgement.
     pub rules: Vec<RuleVerdict>,

@@ -42,7 +42,7 @@ with_event_accounts! {
 /// See [`crate::agent_vault::close_wallet`].
 ///
 /// The account remains, so that the agent's id cannot be reused and a stray deposit can still be withdrawn. It shrinks
-/// to the fields needed for these two purposes.
+/// to fields that suffice for these two purposes.
 ///
 /// # Errors
 /// [`VaultError::WalletNotEmpty`] if the vault holds USDC; [`VaultError::OpenEscrows`] and

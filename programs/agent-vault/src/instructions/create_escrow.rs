@@ -32,7 +32,8 @@ pub struct EscrowTerms {
     pub output_commitment: Option<[u8; 32]>,
     /// Accepted kinds of proof, with a bit `1 << code` for each.
     pub proof_kinds: u8,
-    /// Seconds from the creation to the deadline. From then on, the escrow can be refunded but no longer completed.
+    /// Seconds from the creation to the deadline. From then on, the escrow can be refunded but no longer completed. A
+    /// dispute stops the deadline.
     pub timeout: u32,
 }
 

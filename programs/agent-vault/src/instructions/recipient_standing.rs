@@ -13,7 +13,7 @@ const UNCATEGORIZED: u8 = 0;
 
 /// A recipient's standing under a policy.
 pub struct RecipientStanding {
-    /// True if the recipient is on the allowlist, by address or by attested domain.
+    /// True if the recipient is on the allowlist, by address or by a domain whose attestation is in effect.
     pub listed: bool,
     /// The category by which the policy judges the recipient.
     pub category: Category,

@@ -22,7 +22,7 @@ pub struct OrgChanges {
     pub operator_daily_limit: Option<u64>,
     /// Seconds until a recipient's registration by the operator can permit payments.
     pub attestation_delay: Option<u64>,
-    /// True stops payments, escrow creation, allowances and funding; false resumes them.
+    /// True stops payments, escrow creation, new allowances and funding; false resumes them.
     pub paused: Option<bool>,
     /// True if the operator needs the authority's signature to attach a policy, or a vault's first budget.
     pub authority_attaches: Option<bool>,

@@ -6,7 +6,7 @@ use anchor_lang::{prelude::*, IdlType};
 #[constant]
 pub const MAX_APPROVAL_SECONDS: i64 = 86_400;
 
-/// The ways out of a vault. Each needs an approval of its own kind: consent to lock money until there is proof is not
+/// The kinds of spending. An approval is for one of them alone: consent to lock money until there is proof is not
 /// consent to pay it out, and consent to a payment is not consent to hand the amount to a delegate.
 #[derive(Clone, Copy, PartialEq, Eq, AnchorSerialize, AnchorDeserialize, IdlType)]
 #[repr(u8)]

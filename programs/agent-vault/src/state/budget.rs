@@ -16,8 +16,8 @@ pub struct Budget {
     pub payer: Address,
     /// Identifies the budget within the organisation.
     pub key: [u8; 16],
-    /// The organisation's sequence at the budget's creation or last change. No two budgets, and no two states of one
-    /// budget, have the same version.
+    /// The organisation's sequence at the budget's creation or last change. No two budgets of an organisation, and
+    /// no two states of one budget, have the same version.
     pub version: u64,
     /// The organisation's sequence at the budget's creation. It identifies the ledger: a change keeps the ledger, while
     /// a budget that is recreated under the same key starts a new one.

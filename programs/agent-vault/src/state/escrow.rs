@@ -60,7 +60,8 @@ pub struct Escrow {
     pub amount: u64,
     /// Unix time of creation.
     pub created_at: i64,
-    /// Deadline as Unix time. From then on, the escrow can be refunded but no longer completed.
+    /// Deadline as Unix time. From then on, the escrow can be refunded but no longer completed. A dispute stops the
+    /// deadline.
     pub deadline: i64,
     /// Unix time of the dispute; zero if there is none.
     pub disputed_at: i64,

@@ -1,7 +1,6 @@
 //! The accounts owned by the program: layout, invariants and the seeds of their addresses.
 //!
-//! All of them are zero-copy: fields are ordered so that there is no padding, flags are bytes, and reserved bytes are
-//! zero.
+//! All of them are zero-copy: fields are ordered so that there is no padding, and reserved bytes are zero.
 
 pub mod allowance;
 pub mod allowlist;

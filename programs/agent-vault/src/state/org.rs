@@ -45,7 +45,7 @@ pub struct Org {
     pub attestation_delay: u64,
     /// The amounts moved into vaults in the last 24 hours.
     pub funded: DayWindow,
-    /// One while payments, escrow creation, allowances and funding are stopped.
+    /// One while payments, escrow creation, new allowances and funding are stopped.
     pub paused: u8,
     /// Decimals of the mint.
     pub decimals: u8,
@@ -58,7 +58,7 @@ pub struct Org {
 }
 
 impl Org {
-    /// Returns true if payments, escrow creation, allowances and funding are stopped.
+    /// Returns true if payments, escrow creation, new allowances and funding are stopped.
     #[inline(always)]
     pub fn is_paused(&self) -> bool {
         self.paused != 0

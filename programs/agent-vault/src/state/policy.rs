@@ -17,8 +17,8 @@ pub struct Policy {
     pub payer: Address,
     /// Identifies the policy within the organisation.
     pub key: [u8; 16],
-    /// The organisation's sequence at the policy's creation or last change. No two policies, and no two states of one
-    /// policy, have the same version, even if a policy is closed and recreated under its key.
+    /// The organisation's sequence at the policy's creation or last change. No two policies of an organisation, and no
+    /// two states of one policy, have the same version, even if a policy is closed and recreated under its key.
     pub version: u64,
     /// Version of the next allowlist, part of its address. It is the organisation's sequence when the policy was
     /// created or the previous version was used up.

@@ -1,5 +1,5 @@
-//! The first seed of every program-derived address, and the seeds of the token accounts of escrows and allowances. (For
-//! the seed of a Recipient account see [`super::recipient_address`].)
+//! The first seed of each kind of account at an address derived from this program, and the seeds of the token accounts
+//! of escrows and allowances. (For the seed of a Recipient account see [`super::recipient_address`].)
 
 use anchor_lang::prelude::*;
 

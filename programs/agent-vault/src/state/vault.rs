@@ -32,7 +32,7 @@ macro_rules! vault_account {
             pub tokens: Address,
             /// The key that signs payments; all zero if only the operator signs.
             pub session_authority: Address,
-            /// Payer of the rent, refunded on closing.
+            /// Payer of the rent, most of it refunded when the vault is archived.
             pub payer: Address,
             /// Unix time of the session's expiry. The session authority's signature no longer counts from then on.
             pub session_expires_at: i64,
