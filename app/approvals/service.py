@@ -48,7 +48,7 @@ from app.wallets import service as wallets
 _DECISIONS = frozenset({"approve_payment", "close_approval"})
 #: Program errors for an approval that does not fit the expense.
 _UNUSABLE = frozenset({"WrongApproval", "ApprovalOutdated", "ApprovalExpired"})
-_AT_ONCE = "The approval was used or decided concurrently. Retry."
+_AT_ONCE = "The approval was changed concurrently. Retry."
 _APPROVE = PlanType("approve_payment", resent=False, waits_for=_DECISIONS)
 _CLOSE = PlanType("close_approval", resent=False, waits_for=_DECISIONS)
 PLAN_TYPES = (_APPROVE, _CLOSE)

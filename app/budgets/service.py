@@ -26,7 +26,7 @@ PLAN_TYPES = (_CREATE,)
 LIMITS = ("max_per_day", "max_per_month", "velocity_cap")
 """Fields of a body that are limits."""
 _UNLIMITED = (
-    "can use this budget up alone: their policies lack `maxPerDay` or `velocityCap`. "
+    "might use this budget up alone: their policies lack `maxPerDay` or `velocityCap`. "
     "Refunds do not lower the number of payments."
 )
 

@@ -66,7 +66,9 @@ def _shown(entry: LogEntry | UnreadableEntry) -> dict[str, Any]:
 @click.option("--head", required=True, help="Hash of an entry noted earlier, such as a head sent by the service.")
 @_options
 def verify(head: str, data_dir: Path | None, org: str | None, *, service: bool) -> None:
-    """Check that no entry up to HEAD was rewritten, removed or inserted, and that all later hashes match.
+    """Check that no entry up to HEAD was rewritten, inserted, or removed before its retention time.
+
+    Also checks that all later hashes match.
 
     If the check fails, prints the place and exits with 1.
     """

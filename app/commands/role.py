@@ -47,7 +47,7 @@ _key_file = click.option(
     "--keypair",
     "key_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Key to sign with.  [default: authority.json in the data folder]",
+    help="Key to sign with.  [default: the service's authority key]",
 )
 _offline = click.option(
     "--offline",

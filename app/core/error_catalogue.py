@@ -81,8 +81,8 @@ KINDS = (
         "Have an admin add the host to the list that the message names: `x402Hosts` or `allowedRecipients`. If the "
         "host asks to pay an unregistered address, check its registration. Or request another resource."),
     ErrorKind("x402_resource_unavailable", 422, "x402",
-        "The resource has no public address, could not be reached or did not answer in time, or its facilitator "
-        "refused the payment or lacks SOL to settle it. Nothing was paid.",
+        "The resource has no public address, could not be reached, gave no valid response in time or refused the "
+        "payment, or its facilitator lacks SOL to settle it. Nothing was paid.",
         "Check the URL and retry later."),
     ErrorKind("x402_invalid_terms", 422, "x402",
         "The resource answered 402, but its payment terms are not valid x402 terms. Nothing was paid.",
@@ -106,13 +106,13 @@ KINDS = (
         "Unfreeze the wallet with `PATCH /v1/wallets/{wallet_id}`, `status` = `active`. If its policy has expired, "
         "first attach another policy or extend the `expiry`."),
     ErrorKind("wallet_archived", 422, "Wallets",
-        "The wallet is archived. It cannot be used, changed or restored.",
+        "The wallet is archived. It cannot pay, and it cannot be funded, changed or restored.",
         "Create a new wallet with another agent id."),
     ErrorKind("wallet_not_empty", 422, "Wallets",
         "The wallet cannot be archived, because it still holds USDC or has open escrows or allowances.",
         "Withdraw the balance, and wait until the wallet's escrows and allowances are settled."),
     ErrorKind("wallet_insufficient_balance", 422, "Wallets",
-        "The wallet holds less USDC than the payment needs.",
+        "The wallet holds less USDC than the payment, or than the payment and the outstanding issued ones together.",
         "Fund the wallet and send the payment again. If outstanding issued payments use up the balance, you can also "
         "wait for their outcome."),
     ErrorKind("wallet_agent_id_conflict", 409, "Wallets",
@@ -299,8 +299,8 @@ KINDS = (
         "be written to, `disk` that the data folder's disk is almost full, and `indexer` that this node's indexer is "
         "behind the chain."),
     ErrorKind("authority_offline", 503, "Service",
-        "The service runs without the authority's or the arbiter's key. Policy changes, unfreezes and decisions on "
-        "disputes are signed elsewhere.",
+        "The request needs the signature of the authority or the arbiter, and the service runs without that key. The "
+        "change must be signed elsewhere.",
         "Repeat the request with `?sign=offline` and sign its transaction with `agent-vault sign`. Decide disputes "
         "with the arbiter's key, outside this service."),
 )

@@ -167,7 +167,7 @@ async def review_topup(view: View) -> Response:
     )
     text = f"{_name(wallet)} holds {usdc(wallet.balance)} USDC."
     if body.enabled and body.trigger_below is not None and wallet.balance < body.trigger_below:
-        text += " That is less than the new limit, so a top-up is due immediately."
+        text += " That is less than the new limit, so a top-up is due once the vault can be funded."
     path = _place(view, "auto-topup")
     return ask(view, Review("Automatic top-up", text, shifts, "Save the rule", path, _HERE, moves=False))
 

@@ -24,7 +24,7 @@ def _choice(policy: PolicyRecord) -> str:
     """Return a policy's name and its caps on money."""
     caps = ((policy.rules.max_per_tx, "a payment"), (policy.rules.max_per_day, "in 24 hours"))
     said = [f"{usdc(cap)} {per}" for cap, per in caps if cap is not None]
-    return f"{policy.name}: {', '.join(said) or 'no caps on money'}"
+    return f"{policy.name}: {', '.join(said) or 'no cap for a payment or 24 hours'}"
 
 
 @page(roles=OPERATORS)

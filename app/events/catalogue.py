@@ -55,7 +55,7 @@ _KINDS = (
     EventKind("wallet.unfrozen", "A wallet was unfrozen.", ("wallet_id",)),
     EventKind(
         "balance.low",
-        "A wallet's balance is below its threshold. Sent once, and again only after the balance has recovered.",
+        "A wallet's balance is below its threshold. Sent once, and again only after it was not below the threshold.",
         ("wallet_id", "current_balance", "threshold"),
     ),
     EventKind(
@@ -136,7 +136,8 @@ _KINDS = (
     ),
     EventKind(
         "allowance.settled",
-        "An allowance was settled. Of its `amount`, the delegate spent `spent`, and `returned` is back in the wallet.",
+        "An allowance was settled. Of its `amount`, `spent` counts as spent by the delegate. `returned` moved back to "
+        "the wallet.",
         (*_ALLOWANCE, "reference", "spent", "returned"),
     ),
     EventKind(

@@ -12,8 +12,8 @@ from app.mcp.remedies import remedy
 #: The meaning of each outcome for the caller.
 OUTCOMES: Mapping[str, str] = {
     "done": "The call succeeded. `data` contains the result.",
-    "pending": "The transaction was sent, but is not confirmed yet. Check its status before you act on it.",
-    "refused": "The call was refused and has changed nothing. Repeat it only once the cause in `message` is gone.",
+    "pending": "A transaction is not confirmed, or an approval not decided. Check its status before you act on it.",
+    "refused": "The call was refused, and nothing was paid. Repeat it only once the cause in `message` is gone.",
     "invalid": "The arguments or credentials are wrong. This call has changed nothing.",
     "unavailable": "The service could not respond. This call has changed nothing and can be repeated.",
     "unknown": "The call may or may not have had an effect. Repeat it with the same `idempotency_key`, never another.",
@@ -23,7 +23,7 @@ OUTCOMES: Mapping[str, str] = {
 _DECISIONS: Mapping[str, tuple[str, str]] = {
     "pending": ("pending", "No operator has decided yet. Check again later, and do not pay before that."),
     "approved": ("done", "An operator has approved it. Pay again now: same recipient, same amount."),
-    "used": ("done", "The approved payment was made. Another one requires another approval."),
+    "used": ("done", "The approved payment was made. The approval is used up."),
     "rejected": ("refused", "An operator has rejected the payment. Do not make it."),
     "expired": ("refused", "The approval has expired. Pay again to request a new one."),
 }
@@ -152,9 +152,9 @@ def _refusal(error: Json, verdict: Json | None) -> Json | None:
 
 def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | None, key: str | None) -> Iterable[str]:
     if answer.first_called_at is not None:
-        yield f"The key was first used at {answer.first_called_at}. All calls with it share this one outcome."
+        yield f"The key was first used at {answer.first_called_at}. All calls with it take effect at most once."
     resource = answer.body.get("resource")
-    said = f"answered {resource['status']}" if resource else "did not answer"
+    said = f"answered {resource['status']}" if resource else "gave no response"
     if "decided_at" in answer.body:
         yield _DECISIONS[answer.body["status"]][1]
         return
@@ -168,7 +168,7 @@ def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | 
             yield "The payment would pass." if answer.body["rules"] else "The URL asks for no payment."
             yield from answer.body["warnings"]
         if answer.body.get("payment") and not (resource and 200 <= resource["status"] < 300):
-            yield f"The resource was paid for and {said}. Do not pay for it again until you know the payment's status."
+            yield f"A payment is signed, and the resource {said}. Do not pay again until you know the payment's status."
         return
     if refusal is not None:
         # The API's message also has a remedy, for clients of HTTP.

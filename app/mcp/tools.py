@@ -158,8 +158,9 @@ TOOLS = (
         "get_wallet",
         "Show the vault",
         "Shows the vault's balance, status and policy, and for each rule the amount left of its limit. If nothing is "
-        "left, it also shows the time when the rule allows a payment again. `limits` judges the smallest payment to "
-        "the vault itself, so ignore its verdict on recipients. Call this tool before you plan several payments.",
+        "left, it also shows the time when the rule allows a payment again, if waiting helps. `limits` judges the "
+        "smallest payment to the vault itself, so ignore its verdict on recipients. Call this tool before you plan "
+        "several payments.",
         "get_wallet",
         wallet="wallet_id",
         gather=_limits,
@@ -244,9 +245,9 @@ TOOLS = (
     VaultTool(
         "dispute_escrow",
         "Dispute an escrow",
-        "Stops an escrow's timeout until the arbiter decides who gets the money. Without a decision within 30 days, "
-        "the payer is refunded. Each side may dispute once, before the timeout. Give a reason, and the hash of the "
-        "evidence if there is any.",
+        "Stops an escrow's timeout until the arbiter decides who gets the money or the dispute is withdrawn. Without "
+        "either within 30 days, the payer is refunded. Each side may dispute once, before the timeout. Give a reason, "
+        "and the hash of the evidence if there is any.",
         "dispute_escrow",
         changes=True,
     ),

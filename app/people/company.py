@@ -133,7 +133,8 @@ def sign_in(conn: Connection, by: Visitor, identity: Identity, now: int) -> Prin
     found = None if known is None else person(conn, known.person_id)
     if known is None or found is None:
         raise SignInRefusedError(
-            "not_invited", "This account of the company sign-in has no invitation. Ask an admin for one."
+            "not_invited",
+            "This account of the company sign-in belongs to no person. Use an invitation, or ask an admin for one.",
         )
     note_identity_use(conn, known, now)
     role = people.role_of(found)

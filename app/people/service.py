@@ -211,7 +211,7 @@ async def remove(service: Service, principal: Principal, person_id: str, now: in
             raise NotFoundError("not_found", "The organisation has no person with this id.")
         others = [one for one in people_of(conn, principal.org) if one.role == "admin" and one.person_id != person_id]
         if not others:
-            raise BusinessError("last_admin_key", "The last admin cannot be removed. Invite another admin first.")
+            raise BusinessError("last_admin_key", "The organisation would have no admin. Invite another admin first.")
         remove_person(conn, principal.org, person_id, now)
         append(conn, principal.entry("person.remove", person_id))
         for one in open_invitations(conn, principal.org, now):

@@ -71,7 +71,8 @@ ACTIONS: Mapping[Action, str] = {
     "approval.approve": "The approval of a payment, escrow or allowance above the co-sign threshold was requested.",
     "approval.reject": "A request for approval was rejected, or the withdrawal of an approval was requested.",
     "audit.checkpoint": "Old entries were deleted. `details` has `number` and `hash` of the last one.",
-    "authentication.failed": "Requests had no valid API key, counted over a minute. Only in the service's log.",
+    "authentication.failed": "Requests had no valid API key, or the dashboard refused them without a session, counted "
+    "over a minute. Only in the service's log.",
     "backup.gap_checked": "After a restore or lost commits, the gap was declared checked, so that "
     "payments no longer need `afterRestore`.",
     "backup.restore": "The service was restored. `details` has `backup_of`, the backup's time, and `gap_checked`.",
@@ -125,7 +126,7 @@ ACTIONS: Mapping[Action, str] = {
     "webhook.resend": "A delivery was queued again. `details` has its `delivery_id`.",
     "webhook.rotate_secret": "A webhook's signing secret was replaced.",
     "webhook.update": "A webhook was changed. `details` has the changed `fields`.",
-    "x402.fetch": "A resource was requested, to be paid if it asks for payment. The object is the `tx_id` of the "
-    "payment, if one was made. `details` has `host` and `status`.",
+    "x402.fetch": "A resource was requested, for a quote or to be paid if it asks for payment. The object is the "
+    "`tx_id` of the payment, if one was made. `details` has `host` and `status`.",
 }
 """Meaning of each action."""

@@ -70,17 +70,18 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "EscrowDecided": (BusinessError, "escrow_already_settled"),
 }
 
-RECEIVER_ARCHIVED = "The receiving wallet is archived and can no longer be paid. Pay another wallet."
+RECEIVER_ARCHIVED = "The receiving wallet is archived. Pay another wallet."
 EXPIRED = (
-    "The wallet is frozen because its policy expired. Attach another policy or extend the `expiry`, "
-    "then set the wallet's `status` to `active`."
+    "The wallet's policy has expired. Attach another policy or extend the `expiry`, then set the wallet's `status` to "
+    "`active`."
 )
 
-_BUDGET_CHANGED = "Another request changed the wallet's budget concurrently. Nothing was moved. Retry."
+_BUDGET_CHANGED = "The wallet's budget was changed concurrently. Nothing was moved. Retry."
 _NO_REASON = "The Solana node refused the transaction for a reason other than the program's rules. Nothing was sent."
 UNPROVEN = "The Solana node refused the transaction without showing that the program refused it."
 _NO_ROLE = (
-    "The service's signing key no longer has its role in the organisation. Start the service again with the new key."
+    "The service's signing key lacks the role that the transaction needs. If another key has the role now, start the "
+    "service again with that key."
 )
 
 #: Messages for program errors that the general message of the API's code would describe misleadingly.
@@ -96,7 +97,7 @@ _MESSAGES: Mapping[str, str] = {
     "OpenAllowances": "The wallet has outstanding allowances. Settle them first.",
     "UnusableDelegate": "delegate: must not be address zero, an account of the program, the operator, the authority or "
     "the wallet's session key.",
-    "InvalidAllowanceTime": "expiresIn: the allowance would outlive its session or policy, or end before its grant.",
+    "InvalidAllowanceTime": "expiresIn: the allowance would outlive its session or policy, or is already over.",
     "TooManyAllowances": "The wallet already has four outstanding allowances, the maximum. Settle one first.",
     "EscrowDisputed": "The escrow is disputed and awaits the arbiter's decision.",
     "EscrowAmountExceeded": "The amount to release exceeds the amount in the escrow.",
@@ -157,7 +158,7 @@ def business_error(
     if name == "PolicyExpired":
         return BusinessError("wallet_frozen", EXPIRED)
     if name in _MEANWHILE:
-        return ConflictError("idempotency_in_progress", "Another request changed the same object. Retry.")
+        return ConflictError("idempotency_in_progress", "The state on the chain was changed concurrently. Retry.")
     if simulation is not None and (reason := _unusable(simulation)) is not None:
         _log.error("chain_unusable", reason=reason, err=str(simulation.err))
         return UnavailableError("chain_unavailable", reason)
@@ -169,7 +170,7 @@ def business_error(
         return UnavailableError("chain_unavailable", UNPROVEN)
     if simulation is not None and name is None and simulation.custom_error is not None:
         _log.warning("simulation_failed", err=str(simulation.err), logs=simulation.logs[-20:])
-        return BusinessError("transaction_failed", "Another program refused the transaction. Nothing was moved.")
+        return BusinessError("transaction_failed", "A program failed with an unknown error. Nothing was moved.")
     if simulation is not None:
         _log.error("simulation_failed", err=str(simulation.err), program_error=name, logs=simulation.logs[-20:])
         # An unexplained error of the program is a bug of the service. Any other error may be the node's.

@@ -297,7 +297,7 @@ def warnings(found: WalletRecord) -> list[str]:
     names = [name for name, limit in lacking.items() if limit is None]
     if found.budget is None or not names:
         return []
-    return [f"This wallet can use up its budget alone: its policy has no {' and no '.join(names)}."]
+    return [f"This wallet might use up its budget alone: its policy has no {' and no '.join(names)}."]
 
 
 def shown(found: WalletRecord) -> WalletDetail:

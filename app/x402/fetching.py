@@ -74,7 +74,7 @@ class Fetcher:
         except TimeoutError:
             reason = f"did not answer within {self._seconds:g} seconds"
         except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL):
-            reason = "could not be reached"
+            reason = "could not be reached, or its response was malformed"
         # The request may have arrived.
         raise BusinessError("x402_resource_unavailable", f"The resource {reason}.", fields={"answered": False})
 

@@ -134,7 +134,7 @@ def _first_valid(*sources: Callable[[], Any]) -> PaymentRequired:
         try:
             return parse_payment_required(source())
         except (ValueError, RecursionError):
-            faults.append(invalid_terms("they are not JSON"))
+            faults.append(invalid_terms("they cannot be read as JSON"))
         except BusinessError as error:
             faults.append(error)
     raise faults[0]

@@ -48,5 +48,7 @@ async def _refusal(expense: ExpenseRequest, outstanding: tuple[int, int]) -> dic
     if (broken := await broken_rule(service, expense, verdict)) is not None:
         return broken
     if expense.amount + outstanding[0] > (await service.chain.token_balance(Pubkey.from_string(wallet.tokens)) or 0):
-        return BusinessError("wallet_insufficient_balance", "Outstanding payments already use up the balance.")
+        return BusinessError(
+            "wallet_insufficient_balance", "The balance is too low for this payment and the outstanding ones."
+        )
     return None

@@ -87,9 +87,7 @@ async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) 
     said = refusal_in(answer.headers) or payment_required_in(answer).error or ""
     accepts = _TAKEN in said
     if not accepts and not _is_refusal(said):
-        raise BusinessError(
-            "x402_resource_unavailable", f"The resource's facilitator refused the payment{_reason(said)}."
-        )
+        raise BusinessError("x402_resource_unavailable", f"The resource refused the payment{_reason(said)}.")
     await _remember(payer, asked.url, offer, accepts=accepts)
     return ENFORCED if accepts else ALLOWANCE
 

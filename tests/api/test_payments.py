@@ -163,7 +163,7 @@ async def test_archived_wallet_receives_nothing(world: ServiceWorld) -> None:
 
     for answer in answers:
         error = error_of(answer, 422, "wallet_archived")
-        assert error["message"] == "The receiving wallet is archived and can no longer be paid. Pay another wallet."
+        assert error["message"] == "The receiving wallet is archived. Pay another wallet."
 
 
 async def test_payment_to_itself_is_refused(world: ServiceWorld) -> None:

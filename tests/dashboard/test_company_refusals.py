@@ -136,7 +136,7 @@ async def test_account_that_nobody_invited_is_refused_whatever_its_email(
     answer = await stranger.sign_in()
 
     assert answer.status_code == 401
-    assert "has no invitation" in answer.json()["error"]["message"]
+    assert "belongs to no person" in answer.json()["error"]["message"]
     assert await _reason(world) == "not_invited"
     assert _state(world) == before
 

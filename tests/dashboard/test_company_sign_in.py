@@ -90,7 +90,7 @@ async def test_account_without_an_invitation_stays_outside(company: Served) -> N
 
         await page.get_by_role("button", name="Continue with Acme").click()
         await _at_the_company(page, "mallory")
-        await page.get_by_text("has no invitation").wait_for()
+        await page.get_by_text("belongs to no person").wait_for()
         assert "code=" not in page.url
         assert await findings(page) == []
         assert await overflow(page) <= 0

@@ -198,7 +198,7 @@ async def test_topup_rule_is_shown_before_and_after_it_is_saved(site: Served) ->
         assert "Automatic top-up\toff\ton" in text
         assert "When the vault holds less than\t-\t5.00" in text
         assert "The reserve adds\t-\t20.00" in text
-        assert "a top-up is due immediately" in text
+        assert "a top-up is due once the vault can be funded" in text
         await page.get_by_role("button", name="Save the rule").click()
         await page.get_by_text("The rule for automatic top-ups was saved.").wait_for()
         await expect(page.get_by_label("The reserve adds")).to_have_value("20.00")

@@ -30,7 +30,7 @@ _PHONE: Json = {"viewport": {"width": 390, "height": 844}}
 _DARK: Json = {"color_scheme": "dark"}
 #: Where the forms of one policy go.
 _OF_ONE = ("", "/edit", "/review", "/preview", "/delete")
-_LOWER = "The cap of 500.00 for 24 hours is lower, so it refuses first."
+_LOWER = "The cap of 500.00 for 24 hours is lower, so it can refuse first."
 
 
 def _path(policy: Json) -> str:
@@ -94,7 +94,7 @@ async def test_each_field_says_what_it_means_as_it_is_typed(site: Served) -> Non
             ("1,5", "must be a decimal string with at most 6 decimals, such as 12.50."),
             ("12.5", "A payment of more than 12.50 USDC is refused."),
             ("0", "Every payment is refused."),
-            ("", "A single payment may have any size."),
+            ("", "This policy has no cap for a single payment."),
             ("900", f"A payment of more than 900.00 USDC is refused. {_LOWER}"),
         ):
             await amount.fill(typed)
@@ -160,7 +160,7 @@ async def test_change_shows_vaults_and_last_week_before_it_is_saved(site: Served
         # Looking at it changed nothing.
         assert (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["version"] == policy["version"]
         await page.get_by_role("button", name="Save", exact=True).click()
-        await page.get_by_text("The chain judges every payment by the new rules").wait_for()
+        await page.get_by_text("Saved. New rules apply to all vaults of the policy").wait_for()
         await expect(page.locator(".history li").first).to_contain_text("Ada")
         await expect(page.locator(".history del", has_text="50.00 USDC")).to_have_count(1)
         assert await findings(page) == []
@@ -189,7 +189,7 @@ async def test_two_people_who_edit_at_once_lose_nothing(site: Served) -> None:
         await quick.get_by_label("Name").fill("Renamed")
         await quick.get_by_role("button", name="Review the change").click()
         await quick.get_by_role("button", name="Save", exact=True).click()
-        await quick.get_by_text("The chain judges every payment").wait_for()
+        await quick.get_by_text("Saved. New rules apply").wait_for()
         now = await world.ok("GET", f"/v1/policies/{policy['policy_id']}")
 
         await slow.get_by_role("button", name="Save", exact=True).click()
@@ -207,7 +207,7 @@ async def test_two_people_who_edit_at_once_lose_nothing(site: Served) -> None:
 
         await slow.get_by_role("button", name="Review the change").click()
         await slow.get_by_role("button", name="Save", exact=True).click()
-        await slow.get_by_text("The chain judges every payment").wait_for()
+        await slow.get_by_text("Saved. New rules apply").wait_for()
     after = await world.ok("GET", f"/v1/policies/{policy['policy_id']}")
     values = ("name", "max_per_tx", "max_per_day", "velocity_cap")
     assert [after[name] for name in values] == ["Renamed", "33.00", "150.00", 7]

@@ -104,7 +104,7 @@ async def test_wallet_in_the_browser_signs(place: Served, hardened: Hardened) ->
         assert await overflow(page) <= 0
 
         await page.get_by_role("button", name="Sign with Stranger").click()
-        await page.get_by_text("Stranger does not have the account").wait_for()
+        await page.get_by_text("Stranger does not offer the account").wait_for()
         await page.get_by_role("button", name="Sign with Meddler").click()
         await page.get_by_text("Meddler changed the transaction").wait_for()
         await page.get_by_role("button", name="Sign with Refuser").click()

@@ -107,7 +107,7 @@ def test_tool_that_changes_something_requires_a_key_of_its_own(tool: VaultTool) 
         ("pending", 402, "pending", "answered 402"),
         ("confirmed", 500, "done", "answered 500"),
         ("failed", 402, "refused", "nothing was paid"),
-        ("confirmed", None, "done", "did not answer"),
+        ("confirmed", None, "done", "gave no response"),
         ("confirmed", 200, "done", "The call succeeded"),
     ],
 )

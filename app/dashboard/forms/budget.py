@@ -103,7 +103,7 @@ def sentences(shown: Shown) -> dict[str, str]:
     }
     day, month = shown.get("max_per_day"), shown.get("max_per_month")
     if day and month and 0 < parse_usdc(month, allow_zero=True) < parse_usdc(day, allow_zero=True):
-        found["max_per_day"] += f" The limit of {usdc(month)} for the month is lower, so it refuses first."
+        found["max_per_day"] += f" The limit of {usdc(month)} for the month is lower, so it can refuse first."
     if "velocity_cap" in shown:
         found["velocity_cap"] = _paying(shown["velocity_cap"])
     return found

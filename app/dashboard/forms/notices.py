@@ -9,8 +9,8 @@ NOTICES: Mapping[str, str] = {
     "budget-created": "The budget was created. Put vaults into it below.",
     "budget-deleted": "The budget was deleted.",
     "budget-joined": "The vault is in the budget. The chain counts all payments of the vault from now on.",
-    "budget-left": "The vault is no longer in a budget.",
-    "budget-saved": "Saved. The chain judges every payment by the new limits from now on.",
+    "budget-left": "The vault is no longer in the budget.",
+    "budget-saved": "Saved. New limits apply to all vaults of the budget from now on.",
     "confirmed": "Confirmed. For five minutes, changes need no other confirmation. Now repeat your last action.",
     "decided": "The dispute is decided. The shares were paid, except to a token account that cannot be paid now.",
     "export-asked": "The export is being written.",
@@ -27,7 +27,7 @@ NOTICES: Mapping[str, str] = {
     "policy": "The vault is under the chosen policy.",
     "policy-created": "The policy was created. Attach vaults to it on their pages.",
     "policy-deleted": "The policy was deleted. Its audit log is kept.",
-    "policy-saved": "Saved. The chain judges every payment by the new rules from now on.",
+    "policy-saved": "Saved. New rules apply to all vaults of the policy from now on.",
     "registered": "The recipient is registered.",
     "registered-instead": (
         "The recipient is registered. The pair of domain and address that it replaces is no longer registered."
@@ -46,6 +46,6 @@ NOTICES: Mapping[str, str] = {
     "vault-created": "The vault was created. Fund it, then open a session for its agent below.",
     "webhook-deleted": "The webhook was deleted. No more events are sent to it.",
     "webhook-enabled": "The webhook is enabled. Its queue is being sent, in order.",
-    "withdrawal-pending": "The withdrawal was sent. The feed will show when the chain has confirmed it.",
+    "withdrawal-pending": "The withdrawal was sent. The vault's page will show when the chain has confirmed it.",
     "withdrawn": "The money is back in the reserve.",
 }

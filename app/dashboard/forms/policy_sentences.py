@@ -38,7 +38,7 @@ _UNSET: Mapping[str, str] = {
     "blocked_categories": "none",
 }
 _ALL_REFUSED = "Every payment is refused."
-_MIXED_UP = " The cap of {} is lower, so it refuses first."
+_MIXED_UP = " The cap of {} is lower, so it can refuse first."
 #: Entries of a list that a page shows by name.
 _NAMED = 20
 
@@ -127,7 +127,7 @@ def _unit(name: str, count: int) -> str:
 
 def _per_payment(value: str | None, _: Reader) -> Words:
     if value is None:
-        return "A single payment may have any size."
+        return "This policy has no cap for a single payment."
     if not parse_usdc(value, allow_zero=True):
         return _ALL_REFUSED
     return f"A payment of more than {usdc(value)} USDC is refused."

@@ -32,7 +32,7 @@ async function send(path, fields) {
   return found;
 }
 
-const UNDONE = "No passkey was used: the request was cancelled or timed out, or this device has no passkey for this site.";
+const UNDONE = "No passkey was made or used: the request was cancelled, timed out or is not possible on this device.";
 
 async function submitted(form, button, kept) {
   const says = form.querySelector("[data-error]");

@@ -20,7 +20,7 @@ function usable(wallet, transaction) {
 async function signed(wallet, transaction, { signer, chain }) {
   const connected = await wallet.features[CONNECT].connect();
   const account = [...connected.accounts, ...wallet.accounts].find((one) => one.address === signer);
-  if (!account) throw new Error(`${wallet.name} does not have the account ${signer}, which must sign.`);
+  if (!account) throw new Error(`${wallet.name} does not offer the account ${signer}, which must sign.`);
   const [made] = await wallet.features[SIGN].signTransaction({ account, chain, transaction });
   if (!same(message(transaction), message(made.signedTransaction)))
     throw new Error(`${wallet.name} changed the transaction, so it cannot be sent. Sign it with the command line.`);

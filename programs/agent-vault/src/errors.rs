@@ -73,7 +73,7 @@ pub enum VaultError {
     BalanceNotBelow,
     #[msg("The entries must be in ascending order and without duplicates.")]
     AllowlistUnsorted,
-    #[msg("The chunk must start where the list ends.")]
+    #[msg("The chunk must start at zero or where the list ends.")]
     AllowlistGap,
     #[msg("The list would exceed the maximum number of entries.")]
     AllowlistTooLong,
@@ -119,7 +119,7 @@ pub enum VaultError {
     ReceiverFrozen,
     #[msg("The receiving vault is archived.")]
     ReceiverArchived,
-    #[msg("The organisation or vault is no longer at the expected sequence. Read it again and retry.")]
+    #[msg("The sequence of the organisation or freeze is not the expected one. Read it again and retry.")]
     SequenceMismatch,
     #[msg("This organisation requires its authority's signature to attach a policy or budget.")]
     AuthorityRequired,
@@ -159,7 +159,7 @@ pub enum VaultError {
     EscrowDecided,
     #[msg("The escrow is not decided yet.")]
     EscrowUndecided,
-    #[msg("No share left in the escrow can be paid yet.")]
+    #[msg("No share left in the escrow can be paid to the given accounts yet.")]
     NothingToCollect,
     #[msg("The payment would exceed the budget's limit for 24 hours.")]
     BudgetMaxPerDayExceeded,
@@ -167,7 +167,7 @@ pub enum VaultError {
     BudgetMaxPerMonthExceeded,
     #[msg("The payment would exceed the budget's maximum number of payments per hour.")]
     BudgetVelocityCapExceeded,
-    #[msg("A budget's account is missing: the vault's, or the one charged for the escrow or allowance.")]
+    #[msg("A budget's account is missing: the vault's, the new one, or the escrow's or allowance's.")]
     BudgetRequired,
     #[msg("The budget is not the one of this vault, escrow or allowance.")]
     WrongBudget,
@@ -190,7 +190,7 @@ pub enum VaultError {
     #[msg("The allowance does not belong to this vault.")]
     WrongAllowance,
     #[msg(
-        "The allowance has not expired. Only the operator, session authority or authority can settle it now."
+        "With these accounts, only the operator, session authority or authority can settle the allowance now."
     )]
     AllowanceNotExpired,
     #[msg("This side has already raised its dispute of the escrow.")]
