@@ -112,6 +112,7 @@ class Storage:
             self._writer.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
         found = self._writer.execute("PRAGMA user_version").fetchone()[0]
         if found != FORMAT:
+            self._writer.close()
             raise ValueError(f"{path} has format {found}, but this version reads format {FORMAT}")
         self._reader = self._writer if path is None else self._connect(path)
 

@@ -144,6 +144,8 @@ class Receiver:
         handler = asyncio.create_task(self._serve(reader, writer))
         self._handlers.add(handler)
         handler.add_done_callback(self._handlers.discard)
+        # A handler that is cancelled before it starts closes nothing, and the server waits for its connections.
+        handler.add_done_callback(lambda _done: writer.close())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
@@ -164,7 +166,6 @@ class Receiver:
             pass
         finally:
             self.open -= 1
-            writer.close()
 
 
 class SilentNames:
