@@ -1,4 +1,4 @@
-"""Sets money of a wallet aside for a delegate: one grant per wallet at a time, up to a daily number."""
+"""Sets money of a wallet aside for a delegate: one grant per wallet at a time in a process, up to a daily number."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ _DAY_MS = 24 * 3600 * 1000
 def granting(service: Service, wallet_id: str) -> Held:
     """Return the lock for a wallet's grants.
 
-    Only one grant runs at a time, because an allowance's address is derived from the wallet's counter.
+    Only one grant runs at a time in a process, because an allowance's address is derived from the wallet's counter.
     """
     most = service.settings.max_waiting_payments
     return service.locks.hold(LockScope.WALLET_ALLOWANCES, wallet_id, most_waiting=most)

@@ -1,4 +1,4 @@
-"""Brakes stop payments locally while a freeze, pause or token rotation is still on its way to the chain.
+"""Brakes stop payments locally while a freeze, a pause or an operator's token rotation is on its way to the chain.
 
 Without them, queued payments would be sent before the chain starts to refuse. A request engages its brake in memory
 immediately, and stores it as a row. The rows of freezes and pauses survive restarts. Brakes are checked before a

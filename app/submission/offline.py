@@ -107,8 +107,8 @@ async def require_local_signers(service: Service, plan: Plan, claim: Claim, nonc
     """Return if all of the plan's signers are local; otherwise store its transaction and raise AwaitingSignatureError.
 
     ``nonce_account`` names the nonce to use, even if another transaction uses it. Raises SimulationFailedError if the
-    simulation fails, ``invalid_request`` if the transaction is too large, and ``too_many_unsigned_transactions`` if an
-    unsigned or pending transaction occupies every nonce account.
+    simulation fails, ``invalid_request`` if the transaction is too large, and ``too_many_unsigned_transactions`` if no
+    nonce account is free.
     """
     if plan.authority is None or plan.authority.key is not None:
         return

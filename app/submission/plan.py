@@ -49,7 +49,7 @@ class PlanType:
     - ``waits_for``: names of the types that must not be pending when this one is sent, because they could land later
       and undo it, or take the address that it needs.
     - ``superseded``: a newer transaction of this type replaces its effect, so the newer request may resend it first.
-    - ``braked``: it spends money, so a freeze, a pause or a rotation of its session token overtakes it.
+    - ``braked``: it spends money, so a freeze, a pause or an operator's rotation of its session token overtakes it.
     - ``lifts``: the kind of brake that it would undo on the chain. Such a brake overtakes it.
     - ``stops``: it ends the permission for a vault's allowances, so they are settled once it has been sent.
     - ``on_failed``: removes the rows that the plan's ``on_store`` wrote, if the attempt fails permanently.

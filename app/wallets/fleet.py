@@ -103,7 +103,7 @@ async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
 
 @dataclass(frozen=True, slots=True)
 class WindowReset:
-    """The next times when a wallet's limits per day and per month gain headroom, in Unix milliseconds.
+    """Times when a wallet's limits per day and per month gain headroom, in Unix milliseconds.
 
     `day` is when the oldest payment of the last 24 hours leaves the program's window, or None without such a payment.
     `month` is when the UTC month ends.
@@ -114,7 +114,7 @@ class WindowReset:
 
 
 def freeing(service: Service, spent_now: WalletSpent) -> WindowReset:
-    """Return the next times when past spending of a wallet stops counting towards its limits."""
+    """Return times when past spending of a wallet stops counting towards its limits."""
     since = spent_now.since
     # 32 days after the first of a month is always in the next month.
     month = month_began(month_began(service.clock.seen_ms()) + 32 * DAY)
