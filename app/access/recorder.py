@@ -26,7 +26,7 @@ PERIOD = 60.0
 #: Maximum number of client networks counted separately in one period, and number of the most frequent ones that the
 #: period's audit log entry lists.
 _MAX_NETWORKS, _NAMED = 1_000, 10
-#: Maximum number of entries that may wait while the database is not writable. Further refusals are only counted.
+#: Number of waiting entries from which new refusals are only counted.
 _MAX_WAITING = 10_000
 
 
@@ -80,7 +80,7 @@ class Recorder(Periodic):
             self._refused[which] = (entry, 1)
 
     async def stop(self) -> None:
-        """Stop, and write the queued entries and the counts. Entries that cannot be written are lost and logged."""
+        """Stop, and write the queued entries and the counts. If they cannot be written, their number is logged."""
         await super().stop()
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)

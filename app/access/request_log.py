@@ -79,7 +79,7 @@ class RequestLog(Periodic):
             return written
 
     async def stop(self) -> None:
-        """Stop, and write the waiting requests. Requests that cannot be written are lost; a log line reports them."""
+        """Stop, and write the waiting requests. Requests that cannot be written are lost; their number is logged."""
         await super().stop()
         try:
             await self.tick()

@@ -161,7 +161,7 @@ def operation(
             try:
                 content, replayed, called_at = await service.part(Idempotency).run(identity, work, seal=seal)
             except ConflictError:
-                raise  # Not counted: the conflict says nothing about the payment, which another request makes.
+                raise  # Not counted: another request makes the payment, or may have made it before lost commits.
             except ApiError as error:
                 if pays:
                     request.app.state.metrics.not_paid(error)

@@ -30,7 +30,7 @@ class PartialBody(Body):
 
 
 def _at_least_one_change(schema: dict[str, Any]) -> None:
-    """Require at least one change in a body's schema. Forbid `null`, except for taking a wallet out of its budget."""
+    """Require at least one change in a body's schema. Forbid `null`, except for the key and to clear fields."""
     for name, field in schema["properties"].items():
         if name not in map(to_camel, _MAY_BE_NULL):
             kept, _null = field.pop("anyOf")

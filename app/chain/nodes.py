@@ -91,7 +91,7 @@ class Nodes:
     # Reading
 
     async def _read(self, nodes: Sequence[_Node], body: bytes, *, dated: bool) -> bytes:
-        """Return the first complete response, or else a trusted "not found".
+        """Return the first complete response, or else an error or "not found" that can be trusted.
 
         `dated` is True if the context slot of a response shows how far the node is.
         """

@@ -21,7 +21,7 @@ _CONCURRENT = 16
 _PATIENCE = 10.0
 """Seconds to repeat a call that is answered 429; as long as a call may wait for a node that does not answer."""
 _PAUSE = 0.1
-"""Minimum seconds before the first repetition. Each further pause is at least twice as long."""
+"""Minimum seconds before the first repetition. The minimum doubles for each further one."""
 
 
 class Rpc:

@@ -21,7 +21,7 @@ from app.core.paths import ConfigurationError
 
 _MANIFEST, _SEALED = "manifest.json", "keys.sealed"
 _MAX_MANIFEST = 16 * 1024 * 1024
-#: The only names that are ever written to a disk. An archive with any other name is refused.
+#: The only names that are ever restored to a disk. An archive is refused if it holds other data or keys.
 _DATA = re.compile(r"agent-vault\.db|chain\.db|localnet/localnet\.db|exports/exp_[0-9A-Za-z]{1,64}\.(csv|json)")
 _KEYS = re.compile(r"keys/[0-9A-Za-z][0-9A-Za-z._-]{0,100}|admin-api-key|localnet/faucet\.json")
 _CHUNK = 1024 * 1024

@@ -70,7 +70,8 @@ def verify(head: str, data_dir: Path | None, org: str | None, *, service: bool) 
 
     Also checks that all later hashes match.
 
-    If the check fails, prints the place and exits with 1.
+    Entries deleted after their retention time do not count as removed. If the check fails, prints the place and exits
+    with 1.
     """
     with open_database(data_dir) as (db, _ring):
         log = _log_of(db, org, service=service)

@@ -117,7 +117,10 @@ def _events(paths: Paths) -> sqlite3.Connection:
 
 
 def _require_own_events(events: sqlite3.Connection, orgs: set[str], paths: Paths) -> None:
-    """Raise ConfigurationError if the events name organisations, but none of ``orgs``: they belong to another chain."""
+    """Raise ConfigurationError if events and ``orgs`` have no organisation in common: the events are another chain's.
+
+    Nothing is checked if either has no organisation.
+    """
     streams = {one for (one,) in events.execute("SELECT DISTINCT org FROM chain_events WHERE org IS NOT NULL")}
     if orgs and streams and not orgs & streams:
         raise ConfigurationError(

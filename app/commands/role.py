@@ -127,7 +127,7 @@ def _change(given: dict[str, Any], signer: str, change: Change) -> bool:
 
 
 def change_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options shared by all commands that need the authority's signature."""
+    """Add the options of the commands that change one organisation with a signature of its authority."""
     for option in (data_folder, rpc_url, org_option, _key_file, _offline):
         command = option(command)
     return command

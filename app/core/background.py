@@ -51,7 +51,7 @@ class Periodic(Background):
     """Repeats a round of work: at the start, `interval` seconds after each round, and after a call of `wake`."""
 
     outages: ClassVar[tuple[type[Exception], ...]] = ()
-    """Errors of a round that mean that the chain is unreachable, in addition to UnavailableError.
+    """Errors of a round that count as an outage, in addition to UnavailableError.
 
     Until a round succeeds again, only the first of these errors is logged, as a warning.
     """

@@ -53,7 +53,10 @@ class AllowedHosts:
 
 
 def fault_of_host(text: str) -> str | None:
-    """Return the fault of a host that a client wrote. Return None for ``*`` and for a host as written in URLs."""
+    """Return the fault of a host that a client wrote, or None.
+
+    ``*``, a name in lower case and an IP address in its shortest form without brackets have no fault.
+    """
     try:
         address: str | None = str(ipaddress.ip_address(text))
     except ValueError:

@@ -119,7 +119,7 @@ def new_key() -> bytes:
 
 
 def new_reference() -> bytes:
-    """Return 16 random bytes that identify an instruction that moves money. The instruction's event repeats them."""
+    """Return 16 random bytes that identify an approval or an instruction that moves money. Its event repeats them."""
     return secrets.token_bytes(SIZE)
 
 

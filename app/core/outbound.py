@@ -43,7 +43,10 @@ class ForbiddenAddressError(ValueError):
 
 
 def is_public(address: str) -> bool:
-    """Return True if an IP address is public. For an IPv6 address that embeds an IPv4 address, the latter decides."""
+    """Return True if an IP address is public.
+
+    The embedded IPv4 address decides about a mapped, compatible, translated, NAT64 or 6to4 address.
+    """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour

@@ -145,7 +145,8 @@ class Settings(BaseSettings):
     """Requests a second that each API key may make on average; 0 for no limit."""
     rate_limit_burst: int = Field(default=200, ge=1)
     """Requests that an API key may make in a burst; a multiple of `rate_limit`. With `rate_limit` = 100 and a burst of
-    200, any 2 seconds allow at most 200 requests."""
+    200, any 2 seconds allow at most 200 requests. Updates of wallets, rotations of session tokens and pauses are
+    counted separately, with the same limits."""
     failed_authentications: int = Field(default=60, ge=0)
     """Requests a minute without a valid API key that each client address may make before it gets 429 instead of 401. An
     address may begin five times this number of sign-ins at the dashboard. An IPv6 network of size /64 counts as one
@@ -155,7 +156,7 @@ class Settings(BaseSettings):
     trusted_proxies: str = ""
     """Addresses and networks of the proxies in front of the service, separated by commas, such as `10.0.0.5,
     10.1.0.0/16`. Only requests from these proxies may set `X-Forwarded-For` and `X-Forwarded-Proto`; the service
-    ignores these headers in all other requests."""
+    ignores their values in all other requests."""
     key_rotation_overlap: int = Field(default=0, ge=0)
     """Time that a rotated API key continues to work, unless the rotation sets another."""
     event_retention_days: int = Field(default=90, ge=1)

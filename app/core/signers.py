@@ -42,7 +42,7 @@ class Signer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Signers:
-    """The keys of the roles. Without the authority's key, policy changes and unfreezes are signed elsewhere.
+    """The keys of the roles. Without the authority's key, the changes that it must sign are signed elsewhere.
 
     Without the arbiter's key, disputes are decided elsewhere. The addresses that every payment needs are cached,
     because deriving one costs a curve multiplication.

@@ -49,5 +49,5 @@ def iso(seconds: int) -> str:
 def iso_ms(milliseconds: int) -> str:
     """Return Unix milliseconds as ISO 8601."""
     seconds, rest = divmod(milliseconds, 1000)
-    # Every response contains such times, and `strftime` is five times slower.
+    # Most responses contain such times, and `strftime` is five times slower.
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{rest:03}Z"

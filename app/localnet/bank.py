@@ -143,7 +143,7 @@ class Bank:
         return after
 
     def _rent_error(self, run: Run) -> Any:
-        # LiteSVM omits this check of a validator: no account may be left below the rent-exempt minimum.
+        # LiteSVM omits this check of a validator: no account may fall below the rent-exempt minimum.
         for address, after in run.after.items():
             if not self._rent_allows(self.get(address), after):
                 return _insufficient_funds_for_rent(run.keys.index(address))

@@ -74,7 +74,7 @@ class VaultTool:
             annotations=ToolAnnotations(
                 read_only_hint=not self.changes,
                 destructive_hint=self.changes,
-                # Changing tools require an idempotency key, and a key takes effect only once.
+                # Changing tools require an idempotency key, and within a day a key takes effect only once.
                 idempotent_hint=True,
                 open_world_hint=self.changes,
             ),

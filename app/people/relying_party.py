@@ -14,8 +14,8 @@ _LOCALHOST = "localhost"
 class RelyingParty:
     """The host that passkeys are bound to.
 
-    - ``origin``: scheme, host and port of the dashboard; None for a loopback address, where any port may lead to the
-      dashboard.
+    - ``origin``: scheme, host and port of the dashboard; None for http on a loopback address, where any port may lead
+      to the dashboard.
     - ``prefix``: the path in front of `/dashboard`, without a trailing slash.
     """
 
@@ -52,7 +52,7 @@ def relying_party(settings: Settings) -> RelyingParty:
 
 
 def dashboard_url(settings: Settings) -> str:
-    """Return the address of the dashboard. Its host is `localhost` if clients use a loopback address."""
+    """Return the address of the dashboard. Its host is `localhost` if clients use http on a loopback address."""
     party = relying_party(settings)
     port = urlsplit(settings.base_url()).port
     place = party.origin or (f"http://{_LOCALHOST}" + (f":{port}" if port else ""))

@@ -15,7 +15,7 @@ from idl.codec import Call, Codec, CodecError
 _FROZEN = ("no", "by hand", "because its policy expired")
 _TOKEN_ACCOUNT = 165
 _MOST_LINES = 64
-"""Maximum number of lines about an allowlist's earlier entries: claims must not push facts off the screen."""
+"""Maximum number of an allowlist's earlier entries that are shown: claims must not push facts off the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _list_of(step: Call, found: Inspected, known: ClaimedAccounts) -> list[str]:
 
 
 def _replaced(step: Call, found: Inspected, known: ClaimedAccounts) -> Iterator[str]:
-    """Yield a line for each entry of a replaced allowlist: still allowed by its replacement, or no longer allowed."""
+    """Yield lines about entries of a replaced allowlist: still allowed by its replacement, or no longer allowed."""
     policy = known.read(step.accounts.get("policy"), "Policy")
     old = None if policy is None else known.read(policy["allowlist"], "Allowlist")
     if step.name != "update_policy" or step.args["digest"] is None or old is None:

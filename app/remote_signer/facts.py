@@ -46,7 +46,7 @@ UNPROVED = "owner not proved by these bytes alone"
 
 
 def facts(found: Inspected) -> Iterator[str]:
-    """Yield a line for each argument and account of each instruction, and for all other signed content."""
+    """Yield lines about the arguments and accounts of each instruction, and about all other signed content."""
     for step in found.steps:
         yield f"{_TITLES.get(step.name, 'Instruction')} ({step.name})"
         for name, value in step.args.items():

@@ -47,7 +47,7 @@ class Inspected:
     """A transaction that may be signed once its signer has read its changes.
 
     `steps` are all its instructions after the advance of the nonce. Their names, arguments and accounts, together with
-    the nonce, the signers and the fee payer, describe the signed content completely.
+    the format, the nonce, the signers and the fee payer, describe the signed content completely.
     """
 
     transaction: SignedTransaction

@@ -45,7 +45,7 @@ class McpEndpoint:
         except RequestError as error:
             if not hasattr(request.state, "principal"):
                 raise
-            # Clients treat the status 429 as a failed connection, so the answer is a result with the status 200.
+            # Clients treat the status 429 as a failed connection, so the status is 200, or 202 for a notification.
             request.state.refusal, request.state.error_code, request.state.headers = error, error.code, error.headers
         # The SDK would accept a repeated name, and a proxy may have checked the other value.
         asked = await read_json(request, empty=False, limit=settings.max_body_bytes, seconds=settings.request_timeout)

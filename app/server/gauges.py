@@ -1,4 +1,4 @@
-"""Reads the gauges of `/metrics` in the background, so that no request for them waits for the chain or a long query."""
+"""Reads most gauges of `/metrics` in the background, so that no request waits for the chain or a long query."""
 
 import math
 import time
@@ -18,7 +18,7 @@ from app.submission.context import Service
 
 
 class Gauges(Periodic):
-    """Reads all gauges at the start and every `interval` seconds. A value that the chain does not provide is NaN."""
+    """Reads these gauges at the start and every `interval` seconds. A value that the chain does not provide is NaN."""
 
     name = "gauges"
 
@@ -29,7 +29,7 @@ class Gauges(Periodic):
         self._health = Health(service, remember=0.0)
 
     async def tick(self) -> None:
-        """Read all gauges once."""
+        """Read the gauges once."""
         metrics = self._metrics
         report = await self._health.report()
         metrics.ready.set(not report.failing)

@@ -44,7 +44,7 @@ class HealthReport:
     `lost` are the roles that the chain gave to another key. A lost role does not count as a failing part: agents still
     pay, and a freeze must reach the service, so that it sends no payments. `missing_roles` are the roles whose jobs no
     node runs. `free` is the number of free bytes on the disk of the data folder. `backed_up` is the Unix time of the
-    last backup of a data folder, and NaN with PostgreSQL.
+    last backup of a data folder or, without one, of its first start, and NaN with PostgreSQL.
     """
 
     failing: tuple[str, ...]

@@ -60,7 +60,7 @@ _OVERTAKEN = frozenset(
         *("AllowlistNotSealed", "AllowlistMismatch", "WrongPolicy", "WrongBudget", "BudgetRequired"),
     }
 )
-#: Types of attempts that create or change a budget. Their `recipient` is the budget's id.
+#: Types of attempts that create, change or close a budget. Their `recipient` is the budget's id.
 _OF_BUDGETS = frozenset(kind.name for kind in budget_changes.PLAN_TYPES)
 
 

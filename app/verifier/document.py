@@ -132,7 +132,7 @@ def _check(what: str, found: Any, members: Mapping[str, type]) -> None:
 
 
 class _JsonText:
-    """A reader of JSON text that holds at most one value at a time."""
+    """A reader of JSON text that decodes one value at a time."""
 
     def __init__(self, handle: TextIO) -> None:
         self._handle = handle

@@ -23,7 +23,7 @@ _IN_PROGRESS = "idempotency_in_progress"
 
 @dataclass
 class Order:
-    """A request under an idempotency key, repeated until its answer is final. Each order moves a different amount."""
+    """A request under an idempotency key, repeated until its answer is final. Amounts of orders differ."""
 
     key: str
     path: str

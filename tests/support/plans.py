@@ -34,7 +34,7 @@ class Asked:
 
 @contextmanager
 def recorded(dialect: str) -> Iterator[dict[str, Asked]]:
-    """Collect each distinct statement executed inside the context, including statements that bypass SQLAlchemy."""
+    """Collect each distinct statement on tables inside the context, including statements that bypass SQLAlchemy."""
     found: dict[str, Asked] = {}
 
     def note(asked: Asked) -> None:

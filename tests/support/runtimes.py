@@ -1,4 +1,4 @@
-"""VMs of other releases of solders, each in a separate process and Python environment.
+"""VMs of two releases of solders, each in a separate process and Python environment.
 
 The tests' own release has the old SPL Token program and leaves the second register zero. The newer release has p-token
 and passes the address of the instruction data. Only the newer one supports transactions of version 1.

@@ -69,7 +69,7 @@ print(json.dumps(points))
 
 
 class SoftHsm:
-    """A token with keys. ``points`` are the public keys of the Ed25519 keys, by label."""
+    """A token with keys. ``points`` are the public keys of the elliptic-curve keys, by label."""
 
     def __init__(self, folder: Path, keys: dict[str, str]) -> None:
         self.folder, self.label = folder, folder.name

@@ -177,7 +177,7 @@ class Machine:
         return self._svm.simulate_transaction(Transaction.new_unsigned(message))
 
     def run(self, case: Case) -> Outcome:
-        """Run a case in a transaction with nothing else."""
+        """Run the case's transaction."""
         keys = case.message.account_keys
         self.learn(case.executables)
         result = self.simulate(case.message, case.clock, case.start)

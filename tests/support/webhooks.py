@@ -169,9 +169,9 @@ class Receiver:
 
 
 class SilentNames:
-    """Replaces the system's resolver. Lookups of names under `silent.example.com` fail, but only when `end` is called.
+    """Replaces the system's resolver. Lookups under `silent.example.com` fail at `end` or after 30 seconds.
 
-    Names under `here.example.com` resolve to this machine. `parked` counts the waiting threads.
+    Names under `here.example.com` resolve to this machine. `parked` counts the lookups under `silent.example.com`.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
