@@ -22,8 +22,8 @@ _HEADERS = {
     "Authorization": f"Bearer {_SETTINGS.get('AGENT_VAULT_API_KEY')}",
     "Session-Token": _SETTINGS.get("AGENT_VAULT_SESSION_TOKEN", ""),
 }
-_SECONDS = 8
-"""How long one try waits for its answer."""
+_SECONDS = 120 if sys.argv[2:] else 8
+"""How long one try waits for its response. A command loads the whole service before its first one."""
 _RUNS = 5
 """How often an application runs its agent again when the framework gives up."""
 
@@ -182,7 +182,9 @@ async def pydantic_ai(command: list[str]) -> AsyncIterator[Call]:
         importlib.import_module("pydantic_ai.mcp"),
     )
 
-    async with toolsets.MCPToolset(_fastmcp_transport(command), read_timeout=_SECONDS, max_retries=3) as tools:
+    async with toolsets.MCPToolset(
+        _fastmcp_transport(command), init_timeout=30, read_timeout=_SECONDS, max_retries=3
+    ) as tools:
 
         async def call(arguments: Arguments) -> Any:
             outcomes: list[Any] = []
