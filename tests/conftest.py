@@ -13,6 +13,7 @@ from xdist.remote import Producer
 
 from app.database import Database, SqliteDatabase
 from app.database.postgres.database import PostgresDatabase
+from app.store.schema import create_tables
 from tests.program.adversaries.ways import CALLS
 from tests.support import postgres
 from tests.support.environments import MissingEnvironmentError
@@ -162,7 +163,7 @@ def postgres_url(cluster: postgres.Cluster, template: str) -> str:
 @pytest.fixture
 def sqlite_db(tmp_path: Path) -> Iterator[Database]:
     """A new database in the file `app.db`."""
-    with closing(SqliteDatabase(tmp_path / "app.db")) as opened:
+    with closing(SqliteDatabase(tmp_path / "app.db", create_tables)) as opened:
         yield opened
 
 

@@ -27,6 +27,7 @@ from app.store.audit import append
 from app.store.audit_actions import Action
 from app.store.guard import forgotten_transactions, mark_checked, mark_restored
 from app.store.organisations import organisations
+from app.store.schema import create_tables
 from app.store.values import put_value
 
 _MIN_PASSPHRASE = 12
@@ -226,7 +227,7 @@ def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool) -
 
     try:
         require_intact(paths.database, paths.events)
-        with closing(SqliteDatabase(paths.database)) as db:
+        with closing(SqliteDatabase(paths.database, create_tables)) as db:
             db.write_now(mark)
     except ConfigurationError as error:
         # The message starts with a path in the temporary folder, which will be gone.

@@ -24,6 +24,7 @@ from app.server.databases import open_file, require_intact
 from app.store.copying import CommitDoubtError, CopyReport, Source, commit, copy, receiving, require_empty
 from app.store.exports import put_chunk, with_status
 from app.store.organisations import organisations
+from app.store.schema import create_tables
 from indexer import EventStore
 
 
@@ -46,7 +47,7 @@ def upgrade() -> None:
     url = _url(settings_of())
     name, engine = database_name(url), engine_of(url)
     try:
-        before, after = upgrade_schema(engine, name)
+        before, after = upgrade_schema(engine, name, create_tables)
     finally:
         engine.dispose()
     if before == after:

@@ -27,8 +27,8 @@ from app.database.leases import node_is_alive
 table = Table(
     "claims",
     metadata,
-    Column("kind", String, primary_key=True, comment="the name of the claimed row's table"),
-    Column("id", String, primary_key=True, comment="the key of the claimed row"),
+    Column("kind", String, primary_key=True, doc="the name of the claimed row's table"),
+    Column("id", String, primary_key=True, doc="the key of the claimed row"),
     Column("node", String, nullable=False),
 )
 

@@ -1,14 +1,12 @@
 """Shared by all tables: the metadata, column types, and `upsert`."""
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Dialect, Integer, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, Connection, Dialect, Integer, MetaData, String, Table, Text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeDecorator
 
 from app.core.actors import Actor
@@ -16,7 +14,6 @@ from app.database.statements import Prepared, defer
 
 metadata = MetaData()
 
-_TEXT = re.compile(r" (VARCHAR(?:\(\d+\))?|TEXT)(?![\w(])")
 _SIGN_BIT = 2**63
 _RANGE = 2**64
 
@@ -25,16 +22,15 @@ SERIAL = BigInteger().with_variant(Integer, "sqlite")
 """Type of an auto-incremented id. SQLite increments only `INTEGER` columns, which have 64 bits there."""
 
 
-@compiles(CreateColumn, "postgresql")
-def _in_the_order_of_bytes(element: CreateColumn, compiler: Any, **options: Any) -> str:
-    """Return the column's DDL. Texts are ordered by their bytes, as in SQLite, regardless of the server's locale.
+@compiles(String, "postgresql")
+@compiles(Text, "postgresql")
+def _in_the_order_of_bytes(element: String, compiler: Any, **options: Any) -> str:
+    """Return the type's DDL. Columns order texts by their bytes, as in SQLite, regardless of the server's locale.
 
     Cursors contain ids, and an index in another order could not serve a list.
     """
-    text: str = compiler.visit_create_column(element, **options)
-    kind = element.element.type.dialect_impl(compiler.dialect)
-    plain = kind.impl if isinstance(kind, TypeDecorator) else kind
-    return _TEXT.sub(r' \1 COLLATE "C"', text, count=1) if isinstance(plain, String) else text
+    name = compiler.visit_TEXT(element) if isinstance(element, Text) else compiler.visit_VARCHAR(element)
+    return f'{name} COLLATE "C"' if isinstance(options.get("type_expression"), Column) else name
 
 
 class U64(TypeDecorator[int]):

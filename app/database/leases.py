@@ -44,10 +44,10 @@ API = "api/"
 table = Table(
     "leases",
     metadata,
-    Column("name", String, primary_key=True, comment="a job that one node runs, or a living node"),
-    Column("holder", String, nullable=False, comment="the node's id"),
-    Column("fencing", BigInteger, nullable=False, comment="increases with each holder"),
-    Column("expires_at", BigInteger, nullable=False, comment="by the database's clock"),
+    Column("name", String, primary_key=True, doc="a job that one node runs, or a living node"),
+    Column("holder", String, nullable=False, doc="the node's id"),
+    Column("fencing", BigInteger, nullable=False, doc="increases with each holder"),
+    Column("expires_at", BigInteger, nullable=False, doc="by the database's clock"),
 )
 
 _NOW = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)

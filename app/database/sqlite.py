@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from app.core.errors import StorageUnavailableError, is_storage_error
 from app.database.interface import Database, Step, T, Work, patiently
-from app.database.migrations import migrate
+from app.database.migrations import Create, migrate
 
 _BUSY_TIMEOUT = 10.0
 """Seconds to wait while another process (the command line) writes."""
@@ -42,8 +42,8 @@ class SqliteDatabase(Database):
     for the disk, and the begin while another process writes.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        """Open or create the file and migrate it to the newest schema.
+    def __init__(self, path: str | Path, create: Create) -> None:
+        """Open or create the file and migrate it to the newest schema. ``create`` creates the tables of a new file.
 
         Raises `ConfigurationError` if the file has a schema that does not work with this version.
         """
@@ -62,7 +62,7 @@ class SqliteDatabase(Database):
         self._jobs: list[_Job] = []
         self._flusher: asyncio.Task[None] | None = None
         try:
-            self.write_now(migrate)
+            self.write_now(partial(migrate, create=create))
         except BaseException:
             self.close()
             raise

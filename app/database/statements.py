@@ -32,7 +32,7 @@ class _Compiled:
     def __init__(self, statement: Executable, dialect: Dialect, names: Sequence[str] | None = None) -> None:
         """`names` are the columns that a writing statement sets by its parameters."""
         self.by_sender = dialect.name == "postgresql"
-        used = _of_sender() if self.by_sender else dialect
+        used = sender_dialect() if self.by_sender else dialect
         compiled: Any = statement.compile(dialect=used, column_keys=names)  # type: ignore[attr-defined]
         self._sql = str(compiled)
         self.expands = bool(compiled.post_compile_params)
@@ -286,8 +286,8 @@ def _failure(connection: Connection, sql: str, error: Any) -> DBAPIError:
 
 
 @lru_cache(maxsize=1)
-def _of_sender() -> Dialect:
-    """Return the dialect of statements that a `Sender` sends: numbered values, and an array for each list."""
+def sender_dialect() -> Dialect:
+    """Return the dialect of a `Sender`'s PostgreSQL statements: numbered values, and an array for each list."""
     from app.database.postgres._dialect import SenderDialect  # noqa: PLC0415 - psycopg is optional
 
     return SenderDialect()

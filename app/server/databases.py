@@ -21,6 +21,7 @@ from app.database.postgres.engine import SETTING, database_name, require_address
 from app.projection.projector import Projector
 from app.store.guard import report_lost_commits
 from app.store.idempotency import LIFETIME
+from app.store.schema import create_tables
 from app.store.values import get_value, put_value
 from indexer import Events, EventStore, Indexer
 from indexer.postgres import PostgresEvents
@@ -47,7 +48,7 @@ def open_file(paths: Paths) -> SqliteDatabase:
     """Open the database in a data folder. Raises ConfigurationError if the file is moved, damaged or a copy."""
     require_not_moved(paths)
     try:
-        db = SqliteDatabase(paths.database)
+        db = SqliteDatabase(paths.database, create_tables)
         marked = db.read_now(lambda conn: get_value(conn, IN_USE))
     except WRITE_ERRORS as error:
         if is_storage_error(error):

@@ -42,12 +42,12 @@ MAX_THRESHOLD = 2**63 - 1
 rules = Table(
     "alert_rules",
     metadata,
-    Column("scope", String, primary_key=True, comment="a wallet, or the organisation for wallets without their own"),
+    Column("scope", String, primary_key=True, doc="a wallet, or the organisation for wallets without their own"),
     Column("type", String, primary_key=True),
     Column("org", String, nullable=False),
     Column("enabled", Boolean, nullable=False),
-    Column("threshold", BigInteger, comment="micro-USDC, hours or transactions an hour"),
-    Column("emails", JSON(none_as_null=True), comment="null in a wallet's rule means the organisation's e-mails"),
+    Column("threshold", BigInteger, doc="micro-USDC, hours or transactions an hour"),
+    Column("emails", JSON(none_as_null=True), doc="null in a wallet's rule means the organisation's e-mails"),
     Column("updated_at", BigInteger, nullable=False),
     Index("alert_rules_by_type", "type", "enabled"),
 )

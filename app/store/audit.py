@@ -46,13 +46,13 @@ BEGINNING = "0" * 64
 table = Table(
     "audit_entries",
     metadata,
-    Column("log", String, primary_key=True, comment="address of an organisation, or `service`"),
+    Column("log", String, primary_key=True, doc="address of an organisation, or `service`"),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("timestamp", BigInteger, nullable=False),
     Column("actor", ActorText, nullable=False),
     Column("action", String, nullable=False),
-    Column("object", String, comment="id of the action's object"),
-    Column("address", String, comment="the client's address"),
+    Column("object", String, doc="id of the action's object"),
+    Column("address", String, doc="the client's address"),
     Column("request_id", String),
     Column("details", JSON, nullable=False),
     Column("hash", String, nullable=False),
@@ -65,9 +65,9 @@ heads = Table(
     "audit_heads",
     metadata,
     Column("log", String, primary_key=True),
-    Column("number", BigInteger, nullable=False, comment="number of the newest entry"),
+    Column("number", BigInteger, nullable=False, doc="number of the newest entry"),
     Column("hash", String, nullable=False),
-    Column("published_at", BigInteger, nullable=False, comment="when the head was last sent; initially its creation"),
+    Column("published_at", BigInteger, nullable=False, doc="when the head was last sent; initially its creation"),
 )
 
 

@@ -40,10 +40,10 @@ table = Table(
     Column("delivery_id", String, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("started_at", BigInteger, nullable=False),
-    Column("duration", BigInteger, nullable=False, comment="milliseconds"),
+    Column("duration", BigInteger, nullable=False, doc="milliseconds"),
     Column("status_code", Integer),
     Column("error", String),
-    Column("excerpt", Text, nullable=False, comment="beginning of the response body"),
+    Column("excerpt", Text, nullable=False, doc="beginning of the response body"),
     Index("webhook_attempts_by_delivery", "delivery_id", "id"),
 )
 

@@ -28,7 +28,7 @@ feed_readers = Table(
     metadata,
     Column("org", String, primary_key=True),
     Column("actor", ActorText, primary_key=True),
-    Column("position", BigInteger, nullable=False, comment="position of the last event that they have read"),
+    Column("position", BigInteger, nullable=False, doc="position of the last event that they have read"),
 )
 
 MOST = 99

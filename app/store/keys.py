@@ -18,7 +18,7 @@ made_keys = Table(
     metadata,
     Column("org", String, primary_key=True),
     Column("idempotency_key", String, primary_key=True),
-    Column("key_id", String, nullable=False, comment="key created by the last request under this idempotency key"),
+    Column("key_id", String, nullable=False, doc="key created by the last request under this idempotency key"),
 )
 
 # Built once: every request executes it.

@@ -31,13 +31,13 @@ from app.store.state_tables import organisations
 table = Table(
     "differences",
     metadata,
-    Column("address", String, primary_key=True, comment="the Org, vault or escrow account"),
+    Column("address", String, primary_key=True, doc="the Org, vault or escrow account"),
     Column("org", String, nullable=False),
-    Column("subject", String, nullable=False, comment="reserve, wallet or escrow"),
+    Column("subject", String, nullable=False, doc="reserve, wallet or escrow"),
     Column("wallet_id", String),
     Column("escrow_id", String),
-    Column("found", JSON, nullable=False, comment="each field with its value on the chain and in the service"),
-    Column("since", BigInteger, nullable=False, comment="Unix milliseconds"),
+    Column("found", JSON, nullable=False, doc="each field with its value on the chain and in the service"),
+    Column("since", BigInteger, nullable=False, doc="Unix milliseconds"),
 )
 
 

@@ -13,7 +13,7 @@ session_grants = Table(
     metadata,
     Column("wallet_id", String, primary_key=True),
     Column("session_authority", String, primary_key=True),
-    Column("granted_until", BigInteger, nullable=False, comment="Unix seconds"),
+    Column("granted_until", BigInteger, nullable=False, doc="Unix seconds"),
 )
 
 

@@ -17,9 +17,9 @@ topup_rules = Table(
     metadata,
     Column("wallet_id", String, primary_key=True),
     Column("enabled", Boolean, nullable=False),
-    Column("trigger_below", BigInteger, comment="micro-USDC"),
-    Column("topup_amount", BigInteger, comment="micro-USDC"),
-    Column("updated_at", BigInteger, nullable=False, comment="Unix milliseconds"),
+    Column("trigger_below", BigInteger, doc="micro-USDC"),
+    Column("topup_amount", BigInteger, doc="micro-USDC"),
+    Column("updated_at", BigInteger, nullable=False, doc="Unix milliseconds"),
     Index("topup_rules_enabled", "enabled"),
 )
 

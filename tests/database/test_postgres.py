@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import fields, replace
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 from urllib.parse import quote
 
@@ -17,12 +15,11 @@ from psycopg import OperationalError
 from sqlalchemy import Connection, func, inspect, make_url, select, text
 from sqlalchemy.exc import DataError, IntegrityError
 
-import app.store
 from app.core.actors import Actor
 from app.core.errors import StorageDoubtError, StorageUnavailableError
 from app.core.paths import ConfigurationError
 from app.database import migrations
-from app.database.columns import metadata, upsert
+from app.database.columns import upsert
 from app.database.postgres._statements import StatementResult
 from app.database.postgres.database import PostgresDatabase
 from app.database.postgres.engine import database_name, engine_of
@@ -31,10 +28,11 @@ from app.store.attempts import Attempt, insert_attempt
 from app.store.feed import append_event, feed_after
 from app.store.fleet import totals
 from app.store.read_tables import approvals, feed, transactions, wallets
+from app.store.schema import create_tables
 from app.store.state_tables import setting_values
 from app.store.values import get_value, put_value
-from indexer import schema
 from tests.support.commits import Commit, commit_by
+from tests.support.old_databases import create_old
 from tests.support.postgres import Cluster
 
 CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agent-vault'"
@@ -359,36 +357,12 @@ async def test_process_that_is_stopped_with_the_lock_keeps_no_other_from_writing
 # The schema
 
 
-def _shape(connection: Connection) -> dict[str, Any]:
-    found = inspect(connection)
-    columns = text(
-        "SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default FROM"
-        " information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version' ORDER BY 1, 2"
+def test_all_texts_are_ordered_by_their_bytes(postgres_db: PostgresDatabase) -> None:
+    collations = text(
+        "SELECT DISTINCT collation_name FROM information_schema.columns WHERE table_schema = 'public'"
+        " AND data_type IN ('character varying', 'text')"
     )
-    indexes = text(
-        "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
-    )
-    return {
-        "columns": connection.execute(columns).all(),
-        "indexes": dict(connection.execute(indexes).all()),
-        "foreign": {name: found.get_foreign_keys(name) for name in metadata.tables},
-    }
-
-
-def test_upgraded_database_has_the_schema_of_the_tables(cluster: Cluster, postgres_db: PostgresDatabase) -> None:
-    for module in iter_modules(app.store.__path__, "app.store."):
-        import_module(module.name)
-    engine = engine_of(cluster.url(cluster.database()))
-    metadata.create_all(engine)
-    with engine.begin() as connection:
-        schema.metadata.create_all(connection)
-        created = _shape(connection)
-    engine.dispose()
-
-    migrated = postgres_db.read_now(_shape)
-    assert migrated == created
-    texts = [one for one in migrated["columns"] if one.data_type in {"character varying", "text"}]
-    assert {one.collation_name for one in texts} == {"C"}
+    assert postgres_db.read_now(lambda conn: conn.execute(collations).all()) == [("C",)]
 
 
 def test_upgrade_is_repeatable_and_leaves_nothing_when_it_fails(
@@ -397,21 +371,21 @@ def test_upgrade_is_repeatable_and_leaves_nothing_when_it_fails(
     url = cluster.url(cluster.database())
     engine, upgrade = engine_of(url), migrations._upgrade
 
-    def fail(connection: Connection) -> None:
-        upgrade(connection)
+    def fail(*arguments: Any) -> None:
+        upgrade(*arguments)
         raise RuntimeError("no")
 
     with pytest.raises(ConfigurationError, match="has no schema: run `agent-vault db upgrade`"):
         PostgresDatabase(url)
     monkeypatch.setattr(migrations, "_upgrade", fail)
     with pytest.raises(RuntimeError):
-        migrations.upgrade(engine, "it")
+        migrations.upgrade(engine, "it", create_tables)
     with engine.connect() as connection:
         assert inspect(connection).get_table_names() == []
     monkeypatch.undo()
 
-    assert migrations.upgrade(engine, "it") == (None, migrations.REVISIONS[-1])
-    assert migrations.upgrade(engine, "it") == (migrations.REVISIONS[-1], migrations.REVISIONS[-1])
+    assert migrations.upgrade(engine, "it", create_tables) == (None, migrations.REVISIONS[-1])
+    assert migrations.upgrade(engine, "it", create_tables) == (migrations.REVISIONS[-1], migrations.REVISIONS[-1])
     engine.dispose()
     PostgresDatabase(url).close()
 
@@ -464,17 +438,16 @@ def test_older_schema_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPa
 def test_upgrade_gives_up_rather_than_keep_a_service_waiting(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     url, newest = cluster.url(cluster.database()), migrations.REVISIONS[-1]
     engine = engine_of(url)
-    with monkeypatch.context() as old_code:
-        old_code.setattr(migrations, "REVISIONS", ("0001", "0002"))
-        before = migrations.upgrade(engine, "it")[1]
+    with engine.begin() as connection:
+        create_old(connection, "0002")
     monkeypatch.setattr(migrations, "_TABLE_PATIENCE", "100ms")
     with engine.connect() as busy:
         busy.execute(text("LOCK TABLE invitations IN ROW EXCLUSIVE MODE"))
         with pytest.raises(ConfigurationError, match="it cannot be upgraded: a table is in use"):
-            migrations.upgrade(engine, "it")
+            migrations.upgrade(engine, "it", create_tables)
         busy.rollback()
 
-    assert migrations.upgrade(engine, "it") == (before, newest)
+    assert migrations.upgrade(engine, "it", create_tables) == ("0002", newest)
     engine.dispose()
 
 
@@ -551,7 +524,7 @@ def test_missing_database_and_missing_rights_are_named(cluster: Cluster, postgre
         PostgresDatabase(reader)
     engine = engine_of(cluster.url(cluster.database(), user="reader"))
     with pytest.raises(ConfigurationError, match="cannot be upgraded: permission denied for schema public"):
-        migrations.upgrade(engine, "it")
+        migrations.upgrade(engine, "it", create_tables)
     engine.dispose()
 
 

@@ -18,6 +18,7 @@ from app.core.identifiers import transaction_id
 from app.database import SqliteDatabase
 from app.exports.layout import COLUMNS
 from app.store.read_tables import transactions
+from app.store.schema import create_tables
 
 _ROWS, _MANY_ROWS = 10_000, 1_000_000
 _CHUNK = 10_000
@@ -31,6 +32,7 @@ from pathlib import Path
 from app.exports.files import write
 from app.core.settings import Settings
 from app.database import SqliteDatabase
+from app.store.schema import create_tables
 from app.store.exports import ExportRecord
 from app.transactions.service import shown
 
@@ -39,7 +41,7 @@ def kilobytes(name):
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 folder, form = Path(sys.argv[1]), sys.argv[2]
-db = SqliteDatabase(folder / "agent-vault.db")
+db = SqliteDatabase(folder / "agent-vault.db", create_tables)
 export = ExportRecord("exp_1", "org", None, form, None, None, "processing", 0, 0)
 before, began = kilobytes("VmRSS"), time.process_time()
 settings = Settings()
@@ -84,7 +86,7 @@ def test_memory_does_not_grow_with_the_number_of_transactions(
     tmp_path: Path, request: pytest.FixtureRequest, form: str
 ) -> None:
     count = _MANY_ROWS if request.config.getoption("--full") else _ROWS
-    db = SqliteDatabase(tmp_path / "agent-vault.db")
+    db = SqliteDatabase(tmp_path / "agent-vault.db", create_tables)
     for first in range(0, count, _CHUNK):
         some = list(_made(range(first, first + _CHUNK)))
         db.write_now(partial(_insert, some))

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from app.commands.main import main
 from app.core.money import parse_usdc
 from app.core.paths import ConfigurationError
-from app.database import migrations
 from app.database.migrations import REVISIONS
 from app.database.postgres.database import PostgresDatabase
 from app.database.postgres.engine import engine_of
+from tests.support.old_databases import create_old
 from tests.support.postgres import Cluster
 from tests.support.processes import COMMAND_LINE, free_ports, running, serving
 
@@ -79,17 +79,14 @@ async def _listed(client: httpx.AsyncClient) -> list[str]:
         cursor = f"&cursor={page['next_cursor']}"
 
 
-async def test_upgrade_under_load_loses_nothing(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_upgrade_under_load_loses_nothing(cluster: Cluster, tmp_path: Path) -> None:
     # Given a database of the version before, on which the new version refuses to serve
     name = cluster.database()
     given = {"AGENT_VAULT_DATABASE_URL": cluster.url(name), "AGENT_VAULT_RATE_LIMIT": "0"}
-    with monkeypatch.context() as old_code:
-        old_code.setattr(migrations, "REVISIONS", REVISIONS[:-1])
-        engine = engine_of(cluster.url(name))
-        assert migrations.upgrade(engine, name) == (None, REVISIONS[-2])
-        engine.dispose()
+    engine = engine_of(cluster.url(name))
+    with engine.begin() as connection:
+        create_old(connection, REVISIONS[-2])
+    engine.dispose()
     # The code of this version plays the old one, and needs the new column.
     cluster.execute("ALTER TABLE exports ADD COLUMN bom BOOLEAN DEFAULT false NOT NULL", name)
     with pytest.raises(ConfigurationError, match=_REFUSAL):

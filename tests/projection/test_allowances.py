@@ -14,6 +14,7 @@ from app.database import SqliteDatabase
 from app.projection.projector import Projector
 from app.store.allowances import AllowanceRecord, allowance
 from app.store.organisations import insert_organisation, organisation
+from app.store.schema import create_tables
 from app.store.transactions import TransactionRecord, transactions
 from app.store.wallets import wallet
 from indexer import StoredEvent
@@ -179,7 +180,7 @@ async def test_rows_in_any_order_and_twice_give_the_same(world: ServiceWorld, pa
     assert own is not None
 
     async def projected(order: list[StoredEvent]) -> tuple[AllowanceRecord | None, list[TransactionRecord], int]:
-        db = SqliteDatabase(tmp_path / f"{secrets.token_hex(4)}.db")
+        db = SqliteDatabase(tmp_path / f"{secrets.token_hex(4)}.db", create_tables)
         await db.write(lambda conn: insert_organisation(conn, own))
         await Projector(db, changes_of(numbered(order))).catch_up()
         found = db.read_now(lambda conn: allowance(conn, world.org, expected.allowance_id))

@@ -17,6 +17,7 @@ from app.database import SqliteDatabase
 from app.projection.projector import Projector
 from app.store.organisations import Organisation, insert_organisation
 from app.store.read_tables import wallets
+from app.store.schema import create_tables
 from idl.codec import Event
 from indexer.accounts import FollowedAccount
 from indexer.records import ChainTransaction, TokenMove
@@ -88,7 +89,7 @@ class _Scene:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "chain.db"
         self.ledger = _Ledger()
-        self.db = SqliteDatabase(folder / "service.db")
+        self.db = SqliteDatabase(folder / "service.db", create_tables)
         organisation = Organisation(str(ORG), "acme", "Acme", str(_NOBODY), str(_NOBODY), str(RESERVE), 1)
         self.db.write_now(lambda c: insert_organisation(c, organisation))
         self.open()

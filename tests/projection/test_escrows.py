@@ -22,6 +22,7 @@ from app.store.escrows import EscrowRecord, due, escrow, insert_pending_escrow
 from app.store.feed import FeedEvent, feed
 from app.store.organisations import insert_organisation
 from app.store.read_tables import escrows, transactions, wallets
+from app.store.schema import create_tables
 from app.store.transactions import TransactionRecord
 from app.store.transactions import transactions as list_transactions
 from app.store.wallets import wallet
@@ -59,7 +60,7 @@ class History:
 
     async def projected(self, folder: Path, rows: Sequence[StoredEvent], *made: Attempt) -> Database:
         """A database that knew these attempts and then saw these rows."""
-        db = SqliteDatabase(folder / f"{secrets.token_hex(4)}.db")
+        db = SqliteDatabase(folder / f"{secrets.token_hex(4)}.db", create_tables)
         await db.write(lambda c: insert_organisation(c, organisation_of(self.stage)))
         for one in made:
             await db.write(lambda c, one=one: insert_attempt(c, one))  # type: ignore[misc]
@@ -357,7 +358,7 @@ async def test_attempt_with_another_reference_is_not_taken_for_this_one(history:
 async def test_rolled_back_creation_is_pending_again_or_gone_if_by_others(history: History, tmp_path: Path) -> None:
     [ours], [theirs, _] = history.of(6), history.of(5)
     made = _attempt(history, ours)
-    db = SqliteDatabase(tmp_path / "fork.db")
+    db = SqliteDatabase(tmp_path / "fork.db", create_tables)
     await db.write(lambda c: insert_organisation(c, organisation_of(history.stage)))
     await db.write(lambda c: insert_attempt(c, made))
     stored = numbered(history.rows)

@@ -44,6 +44,7 @@ from app.store.policies import (
 )
 from app.store.read_tables import approvals, budgets, recipients, reserves, transactions, wallets
 from app.store.recipients import put_domain, recipient, recipient_by_domain
+from app.store.schema import create_tables
 from app.store.transactions import TransactionFilter, transaction
 from app.store.transactions import transactions as list_transactions
 from app.store.wallets import (
@@ -486,7 +487,7 @@ async def test_what_was_chosen_before_another_process_began_anew_is_not_applied(
     await line.seen()
     await line.stage.pay(vault, USDC)
     await line.indexer.catch_up()
-    other = SqliteDatabase(tmp_path / "app.db")
+    other = SqliteDatabase(tmp_path / "app.db", create_tables)
     chosen, go_on = asyncio.Event(), asyncio.Event()
     write = line.db.write
 
@@ -647,7 +648,7 @@ async def test_rows_in_any_order_give_the_same_read_models(line: Line, tmp_path:
     shuffler = random.Random(7)
     pictures = []
     for attempt_number in range(6):
-        db = SqliteDatabase(tmp_path / f"{attempt_number}.db")
+        db = SqliteDatabase(tmp_path / f"{attempt_number}.db", create_tables)
         await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
         order = list(rows)
         if attempt_number:
@@ -663,7 +664,7 @@ async def test_rows_in_any_order_give_the_same_read_models(line: Line, tmp_path:
 
 async def test_rows_applied_twice_change_nothing(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
-    db = SqliteDatabase(tmp_path / "twice.db")
+    db = SqliteDatabase(tmp_path / "twice.db", create_tables)
     await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
     await Projector(db, changes_of(rows)).catch_up()
     once = snapshot(db)
@@ -675,7 +676,7 @@ async def test_rows_applied_twice_change_nothing(line: Line, tmp_path: Path) -> 
 
 async def test_other_organisations_are_passed_over_until_they_are_this_services(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
-    db = SqliteDatabase(tmp_path / "late.db")
+    db = SqliteDatabase(tmp_path / "late.db", create_tables)
     stranger = replace(organisation_of(line.stage), org="Stranger", org_id="stranger")
     await db.write(lambda c: insert_organisation(c, stranger))
     projector = Projector(db, changes_of(rows))
@@ -691,7 +692,7 @@ async def test_rolled_back_transaction_is_undone_and_its_attempt_pending_again(l
     rows = await real_rows(line)
     gone = next(row for row in reversed(rows) if row.name == "PaymentExecuted")
     tx_id = transaction_id(gone.message_hash, gone.instruction, gone.inner, "payment")
-    db = SqliteDatabase(tmp_path / "fork.db")
+    db = SqliteDatabase(tmp_path / "fork.db", create_tables)
     paid = Attempt(
         tx_id,
         line.org,
@@ -738,7 +739,7 @@ async def check_rollbacks(
     signatures, narrow = list(dict.fromkeys(row.signature for row in rows)), 0
     for number, signature in enumerate(signatures):
         for kind, gone in enumerate(([signature], signatures[-number - 1 :])[: 1 + (number % 4 == 0)]):
-            db = SqliteDatabase(folder / f"{number}-{kind}.db")
+            db = SqliteDatabase(folder / f"{number}-{kind}.db", create_tables)
             await db.write(lambda c: insert_organisation(c, own))
             for row in rows:
                 if row.signature in ours and row.name == "PaymentExecuted":
@@ -782,7 +783,7 @@ def _report(rows: list[StoredEvent], signature: str, number: int) -> StoredEvent
 async def test_rolled_back_transaction_is_waited_for_again(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
     gone = next(row for row in reversed(rows) if row.name == "PaymentExecuted")
-    db = SqliteDatabase(tmp_path / "again.db")
+    db = SqliteDatabase(tmp_path / "again.db", create_tables)
     await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
     stored = list(rows)
     projector = Projector(db, changes_of(stored))
@@ -804,7 +805,7 @@ async def test_rolled_back_transaction_is_waited_for_again(line: Line, tmp_path:
 
 async def test_failure_keeps_the_cursor_and_the_next_round_applies_the_rows(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
-    db = SqliteDatabase(tmp_path / "broken.db")
+    db = SqliteDatabase(tmp_path / "broken.db", create_tables)
     await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
     stored = [replace(row, data={}) if row.name == "PaymentExecuted" else row for row in rows]
     projector = Projector(db, changes_of(stored))

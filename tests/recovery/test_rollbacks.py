@@ -32,6 +32,7 @@ from pathlib import Path
 from app.core.paths import Paths
 from app.projection import projector
 from app.database import SqliteDatabase
+from app.store.schema import create_tables
 from indexer import EventStore
 
 paths = Paths(Path(sys.argv[1]))
@@ -46,7 +47,7 @@ async def changes(after, limit):
     return events.changes(after, limit)
 
 projector._BATCH = 3
-asyncio.run(projector.Projector(SqliteDatabase(paths.database), changes).rebuild())
+asyncio.run(projector.Projector(SqliteDatabase(paths.database, create_tables), changes).rebuild())
 """
 
 

@@ -31,6 +31,7 @@ from app.store.audit import (
     verify,
 )
 from app.store.audit_actions import Action
+from app.store.schema import create_tables
 from tests.support.plans import explained
 from tests.support.postgres import ON_SQLITE
 
@@ -86,7 +87,7 @@ def test_every_log_is_a_chain_of_its_own(db: Database) -> None:
 
 @ON_SQLITE
 def test_two_processes_append_to_one_chain(db: Database, tmp_path: Path) -> None:
-    other = SqliteDatabase(tmp_path / "app.db")
+    other = SqliteDatabase(tmp_path / "app.db", create_tables)
 
     def fill(database: Database) -> None:
         _fill(database, 50)

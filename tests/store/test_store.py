@@ -43,6 +43,7 @@ from app.store.read_tables import policies as policy_table
 from app.store.read_tables import transactions as rows
 from app.store.read_tables import wallets as wallet_table
 from app.store.retention import delete_undecided_requests
+from app.store.schema import create_tables
 from app.store.state_tables import setting_values
 from app.store.transactions import TransactionFilter, transaction, transactions
 from app.store.values import get_value, put_value
@@ -251,7 +252,8 @@ async def test_failed_or_cancelled_long_transaction_leaves_nothing(db: Database)
 
 
 async def test_closing_waits_for_a_read_that_nobody_waits_for_any_more(tmp_path: Path) -> None:
-    db, begun, go_on, found = SqliteDatabase(tmp_path / "app.db"), threading.Event(), threading.Event(), list[Any]()
+    db = SqliteDatabase(tmp_path / "app.db", create_tables)
+    begun, go_on, found = threading.Event(), threading.Event(), list[Any]()
 
     def read(connection: Connection) -> None:
         begun.set()

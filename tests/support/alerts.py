@@ -31,6 +31,7 @@ from app.store.alert_mails import table as mails
 from app.store.alerts import AlertRule, put_rules
 from app.store.feed import FeedEvent, append_event, feed
 from app.store.organisations import Organisation, insert_organisation
+from app.store.schema import create_tables
 from app.store.wallets import WalletDetails, insert_wallet_details
 from indexer import StoredEvent
 
@@ -173,7 +174,7 @@ class Scene:
     def __init__(self, folder: Path, *, rows: list[StoredEvent] | None = None, **settings: Any) -> None:
         self.now = 1_777_600_000_000
         self.rows = [] if rows is None else rows
-        self.db = SqliteDatabase(folder / "alerts.db")
+        self.db = SqliteDatabase(folder / "alerts.db", create_tables)
         self.settings = Settings(smtp_tls="none", alert_interval=3600, **settings)
         self.projector = Projector(self.db, self._changes)
         self.watcher = Watcher(

@@ -19,6 +19,7 @@ from psycopg import sql
 
 from app.database.migrations import upgrade
 from app.database.postgres.engine import database_name, engine_of
+from app.store.schema import create_tables
 
 SERVER_ACCOUNT = "postgres"
 """The unprivileged account from Debian's package. The server refuses to run as root."""
@@ -138,7 +139,7 @@ class Cluster:
         """Create a database with the newest schema as a template for others, and return its name."""
         name = self.database()
         engine = engine_of(self.url(name))
-        upgrade(engine, database_name(self.url(name)))
+        upgrade(engine, database_name(self.url(name)), create_tables)
         engine.dispose()
         return name
 

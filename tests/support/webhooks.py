@@ -24,6 +24,7 @@ from app.store.deliveries import DeliveryRecord, deliveries, delivery_of
 from app.store.delivery_attempts import attempts_of
 from app.store.delivery_attempts import table as attempts
 from app.store.feed import FeedEvent, append_event
+from app.store.schema import create_tables
 from app.store.webhooks import WebhookRecord, insert_webhook, webhook
 from app.webhooks._sender import TIMEOUT
 from app.webhooks._signing import new_secret
@@ -211,7 +212,7 @@ class Post:
         db: Database | None = None,
     ) -> None:
         self.now = now_ms()
-        self.db = db or SqliteDatabase(folder / "post.db")
+        self.db = db or SqliteDatabase(folder / "post.db", create_tables)
         self.delivery_client = DeliveryClient(
             Fernet(_KEY), UrlRules(local=True), lookups=8, timeout=timeout, lookup=lookup, clock=lambda: self.now
         )

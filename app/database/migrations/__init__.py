@@ -1,16 +1,19 @@
 """The history of the schema: Alembic's environment and, in `versions`, its revisions.
 
-To change a table, add a revision to `versions`, add its id to `REVISIONS`, and change the table itself. A test compares
-the two schemas. A revision's `oldest_code` names the oldest revision with code that still works on it, so that the old
-version can serve while the new one starts.
+To change a table, add a revision to `versions`, add its id to `REVISIONS`, and change the table itself. A new database
+gets the tables themselves; a test compares them with an upgraded one. A revision's `oldest_code` names the oldest
+revision with code that still works on it, so that the old version can serve while the new one starts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from app.core.paths import ConfigurationError
+
+Create = Callable[[Connection], None]
+"""Creates all tables in an empty database."""
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """All revisions, oldest first. Listed here because importing Alembic takes longer than opening a database."""
@@ -23,8 +26,8 @@ _TABLE_PATIENCE = "3s"
 """Time that an upgrade waits for a table in use by a service. Later users of the table wait behind the upgrade."""
 
 
-def migrate(connection: Connection) -> None:
-    """Bring the database to the newest revision, in the connection's transaction.
+def migrate(connection: Connection, create: Create) -> None:
+    """Bring the database to the newest revision, in the connection's transaction. An empty one gets its tables.
 
     A newer schema stays if it works with the code of this version. Raises `ConfigurationError` for any other schema
     that this version does not know.
@@ -37,11 +40,11 @@ def migrate(connection: Connection) -> None:
             path = connection.engine.url.database
             raise ConfigurationError(f"{path}: its schema is {found}; this version supports up to {REVISIONS[-1]}")
         return
-    _upgrade(connection)
+    _upgrade(connection, found, create)
 
 
-def upgrade(engine: Engine, name: str) -> tuple[str | None, str]:
-    """Bring a PostgreSQL database to the newest revision. Return the previous revision, if any, and the new one.
+def upgrade(engine: Engine, name: str, create: Create) -> tuple[str | None, str]:
+    """Bring a PostgreSQL database to the newest revision, as `migrate` does. Return the previous revision and the new.
 
     Raises `ConfigurationError` if the database cannot be upgraded.
     """
@@ -54,7 +57,7 @@ def upgrade(engine: Engine, name: str) -> tuple[str | None, str]:
             if found is not None and found not in REVISIONS:
                 raise ConfigurationError(f"{name}: its schema is {found}; this version supports up to {REVISIONS[-1]}")
             if found != REVISIONS[-1]:
-                _upgrade(connection)
+                _upgrade(connection, found, create)
             connection.commit()
         except DBAPIError as error:
             reason = _line(error)
@@ -140,7 +143,7 @@ def _serves(connection: Connection, found: str) -> bool:
     return oldest in REVISIONS
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade(connection: Connection, found: str | None, create: Create) -> None:
     from alembic import command  # noqa: PLC0415 - takes 0.1 s, and most starts have nothing to upgrade
     from alembic.config import Config  # noqa: PLC0415
     from alembic.script import ScriptDirectory  # noqa: PLC0415
@@ -148,7 +151,11 @@ def _upgrade(connection: Connection) -> None:
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", "app.database:migrations")
     config.set_main_option("path_separator", "os")
-    command.upgrade(config, REVISIONS[-1])
+    if found is None:
+        create(connection)
+        command.stamp(config, REVISIONS[-1])
+    else:
+        command.upgrade(config, REVISIONS[-1])
     newest = ScriptDirectory.from_config(config).get_revision(REVISIONS[-1])
     connection.execute(
         text("INSERT INTO schema_versions (revision, oldest_code) VALUES (:revision, :oldest)"),

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sqlalchemy import Connection, Dialect, text
+from sqlalchemy import Connection, text
 
 from app.database.leases import Lease, among
 from app.database.postgres._calls import is_connection_lost, return_to_pool
-from app.database.statements import SENDER, is_idle, run_script
+from app.database.statements import SENDER, is_idle, run_script, sender_dialect
 
 WRITER_LOCK = 0x4156_0001
 """The advisory lock that the ordered writing transactions of all processes take, so that they are serialized."""
@@ -58,14 +58,14 @@ class TransactionTimeouts:
 def begin_writing(connection: Connection, leases: Collection[Lease], limits: TransactionTimeouts) -> OpenTransaction:
     """Begin a transaction that holds the writers' lock and has a durable commit."""
     connection.info[SENDER].at_commit.clear()
-    answer = run_script(connection, _beginning(connection.dialect, frozenset(leases), limits))
+    answer = run_script(connection, _beginning(frozenset(leases), limits))
     *_, transaction, server, held = answer.fetchone()
     return OpenTransaction(transaction, server, frozenset(held))
 
 
 @lru_cache(maxsize=64)
-def _beginning(dialect: Dialect, leases: frozenset[Lease], limits: TransactionTimeouts) -> str:
-    held = among(leases).compile(dialect=dialect, compile_kwargs={"literal_binds": True})
+def _beginning(leases: frozenset[Lease], limits: TransactionTimeouts) -> str:
+    held = among(leases).compile(dialect=sender_dialect(), compile_kwargs={"literal_binds": True})
     # A separate statement reads the leases, because it sees the commits made while this one waited for the lock.
     then = "; SELECT " if leases else ", "
     return _BEGIN.format(
@@ -74,7 +74,7 @@ def _beginning(dialect: Dialect, leases: frozenset[Lease], limits: TransactionTi
         idle=_in_ms(limits.idle),
         key=WRITER_LOCK,
         then=then,
-        held=str(held).replace("%%", "%"),
+        held=held,
     )
 
 

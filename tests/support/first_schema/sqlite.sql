@@ -833,3 +833,11 @@ CREATE TABLE schema_versions (
     oldest_code VARCHAR NOT NULL,
     PRIMARY KEY (revision)
 );
+
+CREATE TABLE alembic_version (
+    version_num VARCHAR(32) NOT NULL,
+    CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+);
+
+INSERT INTO alembic_version VALUES ('0001');
+INSERT INTO schema_versions VALUES ('0001', '0001');

@@ -895,3 +895,11 @@ CREATE INDEX chain_token_accounts_by_org ON chain_token_accounts (org);
 CREATE INDEX chain_allowances_by_tokens ON chain_allowances (tokens);
 CREATE INDEX chain_token_accounts_suspect ON chain_token_accounts (address) WHERE suspect = 1;
 CREATE INDEX chain_transactions_by_message ON chain_transactions (message_hash);
+
+CREATE TABLE alembic_version (
+    version_num VARCHAR(32) COLLATE "C" NOT NULL,
+    CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+);
+
+INSERT INTO alembic_version VALUES ('0001');
+INSERT INTO schema_versions VALUES ('0001', '0001');
