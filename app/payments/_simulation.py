@@ -94,11 +94,16 @@ async def verdict_on(
 
 
 async def broken_rule(service: Service, expense: Expense, verdict: Verdict) -> dict[str, str] | None:
-    """Return the violation of the first broken rule in a verdict, or None. Ignores the rule about co-signing."""
+    """Return the violation of the first broken rule in a verdict, or None.
+
+    Ignores the rule about co-signing. Also ignores a freeze or pause, which is no rule and has an error of its own.
+    """
     policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
     for rule in (rule_verdict(one, policy, expense.payee.owner) for one in verdict["rules"]):
         # Only a simulation of the payment itself shows if the operator has approved it.
-        if not rule.passed and rule.rule != "require_co_sign" and rule.limit is not None and rule.attempted is not None:
+        if rule.passed or rule.rule in {"require_co_sign", "frozen", "paused"}:
+            continue
+        if rule.limit is not None and rule.attempted is not None:
             return {"rule": rule.rule, "limit": rule.limit, "attempted": rule.attempted}
     return None
 

@@ -89,9 +89,15 @@ def store_texts(conn: Connection, allowlist: Pubkey, policy_id: str, entries: Ma
 
 
 async def draft(service: Service, allowlist: Pubkey) -> dict[str, Any] | None:
-    """Return the draft at this on-chain address, or None if nothing is written there."""
+    """Return the draft at this on-chain address, or None if nothing is written there.
+
+    Anyone can send SOL to the address, so an account that another program owns is no draft. The program creates the
+    draft in it.
+    """
     account = await service.chain.account(allowlist)
-    return None if account is None else account.decode(service.codec).data
+    if account is None or account.owner != service.codec.program_id:
+        return None
+    return account.decode(service.codec).data
 
 
 def is_written(found: Mapping[str, Any] | None, entries: Mapping[bytes, str]) -> bool:

@@ -222,6 +222,22 @@ async def test_draft_that_was_given_up_becomes_the_next_list(own_world: ServiceW
     assert world.service.db.read_now(pending_attempts) == []
 
 
+async def test_lamports_at_the_address_of_the_next_list_stop_no_change(world: ServiceWorld) -> None:
+    made, friends = await world.policy(allowedRecipients=_addresses(1)), _addresses(LONG)
+    policy = Pubkey.from_string(_stored(world, made).address)
+    for changed in ({"allowedRecipients": friends}, {"allowedRecipients": friends[:2]}, None):
+        account = await world.service.chain.account(policy)
+        assert account is not None
+        version = account.decode(world.service.codec).data["next_allowlist_version"]
+        await world.localnet.airdrop(world.service.addresses.allowlist(policy, version), 10**7)
+
+        if changed is not None:
+            answer = await world.ok("PATCH", _path(made), changed)
+            assert answer["allowed_recipients"] == changed["allowedRecipients"]
+        else:
+            await world.ok("DELETE", _path(made))
+
+
 async def test_equal_list_in_another_order_changes_nothing(world: ServiceWorld) -> None:
     friends = _addresses(3)
     made = await world.policy(allowedRecipients=friends)

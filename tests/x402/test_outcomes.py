@@ -192,6 +192,20 @@ async def test_frozen_wallet_hands_out_nothing(market: Market) -> None:
     error_of(got, 422, "wallet_frozen")
 
 
+async def test_frozen_wallet_with_an_issued_payment_names_the_freeze(market: Market) -> None:
+    buyer = await market.buyer()
+    terms: Json = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "http://x/"}}
+    body: Json = {"url": "http://127.0.0.1:9/x", "paymentRequired": terms, "maxAmount": "1"}
+    issued = await buyer.post("payments", **body)
+    assert issued.status_code == 200, issued.text
+    await market.world.ok("PATCH", f"/v1/wallets/{buyer.wallet['wallet_id']}", {"status": "frozen"})
+
+    error_of(await buyer.post("payments", **body), 422, "wallet_frozen")
+
+    blocked = f"/v1/transactions?walletId={buyer.wallet['wallet_id']}&status=blocked"
+    assert (await market.world.ok("GET", blocked))["data"] == []
+
+
 async def test_payment_above_the_threshold_passes_by_an_approval(market: Market) -> None:
     buyer = await market.buyer(requireCoSign="0.005")
     async with market.shop() as shop:
