@@ -193,7 +193,7 @@ async def test_two_people_who_edit_at_once_lose_nothing(site: Served) -> None:
         now = await world.ok("GET", f"/v1/policies/{policy['policy_id']}")
 
         await slow.get_by_role("button", name="Save", exact=True).click()
-        await slow.get_by_text(f"it is version {now['version']} now").wait_for()
+        await slow.get_by_text(f"The policy now has version {now['version']}").wait_for()
         meanwhile = " ".join((await slow.locator("section", has_text="Changed by others").inner_text()).split())
         assert "Ada" in meanwhile
         assert "In 24 hours 200.00 USDC → 150.00 USDC" in meanwhile

@@ -57,7 +57,7 @@ async def _status(world: ServiceWorld, wallet: Json) -> str:
 async def _unfreeze(place: Served, page: Page, wallet: Json) -> None:
     await page.goto(f"{place.base}/vaults/{wallet['wallet_id']}")
     await page.get_by_role("button", name="Unfreeze").click()
-    await page.get_by_text("The change waits for the signature").wait_for()
+    await page.get_by_text("The change waits for the authority's signature").wait_for()
 
 
 async def test_change_is_downloaded_signed_and_uploaded(place: Served, tmp_path: Path) -> None:
