@@ -136,7 +136,8 @@ KINDS = (
     ErrorKind("invalid_recipient", 400, "Payments",
         "The recipient is not a chain address, a wallet, or a domain that resolves to an address.",
         "Pass the owner's address (not a token account), a wallet id, or a domain that publishes its address. The "
-        "paying wallet itself and vaults of other organisations cannot be paid. The message names any other cause."),
+        "paying wallet itself cannot be paid, and a vault of another organisation cannot receive escrows. The message "
+        "names any other cause."),
     ErrorKind("recipient_unverified", 422, "Payments",
         "The address has no known owner. No private key belongs to it, and it has neither an account nor a token "
         "account.",
