@@ -189,7 +189,7 @@ def _snapshot(source: Path, target: Path) -> None:
 
 
 def _names(root: Path) -> list[str]:
-    """Return the files in the data folder and its direct subfolders, as relative names. Links are not followed."""
+    """Return the files in the data folder and its direct subfolders, as relative names. Links to files are left out."""
     found = (path for path in [*root.iterdir(), *root.glob("*/*")] if path.is_file() and not path.is_symlink())
     return sorted(path.relative_to(root).as_posix() for path in found)
 

@@ -83,8 +83,8 @@ class HostResolver:
     """Looks up host names in a few threads of its own.
 
     A lookup cannot be cancelled: its thread waits for a silent name server long after the caller gave up. In the event
-    loop's shared threads, a handful of such lookups would block every commit. Concurrent requests for a name share one
-    thread. One owner gets at most `share` threads, so that one owner's silent names leave threads for others.
+    loop's shared threads, a handful of such lookups would block every commit. Concurrent requests for a name and port
+    share one thread. One owner gets at most `share` threads, so that one owner's silent names leave threads for others.
     """
 
     def __init__(

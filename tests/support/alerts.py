@@ -185,7 +185,7 @@ class Scene:
         return [row for row in self.rows if row.id > after][:limit]
 
     async def open(self) -> None:
-        """Start the watcher. The test triggers its checks."""
+        """Start the watcher. The test triggers its checks after the first one."""
         await self.watcher.start()
         await self.settled()
 

@@ -1,8 +1,8 @@
 """Runs instructions of the program twice: in the VM, and in a twin that must behave the same.
 
 A twin is the program compiled for this machine by an unchanged rustc (`programs/twin`), or a second file for the VM
-(`AGENT_VAULT_TWIN`). The comparison covers the error, every account, the calls of other programs (including events),
-the logs and the return data. It leaves out compute units.
+(`AGENT_VAULT_TWIN`). The comparison covers the error, every writable account, the calls of other programs (including
+events), the logs and the return data. It leaves out compute units.
 """
 
 import struct
