@@ -67,7 +67,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 def _differences(connection: Connection) -> list[Any]:
     """Return the differences of a database's schema from the declared tables."""
     declared = [metadata, schema.metadata] if connection.dialect.name == "postgresql" else [metadata]
-    return list(compare_metadata(MigrationContext.configure(connection), declared))  # type: ignore[arg-type] - accepts several
+    return list(compare_metadata(MigrationContext.configure(connection), declared))  # type: ignore[arg-type] # several are allowed
 
 
 def _shape(connection: Connection) -> Any:
