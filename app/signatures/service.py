@@ -287,7 +287,7 @@ async def _advance(service: Service, claim: Claim, unsigned: UnsignedTransaction
         key = None
     if key is None and not claim.sign_offline:
         if attempt.status == "pending":
-            service.signers.require_authority()
+            raise UnavailableError("authority_offline")
         return None
     authority = Authority(Pubkey.from_string(unsigned.authority), key)
     steps = [] if key is None else [advance(Pubkey.from_string(attempt.nonce_account), authority.address)]

@@ -370,7 +370,14 @@ async def test_lost_answer_of_the_send_is_the_same_transaction_again(hardened: H
     await world.service.part(Recovery).recover()
     other = await world.call("PATCH", f"{path}?sign=offline", {"status": "active"})
     error_of(other, 503, "chain_unavailable")
-    error_of(await world.call("DELETE", f"/v1/signed-transactions/{asked['id']}", {}), 503, "authority_offline")
+    signers, withdrawal = world.service.signers, f"/v1/signed-transactions/{asked['id']}"
+    error_of(await world.call("DELETE", withdrawal, {}), 503, "authority_offline")
+    # The key of another authority cannot advance the nonce either.
+    world.service.signers = Signers(signers.fee_payer, signers.operator, Keypair(), None)
+    try:
+        error_of(await world.call("DELETE", withdrawal, {}), 503, "authority_offline")
+    finally:
+        world.service.signers = signers
 
     assert (await hardened.sent(asked))["status"] == "active"
 
