@@ -161,7 +161,7 @@ def strict_commitment(value: Any) -> Commitment:
 def config(name: str, fields: dict[str, Reader], required: frozenset[str] = frozenset()) -> Reader:
     """Return a reader of an object's `fields`. It leaves out unknown members and members that are null.
 
-    The reader raises MethodError if a `required` member is absent. A null does not count as absent.
+    The reader raises MethodError if a `required` member is absent or null.
     """
 
     def read(value: Any) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def config(name: str, fields: dict[str, Reader], required: frozenset[str] = froz
         if not isinstance(value, dict):
             raise wrong_type(value, f"struct {name}")
         for key in required:
-            if key not in value:
+            if value.get(key) is None:
                 raise invalid_params(f"Invalid params: missing field `{key}`.")
         return {key: read_field(value[key]) for key, read_field in fields.items() if value.get(key) is not None}
 

@@ -46,7 +46,8 @@ class IndexWatch(Periodic):
                 mine = sorted(address for address, org in gaps.items() if org == one.org)
                 last = feed(conn, one.org, FeedFilter(types=[INCOMPLETE]), limit=1).data
                 reported = last[0].timestamp if last else 0
-                if now - reported >= _PAUSE_MS and (mine or max(holes, default=0) >= reported // 1000 - _MOMENT):
+                new = any(since >= reported // 1000 - _MOMENT for since in holes)
+                if now - reported >= _PAUSE_MS and (mine or new):
                     append_incomplete(conn, one.org, len(holes), mine, now)
 
         if holes or gaps:

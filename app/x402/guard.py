@@ -14,6 +14,7 @@ _ALLOWED = frozenset({"accept", "accept-language", "content-type", "if-match", "
 #: Headers that are dropped silently, because only the service and its HTTP client may decide on them.
 _OURS = frozenset(
     {
+        "accept-encoding",
         "connection",
         "content-length",
         "host",

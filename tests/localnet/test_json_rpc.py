@@ -126,6 +126,11 @@ WRONG_PARAMETERS: list[tuple[str, list[Any], str]] = [
         ),
     ),
     ("getAccountInfo", [ADDRESS, {"dataSlice": {"offset": 2}}], "Invalid params: missing field `length`."),
+    (
+        "getAccountInfo",
+        [ADDRESS, {"dataSlice": {"offset": 2, "length": None}}],
+        "Invalid params: missing field `length`.",
+    ),
     ("getMultipleAccounts", [ADDRESS], f'Invalid params: invalid type: string "{ADDRESS}", expected a sequence.'),
     ("getMultipleAccounts", [[ADDRESS] * 101], "Too many inputs provided; max 100"),
     ("getProgramAccounts", ["x"], "Invalid param: WrongSize"),

@@ -228,11 +228,12 @@ async def test_gap_stops_changes_of_its_object_alone_until_it_is_filled(world: S
     assert (await ready(world))["missing_events"] == [vault]
     await Gauges(world.service).tick()
     assert "agent_vault_index_gaps 1.0" in (await world.client.get("/metrics")).text
-    watch = IndexWatch(world.service)
+    watch, complete = IndexWatch(world.service), world.key("admin", org=await world.organisation("complete"))
     await watch.tick()
     await watch.tick()
     [event] = await events_of(world)
     assert event["missing_events"] == [vault]
+    assert (await world.ok("GET", "/v1/events?event=index.incomplete", key=complete))["data"] == []
 
     # Until the node tells the whole
     told.instead = {}

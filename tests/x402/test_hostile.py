@@ -280,10 +280,12 @@ async def test_credentials_and_headers_of_the_payment_never_leave(market: Market
 
     async with site(handler) as url:
         got = await buyer.fetch(
-            f"{url}/", headers={"Accept": "text/plain", "X-Payment": "mine", "Connection": "upgrade"}
+            f"{url}/",
+            headers={"Accept": "text/plain", "Accept-Encoding": "zstd", "X-Payment": "mine", "Connection": "upgrade"},
         )
 
     assert seen[0]["accept"] == "text/plain"
+    assert seen[0]["accept-encoding"] == "identity"
     assert not {"authorization", "session-token", "x-payment", "payment-signature", "cookie"} & seen[0].keys()
     assert buyer.key not in json.dumps(seen)
     assert buyer.session not in json.dumps(seen)
