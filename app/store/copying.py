@@ -4,9 +4,25 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import Boolean, Connection, Integer, func, inspect, select, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    Select,
+    Table,
+    cast,
+    exists,
+    func,
+    literal,
+    select,
+    text,
+)
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
@@ -19,6 +35,7 @@ from app.store.read_tables import transactions, wallets
 
 _OF_THE_SCHEMA = frozenset({"alembic_version", "schema_versions"})
 _BATCH = 1_000
+_HALF = literal(32, Integer)
 
 
 class CommitDoubtError(Exception):
@@ -50,11 +67,17 @@ class Source:
         found = self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         return {name for (name,) in found if not name.startswith("sqlite_")} - _OF_THE_SCHEMA
 
-    def last_id(self, table: str, column: str) -> int:
+    def last_id(self, column: Column[Any]) -> int:
         """Return the highest id ever assigned in a column, even if its row is deleted, because a cursor may name it."""
-        counted = self.connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", [table]).fetchone()[0]
-        highest = self.connection.execute(f"SELECT max({_quoted(column)}) FROM {_quoted(table)}").fetchone()[0]  # noqa: S608 - names of the schema
+        own = [column.table.name]
+        counted = self.connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", own).fetchone()[0]
+        highest = self.run(select(func.max(column))).fetchone()[0]
         return max(counted or 0, highest or 0)
+
+    def run(self, query: Select[Any]) -> sqlite3.Cursor:
+        """Run a query of the target's tables, which have the same names and columns here."""
+        text_of = query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
+        return self.connection.execute(str(text_of))
 
 
 @contextmanager
@@ -90,9 +113,9 @@ def require_empty(target: Connection, name: str) -> None:
     """Raise ConfigurationError if nodes serve on a database or it holds anything besides its schema."""
     if nodes := count_live_nodes(target):
         raise ConfigurationError(f"{nodes} nodes serve on the {name}; stop them and copy into a new database")
-    for table in inspect(target).get_table_names():
-        if table not in _OF_THE_SCHEMA and target.scalar(text(f"SELECT EXISTS (SELECT FROM {_quoted(table)})")):  # noqa: S608 - as above
-            raise ConfigurationError(f"the {name} already has data in its table {table}; name a new database")
+    for table in _tables(target):
+        if target.scalar(select(exists().select_from(table))):
+            raise ConfigurationError(f"the {name} already has data in its table {table.name}; name a new database")
 
 
 def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport:
@@ -102,48 +125,56 @@ def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport
     differ afterwards.
     """
     own = {table: source for source in sources for table in source.tables()}
-    # Rows are copied after the rows that they refer to.
-    in_order = [one for one, _keys in inspect(target).get_sorted_table_and_fkc_names() if one is not None]
-    there = [one for one in in_order if one not in _OF_THE_SCHEMA]
-    if own.keys() != set(there):
-        names = ", ".join(sorted(own.keys() ^ set(there)))
+    there = _tables(target)
+    if own.keys() != {table.name for table in there}:
+        names = ", ".join(sorted(own.keys() ^ {table.name for table in there}))
         raise ConfigurationError(f"the {name} and the data folder have different tables: {names}")
     rows = sums = 0
     for table in there:
-        source = own[table]
-        columns = {one["name"]: one for one in inspect(target).get_columns(table)}
-        types: dict[str, TypeEngine[Any]] = {one: column["type"] for one, column in columns.items()}
-        _copy_table(source, target, table, types)
-        for column, described in columns.items():
-            if (described["default"] or "").startswith("nextval"):
-                _count_on(target, table, column, source.last_id(table, column))
-        whole = [one for one, kind in types.items() if isinstance(kind, Integer)]
-        comparison = _comparison(table, whole)
-        figures = _figures(source.connection.execute(comparison).fetchone())
-        if figures != _figures(target.execute(text(comparison)).one()):
-            raise ConfigurationError(f"the copy of the table {table} differs from the data folder; nothing was kept")
-        rows, sums = rows + figures[0], sums + len(whole)
+        source = own[table.name]
+        _copy_table(source, target, table)
+        for column in table.columns:
+            if column.autoincrement is True:
+                _count_on(target, column, source.last_id(column))
+        comparison, compared = _comparison(table)
+        figures = _figures(source.run(comparison).fetchone())
+        if figures != _figures(target.execute(comparison).one()):
+            different = f"the copy of the table {table.name} differs from the data folder"
+            raise ConfigurationError(f"{different}; nothing was kept")
+        rows, sums = rows + figures[0], sums + compared
     confirmed = select(func.sum(transactions.c.amount)).where(transactions.c.status == "confirmed")
     balances, paid = (int(target.scalar(one) or 0) for one in (select(func.sum(wallets.c.balance)), confirmed))
     return CopyReport(len(there), rows, sums, balances, paid)
 
 
-def _copy_table(source: Source, target: Connection, table: str, types: dict[str, TypeEngine[Any]]) -> None:
-    names = ", ".join(map(_quoted, types))
-    found = source.connection.execute(f"SELECT {names} FROM {_quoted(table)}")  # noqa: S608 - as above
+def _tables(target: Connection) -> list[Table]:
+    """Return the tables of the target, each after the tables that its rows refer to."""
+    found = MetaData()
+    found.reflect(target)
+    return [table for table in found.sorted_tables if table.name not in _OF_THE_SCHEMA]
+
+
+def _copy_table(source: Source, target: Connection, table: Table) -> None:
+    found = source.run(select(table))
     import psycopg  # noqa: PLC0415 - optional
+    from psycopg.sql import SQL, Identifier  # noqa: PLC0415
+
+    names = SQL(", ").join(Identifier(one.name) for one in table.columns)
+    copying = SQL("COPY {} ({}) FROM STDIN").format(Identifier(table.name), names)
 
     # The driver's own connection, because SQLAlchemy has no `COPY`, which takes a tenth of the time of `INSERT`.
     driver: Any = target.connection.dbapi_connection
     try:
-        with driver.cursor() as cursor, cursor.copy(f"COPY {_quoted(table)} ({names}) FROM STDIN") as rows:
-            for row in _converted(found, list(types.values())):
+        with driver.cursor() as cursor, cursor.copy(copying) as rows:
+            for row in _converted(found, [one.type for one in table.columns]):
                 rows.write_row(row)
     except sqlite3.Error as error:
-        raise ConfigurationError(f"the table {table} cannot be read: {error}") from None
+        raise ConfigurationError(f"the table {table.name} cannot be read: {error}") from None
     except psycopg.Error as error:
         # The first line only, because further lines quote rows.
-        raise ConfigurationError(f"the table {table} cannot be copied: {str(error).partition(chr(10))[0]}") from None
+        raise ConfigurationError(
+            f"the table {table.name} cannot be copied: {str(error).partition(chr(10))[0]}"
+        ) from None
 
 
 def _converted(found: sqlite3.Cursor, types: Sequence[TypeEngine[Any]]) -> Iterator[list[Any]]:
@@ -157,27 +188,21 @@ def _converted(found: sqlite3.Cursor, types: Sequence[TypeEngine[Any]]) -> Itera
             yield row
 
 
-def _count_on(target: Connection, table: str, column: str, last: int) -> None:
+def _count_on(target: Connection, column: Column[Any], last: int) -> None:
     if last:
-        target.execute(
-            text("SELECT setval(pg_get_serial_sequence(:table, :column), :last)"),
-            {"table": table, "column": column, "last": last},
-        )
+        sequence = func.pg_get_serial_sequence(column.table.name, column.name)
+        target.execute(select(func.setval(sequence, last)))
 
 
-def _comparison(table: str, columns: Sequence[str]) -> str:
-    """Return the query for the row count and the sums, in SQL common to both databases.
+def _comparison(table: Table) -> tuple[Any, int]:
+    """Return the query for the row count and the sums, and the number of summed columns.
 
     The two 32-bit halves of each value are summed separately, so that the sums fit into 64 bits.
     """
-    wide = [f"CAST({_quoted(one)} AS BIGINT)" for one in columns]
-    halves = [f"sum({one} >> 32), sum({one} & 4294967295)" for one in wide]
-    return f"SELECT {', '.join(['count(*)', *halves])} FROM {_quoted(table)}"  # noqa: S608 - as above
+    wide = [cast(one, BigInteger) for one in table.columns if isinstance(one.type, Integer)]
+    halves = [func.sum(half) for one in wide for half in (one.bitwise_rshift(_HALF), one.bitwise_and(0xFFFF_FFFF))]
+    return select(func.count(), *halves).select_from(table), len(wide)
 
 
 def _figures(row: Any) -> list[int]:
-    return [int(one or 0) for one in cast(Sequence[Any], row)]
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
+    return [int(one or 0) for one in row]
