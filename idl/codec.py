@@ -1,6 +1,7 @@
 """Encodes the program's instructions and decodes its accounts, events, logs and return data.
 
-This is the only module of the service that imports anchorpy. All coders are derived from `agent_vault.json`.
+This is the only module of the service that imports anchorpy. The coders are derived from `agent_vault.json`.
+Only `AllowlistLayout` adds to it.
 
 Values have plain types: `Pubkey` for addresses, `bytes` for byte arrays, `int`, `bool`, `list`, `dict` for structs, the
 variant's name for enums, and `None` or the value for options.

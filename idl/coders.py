@@ -30,7 +30,7 @@ class AnchorpyCoder:
         self._parse = parse
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Encode `values`. Raises `ValueError` or `KeyError` for values that do not fit."""
+        """Encode `values`. Raises `ValueError`, `TypeError` or anchorpy's errors for values that do not fit."""
         return self._build(to_anchorpy(self._type, values, self._enums))
 
     def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class FixedLayout:
         return values
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Encode the struct. Raises `KeyError`, `ValueError` or `struct.error` for values that do not fit."""
+        """Encode the struct. Raises `KeyError`, `TypeError`, `ValueError` or `struct.error` if a value does not fit."""
         flat: list[Any] = []
         self._put(values, flat)
         return self._struct.pack(*flat)

@@ -29,7 +29,7 @@ _ROUND = 4
 """Maximum number of batches of token accounts that one check compares in addition to the reserves."""
 _LOOKS = 3
 _LOOK_SLOTS = 8
-"""A transaction must be missing in three looks, eight finalized slots apart, before it may count as rolled back."""
+"""A transaction must be missing in three looks, at least eight finalized slots apart, to count as rolled back."""
 _STREAMS, _REREAD = 8, 1000
 """Number of vaults and organisations with gaps that one check handles, and of transactions reread for each."""
 _RELISTED = 1_000
@@ -37,7 +37,7 @@ _RELISTED = 1_000
 _READS = 3
 """Maximum readings of an account in one check, as each reading may find transactions that were not stored."""
 _SKIPPED_AT_MOST = 64
-"""Number of slots to search for the next block after a skipped slot."""
+"""Number of slots in which to look for a block, beginning with the transaction's own."""
 
 
 @dataclass(slots=True)

@@ -93,7 +93,8 @@ _partial("chain_transactions_final", _of.finalized == YES, _of.slot)
 Index("chain_transactions_by_message", _of.message_hash).ddl_if(dialect="postgresql")
 
 # `id` grows in the order of storing, so readers use it as their cursor. A row with `instruction` -1 is not an event of
-# the program. It is a deposit, an observed balance, the outflow of a settled allowance, or a rolled-back transaction.
+# the program. It is a deposit, an observed balance, the outflow of a settled allowance, or the removal of a transaction
+# that was rolled back or is stored again.
 events = Table(
     "chain_events",
     metadata,
@@ -115,8 +116,8 @@ _partial("chain_streams_with_gaps", streams.c.last != streams.c.count, streams.c
 
 cursors = Table("chain_cursors", metadata, _text("name", primary_key=True), _text("signature"))
 
-# Parts of the program's history that no node has served: the last stored transaction before the part, its slot, and the
-# slot where the history continues.
+# Parts of the program's history that no node has served: the last transaction before the part that is stored or
+# unreadable, its slot, and the slot where the history continues.
 holes = Table("chain_holes", metadata, _text("after", primary_key=True), _number("after_slot"), _number("before_slot"))
 
 # Unreadable transactions of the program; `since` and `retry_at` are Unix seconds.

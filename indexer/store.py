@@ -336,7 +336,7 @@ class EventTables:
             upsert(self._connection, holes, columns_of(hole), keys=("after",), replace=False)
 
     def close_hole(self, hole: Hole) -> None:
-        """Remove a hole, because its transactions are stored now."""
+        """Remove a hole, because its transactions are stored or known to be unreadable now."""
         with self._atomic():
             self._run(_CLOSE_HOLE, after=hole.after)
 
@@ -401,7 +401,7 @@ class EventTables:
             self.accounts.mark_suspect(account)
 
     def clear_suspect(self, account: str) -> None:
-        """Mark a followed account as no longer suspect, because its whole history is stored."""
+        """Mark a followed account as no longer suspect, because its history has been read."""
         with self._atomic():
             self.accounts.clear_suspect(account)
 

@@ -28,7 +28,7 @@ DUPLICATE_ERRORS = (IntegrityError,)
 """Errors that a write raises if its row is stored already."""
 
 REQUEST_PATIENCE = 18.0
-"""Seconds that all calls of a request together may wait, so that a hanging database costs it at most 20."""
+"""Seconds that the longer waits of a request may take together, so that a hanging database costs it about 20."""
 _LAST_PATIENCE = 0.5
 """Seconds that each further call may wait, and that a call may always wait without using up the request's patience."""
 patience: ContextVar[float | None] = ContextVar("patience", default=None)

@@ -37,9 +37,9 @@ class SqliteDatabase(Database):
     """The service's database in a file.
 
     A commit waits for the disk, so callers share it: all work passed to `write` during one commit goes into the next,
-    each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds. Two calls
-    can wait and therefore run in a thread of their own, so that they do not queue behind reads: the commit, which waits
-    for the disk, and the begin while another process writes.
+    each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds. Calls that
+    can wait run in a thread of their own, so that they do not queue behind reads: the commit, which waits for the disk,
+    the begin while another process writes, and the lock while another thread writes.
     """
 
     def __init__(self, path: str | Path, create: Create) -> None:

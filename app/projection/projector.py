@@ -251,7 +251,7 @@ class Projector(Background):
         """Undo transactions that rows report as rolled back. Return True if there was anything to undo.
 
         This is one database transaction, so readers never see a part of it, and a crash leaves the previous state. If
-        the transactions changed only vaults, only these vaults are recomputed, otherwise the whole organisations.
+        possible, only the changed vaults are recomputed, otherwise the whole organisations.
         """
         reports = [row for row in rows if row.name == ROLLED_BACK]
         last = await self._db.read(last_rollback) if reports else 0

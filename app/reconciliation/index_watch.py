@@ -13,7 +13,7 @@ from app.store.reconciliation import owners
 from app.submission.context import Service
 
 _PAUSE_MS = 3_600_000
-"""Milliseconds between two reports to an organisation."""
+"""Minimum milliseconds between two reports to an organisation."""
 
 
 _MOMENT = 5

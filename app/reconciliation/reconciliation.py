@@ -196,7 +196,7 @@ class Reconciliation(Periodic):
         return looks
 
     async def _known(self, batch: Sequence[Subject]) -> list[_Known]:
-        """Return the service's knowledge of each subject at one moment."""
+        """Return the service's knowledge of each subject. Read the read models first, then the indexer's positions."""
         by_kind = {kind: [one.address for one in batch if one.kind == kind] for kind in ("reserve", "wallet", "escrow")}
 
         def read(conn: Connection) -> dict[str, Model]:
@@ -220,7 +220,7 @@ def _look_of(subject: Subject, slot: int, chain: OnChainState, known: _Known) ->
 def _is_certain(name: str, chain: OnChainState, position: Position) -> bool:
     """Return whether the indexer has stored all on-chain data about a fact."""
     if name == COVERED:
-        # Otherwise the escrow no longer exists on the chain, as the other facts show.
+        # Otherwise only one side has the escrow, as the other facts show.
         return chain.facts.get(COVERED) is False
     if name == BALANCE:
         return position.balance == chain.balance

@@ -253,7 +253,7 @@ def log_lengths(connection: Connection, logs: Collection[str]) -> dict[str, int]
 
 
 def due_heads(connection: Connection, before: int) -> list[LogHead]:
-    """Return the heads of logs that were last sent no later than a given time."""
+    """Return the heads of logs with a `published_at` no later than a given time."""
     return fetch_all(connection, LogHead, select(heads).where(heads.c.published_at <= before))
 
 

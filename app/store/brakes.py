@@ -32,9 +32,10 @@ _ORPHANED = select(table).where(table.c.node != bindparam("by"), ~node_is_alive(
 
 @dataclass(frozen=True, slots=True)
 class BrakeRow:
-    """A brake that `actor` requested on `node` at the Unix millisecond `since`.
+    """A brake that `actor` requested at the Unix millisecond `since`.
 
-    `scope` is the wallet's id or, for a whole organisation, the address of its Org account.
+    `node` is the node of the request, or the node that took the brake over. `scope` is the wallet's id or, for a whole
+    organisation, the address of its Org account.
     """
 
     scope: str

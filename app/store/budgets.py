@@ -20,7 +20,7 @@ _LIMITS = tuple(field.name for field in fields(BudgetLimits))
 class BudgetRecord:
     """A budget. `unlimited` counts its wallets with a policy that lacks a daily or an hourly limit.
 
-    Each of these wallets alone could use up the budget.
+    Each of these wallets alone may be able to use up the budget.
     """
 
     budget_id: str

@@ -68,7 +68,7 @@ class Source:
         return {name for (name,) in found if not name.startswith("sqlite_")} - _OF_THE_SCHEMA
 
     def last_id(self, column: Column[Any]) -> int:
-        """Return the highest id ever assigned in a column, even if its row is deleted, because a cursor may name it."""
+        """Return the highest id in a column. With AUTOINCREMENT, ids of deleted rows count: a cursor may name them."""
         own = [column.table.name]
         counted = self.connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", own).fetchone()[0]
         highest = self.run(select(func.max(column))).fetchone()[0]

@@ -62,7 +62,7 @@ table = Table(
     Column("position", BigInteger, nullable=False, doc="the event's position in the feed"),
     Column("body", Text, nullable=False),
     Column("status", String, nullable=False, doc="pending, delivered or failed"),
-    Column("attempts", Integer, nullable=False, doc="failed attempts since the delivery was queued"),
+    Column("attempts", Integer, nullable=False, doc="failed attempts since it was queued or its queue restarted"),
     Column("due_at", BigInteger, nullable=False, doc="time of the next attempt, else of the last one"),
     Column("created_at", BigInteger, nullable=False, doc="when it was last queued"),
     Index("webhook_deliveries_newest", "webhook_id", "position", "delivery_id"),
@@ -80,8 +80,8 @@ Encode = Callable[[FeedEvent], str]
 class DeliveryRecord:
     """An event on its way to a webhook: `pending` while queued, then `delivered`.
 
-    `attempts` counts the failures since the delivery was last queued. A ping is stored after it was sent, as
-    `delivered` or `failed`, and is queued only when it is resent.
+    `attempts` counts the failures since the delivery was last queued or its queue restarted. A ping is stored after it
+    was sent, as `delivered` or `failed`, and is queued only when it is resent.
     """
 
     delivery_id: str
@@ -131,7 +131,7 @@ def is_recent(event: FeedEvent, now: int) -> bool:
 def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
     """Return whether to queue an event for a webhook.
 
-    A webhook gets events from after its registration, however late they are indexed. The position in the feed cannot
+    A webhook gets recent events from after its registration, however late they are indexed. The feed position cannot
     decide this, because a rebuild appends old events. Nor can the exact time, because the chain's clock may run behind
     the service's, as Solana's once did by half an hour. So only events more than a whole day older than the webhook are
     excluded. They include all events that the feed had deleted before the registration, because it keeps events for at
@@ -163,7 +163,7 @@ class Backlog:
     """Numbers of queued deliveries to enabled and to degraded webhooks.
 
     `overdue_ms` is the time since the first due delivery to an enabled webhook became due. `events` counts the feed's
-    events after those that every webhook has queued or skipped.
+    positions after those that every webhook has queued or skipped.
     """
 
     events: int
@@ -199,7 +199,8 @@ def next_delivery(connection: Connection, webhook_id: str, now: int) -> Delivery
     """Return the webhook's next delivery to send, or None if none is due.
 
     Deliveries with the same number of failed attempts form a round. A round is a separate queue, and only its oldest
-    event may be sent. The n-th attempts therefore always follow the order of the events, regardless of the clock.
+    event may be sent. Unless a delivery is queued again, the n-th attempts therefore follow the order of the events,
+    regardless of the clock.
     """
     heads = fetch_all(connection, DeliveryRecord, _HEADS, {"webhook": webhook_id})
     due = [head for head in heads if head.due_at <= now]

@@ -123,7 +123,10 @@ def has_org_without_people(connection: Connection) -> bool:
 
 
 def remove_person(connection: Connection, org: str, person_id: str, now: int) -> bool:
-    """Remove a person with all their credentials, and end their sessions. Return False if no person has this id."""
+    """Remove a person with all their credentials, and end their sessions.
+
+    Return False if no person has this id or they were removed before.
+    """
     mine = update(table).where(table.c.org == org, table.c.person_id == person_id, table.c.removed_at.is_(None))
     if connection.execute(mine.values(removed_at=now)).rowcount == 0:
         return False

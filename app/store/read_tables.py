@@ -34,7 +34,7 @@ reserves = Table(
     Column("arbiter", String, nullable=False),
     Column("verifier", String, nullable=False),
     Column("paused", Boolean, nullable=False),
-    Column("authority_attaches", Boolean, nullable=False, doc="only the authority attaches policies"),
+    Column("authority_attaches", Boolean, nullable=False, doc="true if the authority co-signs attachments"),
 )
 
 wallets = Table(
@@ -67,7 +67,7 @@ wallets = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Column("last_transaction_at", BigInteger),
-    Column("blocked_at", BigInteger, doc="time of the last attempt if it was refused, else null"),
+    Column("blocked_at", BigInteger, doc="time of the last refused expense; null after a later transaction"),
     Index("wallets_newest", "org", "created_at", "wallet_id"),
     Index("wallets_by_policy", "org", "policy"),
     Index("wallets_by_budget", "org", "budget"),
@@ -232,7 +232,7 @@ projection = Table(
     "projection",
     metadata,
     Column("name", String, primary_key=True),
-    Column("position", BigInteger, nullable=False, doc="id of the last applied row of the chain database"),
+    Column("position", BigInteger, nullable=False, doc="id of the indexer's last applied row; 0 for an orphaned event"),
 )
 
 approvals = Table(

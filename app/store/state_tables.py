@@ -170,7 +170,7 @@ brakes = Table(
     metadata,
     Column("scope", String, primary_key=True, doc="a wallet's id, or the address of an Org account"),
     Column("kind", String, primary_key=True, doc="freeze, pause or session"),
-    Column("node", String, primary_key=True, doc="node of its request; empty on SQLite"),
+    Column("node", String, primary_key=True, doc="node of its request, or that took it over; empty on SQLite"),
     Column("org", String, nullable=False),
     Column("actor", ActorText, nullable=False, doc="requesting actor"),
     Column("since", BigInteger, nullable=False),

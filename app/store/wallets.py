@@ -37,7 +37,7 @@ DAY = 24 * 60 * 60 * 1000
 IDLE_AFTER = 7 * DAY
 """Milliseconds without a transaction after which a wallet is idle."""
 VIOLATION_SHOWN_FOR = DAY
-"""Milliseconds for which a wallet's status shows that its last attempt was refused."""
+"""Milliseconds for which a wallet's status shows a refused expense, unless a transaction follows."""
 
 
 class AgentIdTakenError(Exception):

@@ -44,9 +44,10 @@ def migrate(connection: Connection, create: Create) -> None:
 
 
 def upgrade(engine: Engine, name: str, create: Create) -> tuple[str | None, str]:
-    """Bring a PostgreSQL database to the newest revision, as `migrate` does. Return the previous revision and the new.
+    """Bring a PostgreSQL database to the newest revision. Return the previous revision and the new.
 
-    Raises `ConfigurationError` if the database cannot be upgraded.
+    An empty database gets its tables. Raises `ConfigurationError` if the database cannot be upgraded or its schema is
+    newer.
     """
     with _connected(engine, name) as connection:
         _require_server(connection, name)
@@ -110,7 +111,7 @@ def _require_server(connection: Connection, name: str) -> None:
 
 
 def _require_rights(connection: Connection, name: str) -> None:
-    """Raise `ConfigurationError` unless the account may read and write all tables."""
+    """Raise `ConfigurationError` unless the account may read and write all tables but Alembic's."""
     missing = connection.execute(
         text(
             "SELECT c.relname, wanted, current_user FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE',"

@@ -31,7 +31,7 @@ def run_together(connection: Connection, pieces: Sequence[BatchedCall]) -> list[
 
 
 def run_with_savepoints(connection: Connection, pieces: Sequence[BatchedCall]) -> list[Any]:
-    """Run pieces, and undo each failed piece by itself. Raises an error only if the connection is lost."""
+    """Run pieces, and undo each failed piece by itself. Raises an error if the connection is lost."""
     if len(pieces) == 1:
         return [result_or_failure(pieces[0].run, connection)]
     outcomes = []

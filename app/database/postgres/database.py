@@ -95,8 +95,8 @@ class PostgresDatabase(Database):
         self._look_ups = CallBatcher(self._watch, self._looking_up, self._look_up_all)
         self._broken_until = 0.0
         self._closed = False
-        #: Runs in its own transaction before any other, on a server other than the one that this process last wrote to.
-        #: A server that was restarted counts as another one.
+        #: Runs in its own transaction before any other write, on a server other than the one that this process last
+        #: wrote to. A server that was restarted counts as another one.
         self.on_new_server: Work[object] | None = None
         try:
             require_current(self._engine, self.name)
@@ -155,7 +155,7 @@ class PostgresDatabase(Database):
         return await patiently(self._look_ups.add(work))
 
     async def write_unordered(self, work: Work[T]) -> T:
-        """Run a single statement that waits for no other writer. It is repeated if its connection was lost."""
+        """Run a single statement that waits for no other writer. It may be repeated if its connection was lost."""
         call = TimedCall()
         return await self._watched(self._beside, call, lambda: self._read(call, work, single=True))
 
@@ -178,7 +178,7 @@ class PostgresDatabase(Database):
         self._engine.dispose()
 
     async def _watched(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> T:
-        """Run work in a thread, and end it if it takes too long. It continues if its caller stops waiting."""
+        """Run work in a thread, and end a limited call after `PATIENCE`. It continues if its caller stops waiting."""
         running = self._watch.submit(executor, call, partial(contextvars.copy_context().run, work))
         future = asyncio.wrap_future(running)
         # Retrieve the exception, because the caller may no longer wait when the work fails.
@@ -223,7 +223,7 @@ class PostgresDatabase(Database):
             try:
                 return attempt()
             except DBAPIError as error:
-                # Reading changes nothing, so it may be repeated. After a restart of the server, the first user of each
+                # A read or a single statement may be repeated. After a restart of the server, the first user of each
                 # connection finds it closed.
                 if not is_transient(error) or time.monotonic() - begun > PATIENCE / 2:
                     raise
