@@ -12,7 +12,7 @@ Rules = Mapping[tuple[str, AlertType], AlertRule]
 def effective(rules: Rules, kind: AlertType, org: str, wallet_id: str | None) -> tuple[AlertRule | None, Sequence[str]]:
     """Return the rule that applies to a wallet, or None if there is none, and the addresses to notify.
 
-    A wallet's rule replaces the rule of the organisation. If the wallet's rule has no addresses of its own, the
+    A wallet's rule replaces the rule of the organisation. If the `emails` of the wallet's rule are None, the
     organisation's apply. Without a wallet, returns the organisation's rule.
     """
     common = rules.get((org, kind))

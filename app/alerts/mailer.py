@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 TIMEOUT = 10.0
 """Seconds that the server has to accept an e-mail."""
 _AT_ONCE = 4
-"""Maximum number of simultaneous connections to the server."""
+"""Maximum number of simultaneous connections of a node to the server."""
 _PURGE_BATCH = 500
 """Maximum number of e-mails deleted per tick, so that due e-mails need not wait long."""
 _PURGE_INTERVAL = 60 * 60 * 1000

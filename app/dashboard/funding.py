@@ -43,7 +43,7 @@ _HERE = "Funding"
 
 @page(roles=READERS)
 async def show(view: View) -> Response:
-    """Show the reserve, its deposit address, and all vaults with their balances."""
+    """Show the reserve, its deposit address, and a page of the vaults with their balances."""
     query = view.understood(FundingQuery)
     deposit = await deposit_address(view.service, view.principal)
     return view.render(

@@ -21,7 +21,7 @@ _ELSEWHERE = (
 
 
 def _choice(policy: PolicyRecord) -> str:
-    """Return a policy's name and its caps on money."""
+    """Return a policy's name, and its caps for a payment and for 24 hours."""
     caps = ((policy.rules.max_per_tx, "a payment"), (policy.rules.max_per_day, "in 24 hours"))
     said = [f"{usdc(cap)} {per}" for cap, per in caps if cap is not None]
     return f"{policy.name}: {', '.join(said) or 'no cap for a payment or 24 hours'}"

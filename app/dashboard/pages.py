@@ -11,11 +11,12 @@ async def freeze(view: View) -> str:
     return view.url("vaults", id)    # the browser's next page
 ```
 
-Visitors without a session are redirected to the sign-in. An action's request must come from a page of the dashboard: it
-is refused without the CSRF token of the browser's cookie, or with a different `Origin`. With `step_up`, it also needs a
-confirmation of the last five minutes. If it raises an ApiError, its `back` page is shown with the typed values and the
-message, next to the field if the error names one. A change that the organisation's authority must sign elsewhere
-becomes a transaction that waits on the page of signatures. This requires the use case's claim to be `view.claim()`.
+A page that is not public redirects visitors without a session to the sign-in. An action's request must come from a page
+of the dashboard: it is refused without the CSRF token of the browser's cookie, or with a different `Origin`. With
+`step_up`, it also needs a confirmation of the last five minutes. If it raises an ApiError, its `back` page is shown
+with the typed values and the message, next to the field if the error names one; scripts get the error as JSON. A change
+that the organisation's authority must sign elsewhere becomes a transaction that waits on the page of signatures. This
+requires the use case's claim to be `view.claim()` or the claim that `once` passes to it.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -141,7 +142,7 @@ class View:
         return next((value for one, value in self.form if one == name), default)
 
     def number(self, name: str) -> int | str:
-        """Return a field's text as a whole number, or unchanged if it is not one."""
+        """Return a field's text as a whole number, or unchanged if it is not one or has more than 15 digits."""
         text = self.typed(name)
         return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else text
 
@@ -169,10 +170,7 @@ class View:
             return model()
 
     def listed(self, model: type[Arguments], **values: Any) -> Arguments:
-        """Return the API's query of a list, starting at the cursor in the page's address.
-
-        Raises InvalidFormError.
-        """
+        """Return the API's query of a list, starting at the cursor in the page's address. Raises InvalidFormError."""
         return validated(model, values | {"cursor": self._asked().get("cursor")})
 
     def _asked(self) -> Mapping[str, str]:

@@ -208,7 +208,7 @@ async def _wanted(view: View, found: Policy) -> dict[str, tuple[Any, Any]]:
 
 
 async def _merge_concurrent_edits(view: View, found: Policy) -> list[_Change]:
-    """Return other people's changes since the form was opened, and copy them into the form's unedited fields.
+    """Return the changes saved since the form was opened, and copy them into the form's unedited fields.
 
     Does nothing while a typed value is invalid.
     """

@@ -1,4 +1,4 @@
-"""The progress of an organisation's events. A page that is behind has missed a change."""
+"""The progress of an organisation's events. A page that is behind may have missed a change."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

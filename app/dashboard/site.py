@@ -61,7 +61,7 @@ class Site:
     def elsewhere(self, request: Request) -> str | None:
         """Return the address to redirect a request to, or None.
 
-        A request to a loopback address is redirected to `localhost`, because passkeys need a name.
+        Without https, a request to a loopback address is redirected to `localhost`, because passkeys need a name.
         """
         host = request.url.hostname or ""
         if self.party.secure or host == self.party.id or not is_loopback(host):
@@ -83,7 +83,7 @@ def on_dashboard(path: str) -> bool:
 
 
 def template(name: str, **context: Any) -> str:
-    """Return a rendered template. All values are escaped."""
+    """Return a rendered template. All values except markup are escaped."""
     return _environment().get_template(name).render(context)
 
 

@@ -177,7 +177,7 @@ def _references(schema: Any) -> Iterator[str]:
 
 
 def _example(schema: Json) -> Any:
-    """Return a schema's example, or a mark if it has none. A test fails if a page has this mark."""
+    """Return a schema's example, or a mark if it has none. A test fails if a field or parameter has none."""
     return schema.get("examples", ["…"])[0]
 
 

@@ -1,4 +1,4 @@
-"""The frame of every page: title, search, and the list of all pages, in the order that readers need them."""
+"""The frame of pages: title, search, and the list of the main pages, in the order that readers need them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ PLAN_TYPES = (_PAUSE, _UNPAUSE)
 async def set_paused(service: Service, principal: Principal, claim: Claim, *, paused: bool) -> None:
     """Pause or unpause the organisation. Operators may pause; unpausing needs an admin and the authority's signature.
 
-    A pause stops payments in this service immediately. The call returns once the pause is confirmed and no earlier
+    A pause stops payments by this node immediately. The call returns once the pause is confirmed and no earlier
     change can undo it. Raises ``insufficient_permissions`` if an operator unpauses, and ``authority_offline`` or
     AwaitingSignatureError if the service lacks the authority's key.
     """

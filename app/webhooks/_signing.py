@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - a prefix
 ROTATION_OVERLAP = 24 * 60 * 60 * 1000
-"""Milliseconds that a replaced secret continues to sign."""
+"""Milliseconds that a replaced secret continues to sign, unless another rotation replaces it."""
 _SECRET_BYTES = 32
 
 

@@ -39,11 +39,12 @@ _POSTPONEMENT = 1.0
 class Dispatcher(Periodic):
     """Checks the feed and the queues at the start and every `interval` seconds.
 
-    Each webhook gets one delivery at a time, and at most `at_once` webhooks get one at the same time. Before each
-    delivery, a webhook waits until fewer than `at_once` deliveries are being sent. All state is in the database, except
-    outcomes that could not be stored yet. Such an outcome is stored before its webhook gets another delivery. A
-    delivery that was being sent when the process died is sent again, because its outcome is unknown. So a receiver may
-    get an event more than once. With several nodes, each node sends to the webhooks that it claims.
+    Each webhook gets one delivery at a time, and at most `at_once` webhooks get one from this node at the same time.
+    Before each delivery, a webhook waits until fewer than `at_once` deliveries are being sent. All state is in the
+    database, except outcomes that could not be stored yet. Such an outcome is stored before its webhook gets another
+    delivery, unless the process ends or another node takes over the webhook. A delivery without a stored outcome is
+    sent again, because its outcome is unknown. So a receiver may get an event more than once. With several nodes, each
+    node sends to the webhooks that it claims.
     """
 
     name = "webhooks"

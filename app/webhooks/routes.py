@@ -95,8 +95,8 @@ async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
 async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecret:
     """Rotate the signing secret.
 
-    From now on, `Service-Signature` uses the new secret. For 24 hours, `Service-Signature-Previous` uses the old
-    secret, and `webhook-signature` lists a signature by each secret.
+    From now on, `Service-Signature` uses the new secret. For 24 hours or until the next rotation,
+    `Service-Signature-Previous` uses the old secret, and `webhook-signature` lists a signature by each secret.
     """
     return await webhooks.rotate(call.service, call.principal, call.claim, call.path("webhook_id"))
 

@@ -140,7 +140,10 @@ async def delete(principal: Principal, claim: Claim, webhook_id: str) -> Webhook
 
 
 async def rotate(service: Service, principal: Principal, claim: Claim, webhook_id: str) -> WebhookWithSecret:
-    """Give a webhook a new secret. The old secret also signs for 24 hours. Raises ``webhook_not_found``."""
+    """Give a webhook a new secret. The old secret also signs for 24 hours or until the next rotation.
+
+    Raises ``webhook_not_found``.
+    """
     delivery_client, key, now = service.part(DeliveryClient), claim.key, now_ms()
     secret = delivery_client.hide(new_secret())
 

@@ -67,7 +67,7 @@ def typed_differences(view: View) -> list[FieldChange]:
 
 
 def merge_concurrent_edits(view: View, budget: Budget) -> list[FieldChange]:
-    """Return other people's changes since the form was opened, and copy them into the form's unedited fields.
+    """Return the changes saved since the form was opened, and copy them into the form's unedited fields.
 
     Does nothing while a typed value is invalid.
     """

@@ -1,7 +1,7 @@
 """The review that a person confirms before money moves or a rule changes: each value before and after.
 
 A form's first action checks the typed values and calls `ask`. The page shown by `ask` sends the same fields, with an
-idempotency key, to the action that calls `once` (`app/dashboard/forms/submit_once.py`).
+idempotency key, to an action that usually calls `once` (`app/dashboard/forms/submit_once.py`).
 """
 
 from collections.abc import Sequence
