@@ -23,9 +23,9 @@ PENDING, OUTSTANDING, SETTLED = "pending", "outstanding", "settled"
 class AllowanceRecord:
     """An allowance. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds; `reference` is hex.
 
-    The money still belongs to the vault and lies in the token account `tokens`. `delegate` may transfer it, and should
-    pay `destination`, a token account owned by `recipient`. The fields after `signature` are null until settlement.
-    `transfers` holds the signatures of the delegate's transfers, and is null until they have been read.
+    While it is outstanding, the vault still owns the money in the token account `tokens`. `delegate` may transfer it
+    and should pay `destination`, a token account owned by `recipient`. The fields after `signature` are null until
+    settlement. `transfers` holds the signatures of the delegate's transfers, and is null until they have been read.
     """
 
     currency: ClassVar = "USDC"

@@ -42,8 +42,8 @@ LIFETIME = 24 * 60 * 60 * 1000
 """Milliseconds in which a request can be approved, and in which its approval can then be used."""
 
 _SLACK = 60 * 60 * 1000
-#: By status, the milliseconds after its creation during which a request can have that status. They limit searches by
-#: status. The slack is for an approval that lands slightly late or follows another clock.
+#: By status, the milliseconds after its creation during which a request can have that status if this service approves
+#: it. They limit searches by status. The slack is for an approval that lands slightly late or follows another clock.
 _WINDOWS = {"pending": LIFETIME, "approved": 2 * LIFETIME + _SLACK}
 
 MAX_PENDING = 1_000
