@@ -277,8 +277,8 @@ IdempotencyKey = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"}),
 ]
 Cursor = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-WholeNumber = Annotated[int, BeforeValidator(_whole)]  # from text, pydantic alone also takes 1_0, 5.0 and blanks
-PageSize = Annotated[WholeNumber, Field(ge=1, le=100)]
+WHOLE_NUMBER = BeforeValidator(_whole)  # place it after limits, or the schema lacks them
+PageSize = Annotated[int, Field(ge=1, le=100), WHOLE_NUMBER]
 
 
 def _text_of(show: Callable[[int], str]) -> BeforeValidator:

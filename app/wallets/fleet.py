@@ -8,7 +8,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.api.fields import Query, WholeNumber
+from app.api.fields import WHOLE_NUMBER, Query
 from app.chain.consumption import day_frees_at
 from app.store.fleet import (
     DaySpent,
@@ -40,7 +40,7 @@ class FleetQuery(Query):
     tag: Annotated[str | None, Field(max_length=100)] = None
     sort: FleetOrder = "created"
     dir: Annotated[str, Field(pattern="^(asc|desc)$")] = "desc"
-    page: Annotated[WholeNumber, Field(ge=1, le=100_000)] = 1
+    page: Annotated[int, Field(ge=1, le=100_000), WHOLE_NUMBER] = 1
 
 
 @dataclass(frozen=True, slots=True)
