@@ -14,7 +14,8 @@ from app.core.timestamps import iso
 from app.core.transaction_types import ALLOWANCE, ENFORCED, SettlementPath
 from app.payments._simulation import simulate
 from app.payments.models import SimulatePayment, Simulation
-from app.store.allowances import OUTSTANDING, SETTLED
+from app.store.allowances import OUTSTANDING, SETTLED, due_allowances
+from app.store.attempts import stopped_by
 from app.store.audit import append
 from app.store.x402 import IssuedPayment, issued_payment_of, record_resource
 from app.submission.claim import Claim
@@ -87,6 +88,7 @@ async def fetch(
     """
     # Look first for a payment issued by an earlier run: once it is under way, the wallet's state cannot refuse it.
     paid, warnings = await _earlier(service, claim), list[str]()
+    overtaken = paid is not None and await _is_overtaken(service, paid[0])
     if paid is None:
         payer = await Payer.of(service, principal, body, token)
         asked = await payer.request(body)
@@ -104,7 +106,7 @@ async def fetch(
         asked = request_of(service, body)
     issued, outcome = paid
     resource = None
-    if await _is_open(service, issued, outcome):
+    if not overtaken and await _is_open(service, issued, outcome):
         resource = await _deliver(service, principal, asked, issued)
         await _note(service, principal, asked, resource, issued.tx_id)
         if issued.lane == ENFORCED:
@@ -200,6 +202,18 @@ async def _pay(  # noqa: PLR0917
     if lane == ENFORCED:
         return await pay(payer, claim, bought, gone)
     return await pay_by_allowance(payer, token, claim, bought, gone)
+
+
+async def _is_overtaken(service: Service, issued: IssuedPayment) -> bool:
+    """Return True if a freeze, pause or token rotation came after the payment, even if it was lifted since.
+
+    An allowance is also overtaken by a change of its policy.
+    """
+    if issued.lane == ENFORCED:
+        return await service.db.read(lambda conn: stopped_by(conn, issued.tx_id)) is not None
+    await service.catch_up()
+    due = await service.db.read(lambda conn: due_allowances(conn, service.clock.now()))
+    return any(one.tx_id == issued.tx_id for one in due)
 
 
 async def _is_open(service: Service, issued: IssuedPayment, outcome: Outcome) -> bool:

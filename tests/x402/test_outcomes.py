@@ -192,6 +192,40 @@ async def test_frozen_wallet_hands_out_nothing(market: Market) -> None:
     error_of(got, 422, "wallet_frozen")
 
 
+@pytest.mark.parametrize("brake", ["freeze", "pause", "rotation"])
+async def test_payment_overtaken_by_a_brake_is_not_delivered_by_a_repetition(own_market: Market, brake: str) -> None:
+    # Given an issued payment that the resource has received and not settled
+    market = own_market
+    buyer, world = await market.buyer(), market.world
+    given: list[str | None] = []
+
+    async def handler(request: Request) -> Response:
+        given.append(request.headers.get("payment-signature"))
+        return demanding(offer(market), error="BlockhashNotFound")
+
+    async with site(handler) as url:
+        first = await buyer.fetch(f"{url}/", idempotencyKey="late")
+        delivered = len(given)
+        path = f"/v1/wallets/{buyer.wallet['wallet_id']}"
+        if brake == "freeze":
+            await world.ok("PATCH", path, {"status": "frozen"})
+        elif brake == "pause":
+            await world.ok("POST", "/v1/organization/pause", {"paused": True})
+        else:
+            await world.session(buyer.wallet)
+
+        # When the request is repeated, even after the brake was lifted
+        again = await buyer.fetch(f"{url}/", idempotencyKey="late")
+        if brake == "freeze":
+            await world.ok("PATCH", path, {"status": "active"})
+            await buyer.fetch(f"{url}/", idempotencyKey="late")
+
+    # Then the resource does not get the payment again
+    assert first["payment"]["status"] == again["payment"]["status"] == "pending"
+    assert again["resource"] is None
+    assert len(given) == delivered
+
+
 async def test_frozen_wallet_with_an_issued_payment_names_the_freeze(market: Market) -> None:
     buyer = await market.buyer()
     terms: Json = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "http://x/"}}
