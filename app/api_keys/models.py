@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from app.access.keyring import KeyStatus, Role
 from app.api.fields import (
+    WHOLE_NUMBER,
     Body,
     IdempotencyKey,
     Identifier,
@@ -87,7 +88,7 @@ class ListRequests(Page):
     """Query of the request log. All given filters must match."""
 
     key_id: Identifier | None = None
-    status: Annotated[int, Field(ge=100, le=599, examples=[403])] | None = None
+    status: Annotated[int, Field(ge=100, le=599, examples=[403]), WHOLE_NUMBER] | None = None
     code: Identifier | None = None
     wallet_id: Identifier | None = None
 

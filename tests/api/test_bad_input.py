@@ -365,6 +365,13 @@ async def test_bad_query_is_refused(world: ServiceWorld, query: str) -> None:
     error_of(await world.call("GET", f"/v1/transactions?{query}"), 400, "invalid_request")
 
 
+@pytest.mark.parametrize("status", ["2_00", "200.0", "%2B200", "%20200"])
+async def test_status_of_the_request_log_is_a_whole_number(world: ServiceWorld, status: str) -> None:
+    error = error_of(await world.call("GET", f"/v1/request-log?status={status}"), 400, "invalid_request")
+
+    assert error["message"].startswith("status: ")
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
