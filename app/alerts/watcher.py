@@ -44,8 +44,8 @@ class Watcher(Periodic):
     The read models decide if a lasting alert applies: a low balance, inactivity or a velocity spike. A mark records
     that the alert was reported. The mark is stored in the same transaction as the event, so that a restart neither
     loses nor repeats the alert. Balances are checked after each change. The velocity of a changed wallet is checked at
-    the next tick. All wallets are checked every minute. Large transactions, and the e-mails of all alerts, come from
-    the feed: one transaction stores them and moves the watcher's position in the feed.
+    the next tick. All wallets are checked every minute, or every `interval` if that is longer. Large transactions, and
+    the e-mails of all alerts, come from the feed: one transaction stores them and moves the watcher's position in it.
     """
 
     name = "alerts"

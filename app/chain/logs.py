@@ -48,7 +48,8 @@ class LoggedViolation:
 
 def shows_refusal(logs: Sequence[str]) -> bool:
     """Return True if the logs end with the failure of a program or were cut."""
-    return bool(logs) and (logs[-1] == _CUT or _FAILED.fullmatch(logs[-1]) is not None)
+    # Short lines can follow the mark of the cut.
+    return bool(logs) and (_CUT in logs or _FAILED.fullmatch(logs[-1]) is not None)
 
 
 def is_refused_by(logs: Sequence[str], codec: Codec) -> bool:

@@ -175,11 +175,12 @@ async def complete(  # noqa: PLR0917
 async def dispute(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, identifier: str, body: DisputeEscrow, token: str | None
 ) -> Escrow:
-    """Stop an escrow's deadline. Either side may do so once, before the deadline.
+    """Dispute an escrow, which stops its clock. Either side may do so once, before the deadline.
 
-    The stop ends with the arbiter's decision, the withdrawal of the dispute or, after 30 days, a refund. An agent acts
-    for its wallet. An operator's key acts for the named side, by default the session token's wallet, else the paying
-    one. Without a session token the operator signs, and the program counts this as the paying side's dispute.
+    The dispute ends with the arbiter's decision, a refund after 30 days, or its withdrawal. A withdrawal moves the
+    deadline by the time that the dispute lasted. An agent acts for its wallet. An operator's key acts for the named
+    side, by default the session token's wallet, else the paying one. Without a session token the operator signs; the
+    program then counts the dispute as the paying side's, even if the other side is named.
 
     Raises ``escrow_expired``, ``escrow_already_settled`` and ``dispute_raised_before``.
     """

@@ -55,7 +55,8 @@ _KINDS = (
     EventKind("wallet.unfrozen", "A wallet was unfrozen.", ("wallet_id",)),
     EventKind(
         "balance.low",
-        "A wallet's balance is below its threshold. Sent once, and again only after it was not below the threshold.",
+        "A wallet's balance is below its threshold. Sent once, and again only after the balance or a change of the "
+        "alert ended this state.",
         ("wallet_id", "current_balance", "threshold"),
     ),
     EventKind(

@@ -55,7 +55,7 @@ _FIELDS: Mapping[str, tuple[Json, str]] = {
     "outcome": ({**_TEXT, "enum": list(OUTCOMES)}, "See the server's instructions."),
     "message": (_TEXT, "The result and the next step."),
     "idempotency_key": (_TEXT_OR_NULL, "Repeat the call with it to learn the outcome."),
-    "repeated": ({"type": "boolean"}, "True if an earlier call used the key."),
+    "repeated": ({"type": "boolean"}, "True if this is the stored result of an earlier call."),
     "first_called_at": (_TEXT_OR_NULL, "Time of that call."),
     "refusal": (_REFUSAL, "The rule that refuses the payment."),
     "error": (_ERROR, "The API's error."),

@@ -98,7 +98,8 @@ def prepare(settings: Settings) -> Paths:
 def open_signers(paths: Paths, settings: Settings) -> Signers:
     """Return the signing keys. In a new data folder, create them and the service's secret.
 
-    Raises KeyFileError if a key or the secret is missing or unusable.
+    Raises KeyFileError if a key is unusable, if the key of the fee payer or the operator is missing, or if the secret
+    of an existing service is missing.
     """
     first = not paths.secret.exists()
     if first and (settings.keys_dir is not None or _has_secret(settings)):

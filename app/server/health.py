@@ -60,7 +60,10 @@ class HealthReport:
 
 
 class Health:
-    """Checks the parts: one check at a time, and at most one every ``remember`` seconds."""
+    """Checks the chain, the database, the disk and the indexer.
+
+    Runs one check at a time, and at most one every ``remember`` seconds.
+    """
 
     def __init__(
         self,

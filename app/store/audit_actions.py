@@ -68,7 +68,7 @@ ACTIONS: Mapping[Action, str] = {
     "the organisation is unknown, the entry is in the service's log.",
     "alerts.set": "The alert rules of the organisation or of a wallet were replaced.",
     "allowance.grant": "The grant of an allowance was requested. `details` has the `amount` and the `delegate`.",
-    "approval.approve": "The approval of a payment, escrow or allowance above the co-sign threshold was requested.",
+    "approval.approve": "An operator or admin approved a payment, escrow or allowance above the co-sign threshold.",
     "approval.reject": "A request for approval was rejected, or the withdrawal of an approval was requested.",
     "audit.checkpoint": "Old entries were deleted. `details` has `number` and `hash` of the last one.",
     "authentication.failed": "Requests had no valid API key, or the dashboard refused them without a session, counted "
@@ -80,7 +80,7 @@ ACTIONS: Mapping[Action, str] = {
     "`details` has `kind` and `reason`.",
     "budget.create": "The creation of a budget was requested.",
     "budget.delete": "The deletion of a budget was requested.",
-    "budget.update": "A change of a budget was requested. `details` has the changed `fields`.",
+    "budget.update": "A change of a budget was requested. `details` has the requested `fields`.",
     "escrow.resolve": "The arbiter's decision of a disputed escrow was submitted.",
     "export.create": "An export of transactions was requested.",
     "invitation.withdraw": "An open invitation was withdrawn, or ended because its author was removed. `details` has "
@@ -104,7 +104,7 @@ ACTIONS: Mapping[Action, str] = {
     "policy.clone": "A copy of a policy was requested. The object is the new policy; `details` has `source`.",
     "policy.create": "The creation of a policy was requested.",
     "policy.delete": "The deletion of a policy was requested.",
-    "policy.update": "A change of a policy was requested. `details` has the changed `fields`; the policy's own log "
+    "policy.update": "A change of a policy was requested. `details` has the requested `fields`; the policy's own log "
     "has their values.",
     "recipient.register": "The registration of an address or a domain was requested.",
     "session.create": "A session token was requested for a wallet without one.",

@@ -28,8 +28,9 @@ async def submit(
 ) -> Outcome:
     """Submit a change and return its confirmed outcome.
 
-    A wallet's change waits for the payments that this process is sending, and this process's later payments wait for
-    its outcome. A change that ``overtakes`` neither waits for payments nor makes them wait.
+    A wallet's change waits for the payments from the wallet that this process is sending, and later payments from the
+    wallet in this process wait for its outcome. A change that ``overtakes`` neither waits for payments nor makes them
+    wait.
 
     If the authority signs offline, this uses ``nonce_account``, or a free nonce account, and raises
     AwaitingSignatureError. Raises SimulationFailedError if the simulation fails. Raises the API's error if the

@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 #: Seconds between two steps while a transaction has no outcome yet.
 _PAUSE = 0.1
 _NO_SIGNATURE = "The hardware token that holds the signing key is unavailable."
-_SENT = "The transaction was sent to the chain but is not confirmed yet."
+_SENT = "The transaction was sent to the chain but has not taken effect yet."
 _UNDOING = "An earlier change may still take effect on the chain and undo this one."
 _STORED = (
     "The service already blocks the affected payments and retries the {} until the chain enforces it. Repeat the "

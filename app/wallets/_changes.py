@@ -21,7 +21,7 @@ from app.wallets.models import UpdateWallet
 async def attaching_authority(service: Service, principal: Principal, claim: Claim) -> Authority | None:
     """Return the authority if it must also sign to attach policies and first budgets, which requires an admin's key.
 
-    Returns None if the operator may attach them alone. Raises ``insufficient_permissions`` if the key is not an
+    Returns None if the operator may attach them alone. Otherwise raises ``insufficient_permissions`` for any key but an
     admin's, and the errors of ``authority_of``.
     """
     state = await service.db.read(lambda conn: reserve(conn, principal.org))

@@ -218,7 +218,10 @@ class ServiceWorld:
 
     @asynccontextmanager
     async def node(self, **settings: Any) -> AsyncIterator["ServiceWorld"]:
-        """Run another node on the same PostgreSQL database, with the same keys, and with its own folder and line."""
+        """Run another node on the same PostgreSQL database.
+
+        It has the same keys, its own folder and its own connection to the chain.
+        """
         folder = self.settings.data_dir / f"node-{next(self._numbers)}"
         shutil.copytree(self.settings.data_dir / "keys", folder / "keys")
         other = ServiceWorld(folder)

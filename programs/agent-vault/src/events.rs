@@ -533,7 +533,7 @@ pub struct EscrowCreated {
     /// The time used to judge the rules.
     pub timestamp: i64,
     /// Deadline as Unix time. From then on, the escrow can be refunded but no longer completed. A dispute stops the
-    /// deadline.
+    /// clock: its withdrawal moves the deadline by the time that the dispute lasted.
     pub deadline: i64,
     /// Bit set of accepted kinds of proof.
     pub proof_kinds: u8,

@@ -10,7 +10,8 @@ fn is_leap(year: i64) -> bool {
     year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
 }
 
-/// Returns the first second of the month after the month of `time`. `time` is not before 1970.
+/// Returns the first second of the month after the month of `time`, or the last representable second if the month does
+/// not end before it. `time` is not before 1970.
 pub fn month_end(time: i64) -> i64 {
     let mut end = time / ERA * ERA;
     let mut year = 1970;

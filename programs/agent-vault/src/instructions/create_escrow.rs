@@ -33,7 +33,7 @@ pub struct EscrowTerms {
     /// Accepted kinds of proof, with a bit `1 << code` for each.
     pub proof_kinds: u8,
     /// Seconds from the creation to the deadline. From then on, the escrow can be refunded but no longer completed. A
-    /// dispute stops the deadline.
+    /// dispute stops the clock: its withdrawal moves the deadline by the time that the dispute lasted.
     pub timeout: u32,
 }
 

@@ -61,7 +61,7 @@ pub struct Escrow {
     /// Unix time of creation.
     pub created_at: i64,
     /// Deadline as Unix time. From then on, the escrow can be refunded but no longer completed. A dispute stops the
-    /// deadline.
+    /// clock: its withdrawal moves the deadline by the time that the dispute lasted.
     pub deadline: i64,
     /// Unix time of the dispute; zero if there is none.
     pub disputed_at: i64,
