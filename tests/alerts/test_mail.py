@@ -160,7 +160,7 @@ async def test_hourly_limit_of_mails_is_announced_in_the_last_one(tmp_path: Path
         scene.block(wallet)
         await scene.look()
     await scene.mail()
-    assert ["no further" in one.get_content() for one in mailbox.received] == [False, False, True]
+    assert ["fewer were queued" in one.get_content() for one in mailbox.received] == [False, False, True]
 
     scene.now += HOUR
     scene.block(wallet)

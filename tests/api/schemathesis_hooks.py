@@ -29,6 +29,7 @@ _BEYOND_SCHEMAS = (
     "does not fit into one transaction",
     "must be an e-mail address",
     "walletId: must be the paying or the receiving wallet",
+    "bom: must be false",
     "allocations: must name each wallet once",
     "query: type and event are the same",
     "a policy signed elsewhere must be created without a list",
