@@ -162,10 +162,10 @@ async def test_payments_are_approved_and_rejected_by_one_key(site: Served, admin
     await admin.to("Approvals")
     await admin.press("Enter")
     await admin.page.get_by_role("heading", name="Waiting for a decision").wait_for()
-    for keys, said in (("a", "approved"), ("r", "rejected")):
+    for keys, said in (("a", "Approved. The agent may repeat"), ("r", "The request for approval was rejected")):
         await admin.to("Spender")
         await admin.press(keys)
-        await admin.reads(f"The payment was {said}.")
+        await admin.reads(said)
     # And by the buttons.
     await admin.to("Reject")
     await admin.press("Enter")

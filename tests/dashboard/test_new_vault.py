@@ -94,5 +94,5 @@ async def test_vault_waits_for_no_signature(own_world: ServiceWorld) -> None:
     # When somebody asks for a vault
     answer = await admin.post("/dashboard/vaults", _TYPED)
     # Then it is refused, and the agent's name stays free
-    assert (answer.status_code, "the service does not have its key" in answer.text) == (503, True)
+    assert (answer.status_code, "its key is not in the service" in answer.text) == (503, True)
     assert (await world.ok("GET", "/v1/wallets"))["data"] == []

@@ -418,7 +418,7 @@ async def test_brakes_of_a_replaced_operator_hold_until_its_new_key(own_world: S
     # Then it pays no more, and says what to do
     for answer in refused:
         message = error_of(answer, 503, "chain_unavailable")["message"]
-        assert "Start the service again with the new key." in message
+        assert "start the service again with that key." in message
         assert "already blocks the affected payments" in message
     assert (await world.pay(wallet, to, "1", session=token, key=agent)).status_code == 422
     assert {hold.row.kind for hold in world.service.brake.without_request()} == {"freeze", "pause"}

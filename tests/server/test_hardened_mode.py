@@ -174,7 +174,7 @@ async def _rotates_operator(office: Office) -> None:
     await office.command_signed("operator", "roles", "rotate", "operator", shown=shown)
     said_again = await office.command("roles", "rotate", "operator")
     assert "Restart" in said_again
-    assert "rotate the session token of every wallet" in said_again
+    assert "Rotate the session token of every wallet" in said_again
     assert str(read_key(office.data / "keys" / "operator.json").pubkey()) == new
     assert str(read_key(office.data / "keys" / "operator.old.json").pubkey()) == old
 
@@ -241,4 +241,4 @@ async def test_changes_of_roles_are_signed_by_key_files(tmp_path: Path) -> None:
         assert "new key" in await office.command("roles", "rotate", "operator", "--keypair", str(next_key))
         error = await serve.client.post("/v1/wallets", json={"agentId": "late", "label": "L", "policyId": "pol_locked"})
         assert error.status_code == 503
-        assert "Start the service again" in error.json()["error"]["message"]
+        assert "start the service again" in error.json()["error"]["message"]
