@@ -11,6 +11,7 @@ from app.payments.refusals import CO_SIGN, NO_ACCOUNT, record_refusal, require_a
 from app.payments.token_accounts import lacks_token_account
 from app.policies import service as policies
 from app.store.wallets import WalletRecord
+from app.submission.chain_state import stale_node_error
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
@@ -175,6 +176,9 @@ async def _error(expense: ExpenseRequest, claim: Claim, refusal: _SimulationRefu
         return BusinessError("x402_resource_unavailable", "The resource's facilitator lacks SOL to settle a payment.")
     if expense.issued and not is_known(refusal.name):
         await require_account(expense, claim, "payTo", NO_ACCOUNT)
+    if expense.sought_account and refusal.name == "NotATokenAccount":
+        # The look-up has shown the account that the simulation lacks.
+        return stale_node_error()
     return business_error(service.codec, refusal.error, recipient=_RECIPIENT_FIELDS[expense.purpose])
 
 

@@ -1,6 +1,7 @@
 """A node that shows no accounts, or refuses without a program that did: nothing is refused for good because of it."""
 
 import pytest
+from solders.keypair import Keypair
 
 from tests.support.lies import LIES
 from tests.support.service_world import Json, ServiceWorld
@@ -20,6 +21,7 @@ async def test_no_request_is_refused_because_a_node_lies(own_world: ServiceWorld
     policy, sum_ = f"/v1/policies/{used['policy_id']}", {"amount": "1", "currency": "USDC"}
     payment = {"walletId": wallet["wallet_id"], "to": to, **sum_}
     requests: list[tuple[str, str, Json]] = [
+        ("POST", "/v1/payments", {**payment, "to": str(Keypair().pubkey())}),
         ("POST", "/v1/organization/pause", {"paused": False}),
         ("PATCH", other, {"status": "active"}),
         ("PATCH", policy, {"maxPerTx": "3"}),
