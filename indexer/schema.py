@@ -170,7 +170,7 @@ _last_ids = table("sqlite_sequence", column("name", Text), column("seq", BigInte
 
 
 def prepare(connection: Connection) -> None:
-    """Create the tables of a SQLite file, within a transaction, and drop those of another version."""
+    """Create the tables of a SQLite file, within a transaction, and drop the tables of another version."""
     version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
     if version != VERSION:
         old = MetaData()

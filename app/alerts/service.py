@@ -33,7 +33,7 @@ async def get(service: Service, principal: Principal) -> Alerts:
 
 
 async def put_of_wallet(service: Service, principal: Principal, wallet_id: str, body: PutAlerts) -> WalletAlerts:
-    """Replace a wallet's own rules; return those that apply. Raises ``wallet_not_found`` and ``wallet_archived``."""
+    """Replace a wallet's own rules; return the rules in force. Raises ``wallet_not_found`` and ``wallet_archived``."""
     await wallets.find_living(service, principal.org, wallet_id)
     rules = await _put(service, principal, wallet_id, body)
     return _wallet_answer(rules, principal.org, wallet_id)

@@ -131,7 +131,7 @@ class Watcher(Periodic):
             _log.exception("alerts_failed")
 
     async def _check(self, kind: AlertType, vaults: Collection[str] | None = None) -> None:
-        """Report the lasting alerts of a type that have begun, and remove the marks of those that have ended.
+        """Report the lasting alerts of a type that have begun, and remove the marks of ended alerts.
 
         Checks the wallets of ``vaults``, or all wallets if it is None.
         """

@@ -73,7 +73,7 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """The request conflicts with an earlier or concurrent one, or may repeat one that the database lost (409)."""
+    """The request conflicts with an earlier or concurrent one, or may repeat a lost request (409)."""
 
 
 class BusinessError(ApiError):

@@ -89,7 +89,7 @@ def _body(view: View, kinds: Iterable[AlertType]) -> PutAlerts:
 
 
 def _typed(view: View, kind: AlertType) -> dict[str, Any]:
-    """Return a rule as typed. An empty threshold turns it off. For empty addresses, those of all vaults apply."""
+    """Return a rule as typed. An empty threshold turns it off. Empty addresses mean the addresses for all vaults."""
     found: dict[str, Any] = {"emails": [one for one in _SEPARATORS.split(view.typed(f"{kind}_emails")) if one] or None}
     if kind == POLICY_VIOLATION:
         return {**found, "enabled": bool(view.typed(f"{kind}_enabled"))}

@@ -56,7 +56,7 @@ async def patiently(waiting: Awaitable[T]) -> T:
 class Database(ABC):
     """The service's database.
 
-    Writes are serialized, even across processes, except those of `write_unordered`. Data that work reads before it
+    Writes are serialized, even across processes, except in `write_unordered`. Data that work reads before it
     writes is therefore unchanged at its commit, and ids that the database assigns are committed in order. Work may run
     in a different thread than its caller, so it may use only its connection and objects that the caller does not touch
     while it waits.

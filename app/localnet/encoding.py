@@ -109,7 +109,7 @@ def transaction_json(stored: StoredTransaction, encoding: str, max_version: int 
 def block_transaction_json(stored: StoredTransaction, encoding: str, max_version: int | None) -> Raw:
     """Return a stored transaction in the form of getBlock with full details: without slot and block time.
 
-    The parameters and errors are those of ``transaction_json``.
+    The parameters and errors are as for ``transaction_json``.
     """
     return Raw(f"{{{_transaction_members(stored, encoding, max_version)}}}")
 

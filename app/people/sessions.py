@@ -113,7 +113,7 @@ def recognise(conn: Connection, token: str, now: int) -> SignedIn | None:
 
 
 def still_signed_in(conn: Connection, digests: Collection[str], now: int) -> set[str]:
-    """Return those of the cookie digests that have an open session. Sessions of people take two queries in total."""
+    """Return the cookie digests with an open session. Sessions of people take two queries in total."""
     found = open_sessions(conn, digests, now)
     here = still_here(conn, {one.actor.id for one in found if one.actor.type == "person"})
     return {

@@ -42,7 +42,7 @@ def count_unread(connection: Connection, org: str, actor: Actor) -> int:
 
 
 def unread_among(connection: Connection, org: str, actor: Actor, event_ids: Collection[str]) -> set[str]:
-    """Return those of the given ids whose events are warnings or critical events that the actor has not read."""
+    """Return the given ids of warnings and critical events that the actor has not read."""
     query = select(table.c.event_id).where(table.c.event_id.in_(event_ids), _unread(org, actor))
     return set(connection.scalars(query))
 

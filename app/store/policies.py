@@ -95,7 +95,7 @@ def allowlist_entries(connection: Connection, allowlist: str | None) -> list[str
 
 
 def domains_of(connection: Connection, entries: Sequence[bytes]) -> dict[bytes, str]:
-    """Return the domains behind those of an allowlist's entries that are hashes of known domains, by entry."""
+    """Return the known domains with their hash in an allowlist's entries, by entry."""
     query = select(domains).where(domains.c.domain_hash.in_([entry.hex() for entry in entries]))
     return {bytes.fromhex(row.domain_hash): row.domain for row in connection.execute(query)}
 

@@ -15,7 +15,7 @@ _CROWDED = "Too many payments, escrows or allowances of this wallet are already 
 class LockScope(IntEnum):
     """Scopes of locks. To prevent deadlocks, a request only takes locks further down this list than those it holds."""
 
-    #: An organisation's expensive jobs of one kind. Only the one that holds this lock waits for the lock `JOB`.
+    #: An organisation's expensive jobs of one kind. Only the holder of this lock waits for the lock `JOB`.
     ORG_JOB = auto()
     #: All expensive jobs of one kind. One runs at a time.
     JOB = auto()

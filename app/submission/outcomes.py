@@ -1,4 +1,4 @@
-"""Determines the outcomes of transactions, and records those that are no longer pending."""
+"""Determines the outcomes of transactions, and records all but pending ones."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -66,7 +66,7 @@ class RequestGuard:
 
     @staticmethod
     def headers(given: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers to send to the resource, without those that the service sets itself.
+        """Return the headers to send to the resource, without headers that the service sets itself.
 
         Raises ``invalid_request`` for a header that is not allowed, is given twice or has an invalid value.
         """

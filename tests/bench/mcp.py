@@ -2,7 +2,7 @@
 
 By hand: `python -m tests.bench.mcp [--count N] [--rounds N]`. The service runs in a separate process with the embedded
 chain, and one agent pays one payment after the other. Rounds of the ways alternate, so that a change in the machine's
-load affects all of them alike. Processor time is that of the whole service process, with the chain and the indexer.
+load affects all of them alike. Processor time covers the whole service process, with the chain and the indexer.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The differences between the embedded chain and a validator are exactly those that the guide names."""
+"""The differences between the embedded chain and a validator are exactly the differences in the guide."""
 
 import re
 from pathlib import Path

@@ -39,7 +39,7 @@ def create_old_file(path: Path, revision: str) -> None:
 
 
 def fill(connection: Connection) -> None:
-    """Add a row to every table except those that describe the schema."""
+    """Add a row to every table except the schema's own."""
     for table in _tables(connection).sorted_tables:
         if table.name not in OF_THE_SCHEMA:
             connection.execute(insert(table), {one.name: _value(one) for one in table.columns})

@@ -129,7 +129,7 @@ def _read(node: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def scans_on_sqlite(connection: Connection, asked: Asked, tables: frozenset[str]) -> set[str]:
-    """Return those of `tables` that SQLite plans to read completely.
+    """Return the members of `tables` that SQLite plans to read completely.
 
     Ordered scans with a LIMIT do not count, nor scans of an index with a condition.
     """
