@@ -31,8 +31,10 @@ class Rpc:
     also uses HTTP even for a node in the same process. So this class sends plain JSON.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *, patient: bool = True) -> None:
+        """Repeat calls that are answered 429, unless `patient` is False."""
         self._transport = transport
+        self._patient = patient
         self._ids = count(1)
         self._batches = True
 
@@ -91,7 +93,7 @@ class Rpc:
                 return await self._transport(body)
             except RateLimited as error:
                 pause = max(least, error.pause)
-                if time.monotonic() + pause > until:
+                if not self._patient or time.monotonic() + pause > until:
                     raise
             await asyncio.sleep(pause)
             least *= 2

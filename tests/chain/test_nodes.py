@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from solders.hash import Hash
 from solders.keypair import Keypair
+from solders.signature import Signature
 
 from app.chain.client import ChainClient
 from app.chain.errors import ChainUnavailable, RateLimited, RpcError
@@ -41,11 +42,11 @@ class Node(FlakyTransport):
         """Answer as of long ago, when nothing of this test existed."""
         self.alter = self._as_of_long_ago
 
-    def limit(self, limits: Callable[[], bool]) -> None:
-        """Answer 429 to the calls for which `limits` returns True."""
+    def limit(self, limits: Callable[[str], bool]) -> None:
+        """Answer 429 to the calls of methods for which `limits` returns True."""
 
-        def refuse(_method: str) -> None:
-            if limits():
+        def refuse(method: str) -> None:
+            if limits(method):
                 self.limited += 1
                 raise RateLimited(None)
 
@@ -225,15 +226,22 @@ async def test_node_that_is_rate_limited_is_passed_over_while_another_answers(lo
     limited, other = _node(localnet), _node(localnet)
     async with _client(limited, other) as (client, _):
         await client.account(_PROGRAM)
-        limited.limit(lambda: True)
+        limited.limit(lambda _method: True)
         began = time.monotonic()
         assert await client.account(_PROGRAM) is not None
         assert time.monotonic() - began < 0.2
 
+        # Also if its "not found" can be trusted only with its slot, and only calls for that are limited
+        limited.limit(lambda method: method == "getSlot")
+        began = time.monotonic()
+        assert await client.transactions([str(Signature.default())]) == [None]
+        assert time.monotonic() - began < 1
+        assert "getTransaction" in limited.methods
+
         # If all are limited, the call is repeated until one answers
         answers = itertools.count()
         for node in (limited, other):
-            node.limit(lambda: next(answers) < 6)
+            node.limit(lambda _method: next(answers) < 6)
         assert await client.account(_PROGRAM) is not None
 
 
@@ -243,7 +251,7 @@ async def test_provider_that_limits_a_third_of_the_calls_fails_no_payment(tmp_pa
     async with ServiceWorld(tmp_path) as world:
         wallet, payee = await world.wallet(), await world.payee()
         limited, *others = [_node(world.localnet) for _ in range(nodes)]
-        limited.limit(lambda: chosen.random() < 0.3)
+        limited.limit(lambda _method: chosen.random() < 0.3)
         transport = Nodes([("limited", limited), ("other", others[0])]) if others else limited
         world.line.through = transport
         paid = await asyncio.gather(*(world.pay(wallet, payee, "0.01") for _ in range(15)))
