@@ -84,7 +84,7 @@ def result(
     outcome = "refused" if answer.good and cause else _outcome(answer, changes=key is not None and sent)
     content = {
         "outcome": outcome,
-        "message": " ".join(filter(None, _sentences(outcome, answer, cause, refusal, key))),
+        "message": " ".join(_sentences(outcome, answer, cause, refusal, key)),
         "idempotency_key": key,
         "repeated": answer.first_called_at is not None,
         "first_called_at": answer.first_called_at,
@@ -135,17 +135,17 @@ def _outcome(answer: Reply, *, changes: bool) -> str:
     return "refused" if answer.status in {402, 422, 429} else "invalid"
 
 
-def _refusal(error: Json, verdict: Json | None) -> Json | None:
+def _refusal(error: Json, verdict: Json) -> Json | None:
     violation = error.get("violation")
     if violation is None:
         return None
-    ruled: Json = next((one for one in (verdict or {}).get("rules", ()) if one["rule"] == violation["rule"]), {})
+    ruled: Json = next((one for one in verdict.get("rules", ()) if one["rule"] == violation["rule"]), {})
     return {
         "rule": violation["rule"],
         "limit": violation.get("limit"),
         "attempted": violation.get("attempted"),
         "headroom": ruled.get("headroom"),
-        "retry_at": (verdict or {}).get("retry_at"),
+        "retry_at": verdict.get("retry_at"),
         "approval_id": error.get("approval_id"),
     }
 
@@ -174,9 +174,12 @@ def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | 
         # The API's message also has a remedy, for clients of HTTP.
         yield violation_sentence(refusal)
         yield from _advice(refusal)
+    elif error is not None:
+        yield error["message"]
+        if (advice := remedy(error["code"])) is not None:
+            yield advice
     else:
-        yield error["message"] if error else "The service did not respond."
-        yield (remedy(error["code"]) if error else None) or ""
+        yield "The service did not respond."
     if answer.retry_after is not None:
         yield f"Wait {answer.retry_after} seconds first."
     if outcome == "unavailable" or (outcome == "unknown" and key is not None):
