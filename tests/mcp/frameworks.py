@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.mcp.clients import new_key
 from tests.mcp.lossy import shop
 from tests.support.environments import environment
 from tests.support.node import x402_packages
-from tests.support.processes import PATIENCE
+from tests.support.processes import output
 
 _KILLS = 10
 _CLIENT = Path(__file__).with_name("framework_client.py")
@@ -29,6 +28,7 @@ _PACKAGES = {"fastmcp": "mcp2", "openai-agents": "mcp2", "pydantic-ai": "mcp2", 
 _RETRYING = ("openai-agents", "langchain", "pydantic-ai")
 CLIENTS = ("mcp", *_PACKAGES, "sdk", "client", "inspector")
 _SERVER = (str(Path(sys.executable).with_name("agent-vault")), "mcp")
+_PATH = {"PATH": os.environ["PATH"]}
 
 
 def _program(name: str) -> tuple[str | Path, ...]:
@@ -42,23 +42,6 @@ def _program(name: str) -> tuple[str | Path, ...]:
     return (environment(f"{lock.stem}-{content}", "--require-hashes", "--no-deps", "-r", lock), _CLIENT, name)
 
 
-async def _output(*command: str | Path, said: str = "", **settings: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], **settings},
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(said.encode()), PATIENCE)
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, (out + err).decode()
-    return out.decode()
-
-
 async def inspect(url: str, headers: dict[str, str], *method: str, stdio: bool = False) -> Any:
     """Return what the inspector's command line prints about the server."""
     settings = _settings(url, headers)
@@ -69,7 +52,7 @@ async def inspect(url: str, headers: dict[str, str], *method: str, stdio: bool =
         given = [part for name, value in headers.items() for part in ("--header", f"{name}: {value}")]
         server = ("--cli", f"{url}/mcp", "--transport", "http")
         method = (*method, *given)
-    return json.loads(await _output(x402_packages() / ".bin/mcp-inspector", *server, *method))
+    return json.loads(await output(x402_packages() / ".bin/mcp-inspector", *server, *method, env=_PATH))
 
 
 def _settings(url: str, headers: dict[str, str]) -> dict[str, str]:
@@ -93,7 +76,8 @@ async def outcomes(
             found.append((await inspect(url, headers, *pay, stdio=stdio))["structuredContent"])
         return found
     said = "".join(f"{json.dumps(call)}\n" for call in calls)
-    lines = await _output(*_program(name), *(_SERVER if stdio else ()), said=said, **_settings(url, headers))
+    settings = {**_PATH, **_settings(url, headers)}
+    lines = await output(*_program(name), *(_SERVER if stdio else ()), said=said, env=settings)
     return [json.loads(line) for line in lines.splitlines()]
 
 

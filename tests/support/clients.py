@@ -1,6 +1,5 @@
 """Runs an example client against a vault on the embedded chain, over sockets, and checks its output."""
 
-import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,12 @@ from solana.rpc.commitment import Confirmed
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from tests.support.processes import COMMAND_LINE, serving
+from tests.support.processes import COMMAND_LINE, output, serving
 from tests.support.service_world import ServiceWorld
 
 IDL = Path(__file__).parents[2] / "idl/agent_vault.json"
 AMOUNT, TOO_MUCH = 4_500_000, 6_000_000
 _FEES = 10**9
-_PATIENCE = 180.0
 _RULE_MAX_PER_TX = "5"
 
 
@@ -93,16 +91,7 @@ async def _run_on(rpc_url: str, command: list[str], vault: SessionVault) -> Any:
         "--too-much": TOO_MUCH,
     }
     arguments = [str(part) for option in options.items() for part in option]
-    process = await asyncio.create_subprocess_exec(
-        *command, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), _PATIENCE)
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, err.decode()
-    return json.loads(out)
+    return json.loads(await output(*command, *arguments))
 
 
 def check_on_serve(said: Any) -> None:

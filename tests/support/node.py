@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tests.support import processes
 from tests.support.needs import skip_or_fail
 
 _CLIENTS = Path(__file__).resolve().parents[1] / "clients"
@@ -64,22 +65,8 @@ async def started(name: str, script: str, port: int, **environment: str) -> Asyn
 async def output(name: str, script: str, *arguments: str, **environment: str) -> str:
     """Run a script of a client's folder to its end, and return its output."""
     _packages(name)
-    process = await asyncio.create_subprocess_exec(
-        "node",
-        script,
-        *arguments,
-        cwd=_CLIENTS / name,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **environment},
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), _PATIENCE)
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, err.decode(errors="replace")
-    return out.decode()
+    run = processes.output("node", script, *arguments, cwd=_CLIENTS / name, env={**os.environ, **environment})
+    return await asyncio.wait_for(run, _PATIENCE)
 
 
 async def _read(process: asyncio.subprocess.Process) -> str:

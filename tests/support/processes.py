@@ -7,7 +7,7 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +78,22 @@ async def command(*arguments: str, **environment: str) -> str:
     said, _ = await process.communicate()
     assert process.returncode == 0, arguments
     return said.decode()
+
+
+async def output(
+    *command: str | Path, said: str = "", cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> str:
+    """Run a program with this input to its end, and return its standard output. It must succeed."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env=env
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(said.encode()), PATIENCE)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, (out + err).decode(errors="replace")
+    return out.decode()
 
 
 @dataclass(frozen=True)
