@@ -30,6 +30,26 @@ _AMOUNTS = 50_000
 """Plain transfers differ in their amounts, so that none is a duplicate while a blockhash is valid."""
 
 
+async def made_agent(admin: httpx.AsyncClient, **rules: Any) -> tuple[dict[str, str], str, Any]:
+    """Make an agent's wallet with money and one that is paid; return the agent's headers, its wallet's id, the other.
+
+    Both wallets have a policy with these rules.
+    """
+
+    async def post(path: str, **body: Any) -> Any:
+        return (await admin.post(path, json=body)).raise_for_status().json()
+
+    policy = (await post("/v1/policies", name="Bench", **rules))["policy_id"]
+    payer, payee = [
+        await post("/v1/wallets", agentId=f"bench-{name}", label=name, policyId=policy) for name in ("payer", "payee")
+    ]
+    wallet: str = payer["wallet_id"]
+    await post(f"/v1/wallets/{wallet}/fund", amount="100")
+    key = (await post("/v1/keys", role="agent", walletId=wallet))["key"]
+    token = (await post(f"/v1/wallets/{wallet}/rotate-token"))["session_token"]
+    return {"Authorization": f"Bearer {key}", "Session-Token": token}, wallet, payee
+
+
 class Payers:
     """Agents that pay from vaults with a policy, money and a session."""
 

@@ -17,30 +17,13 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from tests.bench.clients import made_agent
 from tests.bench.serving import Served, serving
 from tests.bench.tables import table
 
 _AMOUNT = "0.001"
 _ACCEPT = "application/json, text/event-stream"
 Pay = Callable[[], Awaitable[object]]
-
-
-async def _agent(admin: httpx.AsyncClient) -> tuple[dict[str, str], str, str]:
-    """Make an agent's wallet with money and a payee; return the agent's headers, its wallet and the payee's."""
-
-    async def post(path: str, **body: object) -> dict[str, str]:
-        found: dict[str, str] = (await admin.post(path, json=body)).raise_for_status().json()
-        return found
-
-    policy = (await post("/v1/policies", name="Bench"))["policy_id"]
-    payer, payee = [
-        (await post("/v1/wallets", agentId=f"bench-{name}", label=name, policyId=policy))["wallet_id"]
-        for name in ("payer", "payee")
-    ]
-    await post(f"/v1/wallets/{payer}/fund", amount="100")
-    key = (await post("/v1/keys", role="agent", walletId=payer))["key"]
-    token = (await post(f"/v1/wallets/{payer}/rotate-token"))["session_token"]
-    return {"Authorization": f"Bearer {key}", "Session-Token": token}, payer, payee
 
 
 def _ways(http: httpx.AsyncClient, client: Client, payer: str, payee: str) -> Mapping[str, Pay]:
@@ -76,13 +59,13 @@ async def run(served: Served, count: int, rounds: int) -> None:
     """Measure and print the table."""
     admin = {"Authorization": f"Bearer {served.key}"}
     async with httpx.AsyncClient(base_url=served.api, headers=admin, timeout=60) as client:
-        headers, payer, payee = await _agent(client)
+        headers, payer, payee = await made_agent(client)
     async with (
         httpx.AsyncClient(base_url=served.api, headers=headers, timeout=60) as http,
         httpx2.AsyncClient(headers=headers, timeout=60) as transport,
         Client(streamable_http_client(f"{served.api}/mcp", http_client=transport)) as official,
     ):
-        ways = _ways(http, official, payer, payee)
+        ways = _ways(http, official, payer, payee["wallet_id"])
         spent: dict[str, list[float]] = {name: [] for name in ways}
         for number in range(rounds + 1):
             for name, pay in ways.items():

@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 import httpx
@@ -23,6 +22,7 @@ from solders.keypair import Keypair
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tests.bench.clients import made_agent
 from tests.bench.load import percentile
 from tests.bench.serving import Served, serving
 from tests.bench.tables import table
@@ -62,29 +62,12 @@ async def _watched(target: str) -> AsyncIterator[tuple[str, Watch]]:
     await watch.aclose()
 
 
-async def _buyer(admin: httpx.AsyncClient) -> tuple[dict[str, str], str, str]:
-    """Make a wallet that buys and one that sells; return the buyer's credentials and id, and the seller's address."""
-
-    async def post(path: str, **body: Any) -> Any:
-        return (await admin.post(path, json=body)).raise_for_status().json()
-
-    policy = (await post("/v1/policies", name="Bench", allowAllowances=True))["policy_id"]
-    wallets = [
-        await post("/v1/wallets", agentId=f"bench-{name}", label=name, policyId=policy) for name in ("buyer", "seller")
-    ]
-    wallet = wallets[0]["wallet_id"]
-    await post(f"/v1/wallets/{wallet}/fund", amount="100")
-    key = (await post("/v1/keys", role="agent", walletId=wallet))["key"]
-    token = (await post(f"/v1/wallets/{wallet}/rotate-token"))["session_token"]
-    return {"Authorization": f"Bearer {key}", "Session-Token": token}, wallet, wallets[1]["chain_address"]
-
-
 async def run(served: Served, count: int, *, plain: bool) -> None:
     """Pay this often, one request after the other, and print the table."""
     headers = {"Authorization": f"Bearer {served.key}"}
     settler = Keypair()
     async with httpx.AsyncClient(base_url=served.api, headers=headers, timeout=60) as client:
-        agent, wallet, seller = await _buyer(client)
+        agent, wallet, seller = await made_agent(client, allowAllowances=True)
         organisation = (await client.get("/v1/organization")).raise_for_status().json()
         airdrop = {"jsonrpc": "2.0", "id": 1, "method": "requestAirdrop", "params": [str(settler.pubkey()), _SOL]}
         (await client.post(served.rpc, json=airdrop)).raise_for_status()
@@ -98,7 +81,7 @@ async def run(served: Served, count: int, *, plain: bool) -> None:
                     FACILITATOR=settling,
                     NETWORK=network,
                     MINT=organisation["mint"],
-                    PAY_TO=seller,
+                    PAY_TO=seller["chain_address"],
                 ) as shop,
                 _watched(shop) as (url, watch),
             ):
