@@ -26,7 +26,7 @@ from joserfc.jws import JWSRegistry
 
 from app.core.errors import ApiError, AuthenticationError, UnavailableError
 from app.core.hosts import is_loopback
-from app.core.outbound import Outbound
+from app.core.outbound import Outbound, Received
 from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 
@@ -215,16 +215,16 @@ class CompanySignIn:
         pair = (quote(one, safe="") if basic else one for one in (self._client_id, self._secret))
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         _, headers, body = ClientAuth(*pair, found.auth_method).prepare("POST", found.token, headers, body)
-        status, content = await self._ask("POST", found.token, headers, body.encode())
-        if status in (400, 401):
-            error = _read((status, content), status).get("error")
+        answer = await self._ask("POST", found.token, headers, body.encode())
+        if answer.status in (400, 401):
+            error = _read(answer, answer.status).get("error")
             if error == "invalid_grant":
                 raise SignInRefusedError(
                     "code", "The company sign-in refused the code, which may be used already or too old. Start again."
                 )
             if error == "invalid_client":
                 _unavailable("client", "The company sign-in does not know this service, or refuses its client secret.")
-        return _read((status, content), 200)
+        return _read(answer, 200)
 
     def _verified(self, answer: Json, keys: KeySet, nonce: str) -> Identity:
         """Verify an ID token and return its identity. Raises ``authentication_failed`` if it is not valid."""
@@ -261,8 +261,8 @@ class CompanySignIn:
 
     async def _ask(
         self, method: str, url: str, headers: dict[str, str] | None = None, content: bytes = b""
-    ) -> tuple[int, bytes]:
-        """Send a request and return the status and body of the response.
+    ) -> Received:
+        """Send a request and return the response.
 
         Raises ``sign_in_unavailable`` if no complete response arrives in time, or if it is too long.
         """
@@ -279,16 +279,15 @@ class CompanySignIn:
         if received.truncated:
             reason = "too_long" if len(received.body) >= _MAX_BYTES else "incomplete"
             _unavailable(reason, "The response of the company sign-in is too long or incomplete.")
-        return received.status, received.body
+        return received
 
 
-def _read(answer: tuple[int, bytes], expected: int) -> Json:
+def _read(answer: Received, expected: int) -> Json:
     """Return the JSON object in a response. Raises ``sign_in_unavailable`` for any other content or status."""
-    status, body = answer
-    if status != expected:
-        _unavailable("status", f"The company sign-in answered with the HTTP status {status}.")
+    if answer.status != expected:
+        _unavailable("status", f"The company sign-in answered with the HTTP status {answer.status}.")
     try:
-        found = json.loads(body)
+        found = json.loads(answer.body)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
