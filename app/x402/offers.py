@@ -148,7 +148,7 @@ def _unwrapped(answer: Json) -> list[Callable[[], Any]]:
         return [lambda: answer.get("data")]
     structured, content = answer.get("structuredContent"), answer.get("content")
     texts = [one.get("text") for one in content if isinstance(one, dict)] if isinstance(content, list) else []
-    return [lambda: structured or answer, *(partial(json.loads, str(one)) for one in texts)]
+    return [lambda: structured or answer, *(partial(json.loads, one) for one in texts if isinstance(one, str))]
 
 
 def parse_payment_required(content: Any) -> PaymentRequired:
@@ -235,7 +235,7 @@ def _other(version: int, one: Any, network: Network) -> str | None:
         return "is not an object"
     if one.get("scheme") != SCHEME:
         return "has another scheme"
-    if not network.is_named(version, str(one.get("network"))):
+    if not isinstance(name := one.get("network"), str) or not network.is_named(version, name):
         return "has another network"
     return None if one.get("asset") == network.mint else "has another asset"
 

@@ -13,7 +13,8 @@ from solders.keypair import Keypair
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.x402.offers import REQUIRED_HEADER
+from app.core.errors import BusinessError
+from app.x402.offers import REQUIRED_HEADER, Network, PaymentRequired, choose, payment_required_from_client
 from tests.support.http import site
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Market
@@ -91,6 +92,16 @@ async def test_entry_that_cannot_be_paid_hides_no_good_offer(market: Market, nam
     for warnings in (quoted["warnings"], fetched["warnings"]):
         named = [one.partition(": ")[0] for one in warnings if one.startswith("accepts[")]
         assert named == (["accepts[0] was skipped", "accepts[2] was skipped"] if ours else [])
+
+
+async def test_values_nested_beyond_every_limit_are_no_terms() -> None:
+    network = Network("localnet", "1" * 44, str(Keypair().pubkey()), (), str(Keypair().pubkey()))
+    demand = PaymentRequired(2, [{"scheme": "exact", "network": nested(5_000)}], None, None, {})
+
+    with pytest.raises(BusinessError, match="another network"):
+        choose(demand, network, 1)
+    with pytest.raises(BusinessError, match="no accepted payments"):
+        payment_required_from_client({"content": [{"type": "text", "text": nested(5_000)}]})
 
 
 async def test_name_in_snake_case_is_malformed_in_version_1_too(market: Market) -> None:
