@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
@@ -18,6 +18,7 @@ from app.core.money import format_usdc
 from app.core.text import decode_base64
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 SCHEME = "exact"
 #: Header with the terms in a 402 response of version 2. Version 1 has the same terms in the body.
@@ -161,11 +162,19 @@ def parse_payment_required(content: Any) -> PaymentRequired:
     version = content.get("x402Version")
     if version not in (1, 2):
         raise invalid_terms("x402Version must be 1 or 2")
-    error, resource, extensions = (
-        cast("Any", value if isinstance(value := content.get(name), kind) and _can_be_repeated(value) else None)
-        for name, kind in (("error", str), ("resource", dict), ("extensions", dict))
+    return PaymentRequired(
+        int(version),
+        content["accepts"],
+        error=_optional(content, "error", str),
+        resource=_optional(content, "resource", dict),
+        extensions=_optional(content, "extensions", dict) or {},
     )
-    return PaymentRequired(int(version), content["accepts"], error, resource, extensions or {})
+
+
+def _optional(content: Json, name: str, kind: type[T]) -> T | None:
+    """Return a member of the terms, or None if it is absent or malformed."""
+    value = content.get(name)
+    return value if isinstance(value, kind) and _can_be_repeated(value) else None
 
 
 def _can_be_repeated(content: Any) -> bool:
