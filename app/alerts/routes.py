@@ -8,7 +8,7 @@ from app.alerts.models import Alerts, PutAlerts, WalletAlerts
 from app.api.operation import Call, operation
 
 
-@operation(tag="alerts", roles=OPERATORS, body=PutAlerts, answer=Alerts, errors=("invalid_amount",), changes=True)
+@operation(tag="alerts", roles=OPERATORS, errors=("invalid_amount",), changes=True)
 async def put_alerts(call: Call, body: PutAlerts) -> Alerts:
     """Set the alerts of all wallets.
 
@@ -19,19 +19,14 @@ async def put_alerts(call: Call, body: PutAlerts) -> Alerts:
     return await alerts.put(call.service, call.principal, body)
 
 
-@operation(tag="alerts", roles=READERS, answer=Alerts)
+@operation(tag="alerts", roles=READERS)
 async def get_alerts(call: Call) -> Alerts:
     """Get the alerts of all wallets."""
     return await alerts.get(call.service, call.principal)
 
 
 @operation(
-    tag="alerts",
-    roles=OPERATORS,
-    body=PutAlerts,
-    answer=WalletAlerts,
-    errors=("invalid_amount", "wallet_not_found", "wallet_archived"),
-    changes=True,
+    tag="alerts", roles=OPERATORS, errors=("invalid_amount", "wallet_not_found", "wallet_archived"), changes=True
 )
 async def put_wallet_alerts(call: Call, body: PutAlerts) -> WalletAlerts:
     """Set a wallet's own alerts.
@@ -42,7 +37,7 @@ async def put_wallet_alerts(call: Call, body: PutAlerts) -> WalletAlerts:
     return await alerts.put_of_wallet(call.service, call.principal, call.path("wallet_id"), body)
 
 
-@operation(tag="alerts", roles=READERS_AND_AGENT, answer=WalletAlerts, errors=("wallet_not_found",))
+@operation(tag="alerts", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def get_wallet_alerts(call: Call) -> WalletAlerts:
     """Get the alerts that apply to a wallet."""
     return await alerts.get_of_wallet(call.service, call.principal, call.path("wallet_id"))

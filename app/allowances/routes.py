@@ -13,8 +13,6 @@ from app.payments.expense_errors import SPENDING_ERRORS
 @operation(
     tag="allowances",
     roles=OPERATORS,
-    body=GrantAllowance,
-    answer=Allowance,
     errors=(*SPENDING_ERRORS, "allowances_not_allowed", "too_many_allowances"),
     changes=True,
     session=True,
@@ -43,8 +41,6 @@ async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
 @operation(
     tag="allowances",
     roles=PAYERS,
-    body=EmptyBody,
-    answer=Allowance,
     errors=("wallet_not_found", "allowance_not_found", "transaction_failed"),
     changes=True,
     session=True,
@@ -66,13 +62,7 @@ async def settle_allowance(call: Call, _body: EmptyBody) -> Allowance:
     )
 
 
-@operation(
-    tag="allowances",
-    roles=READERS_AND_AGENT,
-    query=ListAllowances,
-    answer=AllowancePage,
-    errors=("wallet_not_found",),
-)
+@operation(tag="allowances", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def list_allowances(call: Call, query: ListAllowances) -> AllowancePage:
     """List a wallet's allowances, newest first."""
     return await allowances.page(call.service, call.principal, call.path("wallet_id"), query)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
+from inspect import get_annotations
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -20,6 +21,7 @@ from app.api.fields import Body, IdempotencyKey, Query
 from app.api.money_body import MoneyBody
 from app.api.replay import check_database_guard, fingerprint
 from app.api.signing import awaiting_signature, signs_offline
+from app.api.versions import tag_header
 from app.core.errors import CATALOGUE, ApiError, ConflictError, NotFoundError, RequestError, UnavailableError
 from app.core.http_api import FIRST_CALL, PREFER_FIRST_CALL, VERSION
 from app.core.timestamps import iso_ms
@@ -106,9 +108,6 @@ def operation(
     *,
     tag: str,
     roles: Collection[Role],
-    answer: type[BaseModel],
-    body: type[Body] | None = None,
-    query: type[Query] | None = None,
     errors: Collection[str] = (),
     changes: bool = False,
     session: bool = False,
@@ -119,12 +118,13 @@ def operation(
     signable: bool = False,
     brakes: bool = False,
 ) -> Callable[[Handler], Endpoint]:
-    """Make an endpoint from ``handler(call, body or query)``.
+    """Make an endpoint from ``handler(call, body or query)``. The handler's annotations declare the models.
 
     - ``errors``: error codes in addition to the codes of every operation.
     - ``changes``: the operation accepts idempotency keys.
     - ``session``: document the header Session-Token and its errors.
-    - ``version``, ``tagged``: document the request header If-Match and the response header ETag.
+    - ``version``: document the request header If-Match.
+    - ``tagged``: responses have the header ETag.
     - ``secret``: the response is stored sealed under the request's API key, and only this key can replay it.
     - ``pays``: the outcome counts as the outcome of a payment in the metrics.
     - ``brakes``: the operation may be an emergency, so the rate limit counts it apart from the key's other requests.
@@ -132,13 +132,16 @@ def operation(
     """
 
     def decorate(handler: Handler) -> Endpoint:
+        model, answer = _models(handler)
+        body = model if model is not None and issubclass(model, Body) else None
+
         async def endpoint(request: Request) -> Response:
             service: Service = request.app.state.service
             keys = service.part(KeyRing)
             principal = await admit(request, keys, request.app.state.rate_limits, brake=brakes)
             authorise(principal, roles)
             offline = signable and signs_offline(request)
-            arguments = await _arguments(request, body, query, signable=signable)
+            arguments = await _arguments(request, model, signable=signable)
             wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)
             request.state.wallet_id = wallet_id or getattr(arguments, "from_wallet", None) or principal.wallet_id
             if wallet_id is not None:
@@ -169,6 +172,8 @@ def operation(
             headers = {"Idempotent-Replayed": "true"} if replayed else {}
             if called_at is not None and request.headers.get("prefer") == PREFER_FIRST_CALL:
                 headers[FIRST_CALL] = iso_ms(called_at)
+            if tagged:
+                headers |= tag_header(content)
             return Response(content, media_type="application/json", headers=headers)
 
         endpoint.__name__ = endpoint.__qualname__ = handler.__name__
@@ -185,7 +190,7 @@ def operation(
             *errors,
         }
         documented = api.validate(
-            query=query,
+            query=model if body is None else None,
             json=body,
             resp=_responses(answer, codes),
             tags=(tag,),
@@ -199,6 +204,12 @@ def operation(
         return documented_endpoint
 
     return decorate
+
+
+def _models(handler: Handler) -> tuple[type[Body] | type[Query] | None, type[BaseModel]]:
+    """Return the models of a handler's body or query, if it has one, and of its response."""
+    _call, *arguments, answer = get_annotations(handler).values()
+    return arguments[0] if arguments else None, answer
 
 
 async def _result(handler: Handler, call: Call, arguments: Any) -> BaseModel:
@@ -215,28 +226,28 @@ async def _result(handler: Handler, call: Call, arguments: Any) -> BaseModel:
 
 
 async def _arguments(
-    request: Request, body: type[Body] | None, query: type[Query] | None, *, signable: bool
+    request: Request, model: type[Body] | type[Query] | None, *, signable: bool
 ) -> Body | Query | None:
     """Return the validated body or query.
 
     Raises ``invalid_amount`` or ``invalid_recipient`` for a malformed field of that kind, ``invalid_request`` for any
     other fault of the content, and the errors of ``read_json``.
     """
-    if query is None and not signable and request.url.query:
+    in_query = model is not None and issubclass(model, Query)
+    if not in_query and not signable and request.url.query:
         raise RequestError("invalid_request", "This request takes no query parameters.")
-    model = body or query
     if model is None:
         return None
-    if body:
-        settings = request.app.state.service.settings
-        empty = not any(field.is_required() for field in body.model_fields.values())
-        found = await read_json(request, empty=empty, limit=settings.max_body_bytes, seconds=settings.request_timeout)
-    else:
+    if in_query:
         found = query_items(request)
+    else:
+        settings = request.app.state.service.settings
+        empty = not any(field.is_required() for field in model.model_fields.values())
+        found = await read_json(request, empty=empty, limit=settings.max_body_bytes, seconds=settings.request_timeout)
     try:
         return model.model_validate(found)
     except ValidationError as error:
-        raise validation_error(error, "body" if body else "query") from None
+        raise validation_error(error, "query" if in_query else "body") from None
 
 
 _KEY = TypeAdapter(IdempotencyKey)

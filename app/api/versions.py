@@ -4,12 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import wraps
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from app.api.operation import Endpoint
 from app.core.errors import ConflictError, RequestError
 
 _NAME_DIGITS = 8
@@ -50,17 +45,10 @@ class Precondition:
             raise ConflictError("version_conflict", fields={"version": version})
 
 
-def tagged(endpoint: Endpoint) -> Endpoint:
-    """Add the header `ETag` to the endpoint's responses, unless a response has no version."""
-
-    @wraps(endpoint)
-    async def answer(request: Request) -> Response:
-        response = await endpoint(request)
-        shown = json.loads(bytes(response.body))
-        # A transaction that waits for a signature has no version yet.
-        if "version" in shown:
-            tag = entity_tag(shown["version"], shown["name"], shown.get("x402_hosts"))
-            response.headers["etag"] = f'"{tag}"'
-        return response
-
-    return answer
+def tag_header(content: bytes) -> dict[str, str]:
+    """Return the header `ETag` of a response, unless the response has no version."""
+    shown = json.loads(content)
+    # A transaction that waits for a signature has no version yet.
+    if "version" not in shown:
+        return {}
+    return {"etag": f'"{entity_tag(shown["version"], shown["name"], shown.get("x402_hosts"))}"'}

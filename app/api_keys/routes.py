@@ -11,9 +11,7 @@ from app.api_keys.models import CreateKey, Key, KeyPage, ListKeys, ListRequests,
 _CHANGING = ("key_not_found", "key_not_active")
 
 
-@operation(
-    tag="keys", roles=ADMINS, body=CreateKey, answer=NewKey, errors=("wallet_not_found",), changes=True, secret=True
-)
+@operation(tag="keys", roles=ADMINS, errors=("wallet_not_found",), changes=True, secret=True)
 async def create_key(call: Call, body: CreateKey) -> NewKey:
     """Create an API key.
 
@@ -23,7 +21,7 @@ async def create_key(call: Call, body: CreateKey) -> NewKey:
     return await keys.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="keys", roles=ADMINS, query=ListKeys, answer=KeyPage)
+@operation(tag="keys", roles=ADMINS)
 async def list_keys(call: Call, query: ListKeys) -> KeyPage:
     """List the API keys.
 
@@ -33,7 +31,7 @@ async def list_keys(call: Call, query: ListKeys) -> KeyPage:
     return await keys.page(call.service, call.principal, query)
 
 
-@operation(tag="keys", roles=ADMINS, body=RotateKey, answer=NewKey, errors=_CHANGING, changes=True, secret=True)
+@operation(tag="keys", roles=ADMINS, errors=_CHANGING, changes=True, secret=True)
 async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
@@ -45,7 +43,7 @@ async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     return await keys.rotate(call.service, call.principal, call.claim, call.path("key_id"), body)
 
 
-@operation(tag="keys", roles=ADMINS, body=EmptyBody, answer=Key, errors=(*_CHANGING, "last_admin_key"), changes=True)
+@operation(tag="keys", roles=ADMINS, errors=(*_CHANGING, "last_admin_key"), changes=True)
 async def revoke_key(call: Call, _body: EmptyBody) -> Key:
     """Revoke an API key.
 
@@ -55,7 +53,7 @@ async def revoke_key(call: Call, _body: EmptyBody) -> Key:
     return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"))
 
 
-@operation(tag="keys", roles=ADMINS, query=ListRequests, answer=RequestLogPage)
+@operation(tag="keys", roles=ADMINS)
 async def list_requests(call: Call, query: ListRequests) -> RequestLogPage:
     """List the requests of the last 24 hours.
 

@@ -9,19 +9,13 @@ from app.approvals import service as approvals
 from app.approvals.models import Approval, ApprovalPage, ListApprovals
 
 
-@operation(
-    tag="approvals",
-    roles=READERS_AND_AGENT,
-    query=ListApprovals,
-    answer=ApprovalPage,
-    errors=("wallet_not_found",),
-)
+@operation(tag="approvals", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def list_approvals(call: Call, query: ListApprovals) -> ApprovalPage:
     """List approvals, newest first."""
     return await approvals.page(call.service, call.principal, query)
 
 
-@operation(tag="approvals", roles=READERS_AND_AGENT, answer=Approval, errors=("approval_not_found",))
+@operation(tag="approvals", roles=READERS_AND_AGENT, errors=("approval_not_found",))
 async def get_approval(call: Call) -> Approval:
     """Get an approval."""
     return await approvals.get(call.service, call.principal, call.path("approval_id"))
@@ -30,15 +24,7 @@ async def get_approval(call: Call) -> Approval:
 @operation(
     tag="approvals",
     roles=OPERATORS,
-    body=EmptyBody,
-    answer=Approval,
-    errors=(
-        "approval_not_found",
-        "approval_not_pending",
-        "approval_outdated",
-        "wallet_archived",
-        "transaction_failed",
-    ),
+    errors=("approval_not_found", "approval_not_pending", "approval_outdated", "wallet_archived", "transaction_failed"),
     changes=True,
 )
 async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
@@ -53,8 +39,6 @@ async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
 @operation(
     tag="approvals",
     roles=OPERATORS,
-    body=EmptyBody,
-    answer=Approval,
     errors=("approval_not_found", "approval_not_pending", "transaction_failed"),
     changes=True,
 )

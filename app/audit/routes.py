@@ -8,7 +8,7 @@ from app.audit import service as audit
 from app.audit.models import AuditLogPage, ListAuditLog
 
 
-@operation(tag="audit", roles=ADMINS, query=ListAuditLog, answer=AuditLogPage)
+@operation(tag="audit", roles=ADMINS)
 async def list_audit_log(call: Call, query: ListAuditLog) -> AuditLogPage:
     """List the audit log.
 

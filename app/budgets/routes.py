@@ -5,7 +5,7 @@ from starlette.routing import Route
 from app.access.auth import ADMINS, READERS
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
-from app.api.versions import Precondition, tagged
+from app.api.versions import Precondition
 from app.budgets import changes
 from app.budgets import service as budgets
 from app.budgets.changes import BudgetChange
@@ -20,17 +20,7 @@ def _change(call: Call) -> BudgetChange:
     return BudgetChange(call.service, call.principal, call.claim, call.path("budget_id"), precondition)
 
 
-@tagged
-@operation(
-    tag="budgets",
-    roles=ADMINS,
-    body=CreateBudget,
-    answer=Budget,
-    tagged=True,
-    errors=_WRITING,
-    changes=True,
-    signable=True,
-)
+@operation(tag="budgets", roles=ADMINS, tagged=True, errors=_WRITING, changes=True, signable=True)
 async def create_budget(call: Call, body: CreateBudget) -> Budget:
     """Create a budget.
 
@@ -40,14 +30,13 @@ async def create_budget(call: Call, body: CreateBudget) -> Budget:
     return await budgets.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="budgets", roles=READERS, answer=BudgetList, errors=("chain_unavailable",))
+@operation(tag="budgets", roles=READERS, errors=("chain_unavailable",))
 async def list_budgets(call: Call) -> BudgetList:
     """List budgets, oldest first."""
     return await budgets.list_all(call.service, call.principal)
 
 
-@tagged
-@operation(tag="budgets", roles=READERS, answer=Budget, tagged=True, errors=("budget_not_found", "chain_unavailable"))
+@operation(tag="budgets", roles=READERS, tagged=True, errors=("budget_not_found", "chain_unavailable"))
 async def get_budget(call: Call) -> Budget:
     """Get a budget.
 
@@ -57,12 +46,9 @@ async def get_budget(call: Call) -> Budget:
     return await budgets.get(call.service, call.principal, call.path("budget_id"))
 
 
-@tagged
 @operation(
     tag="budgets",
     roles=ADMINS,
-    body=UpdateBudget,
-    answer=Budget,
     tagged=True,
     errors=("invalid_amount", *_CHANGING),
     changes=True,
@@ -78,12 +64,9 @@ async def update_budget(call: Call, body: UpdateBudget) -> Budget:
     return await changes.update(_change(call), body)
 
 
-@tagged
 @operation(
     tag="budgets",
     roles=ADMINS,
-    body=EmptyBody,
-    answer=Budget,
     tagged=True,
     errors=("budget_in_use", *_CHANGING),
     changes=True,

@@ -21,15 +21,7 @@ from app.payments.expense_errors import SPENDING_ERRORS
 _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
 
 
-@operation(
-    tag="escrows",
-    roles=PAYERS,
-    body=CreateEscrow,
-    answer=Escrow,
-    errors=(*SPENDING_ERRORS, "too_many_escrows"),
-    changes=True,
-    session=True,
-)
+@operation(tag="escrows", roles=PAYERS, errors=(*SPENDING_ERRORS, "too_many_escrows"), changes=True, session=True)
 async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     """Create an escrow.
 
@@ -45,8 +37,6 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
 @operation(
     tag="escrows",
     roles=PAYERS,
-    body=CompleteEscrow,
-    answer=Escrow,
     errors=(*_CHANGE, "invalid_proof", "invalid_recipient", "escrow_expired"),
     changes=True,
     session=True,
@@ -68,8 +58,6 @@ async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
 @operation(
     tag="escrows",
     roles=PAYERS,
-    body=DisputeEscrow,
-    answer=Escrow,
     errors=(*_CHANGE, "escrow_expired", "dispute_raised_before"),
     changes=True,
     session=True,
@@ -86,15 +74,7 @@ async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
     )
 
 
-@operation(
-    tag="escrows",
-    roles=PAYERS,
-    body=WithdrawDispute,
-    answer=Escrow,
-    errors=(*_CHANGE, "escrow_not_disputed"),
-    changes=True,
-    session=True,
-)
+@operation(tag="escrows", roles=PAYERS, errors=(*_CHANGE, "escrow_not_disputed"), changes=True, session=True)
 async def withdraw_dispute(call: Call, body: WithdrawDispute) -> Escrow:
     """Withdraw a dispute.
 
@@ -109,8 +89,6 @@ async def withdraw_dispute(call: Call, body: WithdrawDispute) -> Escrow:
 @operation(
     tag="escrows",
     roles=ADMINS,
-    body=ResolveDispute,
-    answer=Escrow,
     errors=(*_CHANGE, "escrow_not_disputed", "invalid_amount", "authority_offline"),
     changes=True,
 )
@@ -122,13 +100,13 @@ async def resolve_dispute(call: Call, body: ResolveDispute) -> Escrow:
     return await settlement.resolve(call.service, call.principal, call.claim, call.path("escrow_id"), body)
 
 
-@operation(tag="escrows", roles=READERS_AND_AGENT, answer=Escrow, errors=("escrow_not_found",))
+@operation(tag="escrows", roles=READERS_AND_AGENT, errors=("escrow_not_found",))
 async def get_escrow(call: Call) -> Escrow:
     """Get an escrow."""
     return await escrows.get(call.service, call.principal, call.path("escrow_id"))
 
 
-@operation(tag="escrows", roles=READERS_AND_AGENT, query=ListEscrows, answer=EscrowPage, errors=("wallet_not_found",))
+@operation(tag="escrows", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def list_escrows(call: Call, query: ListEscrows) -> EscrowPage:
     """List escrows, newest first.
 

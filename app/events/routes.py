@@ -8,7 +8,7 @@ from app.events import service as events
 from app.events.models import EventPage, ListEvents
 
 
-@operation(tag="events", roles=READERS_AND_AGENT, query=ListEvents, answer=EventPage, errors=("wallet_not_found",))
+@operation(tag="events", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def list_events(call: Call, query: ListEvents) -> EventPage:
     """Query events.
 

@@ -17,14 +17,7 @@ _MEDIA_TYPES = {".csv": "text/csv; charset=utf-8", ".json": "application/json"}
 _HEADERS = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
 
 
-@operation(
-    tag="transactions",
-    roles=READERS_AND_AGENT,
-    body=CreateExport,
-    answer=Export,
-    errors=("wallet_not_found", "too_many_exports"),
-    changes=True,
-)
+@operation(tag="transactions", roles=READERS_AND_AGENT, errors=("wallet_not_found", "too_many_exports"), changes=True)
 async def export_transactions(call: Call, body: CreateExport) -> Export:
     """Export transactions.
 
@@ -34,7 +27,7 @@ async def export_transactions(call: Call, body: CreateExport) -> Export:
     return await exports.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="transactions", roles=READERS_AND_AGENT, answer=Export, errors=("export_not_found",))
+@operation(tag="transactions", roles=READERS_AND_AGENT, errors=("export_not_found",))
 async def get_export(call: Call) -> Export:
     """Get an export.
 
@@ -45,7 +38,7 @@ async def get_export(call: Call) -> Export:
     return await exports.get(call.service, call.principal, call.path("export_id"))
 
 
-@operation(tag="transactions", roles=READERS_AND_AGENT, query=ListExports, answer=ExportPage)
+@operation(tag="transactions", roles=READERS_AND_AGENT)
 async def list_exports(call: Call, query: ListExports) -> ExportPage:
     """List exports, newest first.
 

@@ -9,7 +9,7 @@ from app.organisations import service as organisations
 from app.organisations.models import Organization, PausedOrganisation, PauseOrganisation
 
 
-@operation(tag="organization", roles=READERS, answer=Organization)
+@operation(tag="organization", roles=READERS)
 async def get_organization(call: Call) -> Organization:
     """Get the organisation.
 
@@ -20,14 +20,7 @@ async def get_organization(call: Call) -> Organization:
 
 
 @operation(
-    tag="organization",
-    roles=OPERATORS,
-    body=PauseOrganisation,
-    answer=PausedOrganisation,
-    errors=("transaction_failed",),
-    changes=True,
-    brakes=True,
-    signable=True,
+    tag="organization", roles=OPERATORS, errors=("transaction_failed",), changes=True, brakes=True, signable=True
 )
 async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrganisation:
     """Pause the organisation.

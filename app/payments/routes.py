@@ -12,16 +12,7 @@ from app.transactions import service as transactions
 from app.transactions.models import Payment, Transaction
 
 
-@operation(
-    tag="payments",
-    roles=PAYERS,
-    body=CreatePayment,
-    answer=Payment,
-    errors=SPENDING_ERRORS,
-    changes=True,
-    session=True,
-    pays=True,
-)
+@operation(tag="payments", roles=PAYERS, errors=SPENDING_ERRORS, changes=True, session=True, pays=True)
 async def create_payment(call: Call, body: CreatePayment) -> Payment:
     """Send a payment.
 
@@ -41,16 +32,7 @@ async def create_payment(call: Call, body: CreatePayment) -> Payment:
     )
 
 
-@operation(
-    tag="payments",
-    roles=PAYERS,
-    body=PayFromWallet,
-    answer=QuickPayment,
-    errors=SPENDING_ERRORS,
-    changes=True,
-    session=True,
-    pays=True,
-)
+@operation(tag="payments", roles=PAYERS, errors=SPENDING_ERRORS, changes=True, session=True, pays=True)
 async def pay_from_wallet(call: Call, body: PayFromWallet) -> QuickPayment:
     """Send a payment from the wallet in the path."""
     wallet_id = call.path("wallet_id")
@@ -69,8 +51,6 @@ async def pay_from_wallet(call: Call, body: PayFromWallet) -> QuickPayment:
 @operation(
     tag="payments",
     roles=READERS_AND_AGENT,
-    body=SimulatePayment,
-    answer=Simulation,
     errors=("invalid_amount", "invalid_recipient", "wallet_not_found", "wallet_archived", "chain_unavailable"),
     session=True,
 )
@@ -83,7 +63,7 @@ async def simulate_payment(call: Call, body: SimulatePayment) -> Simulation:
     return await simulate(call.service, call.principal, body, call.session_token)
 
 
-@operation(tag="payments", roles=READERS_AND_AGENT, answer=Transaction, errors=("transaction_not_found",))
+@operation(tag="payments", roles=READERS_AND_AGENT, errors=("transaction_not_found",))
 async def get_payment(call: Call) -> Transaction:
     """Get a payment."""
     return await transactions.get(call.service, call.principal, call.path("tx_id"))

@@ -5,7 +5,7 @@ from starlette.routing import Route
 from app.access.auth import ADMINS, OPERATORS, READERS, READERS_AND_AGENT
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
-from app.api.versions import Precondition, tagged
+from app.api.versions import Precondition
 from app.policies import audit, changes
 from app.policies import service as policies
 from app.policies.changes import PolicyChange
@@ -30,17 +30,7 @@ def _change_request(call: Call) -> PolicyChange:
     return PolicyChange(call.service, call.principal, call.claim, call.path("policy_id"), precondition)
 
 
-@tagged
-@operation(
-    tag="policies",
-    roles=ADMINS,
-    body=CreatePolicy,
-    answer=Policy,
-    tagged=True,
-    errors=_WRITING,
-    changes=True,
-    signable=True,
-)
+@operation(tag="policies", roles=ADMINS, tagged=True, errors=_WRITING, changes=True, signable=True)
 async def create_policy(call: Call, body: CreatePolicy) -> Policy:
     """Create a policy.
 
@@ -49,20 +39,13 @@ async def create_policy(call: Call, body: CreatePolicy) -> Policy:
     return await policies.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="policies", roles=READERS, answer=PolicyList, errors=("chain_unavailable",))
+@operation(tag="policies", roles=READERS, errors=("chain_unavailable",))
 async def list_policies(call: Call) -> PolicyList:
     """List policies, presets first."""
     return await policies.list_all(call.service, call.principal)
 
 
-@tagged
-@operation(
-    tag="policies",
-    roles=READERS_AND_AGENT,
-    answer=Policy,
-    tagged=True,
-    errors=("policy_not_found", "chain_unavailable"),
-)
+@operation(tag="policies", roles=READERS_AND_AGENT, tagged=True, errors=("policy_not_found", "chain_unavailable"))
 async def get_policy(call: Call) -> Policy:
     """Get a policy.
 
@@ -72,17 +55,8 @@ async def get_policy(call: Call) -> Policy:
     return await policies.get(call.service, call.principal, call.path("policy_id"))
 
 
-@tagged
 @operation(
-    tag="policies",
-    roles=ADMINS,
-    body=UpdatePolicy,
-    answer=Policy,
-    tagged=True,
-    errors=(*_CHANGING, *_WRITING),
-    changes=True,
-    version=True,
-    signable=True,
+    tag="policies", roles=ADMINS, tagged=True, errors=(*_CHANGING, *_WRITING), changes=True, version=True, signable=True
 )
 async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     """Update a policy.
@@ -94,12 +68,9 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     return await changes.update(_change_request(call), body)
 
 
-@tagged
 @operation(
     tag="policies",
     roles=ADMINS,
-    body=EmptyBody,
-    answer=Policy,
     tagged=True,
     errors=("policy_in_use", *_CHANGING),
     changes=True,
@@ -114,12 +85,9 @@ async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
     return await changes.delete(_change_request(call))
 
 
-@tagged
 @operation(
     tag="policies",
     roles=ADMINS,
-    body=ClonePolicy,
-    answer=Policy,
     tagged=True,
     errors=("policy_not_found", "version_conflict", *_WRITING),
     changes=True,
@@ -134,7 +102,7 @@ async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
     return await policies.create(call.service, call.principal, call.claim, body, call.path("policy_id"))
 
 
-@operation(tag="policies", roles=READERS, answer=AuditLog, errors=("policy_not_found",))
+@operation(tag="policies", roles=READERS, errors=("policy_not_found",))
 async def get_policy_audit_log(call: Call) -> AuditLog:
     """Get a policy's audit log.
 
@@ -148,8 +116,6 @@ async def get_policy_audit_log(call: Call) -> AuditLog:
 @operation(
     tag="policies",
     roles=OPERATORS,
-    body=PreviewPolicy,
-    answer=PolicyPreview,
     errors=("policy_not_found", "invalid_amount", "invalid_recipient", "version_conflict", "chain_unavailable"),
 )
 async def preview_policy(call: Call, body: PreviewPolicy) -> PolicyPreview:

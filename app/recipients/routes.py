@@ -9,13 +9,7 @@ from app.recipients.models import ListRecipients, PutRecipient, RecipientPage, R
 
 
 @operation(
-    tag="recipients",
-    roles=OPERATORS,
-    body=PutRecipient,
-    answer=RegisteredRecipient,
-    errors=("invalid_recipient", "transaction_failed"),
-    changes=True,
-    signable=True,
+    tag="recipients", roles=OPERATORS, errors=("invalid_recipient", "transaction_failed"), changes=True, signable=True
 )
 async def put_recipient(call: Call, body: PutRecipient) -> RegisteredRecipient:
     """Register a recipient.
@@ -25,13 +19,13 @@ async def put_recipient(call: Call, body: PutRecipient) -> RegisteredRecipient:
     return await recipients.put(call.service, call.principal, call.claim, call.path("recipient"), body)
 
 
-@operation(tag="recipients", roles=READERS_AND_AGENT, answer=RegisteredRecipient, errors=("recipient_not_found",))
+@operation(tag="recipients", roles=READERS_AND_AGENT, errors=("recipient_not_found",))
 async def get_recipient(call: Call) -> RegisteredRecipient:
     """Get the registration of an address or a domain."""
     return await recipients.get(call.service, call.principal, call.path("recipient"))
 
 
-@operation(tag="recipients", roles=READERS, query=ListRecipients, answer=RecipientPage)
+@operation(tag="recipients", roles=READERS)
 async def list_recipients(call: Call, query: ListRecipients) -> RecipientPage:
     """List the registrations.
 

@@ -27,7 +27,7 @@ _LANDING = (
 )
 
 
-@operation(tag="signing", roles=ADMINS, answer=UnsignedTransactions)
+@operation(tag="signing", roles=ADMINS)
 async def list_unsigned_transactions(call: Call) -> UnsignedTransactions:
     """List the transactions that wait for a signature.
 
@@ -36,7 +36,7 @@ async def list_unsigned_transactions(call: Call) -> UnsignedTransactions:
     return await signatures.list_all(call.service, call.principal)
 
 
-@operation(tag="signing", roles=ADMINS, body=SendSigned, answer=ChangeMade, errors=_LANDING, changes=True)
+@operation(tag="signing", roles=ADMINS, errors=_LANDING, changes=True)
 async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
     """Send a transaction that was signed elsewhere.
 
@@ -50,8 +50,6 @@ async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
 @operation(
     tag="signing",
     roles=ADMINS,
-    body=EmptyBody,
-    answer=WithdrawnTransaction,
     errors=("unsigned_transaction_not_found", "unsigned_transaction_void", "transaction_failed"),
     changes=True,
     signable=True,

@@ -9,12 +9,7 @@ from app.topups.models import PutTopupRule, TopupRule
 
 
 @operation(
-    tag="wallets",
-    roles=OPERATORS,
-    body=PutTopupRule,
-    answer=TopupRule,
-    errors=("invalid_amount", "wallet_not_found", "wallet_archived"),
-    changes=True,
+    tag="wallets", roles=OPERATORS, errors=("invalid_amount", "wallet_not_found", "wallet_archived"), changes=True
 )
 async def put_topup_rule(call: Call, body: PutTopupRule) -> TopupRule:
     """Set the auto-topup rule.
@@ -27,7 +22,7 @@ async def put_topup_rule(call: Call, body: PutTopupRule) -> TopupRule:
     return await topups.put(call.service, call.principal, call.path("wallet_id"), body)
 
 
-@operation(tag="wallets", roles=OPERATORS, answer=TopupRule, errors=("wallet_not_found",))
+@operation(tag="wallets", roles=OPERATORS, errors=("wallet_not_found",))
 async def get_topup_rule(call: Call) -> TopupRule:
     """Get the auto-topup rule."""
     return await topups.get(call.service, call.principal, call.path("wallet_id"))

@@ -8,19 +8,13 @@ from app.transactions import service as transactions
 from app.transactions.models import ListTransactions, ListWalletTransactions, Transaction, TransactionPage
 
 
-@operation(tag="transactions", roles=READERS_AND_AGENT, answer=Transaction, errors=("transaction_not_found",))
+@operation(tag="transactions", roles=READERS_AND_AGENT, errors=("transaction_not_found",))
 async def get_transaction(call: Call) -> Transaction:
     """Get a transaction."""
     return await transactions.get(call.service, call.principal, call.path("tx_id"))
 
 
-@operation(
-    tag="transactions",
-    roles=READERS_AND_AGENT,
-    query=ListTransactions,
-    answer=TransactionPage,
-    errors=("wallet_not_found",),
-)
+@operation(tag="transactions", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def list_transactions(call: Call, query: ListTransactions) -> TransactionPage:
     """List the organisation's transactions, newest first.
 
@@ -29,13 +23,7 @@ async def list_transactions(call: Call, query: ListTransactions) -> TransactionP
     return await transactions.page(call.service, call.principal, query, query.wallet_id, query.recipient)
 
 
-@operation(
-    tag="transactions",
-    roles=READERS_AND_AGENT,
-    query=ListWalletTransactions,
-    answer=TransactionPage,
-    errors=("wallet_not_found",),
-)
+@operation(tag="transactions", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def list_wallet_transactions(call: Call, query: ListWalletTransactions) -> TransactionPage:
     """List a wallet's transactions, newest first."""
     return await transactions.page(call.service, call.principal, query, call.path("wallet_id"), None)

@@ -31,8 +31,6 @@ _FUNDING = (*_CHANGING, "invalid_amount", "org_insufficient_balance", "org_pause
 @operation(
     tag="wallets",
     roles=OPERATORS,
-    body=CreateWallet,
-    answer=Wallet,
     errors=("policy_not_found", "budget_not_found", "wallet_agent_id_conflict", "transaction_failed"),
     changes=True,
 )
@@ -44,7 +42,7 @@ async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
     return await wallets.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="wallets", roles=READERS_AND_AGENT, query=ListWallets, answer=WalletPage)
+@operation(tag="wallets", roles=READERS_AND_AGENT)
 async def list_wallets(call: Call, query: ListWallets) -> WalletPage:
     """List wallets.
 
@@ -54,7 +52,7 @@ async def list_wallets(call: Call, query: ListWallets) -> WalletPage:
     return await wallets.page(call.service, call.principal, query)
 
 
-@operation(tag="wallets", roles=READERS_AND_AGENT, answer=WalletDetail, errors=("wallet_not_found",))
+@operation(tag="wallets", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def get_wallet(call: Call) -> WalletDetail:
     """Get a wallet."""
     return wallets.shown(await wallets.find(call.service, call.principal.org, call.path("wallet_id")))
@@ -63,8 +61,6 @@ async def get_wallet(call: Call) -> WalletDetail:
 @operation(
     tag="wallets",
     roles=OPERATORS,
-    body=UpdateWallet,
-    answer=WalletDetail,
     errors=(*_CHANGING, "policy_not_found", "budget_not_found", "wallet_frozen"),
     changes=True,
     brakes=True,
@@ -82,14 +78,7 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
-@operation(
-    tag="wallets",
-    roles=OPERATORS,
-    body=EmptyBody,
-    answer=WalletDetail,
-    errors=(*_CHANGING, "wallet_not_empty"),
-    changes=True,
-)
+@operation(tag="wallets", roles=OPERATORS, errors=(*_CHANGING, "wallet_not_empty"), changes=True)
 async def archive_wallet(call: Call, _body: EmptyBody) -> WalletDetail:
     """Archive a wallet.
 
@@ -99,13 +88,13 @@ async def archive_wallet(call: Call, _body: EmptyBody) -> WalletDetail:
     return await archiving.archive(call.service, call.principal, call.claim, call.path("wallet_id"))
 
 
-@operation(tag="wallets", roles=OPERATORS, body=FundWallet, answer=Funded, errors=_FUNDING, changes=True)
+@operation(tag="wallets", roles=OPERATORS, errors=_FUNDING, changes=True)
 async def fund_wallet(call: Call, body: FundWallet) -> Funded:
     """Fund a wallet from the reserve."""
     return await funding.fund(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
-@operation(tag="wallets", roles=OPERATORS, body=FundWallets, answer=FundedBatch, errors=_FUNDING, changes=True)
+@operation(tag="wallets", roles=OPERATORS, errors=_FUNDING, changes=True)
 async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
     """Fund several wallets from the reserve.
 
@@ -118,8 +107,6 @@ async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
 @operation(
     tag="wallets",
     roles=OPERATORS,
-    body=WithdrawFromWallet,
-    answer=Withdrawn,
     errors=("invalid_amount", "wallet_not_found", "withdrawal_exceeds_balance", "transaction_failed"),
     changes=True,
 )
@@ -131,17 +118,7 @@ async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdraw
     return await funding.withdraw(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
-@operation(
-    tag="wallets",
-    roles=PAYERS,
-    body=RotateToken,
-    answer=SessionToken,
-    errors=_CHANGING,
-    changes=True,
-    brakes=True,
-    session=True,
-    secret=True,
-)
+@operation(tag="wallets", roles=PAYERS, errors=_CHANGING, changes=True, brakes=True, session=True, secret=True)
 async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
     """Rotate the session token.
 

@@ -23,15 +23,7 @@ from app.webhooks.models import (
 _UNKNOWN = ("webhook_not_found",)
 
 
-@operation(
-    tag="webhooks",
-    roles=OPERATORS,
-    body=CreateWebhook,
-    answer=WebhookWithSecret,
-    errors=("too_many_webhooks",),
-    changes=True,
-    secret=True,
-)
+@operation(tag="webhooks", roles=OPERATORS, errors=("too_many_webhooks",), changes=True, secret=True)
 async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
     """Register a webhook.
 
@@ -45,19 +37,19 @@ async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
     return await webhooks.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="webhooks", roles=READERS, query=Page, answer=WebhookPage)
+@operation(tag="webhooks", roles=READERS)
 async def list_webhooks(call: Call, query: Page) -> WebhookPage:
     """List webhooks, newest first."""
     return await webhooks.page(call.service, call.principal, query)
 
 
-@operation(tag="webhooks", roles=READERS, answer=Webhook, errors=_UNKNOWN)
+@operation(tag="webhooks", roles=READERS, errors=_UNKNOWN)
 async def get_webhook(call: Call) -> Webhook:
     """Get a webhook."""
     return await webhooks.get(call.service, call.principal, call.path("webhook_id"))
 
 
-@operation(tag="webhooks", roles=OPERATORS, body=UpdateWebhook, answer=Webhook, errors=_UNKNOWN, changes=True)
+@operation(tag="webhooks", roles=OPERATORS, errors=_UNKNOWN, changes=True)
 async def update_webhook(call: Call, body: UpdateWebhook) -> Webhook:
     """Update a webhook.
 
@@ -66,13 +58,13 @@ async def update_webhook(call: Call, body: UpdateWebhook) -> Webhook:
     return await webhooks.update(call.service, call.principal, call.claim, call.path("webhook_id"), body)
 
 
-@operation(tag="webhooks", roles=OPERATORS, body=EmptyBody, answer=Webhook, errors=_UNKNOWN, changes=True)
+@operation(tag="webhooks", roles=OPERATORS, errors=_UNKNOWN, changes=True)
 async def delete_webhook(call: Call, _body: EmptyBody) -> Webhook:
     """Delete a webhook with its queue and its log."""
     return await webhooks.delete(call.principal, call.claim, call.path("webhook_id"))
 
 
-@operation(tag="webhooks", roles=OPERATORS, body=EmptyBody, answer=Delivery, errors=_UNKNOWN, changes=True)
+@operation(tag="webhooks", roles=OPERATORS, errors=_UNKNOWN, changes=True)
 async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     """Send a `ping`.
 
@@ -83,15 +75,7 @@ async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     return await deliveries.ping(call.service, call.principal, call.path("webhook_id"))
 
 
-@operation(
-    tag="webhooks",
-    roles=OPERATORS,
-    body=EmptyBody,
-    answer=WebhookWithSecret,
-    errors=_UNKNOWN,
-    changes=True,
-    secret=True,
-)
+@operation(tag="webhooks", roles=OPERATORS, errors=_UNKNOWN, changes=True, secret=True)
 async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecret:
     """Rotate the signing secret.
 
@@ -101,7 +85,7 @@ async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecr
     return await webhooks.rotate(call.service, call.principal, call.claim, call.path("webhook_id"))
 
 
-@operation(tag="webhooks", roles=READERS, query=ListDeliveries, answer=DeliveryPage, errors=_UNKNOWN)
+@operation(tag="webhooks", roles=READERS, errors=_UNKNOWN)
 async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
     """List a webhook's deliveries, newest event first.
 
@@ -110,14 +94,7 @@ async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
     return await deliveries.page(call.service, call.principal, call.path("webhook_id"), query)
 
 
-@operation(
-    tag="webhooks",
-    roles=OPERATORS,
-    body=EmptyBody,
-    answer=Delivery,
-    errors=("webhook_not_found", "delivery_not_found"),
-    changes=True,
-)
+@operation(tag="webhooks", roles=OPERATORS, errors=("webhook_not_found", "delivery_not_found"), changes=True)
 async def resend_delivery(call: Call, _body: EmptyBody) -> Delivery:
     """Send one delivery again, with the same body and `event_id`.
 
@@ -126,7 +103,7 @@ async def resend_delivery(call: Call, _body: EmptyBody) -> Delivery:
     return await deliveries.resend(call.principal, call.claim, call.path("webhook_id"), call.path("delivery_id"))
 
 
-@operation(tag="webhooks", roles=OPERATORS, body=ReplayEvents, answer=Replay, errors=_UNKNOWN, changes=True)
+@operation(tag="webhooks", roles=OPERATORS, errors=_UNKNOWN, changes=True)
 async def replay_events(call: Call, body: ReplayEvents) -> Replay:
     """Send the events of a period again, at most 10,000.
 

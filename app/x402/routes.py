@@ -27,15 +27,7 @@ _PAYING = (
 )
 
 
-@operation(
-    tag="x402",
-    roles=PAYERS,
-    body=FetchPaidResource,
-    answer=FetchedResource,
-    errors=_PAYING,
-    changes=True,
-    session=True,
-)
+@operation(tag="x402", roles=PAYERS, errors=_PAYING, changes=True, session=True)
 async def fetch_paid_resource(call: Call, body: FetchPaidResource) -> FetchedResource:
     """Get a resource and pay for it.
 
@@ -49,7 +41,7 @@ async def fetch_paid_resource(call: Call, body: FetchPaidResource) -> FetchedRes
         )
 
 
-@operation(tag="x402", roles=PAYERS, body=PayOffer, answer=HandedOut, errors=_PAYING, changes=True, session=True)
+@operation(tag="x402", roles=PAYERS, errors=_PAYING, changes=True, session=True)
 async def pay_x402_offer(call: Call, body: PayOffer) -> HandedOut:
     """Pay for a request that you send yourself.
 
@@ -61,7 +53,7 @@ async def pay_x402_offer(call: Call, body: PayOffer) -> HandedOut:
     )
 
 
-@operation(tag="x402", roles=PAYERS, body=QuotePaidResource, answer=Quote, errors=_ASKING, session=True)
+@operation(tag="x402", roles=PAYERS, errors=_ASKING, session=True)
 async def quote_paid_resource(call: Call, body: QuotePaidResource) -> Quote:
     """Get the price of a resource.
 
