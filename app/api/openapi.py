@@ -78,8 +78,9 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
         "schema": {"type": "string", "pattern": '^"[!#-~]+"$'},
     },
     "Idempotent-Replayed": {
-        "description": "`true` if this is the stored response of an earlier request with the same idempotency key.",
-        "schema": {"type": "string", "const": "true"},
+        "description": "`true` if this is the stored response of an earlier request with the same idempotency key. "
+        "`false` if a freeze or pause had been lifted since its first response and was made again.",
+        "schema": {"type": "string", "enum": ["true", "false"]},
     },
 }
 

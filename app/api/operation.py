@@ -128,6 +128,7 @@ def operation(
     - ``secret``: the response is stored sealed under the request's API key, and only this key can replay it.
     - ``pays``: the outcome counts as the outcome of a payment in the metrics.
     - ``brakes``: the operation may be an emergency, so the rate limit counts it apart from the key's other requests.
+      Its stored response is replayed only while the brake that the body asks for is in force.
     - ``signable``: the operation accepts the query `sign=offline`, which returns its transaction to sign elsewhere.
     """
 
@@ -162,14 +163,16 @@ def operation(
                 # With `sign=offline`, the same body is a different request.
                 identity = replace(identity, path=f"{identity.path}?{request.url.query}")
             try:
-                content, replayed, called_at = await service.part(Idempotency).run(identity, work, seal=seal)
+                content, replayed, called_at = await service.part(Idempotency).run(
+                    identity, work, seal=seal, brakes=brakes and getattr(arguments, "brakes", False)
+                )
             except ConflictError:
                 raise  # Not counted: another request makes the payment, or may have made it before lost commits.
             except ApiError as error:
                 if pays:
                     request.app.state.metrics.not_paid(error)
                 raise
-            headers = {"Idempotent-Replayed": "true"} if replayed else {}
+            headers = {} if replayed is None else {"Idempotent-Replayed": str(replayed).lower()}
             if called_at is not None and request.headers.get("prefer") == PREFER_FIRST_CALL:
                 headers[FIRST_CALL] = iso_ms(called_at)
             if tagged:

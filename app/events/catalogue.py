@@ -75,6 +75,12 @@ _KINDS = (
         (*_SENT, "recipient", "threshold", "on_chain_slot"),
     ),
     EventKind(
+        "alert.brake_repeated",
+        "A freeze or pause (`brake`) had been lifted when its request was repeated under its idempotency key, so it "
+        "was made again. `first_called_at` is the time of the first request. `wallet_id` is null for a pause.",
+        ("wallet_id", "brake", "first_called_at"),
+    ),
+    EventKind(
         "policy.updated",
         "A policy was changed. `changes` maps each changed field to its value before (`from`) and after (`to`).",
         ("policy_id", "version", "changes"),

@@ -41,6 +41,11 @@ class PauseOrganisation(Body):
     paused: StrictBool
     idempotency_key: IdempotencyKey | None = None
 
+    @property
+    def brakes(self) -> bool:
+        """True if the request pauses the organisation."""
+        return self.paused
+
 
 class PausedOrganisation(BaseModel):
     """The pause state of the organisation. `paused` is true while the organisation is paused."""

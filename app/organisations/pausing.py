@@ -38,8 +38,6 @@ async def set_paused(service: Service, principal: Principal, claim: Claim, *, pa
 
 
 async def _pause(service: Service, principal: Principal, claim: Claim) -> None:
-    if claim.attempt is not None and claim.attempt.status == "confirmed":
-        return
     hold = service.brake.engage(principal, None, "pause")
     await enforce(service, hold, enforcement(service, hold), claim)
 

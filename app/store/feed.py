@@ -35,6 +35,7 @@ SEVERITIES = {
     "alert.large_transaction": "warning",
     "x402.paid_without_resource": "warning",
     "wallet.frozen": "critical",
+    "alert.brake_repeated": "critical",
     "reconciliation.difference": "critical",
     "index.incomplete": "critical",
     "allowance.discrepancy": "critical",

@@ -74,6 +74,7 @@ class Claim:
         *,
         repeats: bool = False,
         sign_offline: bool = False,
+        first_called_at: int | None = None,
     ) -> None:
         self.attempt = attempt
         #: True if the response must not be replayed, because the attempt's outcome is not known yet.
@@ -84,6 +85,8 @@ class Claim:
         self.sign_offline = sign_offline
         #: True if an earlier run of the request claimed the key and stored its effect, but sent no final response.
         self.repeats = repeats
+        #: Time of the first request in Unix milliseconds, if it was answered and its brake is now checked again.
+        self.first_called_at = first_called_at
         #: True if another request already held the key when this request tried to claim it.
         self.lost = False
         self._db = db

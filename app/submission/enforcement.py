@@ -3,16 +3,21 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import structlog
+from sqlalchemy import Connection
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.logs import is_refused_by
 from app.core.errors import ApiError, BusinessError, UnavailableError
+from app.core.identifiers import EVENT_PREFIX, derived_id
+from app.core.timestamps import iso_ms
 from app.database.interface import WRITE_ERRORS
 from app.store.attempts import Attempt, pending_changes
+from app.store.feed import append_event
 from app.submission.brake import SHOWN, EngagedBrake
 from app.submission.claim import Claim
 from app.submission.context import Service
@@ -21,6 +26,8 @@ from app.submission.program_errors import UNPROVEN, business_error, error_name
 
 _log = structlog.get_logger(__name__)
 
+#: Type of the event that reports a brake made again by a repeated request.
+REPEATED = "alert.brake_repeated"
 #: Seconds between two steps while a transaction has no outcome yet.
 _PAUSE = 0.1
 _NO_SIGNATURE = "The hardware token that holds the signing key is unavailable."
@@ -162,6 +169,8 @@ async def _send(service: Service, hold: EngagedBrake, how: Enforcement, plan: Pl
                 await service.submitter.wait(await service.submitter.resend(attempt), claim)
                 return attempt
     for again in (True, False):
+        if claim.first_called_at is not None:
+            plan = replace(plan, on_store=partial(_report_repeated, hold, claim.first_called_at))
         try:
             outcome = await service.submitter.send_urgently(plan, claim)
         except SimulationFailedError as refused:
@@ -177,6 +186,26 @@ async def _send(service: Service, hold: EngagedBrake, how: Enforcement, plan: Pl
             raise _refusal(service, how, refused, name) from None
         return None if outcome.confirmed else outcome.attempt
     raise AssertionError
+
+
+def _report_repeated(hold: EngagedBrake, first_called_at: int, conn: Connection, attempt: Attempt) -> None:
+    """Report that a request was repeated under its idempotency key after its brake had been lifted."""
+    row, now = hold.row, attempt.created_at
+    append_event(
+        conn,
+        event_id=derived_id(EVENT_PREFIX, attempt.tx_id, REPEATED),
+        org=row.org,
+        type=REPEATED,
+        timestamp=now,
+        wallet_id=hold.wallet_id,
+        summary=f"A {row.kind} was lifted, and is made again by a repeated request",
+        payload={
+            "wallet_id": hold.wallet_id,
+            "brake": row.kind,
+            "first_called_at": iso_ms(first_called_at),
+            "timestamp": iso_ms(now),
+        },
+    )
 
 
 def _refusal(service: Service, how: Enforcement, refused: SimulationFailedError, name: str | None) -> Exception:

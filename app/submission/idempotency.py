@@ -54,15 +54,19 @@ class Idempotency:
         work: Callable[[Claim], Awaitable[bytes]],
         *,
         seal: ResponseSeal | None = None,
-    ) -> tuple[bytes, bool, int | None]:
-        """Return the response, whether it is a replay, and the time when the key was first used, in Unix milliseconds.
+        brakes: bool = False,
+    ) -> tuple[bytes, bool | None, int | None]:
+        """Return the response, its kind, and the time when the key was first used, in Unix milliseconds.
 
-        The time is None for a new key and without a key. With a ``seal``, the response is stored sealed. Raises
-        ``idempotency_conflict`` for the same key with other parameters, or with another API key if the response is
-        sealed, and ``idempotency_in_progress`` if the first request does not end in time.
+        The kind is True for a replay, False if an answered request was carried out again, and None for a first answer.
+        The time is None for a new key and without a key. With a ``seal``, the response is stored sealed. An answered
+        request that ``brakes`` is repeated by ``work``, which changes nothing while the brake is in force: only then is
+        the stored response replayed. Raises ``idempotency_conflict`` for the same key with other parameters, or with
+        another API key if the response is sealed, and ``idempotency_in_progress`` if the first request does not end in
+        time.
         """
         if fingerprint is None:
-            return await work(Claim(self._db)), False, None
+            return await work(Claim(self._db)), None, None
         caller = (fingerprint.org, fingerprint.scope, fingerprint.key)
         await self._wait_for_first(caller, fingerprint)
         running = self._running[caller] = _Running(fingerprint)
@@ -76,10 +80,16 @@ class Idempotency:
                 running.admitted.set()
                 called = None if found is None else found.created_at
                 if found is not None and found.state == "done" and found.response is not None:
-                    return _opened(found.response, stored, seal), True, called
+                    first = _opened(found.response, stored, seal)
+                    if brakes:
+                        repeat = Claim(self._db, first_called_at=called)
+                        answer = await work(repeat)
+                        if repeat.effective:
+                            return answer, False, called
+                    return first, True, called
                 claim = await self._claim(stored, found)
                 try:
-                    return await self._work(claim, caller, work, seal), False, called
+                    return await self._work(claim, caller, work, seal), None, called
                 except WRITE_ERRORS:
                     raise  # While the database fails, the claim holder is unknown.
                 except ApiError:

@@ -29,22 +29,17 @@ async def freeze(service: Service, principal: Principal, claim: Claim, wallet_id
     Returns once no earlier change can undo the freeze. Raises a 503 error while that is uncertain; the service then
     continues with the freeze on its own. Raises the API's error if the chain refuses the freeze.
     """
-    if claim.attempt is not None and claim.attempt.status == "confirmed":
-        return
     hold = service.brake.engage(principal, wallet_id, "freeze")
     await enforce(service, hold, enforcement(service, hold), claim)
 
 
 @asynccontextmanager
-async def braked(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> AsyncIterator[None]:
+async def braked(service: Service, principal: Principal, wallet_id: str) -> AsyncIterator[None]:
     """Stop the wallet's payments in this service during a change that freezes the wallet along with something else.
 
     If the change is refused, nothing is frozen and the brake returns to its earlier state. If the outcome is unknown,
     the brake stays engaged and the service continues with the freeze on its own.
     """
-    if claim.attempt is not None and claim.attempt.status == "confirmed":
-        yield
-        return
     before = service.brake.is_engaged(wallet_id, "freeze")
     hold = service.brake.engage(principal, wallet_id, "freeze")
     over = False

@@ -63,6 +63,11 @@ class UpdateWallet(PartialBody, UpdateBody):
     idempotency_key: IdempotencyKey | None = None
 
     @property
+    def brakes(self) -> bool:
+        """True if the update freezes the wallet."""
+        return self.status == "frozen"
+
+    @property
     def moves(self) -> bool:
         """True if the update sets the budget."""
         return "budget_id" in self.model_fields_set

@@ -219,23 +219,26 @@ async def update(
 ) -> WalletDetail:
     """Change a wallet: policy, budget and status in one transaction on the chain, label and tags in the database.
 
-    Lifting a manual freeze needs an admin's key and the authority. A freeze overtakes payments, even if it comes with a
+    Lifting a manual freeze needs an admin's key and the authority. A repeated request that was answered already only
+    freezes the wallet again, if it is not frozen. A freeze overtakes payments, even if it comes with a
     new policy and therefore waits for earlier changes.
     """
     if claim.attempt is None:
         await find_living(service, principal.org, wallet_id)
-    if body.status == "frozen" or body.label is not None or body.tags is not None:
+    if body.brakes or body.label is not None or body.tags is not None:
         refuse_unneeded_offline(claim)
-    freezes = body.status == "frozen" and body.policy_id is None and not body.moves
+    done = claim.first_called_at is not None or (claim.attempt is not None and claim.attempt.status == "confirmed")
+    # Of a change that was carried out already, only the freeze is made again.
+    freezes = body.brakes and (done or (body.policy_id is None and not body.moves))
     if freezes:
         await freeze(service, principal, claim, wallet_id)
     elif body.policy_id is not None or body.status is not None or body.moves:
         async with AsyncExitStack() as stack:
-            if body.status == "frozen":
-                await stack.enter_async_context(braked(service, principal, claim, wallet_id))
+            if body.brakes:
+                await stack.enter_async_context(braked(service, principal, wallet_id))
             await stack.enter_async_context(service.locks.hold(LockScope.WALLET_STATE, wallet_id))
             await _update(service, principal, claim, wallet_id, body)
-    if body.label is not None or body.tags is not None:
+    if claim.first_called_at is None and (body.label is not None or body.tags is not None):
         now = service.clock.seen_ms()
         await service.db.write(lambda conn: _set_details(conn, principal, wallet_id, body, now))
     changed = await find(service, principal.org, wallet_id)
@@ -247,7 +250,7 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
     """Change the wallet's policy, budget and status on the chain, where the values in the body differ from it."""
     if await earlier_outcome(service, claim) is not None:
         return
-    stops = body.status == "frozen" or body.policy_id is not None
+    stops = body.brakes or body.policy_id is not None
     kind = UNFREEZE if body.status == "active" else _STOP if stops else _UPDATE
     await require_no_pending_change(service, principal.org, kind.waits_for, wallet_id=wallet_id)
     for again in (True, False):
@@ -268,7 +271,7 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
             entry=_entry(principal, wallet_id, body),
         )
         try:
-            await submit(service, plan, claim, overtakes=body.status == "frozen")
+            await submit(service, plan, claim, overtakes=body.brakes)
         except SimulationFailedError as refused:
             if again and error_name(service.codec, refused) in _OUTDATED:
                 continue

@@ -200,7 +200,13 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
 
     # Then each has the severity and the fields of the catalogue
     events = await _events(world)
-    alerts = {"balance.low", "alert.inactivity", "alert.velocity_spike", "alert.large_transaction"}
+    alerts = {
+        "balance.low",
+        "alert.inactivity",
+        "alert.velocity_spike",
+        "alert.large_transaction",
+        "alert.brake_repeated",
+    }
     alerts |= {"reconciliation.difference", "reconciliation.cleared", "x402.paid_without_resource"}
     alerts |= {"allowance.discrepancy", "allowance.overdue", "index.incomplete"}
     alerts |= {"database.commits_lost", "transaction.forgotten"}

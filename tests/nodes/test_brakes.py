@@ -114,3 +114,21 @@ async def test_freeze_of_a_dead_node_is_finished_and_its_rotation_forgotten(
     # That of a living node is its own affair.
     assert _rows(second) == {(living["wallet_id"], "freeze", first.service.db.node)}
     await _forget(first)
+
+
+async def test_repeated_freeze_brakes_again_on_any_of_three_nodes(first: ServiceWorld, second: ServiceWorld) -> None:
+    wallet, to = await first.wallet(), await first.payee()
+    path, key = f"/v1/wallets/{wallet['wallet_id']}", {"Idempotency-Key": "brake-again"}
+    assert (await first.call("PATCH", path, {"status": "frozen"}, headers=key)).status_code == 200
+    assert (await second.call("PATCH", path, {"status": "active"})).status_code == 200
+
+    async with first.node() as third:
+        repeats = [node.call("PATCH", path, {"status": "frozen"}, headers=key) for node in (first, second, third)]
+        answers = await asyncio.gather(*repeats)
+
+        assert {(one.status_code, one.json()["status"]) for one in answers} == {(200, "frozen")}
+        assert "false" in {one.headers["idempotent-replayed"] for one in answers}
+        for node in (first, second, third):
+            error_of(await node.pay(wallet, to, "1"), 422, "wallet_frozen")
+    events = (await first.ok("GET", f"/v1/events?event=alert.brake_repeated&walletId={wallet['wallet_id']}"))["data"]
+    assert events
