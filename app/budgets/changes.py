@@ -4,14 +4,11 @@ A change names the budget version that it was made from, and the program refuses
 therefore undoes nothing. The service makes the change again from the current limits.
 """
 
-from dataclasses import dataclass
-
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.access.keyring import Principal
-from app.api.versions import Precondition
+from app.api.versioned_changes import OutdatedVersionError, VersionedChange
 from app.budgets import service as budgets
 from app.budgets.models import Budget, UpdateBudget
 from app.core.errors import UnavailableError
@@ -21,36 +18,27 @@ from app.projection.differences import shown_limits
 from app.store.audit import NewLogEntry, append
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, put_budget_details
 from app.store.feed import append_event
-from app.submission.changes import earlier_outcome
-from app.submission.claim import Claim
+from app.submission.chain_state import known_account
 from app.submission.context import Service
-from app.submission.locks import LockScope
-from app.submission.offline import authority_of, refuse_unneeded_offline
 from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Authority, Plan, PlanType
-from app.submission.versioned_changes import OutdatedVersionError, send_versioned, submit_versioned
 
 _UPDATE, _CLOSE = PlanType("update_budget"), PlanType("close_budget")
 PLAN_TYPES = (*budgets.PLAN_TYPES, _UPDATE, _CLOSE)
 """Plan types of all attempts to create, change or close a budget. The `recipient` of each is the budget's id."""
 CLOSE = _CLOSE.name
 """Plan type of attempts to close a budget."""
-_OUTDATED = frozenset({"VersionMismatch", "WrongRentReceiver"})
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetChange:
-    """A request to change a budget: the principal, the budget, and the versions that the request accepts."""
+class BudgetChange(VersionedChange[BudgetRecord]):
+    """A request to change or delete a budget."""
 
-    service: Service
-    principal: Principal
-    claim: Claim
-    budget_id: str
-    precondition: Precondition
+    thing = "budget"
+    outdated = frozenset({"VersionMismatch", "WrongRentReceiver"})
 
     async def find(self) -> BudgetRecord:
         """Return the budget. Raises ``budget_not_found``."""
-        return await budgets.find(self.service, self.principal.org, self.budget_id)
+        return await budgets.find(self.service, self.principal.org, self.object_id)
 
     def check(self, found: BudgetRecord) -> None:
         """Raise ``version_conflict`` unless the request accepts the budget's version."""
@@ -59,23 +47,14 @@ class BudgetChange:
 
 async def update(request: BudgetChange, body: UpdateBudget) -> Budget:
     """Change the fields in the body. Raises ``version_conflict`` if the request does not accept the current version."""
-    service, org = request.service, request.principal.org
-    # The last step, the rename, claims the key without a transaction. If it has happened, only the response is missing.
-    done = request.claim.repeats and request.claim.attempt is None
-    if request.claim.attempt is None:
-        await request.find()
-    if "name" in body.model_fields_set:
-        refuse_unneeded_offline(request.claim, field="name")
-    async with service.locks.hold(LockScope.POLICY, f"{org}/{request.budget_id}"):
-        if not done:
-            landed = await earlier_outcome(service, request.claim) is not None
-            if not landed and body.model_fields_set.intersection(budgets.LIMITS):
-                await send_versioned(request, "budget", lambda before: _limit(request, before, body))
-            elif not landed:
-                request.check(await request.find())
-            if "name" in body.model_fields_set:
-                await _rename(request, body.name)
-    return await budgets.get(service, request.principal, request.budget_id)
+    given = body.model_fields_set
+    await request.update(
+        given.intersection(budgets.LIMITS),
+        given.intersection({"name"}),
+        lambda before: _limit(request, before, body),
+        lambda _landed: _rename(request, body.name),
+    )
+    return await budgets.get(request.service, request.principal, request.object_id)
 
 
 async def delete(request: BudgetChange) -> Budget:
@@ -84,11 +63,8 @@ async def delete(request: BudgetChange) -> Budget:
     Raises ``budget_in_use`` if wallets are in it, and ``version_conflict`` if the request does not accept the current
     version.
     """
-    service, org = request.service, request.principal.org
-    async with service.locks.hold(LockScope.POLICY, f"{org}/{request.budget_id}"):
-        if await earlier_outcome(service, request.claim) is None:
-            await send_versioned(request, "budget", lambda before: _close(request, before))
-    return await deleted(service, org, request.budget_id)
+    await request.delete(lambda before: _close(request, before))
+    return await deleted(request.service, request.principal.org, request.object_id)
 
 
 async def deleted(service: Service, org: str, identifier: str) -> Budget:
@@ -99,18 +75,18 @@ async def deleted(service: Service, org: str, identifier: str) -> Budget:
     return budgets.shown(found)
 
 
-async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget) -> None:
-    """Send a change of the limits, unless they already have the requested values."""
+async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget) -> str | None:
+    """Send a change of the limits. Returns None if they already have the requested values."""
     service, org = request.service, request.principal.org
     limits = budgets.with_changes(before.limits, body)
     if limits == before.limits:
         # The response reports the current limits. An earlier change that lands after it would make that report wrong.
-        mine = request.budget_id
+        mine = request.object_id
         await require_no_pending_change(service, org, {_UPDATE.name}, where=lambda earlier: earlier.recipient == mine)
         if (await request.find()).version != before.version:
             raise OutdatedVersionError
-        return
-    authority = await authority_of(service, org, request.claim)
+        return None
+    authority = await request.authority()
     instruction = service.instructions(org).update_budget(
         authority=authority.address,
         budget=Pubkey.from_string(before.address),
@@ -118,39 +94,34 @@ async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget
         limits=limits,
     )
     given = sorted(body.model_fields_set.intersection(budgets.LIMITS))
-    entry = request.principal.entry("budget.update", request.budget_id, fields=given)
-    await _submit(request, _UPDATE, instruction, authority, entry)
+    entry = request.principal.entry("budget.update", request.object_id, fields=given)
+    return await _submit(request, _UPDATE, instruction, authority, entry)
 
 
-async def _close(request: BudgetChange, before: BudgetRecord) -> None:
-    service, org = request.service, request.principal.org
-    account = await service.chain.account(before.address)
-    if account is None:
-        # The read models know the account, so the node that answered is stale.
-        raise UnavailableError("chain_unavailable")
-    authority = await authority_of(service, org, request.claim)
-    instruction = service.instructions(org).close_budget(
+async def _close(request: BudgetChange, before: BudgetRecord) -> str | None:
+    authority = await request.authority()
+    instruction = request.service.instructions(before.org).close_budget(
         authority=authority.address,
         budget=Pubkey.from_string(before.address),
-        rent_receiver=account.decode(service.codec).data["payer"],
+        rent_receiver=(await known_account(request.service, before.address))["payer"],
     )
-    entry = request.principal.entry("budget.delete", request.budget_id)
-    await _submit(request, _CLOSE, instruction, authority, entry)
+    entry = request.principal.entry("budget.delete", request.object_id)
+    return await _submit(request, _CLOSE, instruction, authority, entry)
 
 
 async def _submit(
     request: BudgetChange, kind: PlanType, instruction: Instruction, authority: Authority, entry: NewLogEntry
-) -> None:
+) -> str | None:
     plan = Plan(
         org=request.principal.org,
         type=kind,
         instructions=[instruction],
         signers=[],
         authority=authority,
-        recipient=request.budget_id,
+        recipient=request.object_id,
         entry=entry,
     )
-    await submit_versioned(request.service, plan, request.claim, outdated=_OUTDATED)
+    return await request.submit(plan)
 
 
 async def _rename(request: BudgetChange, name: str) -> None:
@@ -159,7 +130,7 @@ async def _rename(request: BudgetChange, name: str) -> None:
     now = service.clock.seen_ms()
 
     def write(conn: Connection) -> None:
-        current = budget(conn, principal.org, request.budget_id)
+        current = budget(conn, principal.org, request.object_id)
         if current is None or current.name == name:
             return
         ids = (current.budget_id, current.org, current.address)

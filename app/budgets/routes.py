@@ -5,7 +5,6 @@ from starlette.routing import Route
 from app.access.auth import ADMINS, READERS
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
-from app.api.versions import Precondition
 from app.budgets import changes
 from app.budgets import service as budgets
 from app.budgets.changes import BudgetChange
@@ -13,11 +12,6 @@ from app.budgets.models import Budget, BudgetList, CreateBudget, UpdateBudget
 
 _WRITING = ("invalid_amount", "transaction_failed")
 _CHANGING = ("budget_not_found", "version_conflict", "transaction_failed")
-
-
-def _change(call: Call) -> BudgetChange:
-    precondition = Precondition.of(call.request.headers.get("if-match"))
-    return BudgetChange(call.service, call.principal, call.claim, call.path("budget_id"), precondition)
 
 
 @operation(tag="budgets", roles=ADMINS, tagged=True, errors=_WRITING, changes=True, signable=True)
@@ -61,7 +55,7 @@ async def update_budget(call: Call, body: UpdateBudget) -> Budget:
     An omitted field keeps its value; `null` clears a limit. Past spending still counts. With `If-Match`, the budget
     changes only if it still has that `ETag`.
     """
-    return await changes.update(_change(call), body)
+    return await changes.update(BudgetChange.of(call, "budget_id"), body)
 
 
 @operation(
@@ -78,7 +72,7 @@ async def delete_budget(call: Call, _body: EmptyBody) -> Budget:
 
     It must contain no wallet. Returns the budget as it was, without consumption and headroom.
     """
-    return await changes.delete(_change(call))
+    return await changes.delete(BudgetChange.of(call, "budget_id"))
 
 
 routes = [

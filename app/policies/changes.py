@@ -5,17 +5,14 @@ therefore undoes nothing. The service makes the change again from the policy's c
 """
 
 from collections.abc import Collection, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from pydantic.alias_generators import to_camel
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.access.keyring import Principal
-from app.api.versions import Precondition
+from app.api.versioned_changes import OutdatedVersionError, VersionedChange
 from app.core.errors import BusinessError, UnavailableError
 from app.policies import service as policies
 from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
@@ -31,53 +28,30 @@ from app.store.policies import (
     recipients_before,
 )
 from app.submission.chain_state import known_account
-from app.submission.changes import earlier_outcome
-from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.locks import LockScope
-from app.submission.offline import authority_of, refuse_unneeded_offline
 from app.submission.pending_changes import require_no_pending_change
-from app.submission.plan import Authority, Hook, Plan, PlanType, nothing
-from app.submission.versioned_changes import OutdatedVersionError, send_versioned, submit_versioned
+from app.submission.plan import Hook, Plan, PlanType, nothing
 
 _UPDATE, _CLOSE, _DISCARD = PlanType(UPDATE), PlanType("close_policy"), PlanType("close_allowlist")
 PLAN_TYPES = (WRITE, _UPDATE, _CLOSE, _DISCARD)
-#: Program errors of a transaction that was made from an outdated policy or draft.
-_OUTDATED = frozenset(
-    {
-        *("VersionMismatch", "WrongAllowlist", "AllowlistRequired", "AllowlistGap", "AllowlistSealed"),
-        *("AllowlistNotSealed", "AllowlistMismatch", "RentReceiverRequired", "WrongRentReceiver"),
-    }
-)
-#: Plan types of the transactions that prepare a change.
-_PREPARING = (WRITE.name, _DISCARD.name)
 _OFF_CHAIN = frozenset({*DETAILS, "allow_unverified_recipient", "idempotency_key"})
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyChange:
-    """A request to change a policy: the principal, the policy, and the versions that the request accepts."""
+class PolicyChange(VersionedChange[PolicyRecord]):
+    """A request to change or delete a policy."""
 
-    service: Service
-    principal: Principal
-    claim: Claim
-    policy_id: str
-    precondition: Precondition
-
-    async def authority(self) -> Authority:
-        """Return the organisation's authority.
-
-        Raises ``authority_offline`` if the service lacks its key, unless the request asks for `sign=offline`.
-        """
-        return await authority_of(self.service, self.principal.org, self.claim)
-
-    def lock(self) -> AbstractAsyncContextManager[None]:
-        """Return the lock that makes other changes of the policy in this process wait."""
-        return self.service.locks.hold(LockScope.POLICY, f"{self.principal.org}/{self.policy_id}")
+    thing = "policy"
+    outdated = frozenset(
+        {
+            *("VersionMismatch", "WrongAllowlist", "AllowlistRequired", "AllowlistGap", "AllowlistSealed"),
+            *("AllowlistNotSealed", "AllowlistMismatch", "RentReceiverRequired", "WrongRentReceiver"),
+        }
+    )
+    preparing = (WRITE.name, _DISCARD.name)
 
     async def find(self) -> PolicyRecord:
         """Return the policy. Raises ``policy_not_found``."""
-        return await policies.find(self.service, self.principal.org, self.policy_id)
+        return await policies.find(self.service, self.principal.org, self.object_id)
 
     def check(self, found: PolicyRecord) -> None:
         """Raise ``version_conflict`` unless the request accepts the policy's version."""
@@ -97,27 +71,15 @@ async def update(request: PolicyChange, body: UpdatePolicy) -> Policy:
     Raises ``policy_immutable`` for a preset, and ``version_conflict`` if the request does not accept the current
     version.
     """
-    # The last step, the rename, claims the key without a transaction. If it has happened, only the response is missing.
-    done = request.claim.repeats and request.claim.attempt is None
-    if request.claim.attempt is None:
-        await request.find_changeable()
-    apart = sorted(body.model_fields_set.intersection(DETAILS))
-    if apart:
-        refuse_unneeded_offline(request.claim, field=to_camel(apart[0]))
-    async with request.lock():
-        if not done:
-            await _change(request, body)
-    return policies.shown(await with_recipients(request.service, await request.find()))
+    given = body.model_fields_set
 
-
-async def _change(request: PolicyChange, body: UpdatePolicy) -> None:
-    landed = await _resumed(request)
-    if landed is None and body.model_fields_set - _OFF_CHAIN:
-        landed = await send_versioned(request, "policy", lambda before: _update(request, before, body))
-    elif landed is None:
-        request.check(await request.find())
-    if body.model_fields_set.intersection(DETAILS):
+    async def details(landed: str | None) -> None:
         await describe(request.service, request.principal, request.claim, await request.find(), body, landed)
+
+    await request.update(
+        given - _OFF_CHAIN, given.intersection(DETAILS), lambda before: _update(request, before, body), details
+    )
+    return policies.shown(await with_recipients(request.service, await request.find()))
 
 
 async def delete(request: PolicyChange) -> Policy:
@@ -126,12 +88,10 @@ async def delete(request: PolicyChange) -> Policy:
     Raises ``policy_in_use`` if vaults are attached, ``policy_immutable`` for a preset, and ``version_conflict`` if the
     request does not accept the current version.
     """
-    async with request.lock():
-        landed = await _resumed(request)
-        if landed is None:
-            await request.find_changeable()
-            landed = await send_versioned(request, "policy", lambda before: _close(request, before))
-    org, identifier = request.principal.org, request.policy_id
+    if request.claim.attempt is None:
+        await request.find_changeable()
+    landed = await request.delete(lambda before: _close(request, before))
+    org, identifier = request.principal.org, request.object_id
     return await request.service.db.read(lambda conn: deleted_policy(conn, org, identifier, landed or ""))
 
 
@@ -141,16 +101,6 @@ def deleted_policy(conn: Connection, org: str, identifier: str, closing: str) ->
     if deleted is None:
         raise UnavailableError("chain_unavailable")
     return policies.shown(replace(deleted, allowed_recipients=recipients_before(conn, deleted.address, closing)))
-
-
-async def _resumed(request: PolicyChange) -> str | None:
-    """Return the signature of the change made by an earlier run of the request, or None if there is none.
-
-    Raises ``chain_unavailable`` while its outcome is unknown. A transaction that only prepares the change does not
-    count.
-    """
-    outcome = await earlier_outcome(request.service, request.claim)
-    return None if outcome is None or outcome.attempt.type in _PREPARING else outcome.attempt.signature
 
 
 async def _send(
@@ -164,19 +114,18 @@ async def _send(
 
     Pass `entry`, the change's audit log entry, only with the last transaction.
     """
-    service = request.service
     plan = Plan(
         org=request.principal.org,
         type=kind,
         instructions=step.instructions,
-        signers=[] if step.by_authority else [service.signers.operator],
+        signers=[] if step.by_authority else [request.service.signers.operator],
         authority=await request.authority() if step.by_authority else None,
-        policy_id=request.policy_id,
+        policy_id=request.object_id,
         actor=request.principal.actor,
         entry=entry,
         on_store=on_store,
     )
-    return (await submit_versioned(service, plan, request.claim, outdated=_OUTDATED)).attempt.signature
+    return await request.submit(plan)
 
 
 async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolicy) -> str | None:
@@ -196,7 +145,7 @@ async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolic
         return None
     await require_owners(service, old, new, body)
     entry = request.principal.entry(
-        "policy.update", request.policy_id, fields=sorted(body.model_fields_set - _OFF_CHAIN)
+        "policy.update", request.object_id, fields=sorted(body.model_fields_set - _OFF_CHAIN)
     )
     authority = await request.authority()
     if new.entries == old.entries or not new.entries:
@@ -274,17 +223,17 @@ async def _close(request: PolicyChange, before: PolicyRecord) -> str | None:
         allowlist_rent_receiver=None if allowlist is None else (await known_account(service, allowlist))["payer"],
         next_rent_receiver=None if written is None else written["payer"],
     )
-    entry = request.principal.entry("policy.delete", request.policy_id)
+    entry = request.principal.entry("policy.delete", request.object_id)
     return await _send(request, _CLOSE, Step([closing]), entry=entry)
 
 
-async def _wait_for_earlier(request: PolicyChange, types: Collection[str] = (*_PREPARING, UPDATE)) -> None:
+async def _wait_for_earlier(request: PolicyChange, types: Collection[str] = (*PolicyChange.preparing, UPDATE)) -> None:
     """Require that no earlier change of the policy, and no chunk of a draft, can still land.
 
     Raises ``chain_unavailable`` while one can. A change of the rules alone need not wait: the program accepts only the
     first of two changes that start from the same version.
     """
-    org, mine = request.principal.org, request.policy_id
+    org, mine = request.principal.org, request.object_id
     await require_no_pending_change(request.service, org, types, where=lambda earlier: earlier.policy_id == mine)
 
 

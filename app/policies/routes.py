@@ -5,7 +5,6 @@ from starlette.routing import Route
 from app.access.auth import ADMINS, OPERATORS, READERS, READERS_AND_AGENT
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
-from app.api.versions import Precondition
 from app.policies import audit, changes
 from app.policies import service as policies
 from app.policies.changes import PolicyChange
@@ -23,11 +22,6 @@ from app.policies.preview import preview
 
 _WRITING = ("invalid_amount", "invalid_recipient", "recipient_unverified", "transaction_failed")
 _CHANGING = ("policy_not_found", "policy_immutable", "version_conflict", "transaction_failed")
-
-
-def _change_request(call: Call) -> PolicyChange:
-    precondition = Precondition.of(call.request.headers.get("if-match"))
-    return PolicyChange(call.service, call.principal, call.claim, call.path("policy_id"), precondition)
 
 
 @operation(tag="policies", roles=ADMINS, tagged=True, errors=_WRITING, changes=True, signable=True)
@@ -65,7 +59,7 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     simultaneously. A long allowlist is written first and takes effect as a whole. With `If-Match`, the policy changes
     only if it still has that `ETag`.
     """
-    return await changes.update(_change_request(call), body)
+    return await changes.update(PolicyChange.of(call, "policy_id"), body)
 
 
 @operation(
@@ -82,7 +76,7 @@ async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
 
     No wallet may be attached to it. Returns the policy as it was. Its audit log is kept.
     """
-    return await changes.delete(_change_request(call))
+    return await changes.delete(PolicyChange.of(call, "policy_id"))
 
 
 @operation(
