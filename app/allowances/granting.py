@@ -6,13 +6,13 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.access.auth import session_key
-from app.access.keyring import Principal
+from app.api.operation import Call
 from app.core.errors import BusinessError
 from app.core.identifiers import ALLOWANCE_EVENT_INNER_INDEX, allowance_id
 from app.core.money import format_usdc
 from app.core.transaction_types import GRANT as GRANT_NAME
 from app.payments.expenses import ExpenseRequest
+from app.payments.sending import admit
 from app.store.allowances import (
     PENDING,
     AllowanceRecord,
@@ -24,9 +24,7 @@ from app.store.attempts import Attempt
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
 from app.submission.locks import Held, LockScope
-from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Hook, Plan, PlanType, nothing
-from app.wallets import service as wallets
 
 GRANT = PlanType(
     GRANT_NAME,
@@ -49,22 +47,15 @@ def granting(service: Service, wallet_id: str) -> Held:
     return service.locks.hold(LockScope.WALLET_ALLOWANCES, wallet_id, most_waiting=most)
 
 
-async def admit(
-    service: Service, principal: Principal, wallet_id: str, token: str | None
-) -> tuple[WalletRecord, Keypair | None]:
+async def admit_grant(call: Call, wallet_id: str) -> tuple[WalletRecord, Keypair | None]:
     """Return the wallet, and the session's key if it signs, once a grant may be made. Call it within ``granting``.
 
     Raises ``too_many_allowances`` above the daily number, ``chain_unavailable`` while another grant is pending, and the
     errors of a payment from the wallet.
     """
-    session = session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
-    service.brake.check(GRANT, principal.org, wallet_id, attested=session is not None)
-    await require_no_pending_change(service, principal.org, GRANT.waits_for, wallet_id=wallet_id)
-    paying = await wallets.find_living(service, principal.org, wallet_id)
-    # Check again: the session may have been rotated since, and then the old key cannot sign for the wallet.
-    session = session_key(principal, token, paying, service.clock)
-    await _require_room(service, wallet_id)
-    return paying, session
+    admitted = await admit(call, GRANT, wallet_id)
+    await _require_room(call.service, wallet_id)
+    return admitted
 
 
 async def _require_room(service: Service, wallet_id: str) -> None:

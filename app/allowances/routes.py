@@ -27,15 +27,7 @@ async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
     a delegate. The operator's key always signs; with a session token, the session's key also signs. Responds once the
     money is set aside, or with the status `pending` if that takes too long.
     """
-    return await allowances.grant(
-        call.service,
-        call.principal,
-        call.claim,
-        call.path("wallet_id"),
-        body,
-        call.session_token,
-        gone=call.request.is_disconnected,
-    )
+    return await allowances.grant(call, call.path("wallet_id"), body)
 
 
 @operation(
@@ -52,14 +44,7 @@ async def settle_allowance(call: Call, _body: EmptyBody) -> Allowance:
     paid, or never will. The service settles the allowance itself at `expires_at`, or earlier after a freeze, a pause,
     a new session token or a change of the wallet's policy. A settled allowance stays as it is.
     """
-    return await allowances.settle(
-        call.service,
-        call.principal,
-        call.claim,
-        call.path("wallet_id"),
-        call.path("allowance_id"),
-        call.session_token,
-    )
+    return await allowances.settle(call, call.path("wallet_id"), call.path("allowance_id"))
 
 
 @operation(tag="allowances", roles=READERS_AND_AGENT, errors=("wallet_not_found",))

@@ -1,23 +1,23 @@
 """Allowances: operators grant them, clients settle them, and the keeper settles the rest."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.access.auth import authorise_wallet, session_key
+from app.access.auth import authorise_wallet
 from app.access.keyring import Principal
 from app.allowances._events import append_overdue
-from app.allowances.granting import GRANT, admit, grant_plan, granting
+from app.allowances.granting import GRANT, admit_grant, grant_plan, granting
 from app.allowances.models import Allowance, AllowancePage, GrantAllowance, ListAllowances
+from app.api.operation import Call
 from app.chain.addresses import parse_address
 from app.chain.allowance_instructions import OpenAllowance
 from app.core.errors import NotFoundError, RequestError, UnavailableError
 from app.core.identifiers import new_reference
 from app.payments.expenses import ExpenseRequest
-from app.payments.late_refusal import late_refusal
 from app.payments.refusals import require_account
-from app.payments.sending import submit_expense
+from app.payments.sending import set_aside, submit_expense
 from app.recipients.service import Payee
 from app.store.allowances import (
     OUTSTANDING,
@@ -45,71 +45,43 @@ OVERDUE_AFTER = 60
 _TOKEN_ACCOUNT_SIZE, _MINT, _OWNER = 165, slice(0, 32), slice(32, 64)
 
 
-async def grant(  # noqa: PLR0917
-    service: Service,
-    principal: Principal,
-    claim: Claim,
-    wallet_id: str,
-    body: GrantAllowance,
-    token: str | None,
-    *,
-    gone: Callable[[], Awaitable[bool]],
-) -> Allowance:
+async def grant(call: Call, wallet_id: str, body: GrantAllowance) -> Allowance:
     """Set money aside for a delegate. Returns once that is done, or as `pending` if it takes too long.
 
     Raises ``policy_violation`` if the policy refuses. After a refusal in simulation, nothing was sent, and the refusal
     is recorded. After a late refusal, the attempt is recorded as failed.
     """
-    # Look first for a grant sent by an earlier run: once it is under way, the wallet's state cannot refuse it.
-    outcome = await service.submitter.resume(claim)
-    if outcome is None:
-        async with granting(service, wallet_id):
-            outcome = await _grant(service, principal, claim, wallet_id, body, token, gone)
-    if outcome.status == "failed":
-        raise await late_refusal(service, await wallets.find(service, principal.org, wallet_id), outcome)
-    tx_id = outcome.attempt.tx_id
-    made = await service.db.read(lambda conn: allowance_of_transaction(conn, principal.org, tx_id))
-    if made is None:
-        raise UnavailableError("chain_unavailable", fields={"tx_id": tx_id})
-    # A replay reports the final outcome.
-    claim.open_ended = outcome.status == "pending"
-    return shown(made)
+    return shown(await set_aside(call, wallet_id, lambda: _grant(call, wallet_id, body), allowance_of_transaction))
 
 
-async def _grant(  # noqa: PLR0917
-    service: Service,
-    principal: Principal,
-    claim: Claim,
-    wallet_id: str,
-    body: GrantAllowance,
-    token: str | None,
-    gone: Callable[[], Awaitable[bool]],
-) -> Outcome:
-    payer, session = await admit(service, principal, wallet_id, token)
-    delegate = _delegate(service, payer, body.delegate)
-    destination, owner, exists = await _destination(service, body.destination)
-    if str(destination) == payer.tokens:
-        raise invalid_recipient("destination", "A wallet cannot pay itself.")
-    expires_at = (await service.chain.clock()).unix_timestamp + body.expires_in
-    expense = ExpenseRequest(
-        payer,
-        Payee(owner, str(owner)),
-        body.amount,
-        purpose="allowance",
-        kind=GRANT,
-        service=service,
-        principal=principal,
-        memo=None,
-        session=session,
-        gone=gone,
-        reference=new_reference() if body.reference is None else bytes.fromhex(body.reference),
-        allows_unverified=body.allow_unverified_recipient,
-    )
-    if not exists:
-        await require_account(
-            expense, claim, "destination", "The address is not a USDC account and has no associated one."
+async def _grant(call: Call, wallet_id: str, body: GrantAllowance) -> Outcome:
+    service = call.service
+    async with granting(service, wallet_id):
+        payer, session = await admit_grant(call, wallet_id)
+        delegate = _delegate(service, payer, body.delegate)
+        destination, owner, exists = await _destination(service, body.destination)
+        if str(destination) == payer.tokens:
+            raise invalid_recipient("destination", "A wallet cannot pay itself.")
+        expires_at = (await service.chain.clock()).unix_timestamp + body.expires_in
+        expense = ExpenseRequest(
+            payer,
+            Payee(owner, str(owner)),
+            body.amount,
+            purpose="allowance",
+            kind=GRANT,
+            service=service,
+            principal=call.principal,
+            memo=None,
+            session=session,
+            gone=call.request.is_disconnected,
+            reference=new_reference() if body.reference is None else bytes.fromhex(body.reference),
+            allows_unverified=body.allow_unverified_recipient,
         )
-    return await submit_expense(expense, claim, lambda one: grant_plan(one, destination, delegate, expires_at))
+        if not exists:
+            await require_account(
+                expense, call.claim, "destination", "The address is not a USDC account and has no associated one."
+            )
+        return await submit_expense(expense, call.claim, lambda one: grant_plan(one, destination, delegate, expires_at))
 
 
 def _delegate(service: Service, payer: WalletRecord, text: str) -> Pubkey:
@@ -151,15 +123,14 @@ async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey, boo
     return addresses.token_account(given), given, False
 
 
-async def settle(  # noqa: PLR0917
-    service: Service, principal: Principal, claim: Claim, wallet_id: str, identifier: str, token: str | None
-) -> Allowance:
+async def settle(call: Call, wallet_id: str, identifier: str) -> Allowance:
     """End an allowance with the operator's key. A settled one stays as it is. An agent needs its session token.
 
     Raises ``chain_unavailable`` while the grant is not confirmed or the outcome is unknown.
     """
+    service, principal, claim = call.service, call.principal, call.claim
     authorise_wallet(principal, wallet_id)
-    session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
+    call.session(await wallets.find(service, principal.org, wallet_id))
     if await earlier_outcome(service, claim) is None:
         found = await find(service, principal, wallet_id, identifier)
         if found.status == PENDING:

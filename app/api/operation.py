@@ -6,13 +6,14 @@ from inspect import get_annotations
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from solders.keypair import Keypair
 from spectree import Response as Responses
 from spectree import SecurityScheme, SpecTree
 from spectree.models import SecureType, SecuritySchemeData
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.access.auth import admit, authorise, authorise_wallet, presented_key
+from app.access.auth import admit, authorise, authorise_wallet, presented_key, session_key
 from app.access.keyring import KeyRing, Principal, Role
 from app.access.sealing import ResponseSeal
 from app.api._parsing import query_items, read_json, validation_error
@@ -25,6 +26,7 @@ from app.api.versions import tag_header
 from app.core.errors import CATALOGUE, ApiError, ConflictError, NotFoundError, RequestError, UnavailableError
 from app.core.http_api import FIRST_CALL, PREFER_FIRST_CALL, VERSION
 from app.core.timestamps import iso_ms
+from app.store.wallets import WalletRecord
 from app.submission.claim import Claim, Fingerprint
 from app.submission.context import Service
 from app.submission.idempotency import Idempotency
@@ -102,6 +104,10 @@ class Call:
     def session_token(self) -> str | None:
         """The header Session-Token, or None if the request lacks it."""
         return self.request.headers.get("session-token")
+
+    def session(self, wallet: WalletRecord) -> Keypair | None:
+        """Return the session's key if it signs for the wallet; see ``session_key``."""
+        return session_key(self.principal, self.session_token, wallet, self.service.clock)
 
 
 def operation(

@@ -29,9 +29,7 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     proof of the completed work releases it. Without a proof, it is refunded after `expires_at`, unless it is disputed.
     Responds once the money is locked, or with the status `pending` if that takes too long.
     """
-    return await escrows.create(
-        call.service, call.principal, call.claim, body, call.session_token, gone=call.request.is_disconnected
-    )
+    return await escrows.create(call, body)
 
 
 @operation(
@@ -50,9 +48,7 @@ async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
     the escrow's address, the task's hash and the output's hash. The receiving wallet's session key (or the receiving
     address) signs a `signed_attestation`, and the organisation's verifier signs a `webhook_callback`.
     """
-    return await settlement.complete(
-        call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
-    )
+    return await settlement.complete(call, call.path("escrow_id"), body)
 
 
 @operation(
@@ -69,9 +65,7 @@ async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
     30 days without a decision. A side that withdraws its dispute cannot raise another. `reason` is required, `evidence`
     is optional. The chain records the hash of the reason, and the evidence, which is a hash itself.
     """
-    return await settlement.dispute(
-        call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
-    )
+    return await settlement.dispute(call, call.path("escrow_id"), body)
 
 
 @operation(tag="escrows", roles=PAYERS, errors=(*_CHANGE, "escrow_not_disputed"), changes=True, session=True)
@@ -81,9 +75,7 @@ async def withdraw_dispute(call: Call, body: WithdrawDispute) -> Escrow:
     The party that raised it may withdraw it; an operator may do so for a wallet's side. The escrow is locked again. Its
     new deadline leaves the time that remained when the dispute was raised.
     """
-    return await settlement.withdraw(
-        call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
-    )
+    return await settlement.withdraw(call, call.path("escrow_id"), body)
 
 
 @operation(

@@ -1,18 +1,18 @@
 """Create, find and show escrows between agents. ``app.escrows.settlement`` takes their later steps."""
 
 import hashlib
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.access.auth import authorise_wallet, session_key
+from app.access.auth import authorise_wallet
 from app.access.keyring import Principal
 from app.api.fields import optional
+from app.api.operation import Call
 from app.chain.addresses import parse_address
 from app.chain.escrow_instructions import PROOF_KINDS, output_commitment
-from app.core.errors import NotFoundError, UnavailableError
+from app.core.errors import NotFoundError
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id
 from app.core.transaction_types import ESCROW_LOCK
 from app.escrows.models import (
@@ -24,9 +24,8 @@ from app.escrows.models import (
     ListEscrows,
 )
 from app.payments.expenses import ExpenseRequest
-from app.payments.late_refusal import late_refusal
 from app.payments.refusals import unverified_refusal
-from app.payments.sending import submit_expense
+from app.payments.sending import admit, set_aside, submit_expense
 from app.payments.token_accounts import lacks_token_account
 from app.recipients.service import Payee, payee_of
 from app.store.attempts import Attempt
@@ -43,10 +42,8 @@ from app.store.escrows import (
     remember_task,
 )
 from app.store.wallets import WalletRecord, wallet, wallet_by_vault
-from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.pending_changes import require_no_pending_change
 from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.program_errors import invalid_recipient
 from app.wallets import service as wallets
@@ -61,71 +58,38 @@ LOCK = PlanType(
 )
 
 
-async def create(
-    service: Service,
-    principal: Principal,
-    claim: Claim,
-    body: CreateEscrow,
-    token: str | None,
-    *,
-    gone: Callable[[], Awaitable[bool]],
-) -> Escrow:
+async def create(call: Call, body: CreateEscrow) -> Escrow:
     """Lock money for a task. Returns once it is locked, or as `pending` if that takes too long.
 
     Raises ``policy_violation`` if the policy refuses. After a refusal in simulation, nothing was sent, and the refusal
     is recorded. After a late refusal, the attempt is recorded as failed.
     """
-    authorise_wallet(principal, body.from_wallet)
-    # Look first for an escrow sent by an earlier run: once it is under way, neither the wallet's state nor the queue
-    # can refuse it.
-    outcome = await service.submitter.resume(claim)
-    if outcome is None:
-        # One at a time, because an escrow's address is derived from the wallet's escrow counter.
-        most = service.settings.max_waiting_payments
-        async with service.locks.hold(LockScope.WALLET_ESCROWS, body.from_wallet, most_waiting=most):
-            outcome = await _lock(service, principal, claim, token, body, gone)
-    if outcome.status == "failed":
-        paying = await wallets.find(service, principal.org, body.from_wallet)
-        raise await late_refusal(service, paying, outcome)
-    tx_id = outcome.attempt.tx_id
-    made = await service.db.read(lambda conn: escrow_of_transaction(conn, principal.org, tx_id))
-    if made is None:
-        raise UnavailableError("chain_unavailable", fields={"tx_id": tx_id})
-    # A replay reports the final outcome.
-    claim.open_ended = outcome.status == "pending"
-    return shown(made, principal)
+    authorise_wallet(call.principal, body.from_wallet)
+    made = await set_aside(call, body.from_wallet, lambda: _lock(call, body), escrow_of_transaction)
+    return shown(made, call.principal)
 
 
-async def _lock(  # noqa: PLR0917
-    service: Service,
-    principal: Principal,
-    claim: Claim,
-    token: str | None,
-    body: CreateEscrow,
-    gone: Callable[[], Awaitable[bool]],
-) -> Outcome:
-    session = session_key(principal, token, await wallets.find(service, principal.org, body.from_wallet), service.clock)
-    service.brake.check(LOCK, principal.org, body.from_wallet, attested=session is not None)
-    await require_no_pending_change(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
-    paying = await wallets.find_living(service, principal.org, body.from_wallet)
-    # Check again: the session may have been rotated since, and then the old key cannot sign for the wallet.
-    session = session_key(principal, token, paying, service.clock)
-    payee, opens = await _payee(service, paying, body.to_wallet)
-    expense = ExpenseRequest(
-        paying,
-        payee,
-        body.amount,
-        purpose="escrow",
-        kind=LOCK,
-        service=service,
-        principal=principal,
-        memo=body.memo,
-        session=session,
-        gone=gone,
-        allows_unverified=body.allow_unverified_recipient,
-    )
-    expense.refusal = await unverified_refusal(expense) if opens else None
-    return await submit_expense(expense, claim, partial(_plan, body))
+async def _lock(call: Call, body: CreateEscrow) -> Outcome:
+    service, most = call.service, call.service.settings.max_waiting_payments
+    # One at a time, because an escrow's address is derived from the wallet's escrow counter.
+    async with service.locks.hold(LockScope.WALLET_ESCROWS, body.from_wallet, most_waiting=most):
+        paying, session = await admit(call, LOCK, body.from_wallet)
+        payee, opens = await _payee(service, paying, body.to_wallet)
+        expense = ExpenseRequest(
+            paying,
+            payee,
+            body.amount,
+            purpose="escrow",
+            kind=LOCK,
+            service=service,
+            principal=call.principal,
+            memo=body.memo,
+            session=session,
+            gone=call.request.is_disconnected,
+            allows_unverified=body.allow_unverified_recipient,
+        )
+        expense.refusal = await unverified_refusal(expense) if opens else None
+        return await submit_expense(expense, call.claim, partial(_plan, body))
 
 
 async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee, bool]:

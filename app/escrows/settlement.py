@@ -14,9 +14,10 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.access.auth import decode_token, session_key
+from app.access.auth import decode_token
 from app.access.keyring import Principal
 from app.api.fields import optional
+from app.api.operation import Call
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.errors import ApiError, AuthenticationError, BusinessError, RequestError, UnavailableError
 from app.core.money import format_usdc
@@ -129,18 +130,17 @@ async def _taken(service: Service, principal: Principal, claim: Claim, identifie
     return shown(await find(service, principal, identifier), principal)
 
 
-async def complete(  # noqa: PLR0917
-    service: Service, principal: Principal, claim: Claim, identifier: str, body: CompleteEscrow, token: str | None
-) -> Escrow:
+async def complete(call: Call, identifier: str, body: CompleteEscrow) -> Escrow:
     """Release an escrow with a proof.
 
     Raises ``invalid_proof``, ``escrow_expired``, ``escrow_already_settled``, and ``invalid_recipient`` if the receiver
     has no token account and the wallet may not open another one.
     """
+    service, principal, claim = call.service, call.principal, call.claim
     if (taken := await _taken(service, principal, claim, identifier)) is not None:
         return taken
     found = await find(service, principal, identifier)
-    party = await _party(service, principal, found, token)
+    party = await _party(call, found)
     proof = _proofs.parse(body)
 
     async def plan(escrow: EscrowRecord) -> Plan:
@@ -172,9 +172,7 @@ async def complete(  # noqa: PLR0917
     return await _Step(service, principal, claim, (LOCKED,), explain).take(found, plan)
 
 
-async def dispute(  # noqa: PLR0917
-    service: Service, principal: Principal, claim: Claim, identifier: str, body: DisputeEscrow, token: str | None
-) -> Escrow:
+async def dispute(call: Call, identifier: str, body: DisputeEscrow) -> Escrow:
     """Dispute an escrow, which stops its clock. Either side may do so once, before the deadline.
 
     The dispute ends with the arbiter's decision, a refund after 30 days, or its withdrawal. A withdrawal moves the
@@ -184,10 +182,11 @@ async def dispute(  # noqa: PLR0917
 
     Raises ``escrow_expired``, ``escrow_already_settled`` and ``dispute_raised_before``.
     """
+    service, principal, claim = call.service, call.principal, call.claim
     if (taken := await _taken(service, principal, claim, identifier)) is not None:
         return taken
     found = await find(service, principal, identifier)
-    party = await _party(service, principal, found, token, body.wallet_id)
+    party = await _party(call, found, body.wallet_id)
     side, key = party.wallet_id or found.wallet_id, party.key(service)
 
     async def plan(escrow: EscrowRecord) -> Plan:
@@ -206,19 +205,18 @@ async def dispute(  # noqa: PLR0917
     return await _Step(service, principal, claim, (LOCKED,), partial(party.explain, service)).take(found, plan)
 
 
-async def withdraw(  # noqa: PLR0917
-    service: Service, principal: Principal, claim: Claim, identifier: str, body: WithdrawDispute, token: str | None
-) -> Escrow:
+async def withdraw(call: Call, identifier: str, body: WithdrawDispute) -> Escrow:
     """Withdraw a dispute, so that the escrow's deadline continues to run.
 
     The party that raised the dispute may do so, and the operator for a wallet's side.
 
     Raises ``escrow_not_disputed`` or ``escrow_already_settled`` if the escrow's status does not permit it.
     """
+    service, principal, claim = call.service, call.principal, call.claim
     if (taken := await _taken(service, principal, claim, identifier)) is not None:
         return taken
     found = await find(service, principal, identifier)
-    party = await _party(service, principal, found, token, body.wallet_id)
+    party = await _party(call, found, body.wallet_id)
     key = party.key(service)
 
     async def plan(escrow: EscrowRecord) -> Plan:
@@ -274,25 +272,24 @@ def share_of(found: EscrowRecord, body: ResolveDispute) -> int:
     return released
 
 
-async def _party(
-    service: Service, principal: Principal, found: EscrowRecord, token: str | None, named: str | None = None
-) -> _Party:
+async def _party(call: Call, found: EscrowRecord, named: str | None = None) -> _Party:
     """Return the acting party: the agent, or for other roles the wallet of the session token, else the operator.
 
     Raises ``invalid_request`` for a wallet on neither side, ``session_token_invalid`` and ``session_token_expired``.
     """
     if named not in (None, found.wallet_id, found.to_wallet):
         raise RequestError("invalid_request", "walletId: must be the paying or the receiving wallet.")
-    named = principal.wallet_id or named
-    if token is None and principal.role != "agent":
+    token, is_agent = call.session_token, call.principal.role == "agent"
+    named = call.principal.wallet_id or named
+    if token is None and not is_agent:
         return _Party(named, None)
     for side in (named,) if named else (found.wallet_id, found.to_wallet):
         if side is None:
             continue
-        wallet = await wallets.find(service, found.org, side)
+        wallet = await wallets.find(call.service, found.org, side)
         known = token is not None and str(decode_token(token).pubkey()) == wallet.session_authority
-        if known or principal.role == "agent":
-            return _Party(side, session_key(principal, token, wallet, service.clock))
+        if known or is_agent:
+            return _Party(side, call.session(wallet))
     raise AuthenticationError("session_token_invalid")
 
 

@@ -4,9 +4,8 @@ from typing import Any
 
 from solders.pubkey import Pubkey
 
-from app.access.auth import session_key
-from app.access.keyring import Principal
 from app.api.fields import optional
+from app.api.operation import Call
 from app.approvals import service as approvals
 from app.approvals.service import Expense
 from app.chain.errors import ChainUnavailable
@@ -30,10 +29,11 @@ Verdict = dict[str, Any]
 """The program's `PaymentCheck`: the verdict of every rule."""
 
 
-async def simulate(service: Service, principal: Principal, body: SimulatePayment, token: str | None) -> Simulation:
+async def simulate(call: Call, body: SimulatePayment) -> Simulation:
     """Ask the program for the verdict of every rule on a payment. Nothing is recorded."""
+    service, principal = call.service, call.principal
     payer = await wallets.find(service, principal.org, body.wallet_id)
-    session = session_key(principal, token, payer, service.clock) if token is not None else None
+    session = call.session(payer) if call.session_token is not None else None
     if payer.archived:
         raise BusinessError("wallet_archived")
     payee = await resolve(service, principal.org, body.to)

@@ -21,30 +21,13 @@ async def create_payment(call: Call, body: CreatePayment) -> Payment:
     then refuses. Responds once the chain has confirmed the payment, or with the status `pending` if that takes too
     long.
     """
-    return await payments.pay(
-        call.service,
-        call.principal,
-        call.claim,
-        wallet_id=body.wallet_id,
-        body=body,
-        token=call.session_token,
-        gone=call.request.is_disconnected,
-    )
+    return await payments.pay(call, body.wallet_id, body)
 
 
 @operation(tag="payments", roles=PAYERS, errors=SPENDING_ERRORS, changes=True, session=True, pays=True)
 async def pay_from_wallet(call: Call, body: PayFromWallet) -> QuickPayment:
     """Send a payment from the wallet in the path."""
-    wallet_id = call.path("wallet_id")
-    paid = await payments.pay(
-        call.service,
-        call.principal,
-        call.claim,
-        wallet_id=wallet_id,
-        body=body,
-        token=call.session_token,
-        gone=call.request.is_disconnected,
-    )
+    paid = await payments.pay(call, call.path("wallet_id"), body)
     return QuickPayment(**paid.model_dump(), signature=paid.tx_signature)
 
 
@@ -60,7 +43,7 @@ async def simulate_payment(call: Call, body: SimulatePayment) -> Simulation:
     Asks the program for the verdict of every rule: its limit, the attempted value, the headroom, and the time when the
     same payment would pass. Nothing is recorded.
     """
-    return await simulate(call.service, call.principal, body, call.session_token)
+    return await simulate(call, body)
 
 
 @operation(tag="payments", roles=READERS_AND_AGENT, errors=("transaction_not_found",))

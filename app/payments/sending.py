@@ -1,12 +1,18 @@
 """Sends money out of a wallet, as a payment, escrow or allowance, in the form that the wallet's policy requires."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
+from solders.keypair import Keypair
+from sqlalchemy import Connection
+
+from app.api.operation import Call
 from app.approvals import service as approvals
-from app.core.errors import ApiError, AuthenticationError, BusinessError
+from app.core.errors import ApiError, AuthenticationError, BusinessError, UnavailableError
 from app.core.transaction_types import Purpose
 from app.payments.expenses import ExpenseRequest
+from app.payments.late_refusal import late_refusal
 from app.payments.refusals import CO_SIGN, NO_ACCOUNT, record_refusal, require_account, unverified_refusal
 from app.payments.token_accounts import lacks_token_account
 from app.policies import service as policies
@@ -15,7 +21,8 @@ from app.submission.chain_state import stale_node_error
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
-from app.submission.plan import Outcome, Plan, SimulationFailedError
+from app.submission.pending_changes import require_no_pending_change
+from app.submission.plan import Outcome, Plan, PlanType, SimulationFailedError
 from app.submission.program_errors import (
     EXPIRED,
     business_error,
@@ -28,6 +35,8 @@ from app.submission.program_errors import (
 )
 from app.wallets import service as wallets
 from app.wallets.freezing import BY_EXPIRY
+
+Made = TypeVar("Made")
 
 #: Program errors for a destination that cannot be paid.
 _UNUSABLE_DESTINATIONS = frozenset({"WrongMint", "NotATokenAccount", "UnusableTokenAccount"})
@@ -137,6 +146,48 @@ async def send_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callable[
         if expense.first is not None:
             await expense.first(expense, claim)
         return await _send(expense, claim, plan_of)
+
+
+async def admit(call: Call, kind: PlanType, wallet_id: str) -> tuple[WalletRecord, Keypair | None]:
+    """Return the wallet, and the session's key if it signs, once the wallet has no pending transaction of this type.
+
+    Raises ``chain_unavailable`` while it has one, and the errors of a payment from the wallet.
+    """
+    service, org = call.service, call.principal.org
+    session = call.session(await wallets.find(service, org, wallet_id))
+    service.brake.check(kind, org, wallet_id, attested=session is not None)
+    await require_no_pending_change(service, org, kind.waits_for, wallet_id=wallet_id)
+    paying = await wallets.find_living(service, org, wallet_id)
+    # Check again: the session may have been rotated since, and then the old key cannot sign for the wallet.
+    return paying, call.session(paying)
+
+
+async def set_aside(
+    call: Call,
+    wallet_id: str,
+    send: Callable[[], Awaitable[Outcome]],
+    made_by: Callable[[Connection, str, str], Made | None],
+) -> Made:
+    """Return the escrow or allowance that the request makes, or that an earlier run of it has made.
+
+    ``send`` sends its transaction, and ``made_by`` reads it by its organisation and transaction. Raises the error of a
+    late refusal.
+    """
+    service, org = call.service, call.principal.org
+    # Look first for a transaction sent by an earlier run: once it is under way, neither the wallet's state nor the
+    # queue can refuse it.
+    outcome = await service.submitter.resume(call.claim)
+    if outcome is None:
+        outcome = await send()
+    if outcome.status == "failed":
+        raise await late_refusal(service, await wallets.find(service, org, wallet_id), outcome)
+    tx_id = outcome.attempt.tx_id
+    made = await service.db.read(lambda conn: made_by(conn, org, tx_id))
+    if made is None:
+        raise UnavailableError("chain_unavailable", fields={"tx_id": tx_id})
+    # A replay reports the final outcome.
+    call.claim.open_ended = outcome.status == "pending"
+    return made
 
 
 async def _send(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:

@@ -1,11 +1,8 @@
 """Payments: resolve the payee, let the program judge a simulation, then store, send and confirm."""
 
-from collections.abc import Awaitable, Callable
-
 from sqlalchemy import Connection
 
-from app.access.auth import session_key
-from app.access.keyring import Principal
+from app.api.operation import Call
 from app.core.errors import BusinessError
 from app.core.transaction_types import PAYMENT
 from app.payments._events import append_pending
@@ -16,8 +13,6 @@ from app.payments.sending import submit_expense
 from app.payments.token_accounts import count_opening
 from app.recipients.service import resolve
 from app.store.attempts import Attempt
-from app.submission.claim import Claim
-from app.submission.context import Service
 from app.submission.plan import Plan, PlanType
 from app.submission.program_errors import invalid_recipient
 from app.transactions.models import Payment
@@ -27,29 +22,21 @@ PAY = PlanType(PAYMENT, projected=True, braked=True)
 PLAN_TYPES = (PAY,)
 
 
-async def pay(
-    service: Service,
-    principal: Principal,
-    claim: Claim,
-    *,
-    wallet_id: str,
-    body: PayFromWallet,
-    token: str | None,
-    gone: Callable[[], Awaitable[bool]],
-) -> Payment:
+async def pay(call: Call, wallet_id: str, body: PayFromWallet) -> Payment:
     """Make a payment. Returns once it is confirmed, or as `pending` if that takes too long.
 
     Raises ``policy_violation`` if the policy refuses. After a refusal in simulation, nothing was sent, and the refusal
     is recorded. After a late refusal, the attempt is recorded as failed.
     """
+    service, org, claim = call.service, call.principal.org, call.claim
     # Look first for a payment sent by an earlier run: once it is under way, the wallet's state cannot refuse it.
     outcome = await service.submitter.resume(claim)
     if outcome is None:
-        payer = await wallets.find(service, principal.org, wallet_id)
-        session = session_key(principal, token, payer, service.clock)
+        payer = await wallets.find(service, org, wallet_id)
+        session = call.session(payer)
         if payer.archived:
             raise BusinessError("wallet_archived")
-        payee = await resolve(service, principal.org, body.to)
+        payee = await resolve(service, org, body.to)
         if str(payee.owner) == payer.vault:
             raise invalid_recipient("to", "A wallet cannot pay itself.")
         expense = ExpenseRequest(
@@ -58,10 +45,10 @@ async def pay(
             body.amount,
             kind=PAY,
             service=service,
-            principal=principal,
+            principal=call.principal,
             memo=body.memo,
             session=session,
-            gone=gone,
+            gone=call.request.is_disconnected,
             allows_unverified=body.allow_unverified_recipient,
         )
         outcome = await submit_expense(expense, claim, _plan)

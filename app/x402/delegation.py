@@ -16,7 +16,7 @@ from solders.signature import Signature
 from solders.transaction import Transaction
 from sqlalchemy import Connection
 
-from app.allowances.granting import GRANT, admit, grant_plan, granting
+from app.allowances.granting import GRANT, admit_grant, grant_plan, granting
 from app.allowances.service import end
 from app.core.transaction_types import ALLOWANCE
 from app.payments.expenses import ExpenseRequest
@@ -30,7 +30,7 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome, Plan
 from app.x402.instructions import delegate_transfer
-from app.x402.paying import Gone, PaidResourceTerms, Payer
+from app.x402.paying import PaidResourceTerms, Payer
 from app.x402.payment_header import transaction_of
 from idl.transactions import IncompleteTransactionError, UnreadableTransactionError, message_hash, signed
 
@@ -39,9 +39,7 @@ from idl.transactions import IncompleteTransactionError, UnreadableTransactionEr
 _SECONDS = 90
 
 
-async def pay_by_allowance(
-    payer: Payer, token: str | None, claim: Claim, bought: PaidResourceTerms, gone: Gone
-) -> tuple[IssuedPayment, Outcome]:
+async def pay_by_allowance(payer: Payer, bought: PaidResourceTerms) -> tuple[IssuedPayment, Outcome]:
     """Set the price of an offer aside for a delegate. The delegate's transfer is signed and stored first.
 
     Returns once the money is set aside, or when that takes too long. Raises the errors of granting an allowance.
@@ -49,11 +47,11 @@ async def pay_by_allowance(
     service, wallet_id, offer = payer.service, payer.wallet.wallet_id, bought.offer
     stored: list[IssuedPayment] = []
     async with granting(service, wallet_id):
-        wallet, session = await admit(service, payer.principal, wallet_id, token)
+        wallet, session = await admit_grant(payer.call, wallet_id)
         payer = replace(payer, wallet=wallet, session=session)
-        expense = await payer.expense(offer, gone, GRANT)
+        expense = await payer.expense(offer, GRANT)
         destination = service.addresses.token_account(expense.payee.owner)
-        await require_account(expense, claim, "payTo", NO_ACCOUNT)
+        await require_account(expense, payer.call.claim, "payTo", NO_ACCOUNT)
         blockhash = await service.chain.blockhash(fresh=True)
         expires_at = (await service.chain.clock()).unix_timestamp + _SECONDS
 
@@ -62,13 +60,13 @@ async def pay_by_allowance(
 
             def store(conn: Connection, made: Attempt) -> None:
                 more = {"lane": ALLOWANCE, "last_valid_block_height": blockhash.last_valid_block_height}
-                issued = bought.issued(payer, claim, made, raw, **more)
+                issued = bought.issued(payer, made, raw, **more)
                 insert_issued_payment(conn, issued)
                 stored[:] = [issued]
 
             return grant_plan(one, destination, delegate, expires_at, store)
 
-        outcome = await submit_expense(expense, claim, plan)
+        outcome = await submit_expense(expense, payer.call.claim, plan)
     if outcome.status == "failed":
         raise await late_refusal(service, payer.wallet, outcome)
     return stored[0], outcome

@@ -1,6 +1,6 @@
 """The wallet that pays for requests: its permitted hosts and its issued payments."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.access.auth import session_key
-from app.access.keyring import Principal
+from app.api.operation import Call
 from app.chain.addresses import parse_address
 from app.core.errors import BusinessError, RequestError
 from app.core.hosts import ANY_HOST
@@ -27,7 +26,6 @@ from app.store.attempts import Attempt
 from app.store.recipients import recipient_by_domain
 from app.store.wallets import WalletRecord
 from app.store.x402 import IssuedPayment, insert_issued_payment
-from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.program_errors import invalid_recipient
@@ -40,28 +38,27 @@ from app.x402.offers import SCHEME, Network, Offer
 from app.x402.outstanding import check_outstanding
 from app.x402.payment_header import header_of
 
-Gone = Callable[[], Awaitable[bool]]
-
 
 @dataclass(frozen=True, slots=True)
 class Payer:
-    """A wallet that pays for requests, and the requesting principal. Without a ``session``, the operator signs."""
+    """A wallet that pays for requests, and the ``call`` that asks for it. Without a ``session``, the operator signs."""
 
-    service: Service
-    principal: Principal
+    call: Call
     wallet: WalletRecord
     session: Keypair | None
     allows_unverified: bool
 
     @classmethod
-    async def of(
-        cls, service: Service, principal: Principal, body: QuotePaidResource | PayOffer, token: str | None
-    ) -> "Payer":
+    async def of(cls, call: Call, body: QuotePaidResource | PayOffer) -> "Payer":
         """Return the payer. Raises ``wallet_not_found``, ``wallet_archived`` and the errors of the session token."""
-        wallet = await wallets.find_living(service, principal.org, body.wallet_id)
-        session = session_key(principal, token, wallet, service.clock)
+        wallet = await wallets.find_living(call.service, call.principal.org, body.wallet_id)
         # The body of a quote lacks this field, because a quote pays nothing.
-        return cls(service, principal, wallet, session, getattr(body, "allow_unverified_recipient", False))
+        return cls(call, wallet, call.session(wallet), getattr(body, "allow_unverified_recipient", False))
+
+    @property
+    def service(self) -> Service:
+        """The service."""
+        return self.call.service
 
     async def request(self, body: QuotePaidResource) -> ResourceRequest:
         """Return the request to the resource. Raises the errors of ``RequestGuard``."""
@@ -105,7 +102,7 @@ class Payer:
             identity.cluster, identity.genesis_hash, identity.mint, programs(self.service), self.wallet.vault
         )
 
-    async def expense(self, offer: Offer, gone: Gone, kind: PlanType = PAY) -> ExpenseRequest:
+    async def expense(self, offer: Offer, kind: PlanType = PAY) -> ExpenseRequest:
         """Return the issued payment for an offer, or the grant of its allowance.
 
         Raises ``invalid_recipient`` if the wallet would pay itself.
@@ -120,10 +117,10 @@ class Payer:
             purpose="payment" if kind is PAY else "allowance",
             kind=kind,
             service=self.service,
-            principal=self.principal,
+            principal=self.call.principal,
             memo=None,
             session=self.session,
-            gone=gone,
+            gone=self.call.request.is_disconnected,
             issued=kind is PAY,
             allows_unverified=self.allows_unverified,
             first=check_outstanding,
@@ -145,7 +142,7 @@ class PaidResourceTerms:
     offer: Offer
     fetched: bool
 
-    def issued(self, payer: Payer, claim: Claim, made: Attempt, raw: bytes, **more: Any) -> IssuedPayment:
+    def issued(self, payer: Payer, made: Attempt, raw: bytes, **more: Any) -> IssuedPayment:
         """Return the record of a signed transaction to store before it is handed out. ``made`` is its attempt."""
         offer = self.offer
         return IssuedPayment(
@@ -161,23 +158,23 @@ class PaidResourceTerms:
             version=offer.version,
             # The wallet's id is included because a resource may give two payers with the same identifier the same
             # response.
-            header=header_of(offer, raw, f"{payer.wallet.wallet_id} {claim.key or made.tx_id}"),
+            header=header_of(offer, raw, f"{payer.wallet.wallet_id} {payer.call.claim.key or made.tx_id}"),
             fetched=self.fetched,
             created_at=made.created_at,
             **more,
         )
 
 
-async def pay(payer: Payer, claim: Claim, bought: PaidResourceTerms, gone: Gone) -> tuple[IssuedPayment, Outcome]:
+async def pay(payer: Payer, bought: PaidResourceTerms) -> tuple[IssuedPayment, Outcome]:
     """Sign and store an issued payment for an offer. A facilitator sends it. Raises the errors of a payment."""
     offer = bought.offer
-    expense = await payer.expense(offer, gone)
+    expense = await payer.expense(offer)
     stored: list[IssuedPayment] = []
 
     def plan(expense: ExpenseRequest) -> Plan:
         def store(conn: Connection, made: Attempt) -> None:
             assert made.raw is not None
-            issued = bought.issued(payer, claim, made, made.raw, lane=ENFORCED)
+            issued = bought.issued(payer, made, made.raw, lane=ENFORCED)
             insert_issued_payment(conn, issued)
             stored[:] = [issued]
 
@@ -188,7 +185,7 @@ async def pay(payer: Payer, claim: Claim, bought: PaidResourceTerms, gone: Gone)
             fee_payer=Pubkey.from_string(offer.fee_payer),
         )
 
-    outcome = await send_expense(expense, claim, plan)
+    outcome = await send_expense(expense, payer.call.claim, plan)
     return stored[0], outcome
 
 

@@ -36,9 +36,7 @@ async def fetch_paid_resource(call: Call, body: FetchPaidResource) -> FetchedRes
     `payment.status` tells whether the resource has been paid.
     """
     with call.service.part(Fetcher).admitted(call.principal.org):
-        return await x402.fetch(
-            call.service, call.principal, call.claim, body, token=call.session_token, gone=call.request.is_disconnected
-        )
+        return await x402.fetch(call, body)
 
 
 @operation(tag="x402", roles=PAYERS, errors=_PAYING, changes=True, session=True)
@@ -48,9 +46,7 @@ async def pay_x402_offer(call: Call, body: PayOffer) -> HandedOut:
     Returns the header to send with your request. The facilitator of the resource sends the payment to the chain. Until
     it lands, the payment is `pending`. It fails if it has not landed within about a minute.
     """
-    return await x402.pay_offer(
-        call.service, call.principal, call.claim, body, token=call.session_token, gone=call.request.is_disconnected
-    )
+    return await x402.pay_offer(call, body)
 
 
 @operation(tag="x402", roles=PAYERS, errors=_ASKING, session=True)
@@ -60,7 +56,7 @@ async def quote_paid_resource(call: Call, body: QuotePaidResource) -> Quote:
     Sends the request without a payment and asks the program for its verdict on the price. Nothing is paid.
     """
     with call.service.part(Fetcher).admitted(call.principal.org):
-        return await x402.quote(call.service, call.principal, body, call.session_token)
+        return await x402.quote(call, body)
 
 
 routes = [

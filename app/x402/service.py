@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import structlog
 
-from app.access.keyring import Principal
+from app.api.operation import Call
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import ApiError, BusinessError, UnavailableError
 from app.core.money import format_usdc
@@ -35,19 +35,19 @@ from app.x402.models import (
     QuotePaidResource,
 )
 from app.x402.offers import Offer, choose, payment_required_from_client
-from app.x402.paying import Gone, PaidResourceTerms, Payer, pay, request_of
+from app.x402.paying import PaidResourceTerms, Payer, pay, request_of
 from app.x402.payment_header import HEADERS, content_of
 from app.x402.settlement_paths import known_settlement_path, payment_required_in, probe_facilitator, require
 
 _log = structlog.get_logger(__name__)
 
 
-async def quote(service: Service, principal: Principal, body: QuotePaidResource, token: str | None) -> Quote:
+async def quote(call: Call, body: QuotePaidResource) -> Quote:
     """Ask the resource for its price, and the program for its verdict on the payment. Nothing is paid."""
-    payer = await Payer.of(service, principal, body, token)
+    payer = await Payer.of(call, body)
     asked = await payer.request(body)
-    answer = await _ask(service, principal, asked)
-    await _note(service, principal, asked, answer)
+    answer = await _ask(call, asked)
+    await _note(call, asked, answer)
     if answer.status != 402:
         nothing: dict[str, Any] = dict.fromkeys(("price", "recipient", "network", "facilitator", "lane", "retry_at"))
         return Quote(
@@ -56,7 +56,7 @@ async def quote(service: Service, principal: Principal, body: QuotePaidResource,
     demand = payment_required_in(answer)
     offer, skipped = choose(demand, payer.network(), 2**64 - 1)
     await payer.check_domain(asked.url, offer)
-    verdict = await _verdict(payer, offer, token)
+    verdict = await _verdict(payer, offer)
     lane: Literal["unknown", "not_supported"] | SettlementPath = (
         await known_settlement_path(payer, asked.url, offer, demand) or "unknown"
     )
@@ -78,28 +78,27 @@ async def quote(service: Service, principal: Principal, body: QuotePaidResource,
     )
 
 
-async def fetch(
-    service: Service, principal: Principal, claim: Claim, body: FetchPaidResource, *, token: str | None, gone: Gone
-) -> FetchedResource:
+async def fetch(call: Call, body: FetchPaidResource) -> FetchedResource:
     """Get a resource. If it answers 402 with an acceptable price, pay for it from the wallet.
 
     The payment is stored before it is sent. While it can still land, a request repeated under the same idempotency key
     sends the same bytes again. If the payment has failed, the repeated request issues a new one.
     """
+    service, claim = call.service, call.claim
     # Look first for a payment issued by an earlier run: once it is under way, the wallet's state cannot refuse it.
     paid, warnings = await _earlier(service, claim), list[str]()
     overtaken = paid is not None and await _is_overtaken(service, paid[0])
     if paid is None:
-        payer = await Payer.of(service, principal, body, token)
+        payer = await Payer.of(call, body)
         asked = await payer.request(body)
-        answer = await _ask(service, principal, asked)
+        answer = await _ask(call, asked)
         try:
-            found, warnings = await _paid_for(payer, token, claim, body, gone, asked, answer)
+            found, warnings = await _paid_for(payer, body, asked, answer)
         except ApiError:
-            await _note(service, principal, asked, answer)
+            await _note(call, asked, answer)
             raise
         if isinstance(found, Received):
-            await _note(service, principal, asked, found)
+            await _note(call, asked, found)
             return FetchedResource(resource=_shown(found), payment=None, warnings=warnings)
         paid = found
     else:
@@ -107,27 +106,21 @@ async def fetch(
     issued, outcome = paid
     resource = None
     if not overtaken and await _is_open(service, issued, outcome):
-        resource = await _deliver(service, principal, asked, issued)
-        await _note(service, principal, asked, resource, issued.tx_id)
+        resource = await _deliver(call, asked, issued)
+        await _note(call, asked, resource, issued.tx_id)
         if issued.lane == ENFORCED:
             await service.submitter.wait(outcome, claim)
         elif resource is not None:
             await _conclude(service, issued)
-    payment = await transactions.get(service, principal, issued.tx_id)
+    payment = await transactions.get(service, call.principal, issued.tx_id)
     # A facilitator sends the payment, so it may land long after this response. A replay reports its outcome.
     claim.open_ended = payment.status == "pending"
     shown = None if resource is None else _shown(resource)
     return FetchedResource(resource=shown, payment=payment, warnings=warnings)
 
 
-async def _paid_for(  # noqa: PLR0917
-    payer: Payer,
-    token: str | None,
-    claim: Claim,
-    body: FetchPaidResource,
-    gone: Gone,
-    asked: ResourceRequest,
-    answer: Received,
+async def _paid_for(
+    payer: Payer, body: FetchPaidResource, asked: ResourceRequest, answer: Received
 ) -> tuple[Received | tuple[IssuedPayment, Outcome], list[str]]:
     """Pay the price in a 402 response, and return the warnings of ``choose``.
 
@@ -142,16 +135,15 @@ async def _paid_for(  # noqa: PLR0917
     if isinstance(lane, Received):
         return lane, warnings
     bought = PaidResourceTerms(body.url, offer, fetched=True)
-    return await _pay(payer, token, claim, bought, gone, require(payer, lane)), warnings
+    return await _pay(payer, bought, require(payer, lane)), warnings
 
 
-async def pay_offer(
-    service: Service, principal: Principal, claim: Claim, body: PayOffer, *, token: str | None, gone: Gone
-) -> HandedOut:
+async def pay_offer(call: Call, body: PayOffer) -> HandedOut:
     """Issue a payment for a request that the client sends itself."""
+    service, claim = call.service, call.claim
     paid, warnings = await _earlier(service, claim), list[str]()
     if paid is None:
-        payer = await Payer.of(service, principal, body, token)
+        payer = await Payer.of(call, body)
         url = await payer.url(body.url)
         demand = payment_required_from_client(body.payment_required)
         offer, warnings = choose(demand, payer.network(), body.max_amount)
@@ -159,12 +151,10 @@ async def pay_offer(
         # The client sends the request, so the service cannot probe the facilitator. If the resource answers the payment
         # with 402, the client's next request passes that response on, and its complaint tells the settlement path.
         lane = await known_settlement_path(payer, url, offer, demand) or ENFORCED
-        paid = await _pay(
-            payer, token, claim, PaidResourceTerms(body.url, offer, fetched=False), gone, require(payer, lane)
-        )
+        paid = await _pay(payer, PaidResourceTerms(body.url, offer, fetched=False), require(payer, lane))
     issued, outcome = paid
     until = outcome.attempt.created_at // 1000 + 60
-    payment = await transactions.get(service, principal, issued.tx_id)
+    payment = await transactions.get(service, call.principal, issued.tx_id)
     claim.open_ended = payment.status == "pending"
     return HandedOut(
         header_name=HEADERS[issued.version],
@@ -196,12 +186,8 @@ async def _earlier(service: Service, claim: Claim) -> tuple[IssuedPayment, Outco
     return found, outcome
 
 
-async def _pay(  # noqa: PLR0917
-    payer: Payer, token: str | None, claim: Claim, bought: PaidResourceTerms, gone: Gone, lane: SettlementPath
-) -> tuple[IssuedPayment, Outcome]:
-    if lane == ENFORCED:
-        return await pay(payer, claim, bought, gone)
-    return await pay_by_allowance(payer, token, claim, bought, gone)
+async def _pay(payer: Payer, bought: PaidResourceTerms, lane: SettlementPath) -> tuple[IssuedPayment, Outcome]:
+    return await (pay if lane == ENFORCED else pay_by_allowance)(payer, bought)
 
 
 async def _is_overtaken(service: Service, issued: IssuedPayment) -> bool:
@@ -235,42 +221,38 @@ async def _conclude(service: Service, issued: IssuedPayment) -> None:
         _log.warning("allowance_settled_later", tx_id=issued.tx_id, error=str(error))
 
 
-async def _verdict(payer: Payer, offer: Offer, token: str | None) -> Simulation:
+async def _verdict(payer: Payer, offer: Offer) -> Simulation:
     body = {"walletId": payer.wallet.wallet_id, "to": offer.pay_to, "amount": format_usdc(offer.amount)}
-    return await simulate(payer.service, payer.principal, SimulatePayment.model_validate(body), token)
+    return await simulate(payer.call, SimulatePayment.model_validate(body))
 
 
-async def _ask(service: Service, principal: Principal, asked: ResourceRequest) -> Received:
+async def _ask(call: Call, asked: ResourceRequest) -> Received:
     try:
-        return await service.part(Fetcher).fetch(asked, owner=principal.org, payment={})
+        return await call.service.part(Fetcher).fetch(asked, owner=call.principal.org, payment={})
     except ApiError:
-        await _note(service, principal, asked, None)
+        await _note(call, asked, None)
         raise
 
 
-async def _deliver(
-    service: Service, principal: Principal, asked: ResourceRequest, issued: IssuedPayment
-) -> Received | None:
+async def _deliver(call: Call, asked: ResourceRequest, issued: IssuedPayment) -> Received | None:
     """Send the request with its payment. None means that no response came; the payment may still have been made."""
     payment = {HEADERS[issued.version]: issued.header}
     try:
-        answer = await service.part(Fetcher).fetch(asked, owner=principal.org, payment=payment)
+        answer = await call.service.part(Fetcher).fetch(asked, owner=call.principal.org, payment=payment)
     except (BusinessError, UnavailableError):
         return None
-    await service.db.write(lambda conn: record_resource(conn, issued.tx_id, answer.status))
+    await call.service.db.write(lambda conn: record_resource(conn, issued.tx_id, answer.status))
     return answer
 
 
-async def _note(
-    service: Service, principal: Principal, asked: ResourceRequest, answer: Received | None, tx_id: str | None = None
-) -> None:
+async def _note(call: Call, asked: ResourceRequest, answer: Received | None, tx_id: str | None = None) -> None:
     """Record the request's host and response status in the audit log.
 
     A request that was repeated with a payment makes one entry.
     """
     host, status = asked.url.raw_host.decode("ascii"), None if answer is None else answer.status
-    entry = principal.entry("x402.fetch", tx_id, host=host, status=status)
-    await service.db.write(lambda conn: append(conn, entry))
+    entry = call.principal.entry("x402.fetch", tx_id, host=host, status=status)
+    await call.service.db.write(lambda conn: append(conn, entry))
 
 
 def _shown(answer: Received) -> PaidResource:

@@ -73,7 +73,7 @@ async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) 
     ``x402_invalid_terms`` for malformed terms.
     """
     service = payer.service
-    trial = await payer.expense(offer, _never)
+    trial = await payer.expense(offer)
     raw = await sign_for(
         issued_payment(trial, offer.memo),
         payer=Pubkey.from_string(offer.fee_payer),
@@ -81,7 +81,7 @@ async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) 
         blockhash=Hash.default(),
     )
     header = {HEADERS[offer.version]: header_of(offer, raw, "")}
-    answer = await service.part(Fetcher).fetch(asked, owner=payer.principal.org, payment=header)
+    answer = await service.part(Fetcher).fetch(asked, owner=payer.wallet.org, payment=header)
     if answer.status != 402:
         return answer
     said = refusal_in(answer.headers) or payment_required_in(answer).error or ""
@@ -105,14 +105,10 @@ def _is_refusal(said: str) -> bool:
     return any(one in said for one in _NOT_TAKEN)
 
 
-async def _never() -> bool:
-    return False
-
-
 async def _known(payer: Payer, url: httpx.URL, offer: Offer) -> bool | None:
     """Return True if a facilitator settles payments by the program, False if not, or None without a recent probe."""
     service = payer.service
-    key = (payer.principal.org, origin_of(url), offer.fee_payer)
+    key = (payer.wallet.org, origin_of(url), offer.fee_payer)
     found = await service.db.read(lambda conn: known_facilitator(conn, *key))
     if found is None:
         return None
@@ -123,6 +119,6 @@ async def _known(payer: Payer, url: httpx.URL, offer: Offer) -> bool | None:
 
 async def _remember(payer: Payer, url: httpx.URL, offer: Offer, *, accepts: bool) -> None:
     service = payer.service
-    key = (payer.principal.org, origin_of(url), offer.fee_payer)
+    key = (payer.wallet.org, origin_of(url), offer.fee_payer)
     now = service.clock.seen_ms()
     await service.db.write(lambda conn: put_facilitator(conn, *key, accepts=accepts, now=now))
