@@ -55,8 +55,8 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
         "schema": {"type": "string", "pattern": "^req_[0-9A-Za-z]+$"},
     },
     "RateLimit-Policy": {
-        "description": "Number of requests (`q`) that the API key may make in any window of `w` seconds, at the node "
-        "that answered. Absent if there is no limit.",
+        "description": "Number of requests (`q`) of this kind that the API key may make in any window of `w` seconds, "
+        "at the node that answered. Absent if there is no limit.",
         "schema": {"type": "string", "examples": ['"default";q=200;w=2']},
     },
     "RateLimit": {

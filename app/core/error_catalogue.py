@@ -274,7 +274,7 @@ KINDS = (
         "The organisation has reached its limit of transactions that wait for a signature.",
         "Sign or withdraw a waiting transaction; list them with `GET /v1/signed-transactions`."),
     ErrorKind("chain_unavailable", 503, "Service",
-        "The chain does not answer, or the service does not know its current state; the message names the cause. "
+        "The chain does not answer, or the service cannot tell its current state. "
         "Nothing is lost: signed payments are recovered later.",
         "Retry with the same idempotency key."),
     ErrorKind("signer_unavailable", 503, "Service",

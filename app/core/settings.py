@@ -90,8 +90,8 @@ class Settings(BaseSettings):
     """The authority's key, in the same forms; by default `keys/authority.json`. Without that file, the service runs
     without the authority."""
     arbiter_key: str | None = None
-    """The arbiter's key, in the same forms; by default `keys/arbiter.json`. Without that file, the service runs without
-    the arbiter."""
+    """The arbiter's key, in the same forms; by default `keys/arbiter.json`. The first start creates that file. If it
+    is missing later, the service runs without the arbiter."""
     fee_payer_key: str | None = None
     """The fee payer's key, in the same forms; by default `keys/fee-payer.json`."""
     pkcs11_timeout: float = Field(default=5.0, gt=0)

@@ -141,7 +141,7 @@ async def _record(view: View, error: SignInRefusedError | SignInUnavailableError
 
 
 async def _about(view: View, begun: OpenIdRequest | None) -> Principal:
-    """Return the principal of a failed sign-in: the person, the invitation or, if both are unknown, the service."""
+    """Return the principal of a failed sign-in: the signed-in person, the invitation or else the service."""
     visit = visiting(view)
     if begun is not None and begun.purpose == "step_up" and view.signed_in is not None:
         return view.principal

@@ -73,7 +73,7 @@ class Operation:
         return self._required | {name for name, one in self._parameters.items() if one["required"]}
 
     def request(self, arguments: Mapping[str, Any]) -> tuple[dict[str, str], str, bytes]:
-        """Return the path's values, the query and the body of a request. Leave out arguments that are None.
+        """Return the path's values, the query and the body of a request, without the arguments that are None.
 
         Raises BadArgumentError.
 

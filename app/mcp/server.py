@@ -93,7 +93,7 @@ def vault_server(
 
 
 async def _policy(api: Api) -> str:
-    """Return the policies of the vaults visible to the key, at most 20, one section per vault."""
+    """Return the policies of the open vaults visible to the key, at most 20, one section per vault."""
     wallets = await api.call("list_wallets", {"limit": 20})
     if not wallets.good:
         raise MCPError(types.INTERNAL_ERROR, _message(wallets.body))
@@ -103,7 +103,7 @@ async def _policy(api: Api) -> str:
         if not policy.good:
             raise MCPError(types.INTERNAL_ERROR, _message(policy.body))
         parts.append(in_words(wallet, policy.body))
-    return "\n\n".join(parts) or "No vault is visible to the API key."
+    return "\n\n".join(parts) or "No open vault is visible to the API key."
 
 
 def _message(body: Json) -> str:

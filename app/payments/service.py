@@ -25,8 +25,9 @@ PLAN_TYPES = (PAY,)
 async def pay(call: Call, wallet_id: str, body: PayFromWallet) -> Payment:
     """Make a payment. Returns once it is confirmed, or as `pending` if that takes too long.
 
-    Raises ``policy_violation`` if the policy refuses. After a refusal in simulation, nothing was sent, and the refusal
-    is recorded. After a late refusal, the attempt is recorded as failed.
+    Raises ``policy_violation`` if the policy refuses in simulation. Nothing was sent then, and the refusal is recorded.
+    After a late refusal, the attempt is recorded as failed; without the transaction's logs the error is
+    ``transaction_failed``.
     """
     service, org, claim = call.service, call.principal.org, call.claim
     # Look first for a payment sent by an earlier run: once it is under way, the wallet's state cannot refuse it.

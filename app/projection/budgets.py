@@ -53,7 +53,7 @@ def closed(batch: Batch, row: StoredEvent) -> None:
 
 
 def _change(batch: Batch, row: StoredEvent, values: Values) -> str | None:
-    """Set columns of the event's budget unless a later event set them.
+    """Set columns of the event's budget unless a later event of the budget has been applied.
 
     Return the budget's id, or None if its creation has not been applied yet.
     """

@@ -84,7 +84,10 @@ def _listener(service: Service, db: PostgresDatabase, arrivals: RemoteUpdates) -
 
 
 def _following(service: Service) -> list[Startable]:
-    """Return the indexer, the projector, the watcher for alerts, and the jobs that compare the data with the chain."""
+    """Return the jobs that follow the chain: indexer, projector and the watch over the index's holes and gaps.
+
+    The watcher for alerts and the reconciliation are included if their settings are on.
+    """
     found: list[Startable] = [service.indexer, service.projector]
     if service.settings.alerts:
         found.append(service.part(Watcher))

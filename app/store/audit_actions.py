@@ -109,7 +109,7 @@ ACTIONS: Mapping[Action, str] = {
     "recipient.register": "The registration of an address or a domain was requested.",
     "session.create": "A session token was requested for a wallet without one.",
     "session.rotate": "A new session token was requested for a wallet, to replace the previous one.",
-    "signed_transaction.send": "A change signed elsewhere was sent. The object is the `tx_id` in its request's entry.",
+    "signed_transaction.send": "A change signed elsewhere was sent. The object is the `tx_id` of the transaction.",
     "signed_transaction.withdraw": "A change awaiting a signature was withdrawn.",
     "topup.set": "A wallet's rule for automatic top-ups was replaced.",
     "transaction.failed": "The transaction of an earlier entry, named by `tx_id`, failed permanently, with no effect.",

@@ -206,7 +206,7 @@ def take_rules(values: dict[str, Any]) -> Rules:
 
 
 def policy_name(policy_id: str, name: str | None) -> str:
-    """Return a policy's name. Presets have fixed names, and a policy created elsewhere is named by its id."""
+    """Return a policy's name. Presets have fixed names; a policy without a stored name is named by its id."""
     if policy_id in _PRESET_ORDER:
         return policy_id.removeprefix("pol_").capitalize()
     return name or policy_id

@@ -72,8 +72,8 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
 
 RECEIVER_ARCHIVED = "The receiving wallet is archived. Pay another wallet."
 EXPIRED = (
-    "The wallet's policy has expired. Attach another policy or extend the `expiry`, then set the wallet's `status` to "
-    "`active`."
+    "The wallet is frozen because its policy expired. If it has not been replaced or extended since, attach "
+    "another policy or extend the `expiry`. Then set the wallet's `status` to `active`."
 )
 
 _BUDGET_CHANGED = "The wallet's budget was changed concurrently. Nothing was moved. Retry."

@@ -179,8 +179,10 @@ def _end(value: str | None, reader: Reader) -> Words:
     if value is None:
         return "The policy has no end."
     if parse_iso_ms(value) <= reader.now:
-        return "This time has passed: every payment is refused and the policy's vaults are frozen."
-    return Markup("After {} every payment is refused and the policy's vaults are frozen.").format(moment(value))
+        return "This time has passed: every payment is refused, and the keeper freezes the policy's vaults."
+    return Markup("After {} every payment is refused, and the keeper freezes the policy's vaults.").format(
+        moment(value)
+    )
 
 
 def _escrows(value: int | None, _: Reader) -> Words:

@@ -231,7 +231,7 @@ def is_connection_lost(connection: Connection, error: BaseException) -> bool:
 
 
 def return_to_pool(connection: Connection) -> None:
-    """Return a connection to the pool, without its transaction."""
+    """Roll back a connection's open transaction, if any, and return the connection to the pool."""
     with contextlib.suppress(SQLAlchemyError):
         connection.close()
     if not connection.closed:

@@ -1,4 +1,4 @@
-"""PostgreSQL transactions, each begun and ended in one round trip, and the connections kept for them."""
+"""PostgreSQL transactions and the connections kept for them. Begin and end take one round trip each."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator

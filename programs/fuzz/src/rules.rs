@@ -94,7 +94,7 @@ struct Case<'a> {
 
 impl Case<'_> {
     /// Returns, for each rule in the order of judgement: its code, true if it refuses, its limit, and the value that
-    /// the payment would reach.
+    /// the payment would reach. An unset rule has zeros; without a budget, the budget's rules are missing.
     fn judge(&self) -> Vec<(u8, bool, u64, u64)> {
         let Case { rules, payment, standing, own, shared, clock, .. } = self;
         let (amount, now) = (payment.amount.0, own.time(*clock));

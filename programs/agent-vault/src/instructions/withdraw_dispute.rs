@@ -11,9 +11,9 @@ use anchor_lang::prelude::*;
 
 /// See [`crate::agent_vault::withdraw_dispute`].
 ///
-/// The signer that raised the dispute can withdraw it only while it still acts for its side. A session authority that
-/// has been removed cannot. The operator acts for the vaults of its organisation, but not for a receiver that is no
-/// vault.
+/// The signer that raised a dispute can withdraw it while it still acts for its side: a removed session authority
+/// cannot. The operator can also withdraw a dispute that a session authority raised for a vault of its organisation,
+/// but not a dispute of a receiver that is no vault.
 ///
 /// # Errors
 /// [`VaultError::EscrowNotDisputed`] if there is no dispute; [`VaultError::EscrowDecided`] if the arbiter has already
