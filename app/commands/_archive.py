@@ -1,6 +1,7 @@
 """Backup archives of a data folder: zip files with a manifest that holds the hash of every file in them."""
 
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from typing import IO, Literal
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,6 +27,7 @@ _MAX_MANIFEST = 16 * 1024 * 1024
 #: The only names that are ever restored to a disk. An archive is refused if it holds other data or keys.
 _DATA = re.compile(r"agent-vault\.db|chain\.db|localnet/localnet\.db|exports/exp_[0-9A-Za-z]{1,64}\.(csv|json)")
 _KEYS = re.compile(r"keys/[0-9A-Za-z][0-9A-Za-z._-]{0,100}|admin-api-key|localnet/faucet\.json")
+_MAC_LABEL = b"agent-vault backup manifest"
 _CHUNK = 1024 * 1024
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError)
 
@@ -54,18 +58,38 @@ class Manifest(BaseModel):
     created_at: str
     files: dict[str, _Part]
     sealed: _Seal | None = None
+    mac: str | None = None
 
     def bound(self) -> bytes:
-        """Return the data that the seal authenticates in addition to the keys: everything else in the manifest."""
-        return json.dumps(self.model_dump(exclude={"sealed"}), sort_keys=True, separators=(",", ":")).encode()
+        """Return the data that the seal authenticates in addition to the keys: the manifest without seal and MAC."""
+        return self._without("sealed", "mac")
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the manifest without its MAC, in hex. It covers every file of the archive."""
+        return hashlib.sha256(self._without("mac")).hexdigest()
+
+    def mac_under(self, secret: bytes) -> str:
+        """Return the HMAC-SHA256 of the manifest, in hex, under a key derived from the service's secret."""
+        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=_MAC_LABEL).derive(secret)
+        return hmac.new(key, self._without("mac"), hashlib.sha256).hexdigest()
+
+    def _without(self, *names: str) -> bytes:
+        return json.dumps(self.model_dump(exclude={*names}), sort_keys=True, separators=(",", ":")).encode()
 
 
 def create_archive(
-    path: Path, manifest: Manifest, files: Mapping[str, Path], keys: Mapping[str, Path] | None, passphrase: str
+    path: Path,
+    manifest: Manifest,
+    files: Mapping[str, Path],
+    keys: Mapping[str, Path] | None,
+    passphrase: str,
+    *,
+    secret: bytes,
 ) -> None:
     """Write an archive of ``files`` and, sealed under the passphrase, of ``keys``. The archive is complete or absent.
 
-    Fills in the manifest. Raises OSError, including when a file with this name already exists.
+    Fills in the manifest, with a MAC under the service's ``secret``. Raises OSError, including when a file with this
+    name already exists.
     """
     draft = path.with_name(f"{path.name}.part")
     draft.unlink(missing_ok=True)
@@ -81,6 +105,7 @@ def create_archive(
             if keys is not None:
                 sealed, manifest.sealed = _seal(keys, passphrase, manifest.bound())
                 archive.writestr(_SEALED, sealed)
+            manifest.mac = manifest.mac_under(secret)
             archive.writestr(_MANIFEST, manifest.model_dump_json(indent=2))
             archive.close()
             file.flush()

@@ -1,5 +1,6 @@
 """`agent-vault backup` and `agent-vault restore`: save a data folder and create one from the archive."""
 
+import hmac
 import os
 import shutil
 import sqlite3
@@ -22,6 +23,7 @@ from app.core.signers import KeyFileError, read_secret
 from app.core.timestamps import iso_ms, now_ms
 from app.database import SqliteDatabase
 from app.database.interface import WRITE_ERRORS
+from app.server.bootstrap import service_secret
 from app.server.databases import IN_USE, data_name, require_file, require_intact
 from app.store.audit import append
 from app.store.audit_actions import Action
@@ -63,14 +65,16 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
         raise ConfigurationError(f"this user may not write to {folder}; name a file in another folder")
     if passphrase_file is not None and not with_keys:
         raise click.UsageError("--passphrase-file needs --with-keys")
+    secret = service_secret(settings)
     passphrase = _passphrase(passphrase_file, new=True) if with_keys else ""
     manifest = Manifest(created_at=iso_ms(now_ms()), files={})
     with tempfile.TemporaryDirectory(prefix=".agent-vault-", dir=folder) as name:
         files = _snapshots(paths, Path(name))
         keys = {found: paths.root / found for found in _names(paths.root) if is_key(found)} if with_keys else None
-        create_archive(file.absolute(), manifest, files, keys, passphrase)
+        create_archive(file.absolute(), manifest, files, keys, passphrase, secret=secret)
     paths.backed_up.touch()
     click.echo(f"{file}: {len(files)} files as of {manifest.created_at}")
+    click.echo(f"Fingerprint: {manifest.fingerprint()}")
     if keys is None:
         click.echo(
             f"The keys are not included: keep a copy of {paths.keys} elsewhere. Renew the copy when a key changes."
@@ -88,8 +92,25 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
     help="Declare that payments made after the backup will not be repeated. Omit FILE if you restored earlier, or if "
     "the database has lost commits.",
 )
+@click.option(
+    "--secret-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Your copy of keys/service-secret, with mode 600. It verifies an archive without keys.  [default: the file in "
+    "AGENT_VAULT_KEYS_DIR]",
+)
+@click.option("--fingerprint", help="Accept only the archive with this fingerprint, which `backup` printed.")
+@click.option("--accept-unverified", is_flag=True, help="Restore an archive even if nothing proves who made it.")
 @_passphrase_file
-def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | None, *, gap_checked: bool) -> None:
+def restore(
+    file: Path | None,
+    data_dir: Path | None,
+    passphrase_file: Path | None,
+    secret_file: Path | None,
+    fingerprint: str | None,
+    *,
+    gap_checked: bool,
+    accept_unverified: bool,
+) -> None:
     """Restore FILE into a new or empty data folder. Without FILE, only carry out --gap-checked on existing data."""
     settings = settings_of(data_dir=data_dir)
     if file is None:
@@ -104,11 +125,15 @@ def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | No
             raise ConfigurationError(f"{paths.root} is not empty; name a new folder with --data-dir")
     except NotADirectoryError:
         raise ConfigurationError(f"{paths.root} is not a folder") from None
-    with open_archive(file) as (archive, manifest), _stage(paths.root) as stage:
-        extract(archive, manifest, stage)
-        if manifest.sealed is not None:
-            extract_keys(archive, manifest, stage, lambda: _passphrase(passphrase_file, new=False))
-        _adopt(Paths(stage), file, manifest, gap_checked=gap_checked)
+    with open_archive(file) as (archive, manifest):
+        proof = None
+        if fingerprint is not None or manifest.sealed is not None or not accept_unverified:
+            proof = _proof(file, manifest, settings, secret_file, fingerprint)
+        with _stage(paths.root) as stage:
+            if manifest.sealed is not None:
+                extract_keys(archive, manifest, stage, lambda: _passphrase(passphrase_file, new=False))
+            extract(archive, manifest, stage)
+            _adopt(Paths(stage), file, manifest, gap_checked=gap_checked, verified_by=proof)
     click.echo(f"Restored {paths.root} as of {manifest.created_at}.")
     if manifest.sealed is None:
         click.echo(f"The archive has no keys: put your copy of the folder `keys` (files with mode 600) at {paths.keys}")
@@ -122,6 +147,34 @@ def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | No
             "For 24 hours, payments with idempotency keys unknown to this copy need afterRestore=true. "
             "To end this, run: agent-vault restore --gap-checked"
         )
+
+
+def _proof(
+    file: Path, manifest: Manifest, settings: Settings, secret_file: Path | None, fingerprint: str | None
+) -> str:
+    """Return the kind of proof that an archive is unaltered: `fingerprint`, `passphrase` or `mac`.
+
+    Raises ConfigurationError for an archive without the proof that it needs.
+    """
+    if fingerprint is not None:
+        if fingerprint.strip().lower() != manifest.fingerprint():
+            raise ConfigurationError(f"{file} has another fingerprint: it is another archive, or it was altered")
+        return "fingerprint"
+    if manifest.sealed is not None:
+        # The seal covers the manifest. The MAC would prove nothing, because the archive may contain its key.
+        return "passphrase"
+    if secret_file is None and not settings.paths().secret.exists():
+        raise ConfigurationError(
+            f"{file} cannot be verified: name your copy of keys/service-secret with --secret-file, or pass the "
+            "fingerprint that `backup` printed with --fingerprint"
+        )
+    mac = manifest.mac_under(service_secret(settings, secret_file))
+    if not hmac.compare_digest(mac.encode(), (manifest.mac or "").encode()):
+        raise ConfigurationError(
+            f"{file} was altered, or was made with another secret or by a version without MACs; "
+            "--accept-unverified restores it anyway"
+        )
+    return "mac"
 
 
 def _declare_checked(settings: Settings, *, gap_checked: bool) -> None:
@@ -217,13 +270,14 @@ def _stage(root: Path) -> Iterator[Path]:
         raise
 
 
-def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool) -> None:
+def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool, verified_by: str | None) -> None:
     """Upgrade a restored database to this version's schema and mark it as restored."""
 
     def mark(conn: Connection) -> None:
         put_value(conn, IN_USE, "")
         mark_restored(conn, gap_checked=gap_checked)
-        _record(conn, "backup.restore", backup_of=manifest.created_at, gap_checked=gap_checked)
+        details = {"backup_of": manifest.created_at, "gap_checked": gap_checked, "verified_by": verified_by}
+        _record(conn, "backup.restore", **details)
 
     try:
         require_intact(paths.database, paths.events)

@@ -6,6 +6,7 @@ import hmac
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from cryptography.fernet import Fernet
@@ -118,13 +119,7 @@ def open_state(settings: Settings) -> tuple[Database, bytes]:
     Raises KeyFileError if the secret is missing or unusable, or does not belong to the database, and ConfigurationError
     if the database cannot be used.
     """
-    paths = settings.paths()
-    if not paths.secret.exists():
-        raise _missing_secret(settings)
-    try:
-        secret = bytes.fromhex(read_secret(paths.secret))
-    except ValueError:
-        raise KeyFileError(f"{paths.secret}: not a service's secret (64 hexadecimal digits)") from None
+    secret = service_secret(settings)
     db = open_database(settings, channel=f"agent_vault_{_derive(secret, b'signals').hex()[:32]}")
     check = _derive(secret, b"check").hex()
     known = db.read_now(lambda conn: get_value(conn, _SECRET_CHECK))
@@ -133,8 +128,22 @@ def open_state(settings: Settings) -> tuple[Database, bytes]:
     elif known != check:
         # With a different secret, no API key would be recognised, and nothing sealed could be opened.
         db.close()
-        raise KeyFileError(f"{paths.secret} is not the secret of {data_name(settings)}: {_remedy(settings)}")
+        raise KeyFileError(f"{settings.paths().secret} is not the secret of {data_name(settings)}: {_remedy(settings)}")
     return db, secret
+
+
+def service_secret(settings: Settings, file: Path | None = None) -> bytes:
+    """Return the service's secret, or the secret in a copy of its file.
+
+    Raises KeyFileError if the file is missing or unusable.
+    """
+    if file is None and not settings.paths().secret.exists():
+        raise _missing_secret(settings)
+    file = file or settings.paths().secret
+    try:
+        return bytes.fromhex(read_secret(file))
+    except ValueError:
+        raise KeyFileError(f"{file}: not a service's secret (64 hexadecimal digits)") from None
 
 
 def _has_secret(settings: Settings) -> bool:

@@ -75,7 +75,8 @@ ACTIONS: Mapping[Action, str] = {
     "over a minute. Only in the service's log.",
     "backup.gap_checked": "After a restore or lost commits, the gap was declared checked, so that "
     "payments no longer need `afterRestore`.",
-    "backup.restore": "The service was restored. `details` has `backup_of`, the backup's time, and `gap_checked`.",
+    "backup.restore": "The service was restored. `details` has `backup_of`, the backup's time, `gap_checked`, and "
+    "`verified_by`: `mac`, `passphrase`, `fingerprint` or null.",
     "brake.refused": "A request for a freeze or pause was refused and did not put it in force. "
     "`details` has `kind` and `reason`.",
     "budget.create": "The creation of a budget was requested.",

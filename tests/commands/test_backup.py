@@ -1,10 +1,12 @@
 """`agent-vault backup` and `restore`: what a restored copy knows, refuses and goes on with."""
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
 import sqlite3
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -82,13 +84,18 @@ async def _restore(world: ServiceWorld, file: Path, *options: str, chain: bool =
     """Stop the service, restore the backup beside it, put the keys back, and start; returns what was printed."""
     await world.stop()
     old, new = world.settings.data_dir, file.parent / "restored"
-    said = await _ok("restore", file, "--data-dir", new, *options)
+    said = await _ok("restore", file, "--data-dir", new, *_verified(world), *options)
     shutil.copytree(old / "keys", new / "keys")
     lost: Callable[[str], bool] | None = None if chain else (lambda method: method == "getSignaturesForAddress")
     await world.start(data_dir=new, lose_requests=lost)
     if chain:
         await _caught_up(world)
     return said
+
+
+def _verified(world: ServiceWorld) -> tuple[str, Path]:
+    """Return the option that verifies an archive of this service without keys."""
+    return "--secret-file", world.settings.paths().secret
 
 
 async def _caught_up(world: ServiceWorld) -> None:
@@ -308,6 +315,7 @@ async def test_restore_and_its_checked_gap_are_on_record(own_world: ServiceWorld
 
     assert (checked["action"], checked["details"]) == ("backup.gap_checked", {})
     assert (restored["action"], restored["details"]["gap_checked"]) == ("backup.restore", False)
+    assert restored["details"]["verified_by"] == "mac"
     with zipfile.ZipFile(file) as archive:
         assert restored["details"]["backup_of"] == json.loads(archive.read("manifest.json"))["created_at"]
     assert checked["actor"] == restored["actor"] == {"type": "system", "id": "command_line"}
@@ -320,7 +328,8 @@ async def test_restore_and_its_checked_gap_are_on_record(own_world: ServiceWorld
 
 async def test_restored_folder_without_keys_names_the_remedy(own_world: ServiceWorld, tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    await _ok("restore", await _back_up(own_world, tmp_path / "out"), "--data-dir", folder)
+    file = await _back_up(own_world, tmp_path / "out")
+    await _ok("restore", file, "--data-dir", folder, *_verified(own_world))
     for command in (("audit", "verify", "--head", "00"), ("audit", "list"), ("keys", "list")):
         said = await _refusal(*command, "--data-dir", folder)
         assert "service-secret is missing" in said
@@ -332,7 +341,8 @@ async def test_embedded_chain_without_its_faucet_names_the_remedy(tmp_path: Path
     async with open_localnet(settings) as chain, running(settings, chain):
         pass
     await _ok("backup", tmp_path / "b.zip", "--data-dir", settings.data_dir)
-    await _ok("restore", tmp_path / "b.zip", "--data-dir", tmp_path / "new")
+    secret = ("--secret-file", settings.paths().secret)
+    await _ok("restore", tmp_path / "b.zip", "--data-dir", tmp_path / "new", *secret)
     for command in ("serve", "localnet"):
         said = await _refusal(command, "--data-dir", tmp_path / "new")
         assert "faucet.json is missing: restore" in said
@@ -341,7 +351,7 @@ async def test_embedded_chain_without_its_faucet_names_the_remedy(tmp_path: Path
 async def test_folder_without_its_own_secret_is_refused(own_world: ServiceWorld, tmp_path: Path) -> None:
     world = own_world
     file = await _back_up(world, tmp_path / "out")
-    await _ok("restore", file, "--data-dir", tmp_path / "new")
+    await _ok("restore", file, "--data-dir", tmp_path / "new", *_verified(world))
     missing = await _refusal("keeper", "--data-dir", tmp_path / "new", "--rpc-url", "http://127.0.0.1:1")
     assert "service-secret is missing" in missing
     assert "put back the folder" in missing
@@ -415,9 +425,71 @@ async def test_broken_or_foreign_archive_is_refused(
     world: ServiceWorld, tmp_path: Path, change: Callable[[dict[str, bytes], Json], None], says: str
 ) -> None:
     file = _rewrite(await _back_up(world, tmp_path / "out"), tmp_path / "changed.zip", change)
-    assert says in await _refusal("restore", file, "--data-dir", tmp_path / "new" / "data")
+    assert says in await _refusal("restore", file, "--data-dir", tmp_path / "new" / "data", *_verified(world))
     assert not (tmp_path / "new" / "data").exists()
     assert "evil" not in _named(tmp_path)
+
+
+def _promoted(parts: dict[str, bytes], manifest: Json) -> None:
+    """Make every key in the archive an admin's, and renew the hash in the manifest."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "db"
+        path.write_bytes(parts["agent-vault.db"])
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("UPDATE api_keys SET role = 'admin', wallet_id = NULL, name = 'altered'")
+            db.commit()
+        parts["agent-vault.db"] = path.read_bytes()
+    found = {"size": len(parts["agent-vault.db"]), "sha256": hashlib.sha256(parts["agent-vault.db"]).hexdigest()}
+    manifest["files"]["agent-vault.db"] = found
+
+
+async def test_role_set_to_admin_inside_the_archive_is_refused(world: ServiceWorld, tmp_path: Path) -> None:
+    await world.ok("POST", "/v1/keys", {"role": "viewer"})
+    file = _rewrite(await _back_up(world, tmp_path / "out"), tmp_path / "changed.zip", _promoted)
+    said = await _refusal("restore", file, "--data-dir", tmp_path / "new", *_verified(world))
+    assert "was altered, or was made with another secret" in said
+
+    def signed_elsewhere(_parts: dict[str, bytes], manifest: Json) -> None:
+        manifest["mac"] = "ä" * 64
+
+    def unsigned(_parts: dict[str, bytes], manifest: Json) -> None:
+        del manifest["mac"]
+
+    for change in (signed_elsewhere, unsigned):
+        again = _rewrite(file, tmp_path / f"{change.__name__}.zip", change)
+        assert "was altered" in await _refusal("restore", again, "--data-dir", tmp_path / "new", *_verified(world))
+    other = _secret(tmp_path, "00" * 32)
+    genuine = tmp_path / "out" / "backup.zip"
+    refused = await _refusal("restore", genuine, "--data-dir", tmp_path / "new", "--secret-file", other)
+    assert "made with another secret" in refused
+    assert "cannot be verified: name your copy" in await _refusal("restore", file, "--data-dir", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    await _ok("restore", file, "--data-dir", tmp_path / "new", "--accept-unverified")
+    with closing(sqlite3.connect(tmp_path / "new" / "agent-vault.db")) as db:
+        query = "SELECT details FROM audit_entries WHERE action = 'backup.restore' ORDER BY rowid DESC"
+        assert json.loads(db.execute(query).fetchone()[0])["verified_by"] is None
+
+
+async def test_fingerprint_accepts_exactly_one_archive(own_world: ServiceWorld, tmp_path: Path) -> None:
+    world, passphrase = own_world, _secret(tmp_path)
+    folder, files = world.settings.data_dir, [tmp_path / "plain.zip", tmp_path / "sealed.zip"]
+    sealed = ("--passphrase-file", passphrase)
+    said = await _ok("backup", files[0], "--data-dir", folder)
+    said_sealed = await _ok("backup", files[1], "--data-dir", folder, "--with-keys", *sealed)
+    prints = [text.partition("Fingerprint: ")[2].splitlines()[0] for text in (said, said_sealed)]
+    for file, printed, other in zip(files, prints, reversed(prints), strict=True):
+        to = ("--data-dir", tmp_path / f"{file.stem}", *(sealed if file is files[1] else ()))
+        altered = _rewrite(file, tmp_path / "altered.zip", _promoted)
+        for archive, given in ((altered, printed), (file, other), (file, "x")):
+            refused = await _refusal("restore", archive, *to, "--fingerprint", given, "--accept-unverified")
+            assert "has another fingerprint" in refused
+        await _ok("restore", file, *to, "--fingerprint", printed.upper())
+
+    def stripped(parts: dict[str, bytes], manifest: Json) -> None:
+        del parts["keys.sealed"], manifest["sealed"]
+
+    bare = _rewrite(files[1], tmp_path / "bare.zip", stripped)
+    assert "was altered" in await _refusal("restore", bare, "--data-dir", tmp_path / "no", *_verified(world))
 
 
 async def test_file_that_is_no_archive_is_refused(world: ServiceWorld, tmp_path: Path) -> None:
@@ -434,7 +506,7 @@ async def test_file_that_is_no_archive_is_refused(world: ServiceWorld, tmp_path:
 async def test_folder_with_anything_in_it_is_refused(world: ServiceWorld, tmp_path: Path) -> None:
     file, folder = await _back_up(world, tmp_path / "out"), tmp_path / "new"
     folder.mkdir()
-    await _ok("restore", file, "--data-dir", folder)
+    await _ok("restore", file, "--data-dir", folder, *_verified(world))
     before = sorted(path.name for path in folder.iterdir())
     assert "is not empty" in await _refusal("restore", file, "--data-dir", folder)
     assert sorted(path.name for path in folder.iterdir()) == before
@@ -443,14 +515,15 @@ async def test_folder_with_anything_in_it_is_refused(world: ServiceWorld, tmp_pa
 
 async def test_unknown_schema_is_refused_and_the_folder_stays_empty(world: ServiceWorld, tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    await _ok("restore", await _back_up(world, tmp_path / "out"), "--data-dir", folder)
+    await _ok("restore", await _back_up(world, tmp_path / "out"), "--data-dir", folder, *_verified(world))
+    shutil.copytree(world.settings.data_dir / "keys", folder / "keys")
     with closing(sqlite3.connect(folder / "agent-vault.db")) as db:
         db.execute("UPDATE alembic_version SET version_num = '9999'")
         db.commit()
     file = tmp_path / "newer.zip"
     await _ok("backup", file, "--data-dir", folder)
     (tmp_path / "new").mkdir()
-    line = await _refusal("restore", file, "--data-dir", tmp_path / "new")
+    line = await _refusal("restore", file, "--data-dir", tmp_path / "new", *_verified(world))
     assert "its schema is 9999; this version supports up to" in line
     assert list((tmp_path / "new").iterdir()) == []
 

@@ -217,6 +217,7 @@ async def test_resource_is_fetched(story: _Story) -> None:
 
 async def test_backup_is_made_and_restored(story: _Story) -> None:
     made = {"/backups/vault-2026-11-22.zip": f"{story.folder}/vault-$(date +%F).zip", "/backups": str(story.folder)}
+    made |= {"keys-copy": "data/keys"}
 
     await story.types("operations.md", "backup", **made)
 
