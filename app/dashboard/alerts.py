@@ -6,7 +6,6 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import OPERATORS, READERS
 from app.alerts import service as alerts
@@ -34,20 +33,20 @@ _MODELS: dict[AlertType, type[Body]] = {
 _SEPARATORS = re.compile(r"[\s,;]+")
 
 
-@page(roles=READERS)
+@page("/alerts", roles=READERS)
 async def show(view: View) -> Response:
     """Show the organisation's alert rules, which apply to every vault without a rule of its own."""
     return _render(view, await alerts.get(view.service, view.principal), None)
 
 
-@action(roles=OPERATORS, back=show)
+@action("/alerts", roles=OPERATORS, back=show)
 async def save(view: View) -> str:
     """Replace the organisation's alert rules. Vaults keep their own rules."""
     await alerts.put(view.service, view.principal, _body(view, _KINDS))
     return view.url("alerts", done="alerts-saved")
 
 
-@page(roles=READERS)
+@page("/vaults/{wallet_id}/alerts", roles=READERS)
 async def show_of_vault(view: View) -> Response:
     """Show the alert rules that apply to a vault."""
     by, wallet_id = view.principal, view.path("wallet_id")
@@ -55,7 +54,7 @@ async def show_of_vault(view: View) -> Response:
     return _render(view, await alerts.get_of_wallet(view.service, by, wallet_id), wallet)
 
 
-@action(roles=OPERATORS, back=show_of_vault)
+@action("/vaults/{wallet_id}/alerts", roles=OPERATORS, back=show_of_vault)
 async def save_of_vault(view: View) -> str:
     """Replace a vault's own alert rules. For a type without an own rule, the rule for all vaults applies."""
     wallet_id = view.path("wallet_id")
@@ -96,11 +95,3 @@ def _typed(view: View, kind: AlertType) -> dict[str, Any]:
     name = f"{kind}_threshold"
     typed = view.number(name) if kind in _MODELS else view.typed(name)
     return {**found, "threshold": None if typed == "" else typed}
-
-
-routes = [
-    Route("/dashboard/alerts", show, methods=["GET"]),
-    Route("/dashboard/alerts", save, methods=["POST"]),
-    Route("/dashboard/vaults/{wallet_id}/alerts", show_of_vault, methods=["GET"]),
-    Route("/dashboard/vaults/{wallet_id}/alerts", save_of_vault, methods=["POST"]),
-]

@@ -1,7 +1,6 @@
 """Approvals: payments, escrows and allowances that wait for an operator's decision."""
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import OPERATORS, READERS
 from app.approvals import service as approvals
@@ -14,7 +13,7 @@ from app.store.wallets import labels
 _SHOWN = 50
 
 
-@page(roles=READERS)
+@page("/approvals", roles=READERS)
 async def show(view: View) -> Response:
     """Show pending approvals and recent decisions."""
     by = view.principal
@@ -28,22 +27,15 @@ async def show(view: View) -> Response:
     return view.render("approvals.html", waiting=waiting, decided=decided, labels=named, policies=ruled, who=who)
 
 
-@action(roles=OPERATORS, back=show, step_up=True)
+@action("/approvals/{approval_id}/approve", roles=OPERATORS, back=show, step_up=True)
 async def approve(view: View) -> str:
     """Approve a payment, an escrow or an allowance."""
     await approvals.approve(view.service, view.principal, view.claim(), view.path("approval_id"))
     return view.url("approvals", done="approved")
 
 
-@action(roles=OPERATORS, back=show)
+@action("/approvals/{approval_id}/reject", roles=OPERATORS, back=show)
 async def reject(view: View) -> str:
     """Reject a request for approval, or withdraw an unused approval."""
     await approvals.reject(view.service, view.principal, view.claim(), view.path("approval_id"))
     return view.url("approvals", done="rejected")
-
-
-routes = [
-    Route("/dashboard/approvals", show, methods=["GET"]),
-    Route("/dashboard/approvals/{approval_id}/approve", approve, methods=["POST"]),
-    Route("/dashboard/approvals/{approval_id}/reject", reject, methods=["POST"]),
-]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import ADMINS
 from app.api.forms import InvalidFormError
@@ -38,7 +37,7 @@ class AuditLine:
         ]
 
 
-@page(roles=ADMINS)
+@page("/audit", roles=ADMINS)
 async def show(view: View) -> Response:
     """Show the audit log. If a filter is invalid, show the whole log with a message."""
     given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
@@ -81,6 +80,3 @@ def _text(name: str, value: Any) -> Words:
         return moment(value)
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if {" ", ":"} & set(text) else short(text)
-
-
-routes = [Route("/dashboard/audit", show, methods=["GET"])]

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import ADMINS, READERS
 from app.api.forms import validated
@@ -56,7 +55,7 @@ class _Entry:
     what: str
 
 
-@page(roles=READERS)
+@page("/budgets", roles=READERS)
 async def show_all(view: View) -> Response:
     """Show all budgets with their headroom."""
     found = (await budgets.list_all(view.service, view.principal)).data
@@ -68,7 +67,7 @@ async def show_all(view: View) -> Response:
     )
 
 
-@page(roles=READERS)
+@page("/budgets/{budget_id}", roles=READERS)
 async def show(view: View) -> Response:
     """Show a budget, with a form if the person may change it."""
     found = await look(view, view.path("budget_id"))
@@ -102,7 +101,7 @@ async def look(view: View, budget_id: str) -> Budget:
         return budgets.shown(await budgets.find(view.service, view.principal.org, budget_id))
 
 
-@action(roles=ADMINS)
+@action("/budgets/check", roles=ADMINS)
 async def check_form(view: View) -> Response:
     """Return a sentence about each typed limit, or its error. A script inserts them into the open page."""
     shown, wrong = check(view)
@@ -110,7 +109,7 @@ async def check_form(view: View) -> Response:
     return view.render("policy_says.html", says=said, wrong=wrong)
 
 
-@action(roles=ADMINS, back=show_all, step_up=True)
+@action("/budgets", roles=ADMINS, back=show_all, step_up=True)
 async def create(view: View) -> str:
     """Create a budget."""
     body = new(view)
@@ -118,7 +117,7 @@ async def create(view: View) -> str:
     return view.url("budgets", made.budget_id, done="budget-created")
 
 
-@action(roles=ADMINS, back=show)
+@action("/budgets/{budget_id}/review", roles=ADMINS, back=show)
 async def review(view: View) -> Response:
     """Show the changes made in the budget's form before they are saved."""
     found = await look(view, view.path("budget_id"))
@@ -134,7 +133,7 @@ async def review(view: View) -> Response:
     return ask(view, Review(f"Change {found.name}", text, shifts, "Save", path, _HERE, moves=False))
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/budgets/{budget_id}", roles=ADMINS, back=show, step_up=True)
 async def save(view: View) -> str:
     """Change the budget as its form says, unless the budget has changed since the form was opened."""
     body = _wanted(view)
@@ -142,14 +141,14 @@ async def save(view: View) -> str:
     return view.url("budgets", view.path("budget_id"), done="budget-saved")
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/budgets/{budget_id}/delete", roles=ADMINS, back=show, step_up=True)
 async def delete(view: View) -> str:
     """Delete a budget. This is refused while the budget has vaults."""
     await changes.delete(_change(view, view.claim()))
     return view.url("budgets", done="budget-deleted")
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/budgets/{budget_id}/vaults", roles=ADMINS, back=show, step_up=True)
 async def add(view: View) -> str:
     """Add a vault to the budget. The vault must not be in another budget."""
     found, budget_id = await vault_named(view, "vault"), view.path("budget_id")
@@ -159,7 +158,7 @@ async def add(view: View) -> str:
     return view.url("budgets", budget_id, done="budget-joined")
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/budgets/{budget_id}/vaults/{wallet_id}/take-out", roles=ADMINS, back=show, step_up=True)
 async def take_out(view: View) -> str:
     """Take a vault out of the budget, unless it has already left."""
     found = await wallets.find(view.service, view.principal.org, view.path("wallet_id"))
@@ -206,17 +205,3 @@ async def _history(view: View, budget_id: str) -> list[_Entry]:
 def _said(action_name: str, fields: list[str]) -> str:
     of = ", ".join(LABELS.get(one, one).lower() for one in fields)
     return f"{_SAID[action_name]}: {of}" if of else _SAID[action_name]
-
-
-_ONE = "/dashboard/budgets/{budget_id}"
-routes = [
-    Route("/dashboard/budgets", show_all, methods=["GET"]),
-    Route("/dashboard/budgets", create, methods=["POST"]),
-    Route("/dashboard/budgets/check", check_form, methods=["POST"]),
-    Route(_ONE, show, methods=["GET"]),
-    Route(_ONE, save, methods=["POST"]),
-    Route(f"{_ONE}/review", review, methods=["POST"]),
-    Route(f"{_ONE}/delete", delete, methods=["POST"]),
-    Route(f"{_ONE}/vaults", add, methods=["POST"]),
-    Route(f"{_ONE}/vaults/{{wallet_id}}/take-out", take_out, methods=["POST"]),
-]

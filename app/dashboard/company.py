@@ -6,7 +6,6 @@ provider's parameters by POST, with the CSRF token of the browser that started t
 
 from sqlalchemy import Connection
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import Route
 
 from app.access.auth import READERS
 from app.access.keyring import Principal
@@ -28,14 +27,14 @@ from app.store.people import invitation_by_digest
 _FAULTS = (SignInRefusedError, SignInUnavailableError)
 
 
-@action(roles=None)
+@action("/sign-in/openid", roles=None)
 async def sign_in(view: View) -> str:
     """Send the browser to the provider to sign in."""
     count_begun(view)
     return await _begin(view, "sign_in")
 
 
-@action(roles=None)
+@action("/join/openid", roles=None)
 async def join(view: View) -> str:
     """Send the browser to the provider to use an invitation."""
     body = view.body(JoinRequest)
@@ -45,13 +44,13 @@ async def join(view: View) -> str:
     return await _begin(view, "join", invitation=invitation, name=body.name)
 
 
-@action(roles=READERS)
+@action("/step-up/openid", roles=READERS)
 async def step_up(view: View) -> str:
     """Send the browser to the provider to confirm the identity of the person who is signed in."""
     return await _begin(view, "step_up", person_id=view.principal.actor.id)
 
 
-@page(roles=None)
+@page("/openid/return", roles=None)
 async def returned(view: View) -> Response:
     """Show the page to which the provider sends browsers back. The page forwards the provider's parameters by POST."""
     brought = {name: view.request.query_params.get(name, "") for name in CompanyCallback.model_fields}
@@ -60,7 +59,7 @@ async def returned(view: View) -> Response:
     return view.render("company.html", brought=brought)
 
 
-@action(roles=None)
+@action("/openid/return", roles=None)
 async def finish(view: View) -> Response:
     """Complete the sign-in, join or step-up that this browser started."""
     _require(view)
@@ -151,12 +150,3 @@ async def _about(view: View, begun: OpenIdRequest | None) -> Principal:
         if found is not None:
             return visit.invited_to(found.org)
     return Principal(Actor("system", "openid"), SERVICE, "viewer", None, visit.address, visit.request_id)
-
-
-routes = [
-    Route("/dashboard/sign-in/openid", sign_in, methods=["POST"]),
-    Route("/dashboard/join/openid", join, methods=["POST"]),
-    Route("/dashboard/step-up/openid", step_up, methods=["POST"]),
-    Route("/dashboard/openid/return", returned, methods=["GET"]),
-    Route("/dashboard/openid/return", finish, methods=["POST"]),
-]

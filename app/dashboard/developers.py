@@ -2,7 +2,6 @@
 
 from sqlalchemy import Connection
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import ADMINS, READERS
 from app.api.forms import InvalidFormError
@@ -26,7 +25,7 @@ _OVERLAPS = (
 )
 
 
-@page(roles=READERS)
+@page("/developers", roles=READERS)
 async def show(view: View) -> Response:
     """Show the keys to an admin, and the health of the service to every role."""
     return await _show(view)
@@ -53,7 +52,7 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
     )
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/developers/gap-checked", roles=ADMINS, back=show, step_up=True)
 async def release(view: View) -> str:
     """Mark the gap that a restore or lost commits left in the organisation's records as checked."""
     by, database_guard = view.principal, view.service.part(DatabaseGuard)
@@ -67,7 +66,7 @@ async def release(view: View) -> str:
     return view.url("developers", done="gap-checked")
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/developers/keys", roles=ADMINS, back=show, step_up=True)
 async def create(view: View) -> Response:
     """Create a key, and show it. No other page shows it."""
     agents = view.typed("role") == "agent"
@@ -87,7 +86,7 @@ async def create(view: View) -> Response:
     return await _show(view, made)
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/developers/keys/{key_id}/rotate", roles=ADMINS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
     """Replace a key, and show the new one. No other page shows it."""
     key_id, body = view.path("key_id"), view.body(RotateKey, overlap_seconds=view.number("overlap_seconds"))
@@ -101,14 +100,14 @@ async def rotate(view: View) -> Response:
     return await _show(view, made, rotated=True)
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/developers/keys/{key_id}/revoke", roles=ADMINS, back=show, step_up=True)
 async def revoke(view: View) -> str:
     """Revoke a key immediately."""
     await keys.revoke(view.service, view.principal, view.claim(), view.path("key_id"))
     return view.url("developers", done="key-revoked")
 
 
-@page(roles=ADMINS)
+@page("/developers/requests", roles=ADMINS)
 async def requests(view: View) -> Response:
     """Show the request log of the last day. If a filter is invalid, show the whole log with a message."""
     service, by = view.service, view.principal
@@ -129,13 +128,3 @@ async def requests(view: View) -> Response:
         if found.next_cursor
         else None,
     )
-
-
-routes = [
-    Route("/dashboard/developers", show, methods=["GET"]),
-    Route("/dashboard/developers/gap-checked", release, methods=["POST"]),
-    Route("/dashboard/developers/keys", create, methods=["POST"]),
-    Route("/dashboard/developers/keys/{key_id}/rotate", rotate, methods=["POST"]),
-    Route("/dashboard/developers/keys/{key_id}/revoke", revoke, methods=["POST"]),
-    Route("/dashboard/developers/requests", requests, methods=["GET"]),
-]

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from solders.pubkey import Pubkey
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import ADMINS, READERS
 from app.chain.errors import ChainUnavailable, RpcError
@@ -43,7 +42,7 @@ class Deadline:
         return cls(at, f"{span(now - at)} overdue" if now > at else f"{span(at - now)} left", now > at)
 
 
-@page(roles=READERS)
+@page("/disputes", roles=READERS)
 async def show(view: View) -> Response:
     """Show the arbiter's queue. The dispute that has waited longest comes first."""
     service, by = view.service, view.principal
@@ -58,7 +57,7 @@ async def show(view: View) -> Response:
     )
 
 
-@page(roles=READERS)
+@page("/disputes/{escrow_id}", roles=READERS)
 async def of_escrow(view: View) -> Response:
     """Show an escrow with its dispute, and the form for the decision."""
     service, by = view.service, view.principal
@@ -74,7 +73,7 @@ async def of_escrow(view: View) -> Response:
     )
 
 
-@action(roles=ADMINS, back=of_escrow)
+@action("/disputes/{escrow_id}/review", roles=ADMINS, back=of_escrow)
 async def review(view: View) -> Response:
     """Show the effect of the decision in the form on the balances of both parties."""
     service, by = view.service, view.principal
@@ -98,7 +97,7 @@ async def review(view: View) -> Response:
     return ask(view, Review(f"Decide: {body.decision}", text, shifts, "Decide", path, _HERE))
 
 
-@action(roles=ADMINS, back=of_escrow, step_up=True)
+@action("/disputes/{escrow_id}/decide", roles=ADMINS, back=of_escrow, step_up=True)
 async def decide(view: View) -> str:
     """Decide a dispute. The arbiter's key signs the decision."""
     escrow_id, body = view.path("escrow_id"), _decision(view)
@@ -130,11 +129,3 @@ async def _receiver(service: Service, found: EscrowRecord) -> tuple[str, int | N
     except (ChainUnavailable, RpcError):
         held = None
     return f"{found.receiver}, the receiver", held
-
-
-routes = [
-    Route("/dashboard/disputes", show, methods=["GET"]),
-    Route("/dashboard/disputes/{escrow_id}", of_escrow, methods=["GET"]),
-    Route("/dashboard/disputes/{escrow_id}/review", review, methods=["POST"]),
-    Route("/dashboard/disputes/{escrow_id}/decide", decide, methods=["POST"]),
-]

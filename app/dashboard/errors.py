@@ -4,16 +4,18 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app.core.errors import ApiError
+from app.core.timestamps import now_ms
 from app.dashboard.forms.error_messages import said
-from app.dashboard.pages import visitor
 from app.dashboard.refusals import record
 from app.dashboard.site import HEADERS, Site, template
+from app.people.sessions import SignedIn, recognise
+from app.submission.context import Service
 
 
 async def error_page(request: Request, error: ApiError, docs: str) -> Response:
     """Show an error with its message, and record it if it is a refusal. Scripts get it as JSON, like API clients."""
     site: Site = request.app.state.dashboard
-    signed_in = None if error.status >= 500 else await visitor(request)
+    signed_in = None if error.status >= 500 else await _visitor(request)
     record(request, error, signed_in)
     headers, request_id = {**HEADERS, **error.headers}, request.state.request_id
     if request.headers.get("accept") == "application/json":
@@ -31,3 +33,11 @@ async def error_page(request: Request, error: ApiError, docs: str) -> Response:
         me=signed_in,
     )
     return HTMLResponse(text, error.status, headers=headers)
+
+
+async def _visitor(request: Request) -> SignedIn | None:
+    """Return the session of a request that no page serves, or None if its browser is not signed in."""
+    site: Site = request.app.state.dashboard
+    service: Service = request.app.state.service
+    token = request.cookies.get(site.cookie)
+    return None if token is None else await service.db.read(lambda conn: recognise(conn, token, now_ms()))

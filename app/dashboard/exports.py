@@ -4,7 +4,6 @@ from datetime import date, timedelta
 from urllib.parse import urlsplit, urlunsplit
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import READERS
 from app.core.timestamps import parse_iso_ms
@@ -19,7 +18,7 @@ from app.store.wallets import labels
 _MOST = 95
 
 
-@page(roles=READERS)
+@page("/developers/exports", roles=READERS)
 async def show(view: View) -> Response:
     """Show the exports, newest first."""
     found = await exports.page(view.service, view.principal, view.listed(ListExports, limit=30))
@@ -57,7 +56,7 @@ def _day_after(typed: str) -> str:
         return typed
 
 
-@action(roles=READERS, back=show)
+@action("/developers/exports", roles=READERS, back=show)
 async def create(view: View) -> str:
     """Request an export. The export includes the form's last day, whereas the API's `to` is exclusive."""
     wallet_id = (await vault_named(view, "wallet_id")).wallet_id if view.typed("wallet_id").strip() else None
@@ -65,9 +64,3 @@ async def create(view: View) -> str:
     body = view.body(CreateExport, wallet_id=wallet_id, to=_day_after(view.typed("to")), bom=bom)
     await once(view, body, Export, view.asks(exports.create, body))
     return view.url("developers", "exports", done="export-asked")
-
-
-routes = [
-    Route("/dashboard/developers/exports", show, methods=["GET"]),
-    Route("/dashboard/developers/exports", create, methods=["POST"]),
-]

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from pydantic import Field
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import READERS
 from app.api.fields import Body
@@ -35,7 +34,7 @@ class _Read(Body):
     position: Annotated[int, Field(ge=0)]
 
 
-@page(roles=READERS)
+@page("/feed", roles=READERS)
 async def show(view: View) -> Response:
     """Show the feed. If a filter is invalid, show the whole feed with a message."""
     try:
@@ -70,7 +69,7 @@ async def show(view: View) -> Response:
     )
 
 
-@action(roles=READERS, back=show)
+@action("/feed/read", roles=READERS, back=show)
 async def read(view: View) -> str:
     """Mark the feed as read for the caller, up to its last event when the page was rendered."""
     by, position = view.principal, view.body(_Read, position=view.number("position")).position
@@ -100,9 +99,3 @@ def _links(view: View, event: Event, there: Collection[str]) -> list[tuple[str, 
 
 def _details(event: Event) -> str:
     return json.dumps(event.model_dump(), indent=2, ensure_ascii=False)
-
-
-routes = [
-    Route("/dashboard/feed", show, methods=["GET"]),
-    Route("/dashboard/feed/read", read, methods=["POST"]),
-]

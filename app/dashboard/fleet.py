@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import ADMINS, OPERATORS, READERS
 from app.core.errors import ApiError, RequestError
@@ -25,7 +24,7 @@ _COLUMNS = (
 )
 
 
-@page(roles=READERS)
+@page("", roles=READERS)
 async def show(view: View) -> Response:
     """Show the fleet. If the query is invalid, show the whole fleet with a message."""
     query = view.understood(FleetQuery)
@@ -46,7 +45,7 @@ def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:
     return address
 
 
-@action(roles=OPERATORS, back=show)
+@action("/freeze", roles=OPERATORS, back=show)
 async def freeze_selected(view: View) -> str:
     """Freeze the selected vaults concurrently, so that a vault that cannot be frozen does not delay the others.
 
@@ -74,7 +73,7 @@ async def _freeze(view: View, wallet_id: str) -> ApiError | None:
     return None
 
 
-@action(roles=OPERATORS, back=show)
+@action("/pause", roles=OPERATORS, back=show)
 async def pause(view: View) -> str:
     """Pause the organisation, and with it all vaults."""
     body = PauseOrganisation(paused=True)
@@ -82,16 +81,8 @@ async def pause(view: View) -> str:
     return view.url(done="paused")
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/unpause", roles=ADMINS, back=show, step_up=True)
 async def unpause(view: View) -> str:
     """End the pause of the organisation."""
     await pausing.set_paused(view.service, view.principal, view.claim(), paused=False)
     return view.url(done="unpaused")
-
-
-routes = [
-    Route("/dashboard", show, methods=["GET"]),
-    Route("/dashboard/freeze", freeze_selected, methods=["POST"]),
-    Route("/dashboard/pause", pause, methods=["POST"]),
-    Route("/dashboard/unpause", unpause, methods=["POST"]),
-]

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import segno
 from markupsafe import Markup
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import OPERATORS, READERS
 from app.api.forms import Arguments, InvalidFormError, validated
@@ -41,7 +40,7 @@ _FUND, _WITHDRAW = "fund_amount", "withdraw_amount"
 _HERE = "Funding"
 
 
-@page(roles=READERS)
+@page("/funding", roles=READERS)
 async def show(view: View) -> Response:
     """Show the reserve, its deposit address, and a page of the vaults with their balances."""
     query = view.understood(FundingQuery)
@@ -64,7 +63,7 @@ def _qr(address: str) -> Markup:
     return Markup(made.svg_inline(omitsize=True, light="#fff", svgclass="qr", lineclass=None, title=title))  # noqa: S704
 
 
-@action(roles=OPERATORS, back=show)
+@action("/funding/review", roles=OPERATORS, back=show)
 async def review_many(view: View) -> Response:
     """Show the effect of funding the chosen vaults on the reserve and on their balances."""
     body = _allocations(view)
@@ -79,7 +78,7 @@ async def review_many(view: View) -> Response:
     return ask(view, Review("Fund vaults", text, shifts, "Fund", view.url("funding", "fund"), _HERE))
 
 
-@action(roles=OPERATORS, back=show, step_up=True)
+@action("/funding/fund", roles=OPERATORS, back=show, step_up=True)
 async def fund_many(view: View) -> str:
     """Fund vaults in one transaction."""
     body = _allocations(view)
@@ -87,7 +86,7 @@ async def fund_many(view: View) -> str:
     return view.url("funding", done="funding-pending" if done.status == "pending" else "funded")
 
 
-@page(roles=READERS)
+@page("/vaults/{wallet_id}/funding", roles=READERS)
 async def of_vault(view: View) -> Response:
     """Show a vault's balance, and the forms that change it."""
     service, by, wallet_id = view.service, view.principal, view.path("wallet_id")
@@ -99,7 +98,7 @@ async def of_vault(view: View) -> Response:
     )
 
 
-@action(roles=OPERATORS, back=of_vault)
+@action("/vaults/{wallet_id}/fund/review", roles=OPERATORS, back=of_vault)
 async def review_fund(view: View) -> Response:
     """Show the effect of funding a vault on its balance and on the reserve."""
     wallet = await _wallet(view, living=True)
@@ -113,7 +112,7 @@ async def review_fund(view: View) -> Response:
     return ask(view, Review("Fund the vault", text, shifts, "Fund", _place(view, "fund"), _HERE))
 
 
-@action(roles=OPERATORS, back=of_vault)
+@action("/vaults/{wallet_id}/fund", roles=OPERATORS, back=of_vault)
 async def fund(view: View) -> str:
     """Fund the vault."""
     wallet_id, body = view.path("wallet_id"), _money(view, FundWallet, _FUND)
@@ -121,7 +120,7 @@ async def fund(view: View) -> str:
     return _place(view, "funding", done="funding-pending" if done.status == "pending" else "funded")
 
 
-@action(roles=OPERATORS, back=of_vault)
+@action("/vaults/{wallet_id}/withdraw/review", roles=OPERATORS, back=of_vault)
 async def review_withdrawal(view: View) -> Response:
     """Show the effect of a withdrawal on the vault's balance and on the reserve."""
     wallet = await _wallet(view)
@@ -145,7 +144,7 @@ async def review_withdrawal(view: View) -> Response:
     return ask(view, Review("Withdraw", text, shifts, "Withdraw", _place(view, "withdraw"), _HERE))
 
 
-@action(roles=OPERATORS, back=of_vault, step_up=True)
+@action("/vaults/{wallet_id}/withdraw", roles=OPERATORS, back=of_vault, step_up=True)
 async def withdraw(view: View) -> str:
     """Move money from the vault back to the reserve."""
     wallet_id, body = view.path("wallet_id"), _money(view, WithdrawFromWallet, _WITHDRAW)
@@ -154,7 +153,7 @@ async def withdraw(view: View) -> str:
     return _place(view, "funding", done="withdrawal-pending" if pending else "withdrawn")
 
 
-@action(roles=OPERATORS, back=of_vault)
+@action("/vaults/{wallet_id}/auto-topup/review", roles=OPERATORS, back=of_vault)
 async def review_topup(view: View) -> Response:
     """Show the effect of a changed rule for automatic top-ups."""
     wallet = await _wallet(view, living=True)
@@ -172,7 +171,7 @@ async def review_topup(view: View) -> Response:
     return ask(view, Review("Automatic top-up", text, shifts, "Save the rule", path, _HERE, moves=False))
 
 
-@action(roles=OPERATORS, back=of_vault)
+@action("/vaults/{wallet_id}/auto-topup", roles=OPERATORS, back=of_vault)
 async def put_topup(view: View) -> str:
     """Replace the vault's rule for automatic top-ups."""
     wallet_id, body = view.path("wallet_id"), _rule(view)
@@ -267,18 +266,3 @@ def _name(wallet: WalletRecord) -> str:
 
 def _place(view: View, name: str, **query: str) -> str:
     return view.url("vaults", view.path("wallet_id"), name, **query)
-
-
-_VAULT = "/dashboard/vaults/{wallet_id}"
-routes = [
-    Route("/dashboard/funding", show, methods=["GET"]),
-    Route("/dashboard/funding/review", review_many, methods=["POST"]),
-    Route("/dashboard/funding/fund", fund_many, methods=["POST"]),
-    Route(f"{_VAULT}/funding", of_vault, methods=["GET"]),
-    Route(f"{_VAULT}/fund/review", review_fund, methods=["POST"]),
-    Route(f"{_VAULT}/fund", fund, methods=["POST"]),
-    Route(f"{_VAULT}/withdraw/review", review_withdrawal, methods=["POST"]),
-    Route(f"{_VAULT}/withdraw", withdraw, methods=["POST"]),
-    Route(f"{_VAULT}/auto-topup/review", review_topup, methods=["POST"]),
-    Route(f"{_VAULT}/auto-topup", put_topup, methods=["POST"]),
-]

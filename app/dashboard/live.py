@@ -14,7 +14,6 @@ import structlog
 from sqlalchemy import Connection
 from sse_starlette import EventSourceResponse
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app.access.auth import READERS
@@ -208,7 +207,7 @@ class _Stream(EventSourceResponse):
             await super().__call__(scope, receive, send)
 
 
-@page(roles=READERS)
+@page("/stream", roles=READERS)
 async def stream(view: View) -> Response:
     """Stream the organisation's events until the session ends. Raises ``rate_limited`` as ``FeedHub.listen`` does."""
     by = view.principal
@@ -237,6 +236,3 @@ def _told(message: Message | int) -> dict[str, Any]:
         return {"reached": message.reached, "wallets": []}
     wallets = [one for one in (event.wallet_id, event.other_wallet_id) if one is not None]
     return {"reached": message.reached, "event_id": event.event_id, "event": event.type, "wallets": wallets}
-
-
-routes = [Route("/dashboard/stream", stream, methods=["GET"])]

@@ -1,7 +1,6 @@
 """The form that creates a vault for an agent."""
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import OPERATORS
 from app.budgets import service as budgets
@@ -27,7 +26,7 @@ def _choice(policy: PolicyRecord) -> str:
     return f"{policy.name}: {', '.join(said) or 'no cap for a payment or 24 hours'}"
 
 
-@page(roles=OPERATORS)
+@page("/vaults/new", roles=OPERATORS)
 async def show(view: View) -> Response:
     """Show the form that creates a vault."""
     service, by = view.service, view.principal
@@ -38,7 +37,7 @@ async def show(view: View) -> Response:
     )
 
 
-@action(roles=OPERATORS, back=show)
+@action("/vaults", roles=OPERATORS, back=show)
 async def create(view: View) -> str:
     """Create a vault, and redirect to its page."""
     if view.sign_offline:
@@ -49,9 +48,3 @@ async def create(view: View) -> str:
     body = view.body(CreateWallet, tags=tags, budget_id=view.typed("budget_id") or None)
     made = await once(view, body, Wallet, view.asks(wallets.create, body))
     return view.url("vaults", made.wallet_id, done="vault-created")
-
-
-routes = [
-    Route("/dashboard/vaults/new", show, methods=["GET"]),
-    Route("/dashboard/vaults", create, methods=["POST"]),
-]

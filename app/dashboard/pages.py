@@ -1,22 +1,23 @@
 """Declares pages: `page` for views, `action` for the effect of a form.
 
 ```python
-@page(roles=READERS)
+@page("/vaults/{wallet_id}", roles=READERS)
 async def wallet(view: View) -> Response:
     return view.render("wallet.html", wallet=...)
 
-@action(roles=OPERATORS, back=wallet)
+@action("/vaults/{wallet_id}/freeze", roles=OPERATORS, back=wallet)
 async def freeze(view: View) -> str:
     ...                              # the capability's use case, with view.principal
     return view.url("vaults", id)    # the browser's next page
 ```
 
-A page that is not public redirects visitors without a session to the sign-in. An action's request must come from a page
-of the dashboard: it is refused without the CSRF token of the browser's cookie, or with a different `Origin`. With
-`step_up`, it also needs a confirmation of the last five minutes. If it raises an ApiError, its `back` page is shown
-with the typed values and the message, next to the field if the error names one; scripts get the error as JSON. A change
-that the organisation's authority must sign elsewhere becomes a transaction that waits on the page of signatures. This
-requires the use case's claim to be `view.claim()` or the claim that `once` passes to it.
+Paths are below `/dashboard`. A page is served by GET and an action by POST. A page that is not public redirects
+visitors without a session to the sign-in. An action's request must come from a page of the dashboard: it is refused
+without the CSRF token of the browser's cookie, or with a different `Origin`. With `step_up`, it also needs a
+confirmation of the last five minutes. If it raises an ApiError, its `back` page is shown with the typed values and the
+message, next to the field if the error names one; scripts get the error as JSON. A change that the organisation's
+authority must sign elsewhere becomes a transaction that waits on the page of signatures. This requires the use case's
+claim to be `view.claim()` or the claim that `once` passes to it.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -29,10 +30,12 @@ from urllib.parse import quote, urlencode
 from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
 
 from app.access.auth import ADMINS, authorise, client_address
 from app.access.keyring import Principal, Role
 from app.api.forms import Arguments, Fields, InvalidFormError, read_form, validated
+from app.api.operation import Endpoint
 from app.core.errors import ApiError, AuthenticationError, UnavailableError
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
@@ -40,7 +43,7 @@ from app.dashboard.forms.error_messages import messages_of
 from app.dashboard.forms.notices import NOTICES
 from app.dashboard.progress import Progress, progress
 from app.dashboard.refusals import record
-from app.dashboard.site import HEADERS, Site, template
+from app.dashboard.site import HEADERS, ROOT, Site, template
 from app.people.company import confirmations
 from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony
@@ -51,7 +54,8 @@ from app.submission.plan import AwaitingSignatureError
 
 Changed = TypeVar("Changed")
 Given = TypeVarTuple("Given")
-Endpoint = Callable[[Request], Awaitable[Response]]
+#: The roles that may use a page; None for everybody.
+Roles = Collection[Role] | None
 Shown = Callable[["View"], Awaitable[Response]]
 #: An action returns a response, or the address of the browser's next page.
 Done = Callable[["View"], Awaitable[Response | str]]
@@ -189,13 +193,21 @@ class View:
         return response
 
 
-def page(*, roles: Collection[Role] | None, enrolling: bool = False) -> Callable[[Shown], Endpoint]:
-    """Turn a function that shows a page into an endpoint. With ``roles=None`` the page is public.
+class PageRoute(Route):
+    """The route of a page. ``shown`` shows the page to a visitor who may see it."""
+
+    def __init__(self, path: str, endpoint: Endpoint, shown: Shown) -> None:
+        super().__init__(ROOT + path, endpoint, methods=["GET"])
+        self.shown = shown
+
+
+def page(path: str, *, roles: Roles, enrolling: bool = False) -> Callable[[Shown], PageRoute]:
+    """Turn a function that shows a page into its route. With ``roles=None`` the page is public.
 
     With ``enrolling``, visitors who must first create a passkey can see it too.
     """
 
-    def decorate(shown: Shown) -> Endpoint:
+    def decorate(shown: Shown) -> PageRoute:
         @wraps(shown)
         async def endpoint(request: Request) -> Response:
             view = await _view(request)
@@ -209,18 +221,17 @@ def page(*, roles: Collection[Role] | None, enrolling: bool = False) -> Callable
                     return RedirectResponse(view.url("passkey"), 303, headers=HEADERS)
             return await shown(view)
 
-        endpoint.__dict__["shown"] = shown
-        return endpoint
+        return PageRoute(path, endpoint, shown)
 
     return decorate
 
 
 def action(
-    *, roles: Collection[Role] | None, back: Endpoint | None = None, step_up: bool = False, enrolling: bool = False
-) -> Callable[[Done], Endpoint]:
-    """Turn a form's action into an endpoint. See the module's docstring."""
+    path: str, *, roles: Roles, back: PageRoute | None = None, step_up: bool = False, enrolling: bool = False
+) -> Callable[[Done], Route]:
+    """Turn a form's action into its route. See the module's docstring."""
 
-    def decorate(done: Done) -> Endpoint:
+    def decorate(done: Done) -> Route:
         @wraps(done)
         async def endpoint(request: Request) -> Response:
             view = await _view(request)
@@ -236,8 +247,7 @@ def action(
                 if step_up and not view.signed_in.stepped_up(view.now):
                     return await ask_first(view)
             if back is not None and view.typed(CHANGE):
-                again: Response = await back.__dict__["shown"](view)
-                return again
+                return await back.shown(view)
             try:
                 result = await _carry_out(done, view)
             except ApiError as error:
@@ -246,7 +256,7 @@ def action(
                 record(request, error, view.signed_in)
                 view.errors = messages_of(error, view.form)
                 request.state.error_code = error.code
-                response: Response = await back.__dict__["shown"](view)
+                response = await back.shown(view)
                 response.status_code = error.status
                 return response
             if isinstance(result, Response):
@@ -255,7 +265,7 @@ def action(
                 return JSONResponse({"location": result}, headers=HEADERS)
             return RedirectResponse(result, 303, headers=HEADERS)
 
-        return endpoint
+        return Route(ROOT + path, endpoint, methods=["POST"])
 
     return decorate
 
@@ -280,14 +290,6 @@ def must_enrol(view: View) -> bool:
     """Return True if an admin key is signed in and its holder must create a passkey first; never on a localnet."""
     signed_in = view.signed_in
     return signed_in is not None and signed_in.person is None and view.service.identity.cluster != "localnet"
-
-
-async def visitor(request: Request) -> SignedIn | None:
-    """Return the session of a request that no page serves, or None if its browser is not signed in."""
-    site: Site = request.app.state.dashboard
-    service: Service = request.app.state.service
-    token = request.cookies.get(site.cookie)
-    return None if token is None else await service.db.read(lambda conn: recognise(conn, token, now_ms()))
 
 
 async def _view(request: Request) -> View:

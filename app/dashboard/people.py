@@ -1,7 +1,6 @@
 """People: persons who may sign in, invitations, and the caller's sessions."""
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import ADMINS, READERS
 from app.core.errors import BusinessError, NotFoundError
@@ -16,7 +15,7 @@ from app.store.people import open_invitations, people_of, sessions_of
 _FIRST = "Make a passkey of your own first. Once a person has joined, the admin key can no longer sign in."
 
 
-@page(roles=READERS)
+@page("/people", roles=READERS)
 async def list_people(view: View) -> Response:
     """Show the organisation's people, the open invitations, and the caller's sessions."""
     return await _show(view)
@@ -43,7 +42,7 @@ async def _show(view: View, link: str | None = None, invited: str = "") -> Respo
     )
 
 
-@action(roles=ADMINS, back=list_people, step_up=True)
+@action("/people/invite", roles=ADMINS, back=list_people, step_up=True)
 async def invite(view: View) -> Response:
     """Invite a person, and show the link. No other page shows it."""
     if view.alone:
@@ -60,33 +59,24 @@ async def invite(view: View) -> Response:
     return await _show(view, f"{origin}{view.url('join')}#{made.token}", made.name)
 
 
-@action(roles=ADMINS, back=list_people, step_up=True)
+@action("/invitations/{invitation_id}/withdraw", roles=ADMINS, back=list_people, step_up=True)
 async def withdraw(view: View) -> str:
     """Withdraw an open invitation."""
     await people.withdraw_invitation(view.service, view.principal, view.path("invitation_id"), view.now)
     return view.url("people", done="invitation-withdrawn")
 
 
-@action(roles=ADMINS, back=list_people, step_up=True)
+@action("/people/{person_id}/remove", roles=ADMINS, back=list_people, step_up=True)
 async def remove(view: View) -> str:
     """Remove a person from the organisation."""
     await people.remove(view.service, view.principal, view.path("person_id"), view.now)
     return view.url("people", done="removed")
 
 
-@action(roles=READERS, back=list_people)
+@action("/sessions/{session_id}/end", roles=READERS, back=list_people)
 async def end_session(view: View) -> str:
     """End one of the caller's own sessions."""
     by, session_id = view.principal, view.path("session_id")
     if not await view.service.db.write(lambda conn: sessions.close_session(conn, by, session_id, view.now)):
         raise NotFoundError("not_found", "You have no session with this id.")
     return view.url("people", done="session-ended")
-
-
-routes = [
-    Route("/dashboard/people", list_people, methods=["GET"]),
-    Route("/dashboard/people/invite", invite, methods=["POST"]),
-    Route("/dashboard/invitations/{invitation_id}/withdraw", withdraw, methods=["POST"]),
-    Route("/dashboard/people/{person_id}/remove", remove, methods=["POST"]),
-    Route("/dashboard/sessions/{session_id}/end", end_session, methods=["POST"]),
-]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import ADMINS, READERS
 from app.api.versions import Precondition
@@ -59,14 +58,32 @@ class _Change:
     differences: list[FieldChange]
 
 
-@page(roles=READERS)
+@page("/policies", roles=READERS)
 async def show_all(view: View) -> Response:
     """Show all policies."""
     found = await policies.list_all(view.service, view.principal)
     return view.render("policies.html", policies=found.data, presets=PRESET_POLICY_IDS)
 
 
-@page(roles=READERS)
+@page("/policies/new", roles=ADMINS)
+async def new(view: View) -> Response:
+    """Show the form of a new policy. It may start as a copy of another policy."""
+    source = view.typed("source") or view.request.query_params.get("from", "")
+    copied = await policies.get(view.service, view.principal, source) if source else None
+    if not view.form:
+        shown = blank() if copied is None else shown_by(copied) | {"name": f"Copy of {copied.name}"}
+        view.form = fields_of(shown, source=source)
+    listed = (await policies.list_all(view.service, view.principal)).data
+    return view.render(
+        "policy_new.html",
+        copied=copied,
+        presets=[one for one in listed if one.policy_id in PRESET_POLICY_IDS],
+        says=await _says(view),
+        **_form(view),
+    )
+
+
+@page("/policies/{policy_id}", roles=READERS)
 async def show(view: View) -> Response:
     """Show a policy, with a form if the person may change it."""
     found = await _policy(view)
@@ -95,25 +112,7 @@ async def show(view: View) -> Response:
     )
 
 
-@page(roles=ADMINS)
-async def new(view: View) -> Response:
-    """Show the form of a new policy. It may start as a copy of another policy."""
-    source = view.typed("source") or view.request.query_params.get("from", "")
-    copied = await policies.get(view.service, view.principal, source) if source else None
-    if not view.form:
-        shown = blank() if copied is None else shown_by(copied) | {"name": f"Copy of {copied.name}"}
-        view.form = fields_of(shown, source=source)
-    listed = (await policies.list_all(view.service, view.principal)).data
-    return view.render(
-        "policy_new.html",
-        copied=copied,
-        presets=[one for one in listed if one.policy_id in PRESET_POLICY_IDS],
-        says=await _says(view),
-        **_form(view),
-    )
-
-
-@action(roles=ADMINS)
+@action("/policies/check", roles=ADMINS)
 async def check_form(view: View) -> Response:
     """Return a sentence about each typed rule, or its error. A script inserts them into the open page."""
     checked = await check(view)
@@ -121,7 +120,7 @@ async def check_form(view: View) -> Response:
     return view.render("policy_says.html", says=said, wrong=checked.errors)
 
 
-@action(roles=ADMINS, back=show)
+@action("/policies/{policy_id}/review", roles=ADMINS, back=show)
 async def review(view: View) -> Response:
     """Show the changes made in the policy's form, and the affected vaults, before the changes are saved."""
     found = await _policy(view)
@@ -139,7 +138,7 @@ async def review(view: View) -> Response:
     )
 
 
-@action(roles=ADMINS)
+@action("/policies/{policy_id}/preview", roles=ADMINS)
 async def show_preview(view: View) -> Response:
     """Show the outcome of the last seven days' payments under the new rules. A script inserts it into the review."""
     policy = await _policy(view)
@@ -156,15 +155,14 @@ async def show_preview(view: View) -> Response:
     return view.render("policy_preview.html", problem=None, preview=found, labels=named)
 
 
-@action(roles=ADMINS, back=show)
+@action("/policies/{policy_id}/edit", roles=ADMINS, back=show)
 async def edit(view: View) -> Response:
     """Go back from the review to the policy's form, with the typed values."""
     await _policy(view)
-    response: Response = await show.__dict__["shown"](view)
-    return response
+    return await show.shown(view)
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/policies/{policy_id}", roles=ADMINS, back=show, step_up=True)
 async def save(view: View) -> str:
     """Change the policy as its form says, unless the policy was changed since the form was opened."""
     found = await _policy(view)
@@ -176,7 +174,7 @@ async def save(view: View) -> str:
     return view.url("policies", found.policy_id, done="policy-saved")
 
 
-@action(roles=ADMINS, back=new, step_up=True)
+@action("/policies", roles=ADMINS, back=new, step_up=True)
 async def create(view: View) -> str:
     """Create a policy, or a copy of a policy with the changes made in the form."""
     source = view.typed("source") or None
@@ -188,7 +186,7 @@ async def create(view: View) -> str:
     return view.url("policies", made.policy_id, done="policy-created")
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/policies/{policy_id}/delete", roles=ADMINS, back=show, step_up=True)
 async def delete(view: View) -> str:
     """Delete a policy. This is refused while the policy has vaults."""
     await changes.delete(_request(view))
@@ -264,17 +262,3 @@ def _raw_pairs(found: Shown) -> dict[str, tuple[Any, Any]]:
 def _request(view: View) -> PolicyChange:
     expected = Precondition([view.typed("expected_version")])
     return PolicyChange(view.service, view.principal, view.claim(), view.path("policy_id"), expected)
-
-
-routes = [
-    Route("/dashboard/policies", show_all, methods=["GET"]),
-    Route("/dashboard/policies", create, methods=["POST"]),
-    Route("/dashboard/policies/new", new, methods=["GET"]),
-    Route("/dashboard/policies/check", check_form, methods=["POST"]),
-    Route("/dashboard/policies/{policy_id}", show, methods=["GET"]),
-    Route("/dashboard/policies/{policy_id}", save, methods=["POST"]),
-    Route("/dashboard/policies/{policy_id}/edit", edit, methods=["POST"]),
-    Route("/dashboard/policies/{policy_id}/review", review, methods=["POST"]),
-    Route("/dashboard/policies/{policy_id}/preview", show_preview, methods=["POST"]),
-    Route("/dashboard/policies/{policy_id}/delete", delete, methods=["POST"]),
-]

@@ -1,7 +1,6 @@
 """Recipients: addresses with their category, and domains with their address."""
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api.forms import InvalidFormError
@@ -19,7 +18,7 @@ from app.recipients.models import ListRecipients, PutRecipient, RegisteredRecipi
 _HERE = "Recipients"
 
 
-@page(roles=READERS)
+@page("/recipients", roles=READERS)
 async def show(view: View) -> Response:
     """Show the registered recipients, and the time until each takes effect."""
     try:
@@ -32,7 +31,7 @@ async def show(view: View) -> Response:
     return view.render("recipients.html", recipients=found, left=left, categories=CATEGORIES)
 
 
-@action(roles=OPERATORS, back=show, step_up=True)
+@action("/recipients", roles=OPERATORS, back=show, step_up=True)
 async def register(view: View) -> Response | str:
     """Register an address or a domain. A replacement of a domain or of its address must be confirmed first."""
     name = view.typed("recipient").strip()
@@ -70,9 +69,3 @@ async def _registered(view: View, name: str) -> RegisteredRecipient | None:
         return await recipients.get(view.service, view.principal, name)
     except NotFoundError:
         return None
-
-
-routes = [
-    Route("/dashboard/recipients", show, methods=["GET"]),
-    Route("/dashboard/recipients", register, methods=["POST"]),
-]

@@ -26,26 +26,13 @@ from app.dashboard import (
 )
 from app.dashboard.site import static
 
+#: In the order of matching: `/vaults/new` is not the page of a vault.
+_MODULES = (
+    *(fleet, new_vault, vault, feed, live, approvals, policies, budgets, funding, recipients, disputes, alerts),
+    *(developers, webhooks, exports, signatures, sign_in, company, people, audit),
+)
+
 routes: list[Route] = [
-    *fleet.routes,
-    *new_vault.routes,
-    *vault.routes,
-    *feed.routes,
-    *live.routes,
-    *approvals.routes,
-    *policies.routes,
-    *budgets.routes,
-    *funding.routes,
-    *recipients.routes,
-    *disputes.routes,
-    *alerts.routes,
-    *developers.routes,
-    *webhooks.routes,
-    *exports.routes,
-    *signatures.routes,
-    *sign_in.routes,
-    *company.routes,
-    *people.routes,
-    *audit.routes,
+    *(one for module in _MODULES for one in vars(module).values() if isinstance(one, Route)),
     Route("/dashboard/static/{path:path}", static, methods=["GET"]),
 ]

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager, contextmanager
 
 from sqlalchemy import Connection
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import Route
 
 from app.access.auth import READERS, client_address
 from app.access.keyring import Principal
@@ -29,7 +28,7 @@ from app.people.service import Visitor
 from app.store.people import has_org_without_people, has_people, invitation_by_digest, person
 
 
-@page(roles=None)
+@page("/sign-in", roles=None)
 async def sign_in(view: View) -> Response:
     """Show the page for signing in, or redirect a person who is signed in to the fleet."""
     if view.signed_in is not None:
@@ -38,7 +37,7 @@ async def sign_in(view: View) -> Response:
     return view.render("sign_in.html", first=first, known=known)
 
 
-@action(roles=None, back=sign_in)
+@action("/sign-in", roles=None, back=sign_in)
 async def sign_in_with_key(view: View) -> Response:
     """Sign in with the admin key of an organisation without people."""
     with _counted(view):
@@ -46,14 +45,14 @@ async def sign_in_with_key(view: View) -> Response:
     return await enter(view, admin, "admin_key", view.url("passkey"))
 
 
-@action(roles=None)
+@action("/sign-in/options", roles=None)
 async def passkey_options(view: View) -> Response:
     """Return the options that the browser needs to sign in by passkey."""
     count_begun(view)
     return _options(await view.service.db.write(lambda conn: view.ceremony.use_options(conn, "sign_in")))
 
 
-@action(roles=None)
+@action("/sign-in/passkey", roles=None)
 async def sign_in_with_passkey(view: View) -> Response:
     """Sign in by passkey."""
     body = view.body(PasskeyResponse)
@@ -71,7 +70,7 @@ async def sign_in_with_passkey(view: View) -> Response:
     return await enter(view, principal, "passkey", view.url())
 
 
-@page(roles=READERS, enrolling=True)
+@page("/passkey", roles=READERS, enrolling=True)
 async def passkey(view: View) -> Response:
     """Offer to create a passkey. A person must confirm their identity first."""
     assert view.signed_in is not None
@@ -80,7 +79,7 @@ async def passkey(view: View) -> Response:
     return view.render("passkey.html", later=view.service.identity.cluster == "localnet")
 
 
-@action(roles=READERS, enrolling=True)
+@action("/passkey/options", roles=READERS, enrolling=True)
 async def new_passkey_options(view: View) -> Response:
     """Return the options that the browser needs to create a passkey for the person or key that is signed in."""
     name, signed_in = view.body(NewPasskey).name, view.signed_in
@@ -93,7 +92,7 @@ async def new_passkey_options(view: View) -> Response:
     )
 
 
-@action(roles=READERS, enrolling=True)
+@action("/passkey", roles=READERS, enrolling=True)
 async def add_passkey(view: View) -> Response | str:
     """Store a passkey. If an admin key is signed in, this adds its holder as the organisation's first person."""
     body, by, signed_in = view.body(RegisteredPasskey), view.principal, view.signed_in
@@ -105,13 +104,13 @@ async def add_passkey(view: View) -> Response | str:
     return await enter(view, added, "passkey", view.url(done="joined"))
 
 
-@page(roles=None)
+@page("/join", roles=None)
 async def join(view: View) -> Response:
     """Show an invitation. Its token is in the link's fragment, so browsers do not send it with the request."""
     return view.render("join.html")
 
 
-@action(roles=None)
+@action("/join/options", roles=None)
 async def join_options(view: View) -> Response:
     """Return the options that the browser needs to create the passkey of an invited person."""
     body = view.body(JoinRequest)
@@ -125,7 +124,7 @@ async def join_options(view: View) -> Response:
     return _options(options)
 
 
-@action(roles=None)
+@action("/join", roles=None)
 async def accept(view: View) -> Response:
     """Use an invitation: add its holder as a person, and sign them in."""
     body, visit = view.body(JoinWithPasskey), visiting(view)
@@ -134,14 +133,14 @@ async def accept(view: View) -> Response:
     return await enter(view, joined, "invitation", view.url(done="joined"))
 
 
-@action(roles=READERS)
+@action("/step-up/options", roles=READERS)
 async def step_up_options(view: View) -> Response:
     """Return the options that the browser needs for a step-up by passkey."""
     person_id = view.principal.actor.id
     return _options(await view.service.db.write(lambda conn: view.ceremony.use_options(conn, "step_up", person_id)))
 
 
-@action(roles=READERS)
+@action("/step-up", roles=READERS)
 async def step_up(view: View) -> Response:
     """Confirm the caller's identity by passkey, or by the admin key of an organisation without people."""
     by, signed_in = view.principal, view.signed_in
@@ -153,7 +152,7 @@ async def step_up(view: View) -> Response:
     return JSONResponse({}, headers=HEADERS)
 
 
-@action(roles=READERS, enrolling=True)
+@action("/sign-out", roles=READERS, enrolling=True)
 async def sign_out(view: View) -> str:
     """End this browser's session."""
     by, signed_in = view.principal, view.signed_in
@@ -252,20 +251,3 @@ async def invited_by(view: View, token: str) -> AsyncIterator[None]:
             )
         count_failure(view)
         raise
-
-
-routes = [
-    Route("/dashboard/sign-in", sign_in, methods=["GET"]),
-    Route("/dashboard/sign-in", sign_in_with_key, methods=["POST"]),
-    Route("/dashboard/sign-in/options", passkey_options, methods=["POST"]),
-    Route("/dashboard/sign-in/passkey", sign_in_with_passkey, methods=["POST"]),
-    Route("/dashboard/passkey", passkey, methods=["GET"]),
-    Route("/dashboard/passkey", add_passkey, methods=["POST"]),
-    Route("/dashboard/passkey/options", new_passkey_options, methods=["POST"]),
-    Route("/dashboard/join", join, methods=["GET"]),
-    Route("/dashboard/join", accept, methods=["POST"]),
-    Route("/dashboard/join/options", join_options, methods=["POST"]),
-    Route("/dashboard/step-up", step_up, methods=["POST"]),
-    Route("/dashboard/step-up/options", step_up_options, methods=["POST"]),
-    Route("/dashboard/sign-out", sign_out, methods=["POST"]),
-]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from solders.pubkey import Pubkey
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import ADMINS
 from app.api.signing import AwaitingSignature
@@ -45,7 +44,7 @@ class ShownTransaction:
         return cls(claimed, [plain(line) for line in facts(found)], warnings)
 
 
-@page(roles=ADMINS)
+@page("/signatures", roles=ADMINS)
 async def show(view: View) -> Response:
     """Show the transactions awaiting a signature, oldest first."""
     waiting = (await signatures.list_all(view.service, view.principal)).data
@@ -60,7 +59,7 @@ async def show(view: View) -> Response:
     )
 
 
-@page(roles=ADMINS)
+@page("/signatures/{tx_id}/file", roles=ADMINS)
 async def download(view: View) -> Response:
     """Return the input file for `agent-vault sign`."""
     waiting = (await signatures.list_all(view.service, view.principal)).data
@@ -71,7 +70,7 @@ async def download(view: View) -> Response:
     return Response(found.model_dump_json(), media_type="application/json", headers={**HEADERS, **named})
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/signatures", roles=ADMINS, back=show, step_up=True)
 async def send(view: View) -> str:
     """Send a transaction that the authority signed offline or in a browser wallet."""
     body = view.body(SendSigned, transaction=_transaction(view.typed("transaction").strip()))
@@ -95,16 +94,8 @@ def _transaction(text: str) -> str:
     return found
 
 
-@action(roles=ADMINS, back=show)
+@action("/signatures/{tx_id}/withdraw", roles=ADMINS, back=show)
 async def withdraw(view: View) -> str:
     """Withdraw a transaction, so that it is never completed."""
     await signatures.withdraw(view.service, view.principal, view.claim(), view.path("tx_id"))
     return view.url("signatures", done="signature-withdrawn")
-
-
-routes = [
-    Route("/dashboard/signatures", show, methods=["GET"]),
-    Route("/dashboard/signatures", send, methods=["POST"]),
-    Route("/dashboard/signatures/{tx_id}/file", download, methods=["GET"]),
-    Route("/dashboard/signatures/{tx_id}/withdraw", withdraw, methods=["POST"]),
-]

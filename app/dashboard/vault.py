@@ -4,7 +4,6 @@ import json
 from contextlib import suppress
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api_keys import service as keys
@@ -34,7 +33,7 @@ from app.wallets.models import MIN_TTL, RotateToken, SessionToken, UpdateWallet
 _SHOWN, _ALERTED, _RECORDED = 10, 5, 8
 
 
-@page(roles=READERS)
+@page("/vaults/{wallet_id}", roles=READERS)
 async def show(view: View) -> Response:
     """Show the page of a vault."""
     return await _show(view)
@@ -84,25 +83,25 @@ def _chart(days: list[DaySpent], cap: int | None) -> str:
     )
 
 
-@action(roles=OPERATORS, back=show)
+@action("/vaults/{wallet_id}/freeze", roles=OPERATORS, back=show)
 async def freeze(view: View) -> str:
     """Freeze the vault. The freeze overtakes all waiting payments of the vault."""
     return await _update(view, UpdateWallet(status="frozen"), "frozen")
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/vaults/{wallet_id}/unfreeze", roles=ADMINS, back=show, step_up=True)
 async def unfreeze(view: View) -> str:
     """Make the vault active again."""
     return await _update(view, UpdateWallet(status="active"), "unfrozen")
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/vaults/{wallet_id}/policy", roles=ADMINS, back=show, step_up=True)
 async def attach(view: View) -> str:
     """Put the vault under another policy."""
     return await _update(view, view.body(UpdateWallet), "policy")
 
 
-@action(roles=ADMINS, back=show, step_up=True)
+@action("/vaults/{wallet_id}/budget", roles=ADMINS, back=show, step_up=True)
 async def share(view: View) -> str:
     """Put the vault into another budget, or into none."""
     wallet_id = view.path("wallet_id")
@@ -118,7 +117,7 @@ async def _update(view: View, body: UpdateWallet, notice: str) -> str:
     return view.url("vaults", wallet_id, done=notice)
 
 
-@action(roles=OPERATORS, back=show, step_up=True)
+@action("/vaults/{wallet_id}/session", roles=OPERATORS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
     """Rotate the session token, and show the new one. No other page shows it."""
     wallet_id = view.path("wallet_id")
@@ -127,20 +126,9 @@ async def rotate(view: View) -> Response:
     return await _show(view, made)
 
 
-@action(roles=OPERATORS, back=show)
+@action("/vaults/{wallet_id}/session/revoke", roles=OPERATORS, back=show)
 async def revoke(view: View) -> str:
     """End the session: replace its token with a new one, which is discarded and expires in a minute."""
     wallet_id, body = view.path("wallet_id"), RotateToken(ttl_seconds=MIN_TTL)
     await sessions.rotate(view.service, view.principal, view.claim(), wallet_id, body, None)
     return view.url("vaults", wallet_id, done="session-revoked")
-
-
-routes = [
-    Route("/dashboard/vaults/{wallet_id}", show, methods=["GET"]),
-    Route("/dashboard/vaults/{wallet_id}/freeze", freeze, methods=["POST"]),
-    Route("/dashboard/vaults/{wallet_id}/unfreeze", unfreeze, methods=["POST"]),
-    Route("/dashboard/vaults/{wallet_id}/policy", attach, methods=["POST"]),
-    Route("/dashboard/vaults/{wallet_id}/budget", share, methods=["POST"]),
-    Route("/dashboard/vaults/{wallet_id}/session", rotate, methods=["POST"]),
-    Route("/dashboard/vaults/{wallet_id}/session/revoke", revoke, methods=["POST"]),
-]

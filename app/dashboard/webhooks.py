@@ -3,7 +3,6 @@
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.access.auth import OPERATORS, READERS
 from app.api.fields import EmptyBody, Page
@@ -21,14 +20,14 @@ _SOON = 10_000
 _PATH = ("developers", "webhooks")
 
 
-@page(roles=READERS)
+@page("/developers/webhooks", roles=READERS)
 async def show_all(view: View) -> Response:
     """Show the webhooks."""
     found = await webhooks.page(view.service, view.principal, Page(limit=100))
     return view.render("webhooks.html", webhooks=found.data, events=sorted(EVENTS), every=ALL_EVENTS)
 
 
-@action(roles=OPERATORS, back=show_all, step_up=True)
+@action("/developers/webhooks", roles=OPERATORS, back=show_all, step_up=True)
 async def create(view: View) -> Response:
     """Register a webhook, and show its secret. No other page shows it."""
     body = view.body(CreateWebhook, events=view.chosen("events"))
@@ -36,7 +35,7 @@ async def create(view: View) -> Response:
     return await _show(view, made.webhook_id, made=made)
 
 
-@page(roles=READERS)
+@page("/developers/webhooks/{webhook_id}", roles=READERS)
 async def show(view: View) -> Response:
     """Show a webhook with its deliveries. If a filter is invalid, show all deliveries with a message."""
     return await _show(view, view.path("webhook_id"))
@@ -72,7 +71,7 @@ def _is_due(delivery: Delivery, now: int) -> bool:
     return delivery.next_attempt_at is None or parse_iso_ms(delivery.next_attempt_at) < now + _SOON
 
 
-@action(roles=OPERATORS, back=show)
+@action("/developers/webhooks/{webhook_id}/ping", roles=OPERATORS, back=show)
 async def ping(view: View) -> Response:
     """Send a ping to a webhook, and show its outcome."""
     webhook_id = view.path("webhook_id")
@@ -80,7 +79,7 @@ async def ping(view: View) -> Response:
     return await _show(view, webhook_id, ping=sent)
 
 
-@action(roles=OPERATORS, back=show)
+@action("/developers/webhooks/{webhook_id}/enable", roles=OPERATORS, back=show)
 async def enable(view: View) -> str:
     """Enable a webhook that was paused after repeated failures."""
     webhook_id = view.path("webhook_id")
@@ -89,7 +88,7 @@ async def enable(view: View) -> str:
     return view.url(*_PATH, webhook_id, done="webhook-enabled")
 
 
-@action(roles=OPERATORS, back=show, step_up=True)
+@action("/developers/webhooks/{webhook_id}/secret", roles=OPERATORS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
     """Replace the signing secret, and show the new one. No other page shows it."""
     webhook_id, body = view.path("webhook_id"), view.body(EmptyBody)
@@ -97,29 +96,16 @@ async def rotate(view: View) -> Response:
     return await _show(view, webhook_id, made=made)
 
 
-@action(roles=OPERATORS, back=show)
+@action("/developers/webhooks/{webhook_id}/delete", roles=OPERATORS, back=show)
 async def delete(view: View) -> str:
     """Delete a webhook with its queue and its log."""
     await webhooks.delete(view.principal, view.claim(), view.path("webhook_id"))
     return view.url(*_PATH, done="webhook-deleted")
 
 
-@action(roles=OPERATORS, back=show)
+@action("/developers/webhooks/{webhook_id}/deliveries/{delivery_id}/resend", roles=OPERATORS, back=show)
 async def resend(view: View) -> str:
     """Queue a delivery again."""
     webhook_id = view.path("webhook_id")
     await deliveries.resend(view.principal, view.claim(), webhook_id, view.path("delivery_id"))
     return view.url(*_PATH, webhook_id, done="resent")
-
-
-_ONE = "/dashboard/developers/webhooks/{webhook_id}"
-routes = [
-    Route("/dashboard/developers/webhooks", show_all, methods=["GET"]),
-    Route("/dashboard/developers/webhooks", create, methods=["POST"]),
-    Route(_ONE, show, methods=["GET"]),
-    Route(f"{_ONE}/ping", ping, methods=["POST"]),
-    Route(f"{_ONE}/enable", enable, methods=["POST"]),
-    Route(f"{_ONE}/secret", rotate, methods=["POST"]),
-    Route(f"{_ONE}/delete", delete, methods=["POST"]),
-    Route(f"{_ONE}/deliveries/{{delivery_id}}/resend", resend, methods=["POST"]),
-]
