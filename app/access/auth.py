@@ -33,7 +33,8 @@ async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: b
     Requests that may engage a ``brake`` are counted separately, because one of them may have to stop a flood of other
     requests from the same key. Failed authentications are counted for the audit log.
 
-    Raises the errors of ``authenticate``. Raises ``rate_limited`` above the key's limit, and instead of
+    Raises the errors of ``authenticate``. Raises ``insufficient_permissions`` outside the key's addresses, unless the
+    operation may engage a brake. Raises ``rate_limited`` above the key's limit, and instead of
     ``authentication_failed`` above the limit of failed authentications from the client's address.
     """
     try:
@@ -47,15 +48,32 @@ async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: b
     principal = replace(found, address=client_address(request), request_id=request.state.request_id)
     request.state.principal = principal
     request.state.headers = limits.count(principal.key_id, brake=brake)
+    if principal.outside:
+        used: Recorder = request.app.state.recorder
+        used.used_outside(principal, f"{request.method} {request.scope['route'].path}")
+        authorise_address(principal, brake=brake)
     return principal
 
 
+def authorise_address(principal: Principal, *, brake: bool) -> None:
+    """Raise ``insufficient_permissions`` for a key used outside its addresses, unless the request is a ``brake``."""
+    if principal.outside and not brake:
+        raise AuthenticationError(
+            "insufficient_permissions",
+            "The API key does not allow this address. From here it may only freeze wallets and pause the organisation.",
+        )
+
+
 def client_address(request: Request) -> str | None:
-    """Return the client's IP address, or None if it is unknown. A trusted proxy may pass on text that is no address."""
+    """Return the client's IP address, or None if it is unknown. A trusted proxy may pass on text that is no address.
+
+    A mapped IPv4 address is returned as IPv4.
+    """
     try:
-        return None if request.client is None else str(ip_address(request.client.host))
+        found = ip_address("" if request.client is None else request.client.host)
     except ValueError:
         return None
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 async def authenticate(request: Request, keys: KeyRing) -> Principal:
@@ -69,7 +87,7 @@ async def authenticate(request: Request, keys: KeyRing) -> Principal:
             # A proxy may have checked one copy, while the other would take effect here.
             raise RequestError("invalid_request", f"The request repeats the header {name}. Send it once.")
     key = presented_key(request)
-    principal = await keys.recognise(key) if key is not None else None
+    principal = await keys.recognise(key, client_address(request)) if key is not None else None
     if principal is None:
         raise unauthenticated()
     return principal

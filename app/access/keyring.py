@@ -1,45 +1,43 @@
-"""API keys: their format, recognition and records."""
+"""API keys: their recognition and records."""
 
-import asyncio
 import hashlib
 import hmac
-import secrets
-import string
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection
 
+from app.access.credential_events import report
+from app.access.key_format import generate, well_formed
+from app.access.key_records import KeyRecords
+from app.access.networks import contain
 from app.access.sealing import ResponseSeal
 from app.core.actors import Actor
-from app.core.errors import AuthenticationError, BusinessError, NotFoundError
+from app.core.errors import AuthenticationError, BusinessError, NotFoundError, RequestError
 from app.core.identifiers import random_id
+from app.core.timestamps import iso_ms
 from app.database.interface import Database
 from app.store.audit import NewLogEntry, append
 from app.store.audit_actions import Action
 from app.store.keys import (
     ApiKey,
     api_key,
-    api_key_by_digest,
     api_key_made_under,
     api_keys,
-    has_other_admin_key,
+    has_admin_key,
     insert_api_key,
     replace_digest,
     revoke_api_key,
     touch_api_keys,
 )
+from app.store.organisations import organisation
 
 Role = Literal["viewer", "agent", "operator", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
-KeyStatus = Literal["active", "rotated", "revoked"]
+KeyStatus = Literal["active", "rotated", "revoked", "expired"]
 
-_ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
-_RANDOM, _CHECKSUM = 30, 6
-_PREFIXES = ("avk_live_", "avk_test_")
 COMMAND_LINE = "command_line"
 """Actor id of `agent-vault` commands run on the service's own machine."""
 
@@ -48,7 +46,8 @@ COMMAND_LINE = "command_line"
 class Principal:
     """The caller: its actor, organisation, role and, for agents, wallet.
 
-    ``address`` and ``request_id`` come from the request, if there is one.
+    ``address`` and ``request_id`` come from the request, if there is one. ``outside`` is True for an API key that is
+    used from an address that it does not allow: it may only freeze and pause.
     """
 
     actor: Actor
@@ -57,6 +56,7 @@ class Principal:
     wallet_id: str | None
     address: str | None = None
     request_id: str | None = None
+    outside: bool = False
 
     @property
     def key_id(self) -> str:
@@ -78,27 +78,20 @@ def unauthenticated() -> AuthenticationError:
     return AuthenticationError("authentication_failed", headers={"WWW-Authenticate": "Bearer"})
 
 
-def _checksum(text: str) -> str:
-    number = zlib.crc32(text.encode())
-    digits = ""
-    for _ in range(_CHECKSUM):
-        number, digit = divmod(number, len(_ALPHABET))
-        digits = _ALPHABET[digit] + digits
-    return digits
+@dataclass(frozen=True, slots=True)
+class KeyTerms:
+    """The terms of a new key: its role, wallet, name and prefix, its end in Unix milliseconds, and its networks.
 
+    None means no end, or any address. ``idempotency_key`` is that of the request.
+    """
 
-def generate(*, live: bool) -> str:
-    """Return a new API key: prefix, 30 random base62 characters (178 bits) and a checksum against typing errors."""
-    body = _PREFIXES[0 if live else 1] + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM))
-    return body + _checksum(body)
-
-
-def well_formed(key: str) -> bool:
-    """Return True if a text has the format of an API key and a matching checksum."""
-    if not key.isascii() or not key.startswith(_PREFIXES):
-        return False
-    body, checksum = key[:-_CHECKSUM], key[-_CHECKSUM:]
-    return len(key) == len(_PREFIXES[0]) + _RANDOM + _CHECKSUM and hmac.compare_digest(checksum, _checksum(body))
+    role: Role
+    wallet_id: str | None
+    name: str
+    live: bool
+    expires_at: int | None = None
+    allowed_addresses: list[str] | None = None
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +100,6 @@ class IssuedKey:
 
     key: str
     record: ApiKey
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Reading:
-    """A read of a key's record that is under way.
-
-    ``changes`` is the number of key changes known before the read. ``until`` is the end of the period in which the
-    result may be used, in seconds of the key ring's timer.
-    """
-
-    changes: int
-    until: float
-    record: asyncio.Task[ApiKey | None]
 
 
 class KeyRing:
@@ -142,12 +122,8 @@ class KeyRing:
     ) -> None:
         self._db = db
         self._secret = secret
-        self._cache_seconds = cache_seconds
         self._clock = clock
-        self._timer = timer
-        self._cache: dict[str, tuple[float, ApiKey, Principal]] = {}
-        self._readings: dict[str, _Reading] = {}
-        self._changes = 0
+        self._records = KeyRecords(db, cache_seconds, timer)
         self._used: dict[str, int] = {}
 
     def digest(self, key: str) -> str:
@@ -158,51 +134,19 @@ class KeyRing:
         """Return the seal for responses to requests made with this key."""
         return ResponseSeal(key, self.digest(key))
 
-    async def recognise(self, key: str) -> Principal | None:
-        """Return the key's principal, or None for a malformed, unknown or revoked key."""
+    async def recognise(self, key: str, address: str | None) -> Principal | None:
+        """Return the key's principal at the client's address, or None for a malformed, unknown or ended key."""
         digest = self.digest(key)
-        cached = self._cache.get(digest)
-        if cached is None or self._timer() >= cached[0]:
-            self._cache.pop(digest, None)
-            reading = self._reading_of(digest) if well_formed(key) else None
-            found = None if reading is None else await asyncio.shield(reading.record)
-            if reading is None or found is None or not hmac.compare_digest(found.digest, digest):
-                return None
-            principal = Principal(Actor("key", found.key_id), found.org, _role(found), found.wallet_id)
-            cached = (reading.until, found, principal)
-            # Do not cache a record if keys changed during the read: this one may have been revoked.
-            if reading.changes == self._changes:
-                self._cache[digest] = cached
-        _, record, principal = cached
+        cached = await self._records.find(digest) if well_formed(key) else None
+        if cached is None or not hmac.compare_digest(cached.record.digest, digest):
+            return None
+        record = cached.record
         now = self._now()
-        if record.revoked_at is not None and record.revoked_at <= now:
+        if record.ended(now):
             return None
         self._used[record.key_id] = now
-        return principal
-
-    def _reading_of(self, digest: str) -> _Reading:
-        """Return the running read of a key's record, or start one.
-
-        Concurrent requests share a read for the cache time, but not after a key has changed.
-        """
-        running = self._readings.get(digest)
-        if running is not None and running.changes == self._changes and self._timer() < running.until:
-            return running
-        record = asyncio.create_task(self._db.read(lambda conn: api_key_by_digest(conn, digest)))
-        # The cache time counts from before the read. So a key that another node revokes during the read still stops
-        # working within that time.
-        reading = _Reading(self._changes, self._timer() + self._cache_seconds, record)
-        self._readings[digest] = reading
-
-        def ended(done: asyncio.Task[ApiKey | None]) -> None:
-            if self._readings.get(digest) is reading:
-                del self._readings[digest]
-            # Retrieve the exception, because all requests waiting for the read may be gone.
-            if not done.cancelled():
-                done.exception()
-
-        record.add_done_callback(ended)
-        return reading
+        outside = cached.networks is not None and not contain(cached.networks, address)
+        return Principal(cached.actor, record.org, _role(record), record.wallet_id, outside=outside)
 
     async def note_use(self) -> None:
         """Store the time of the last use of each key that was used since the previous call."""
@@ -210,41 +154,30 @@ class KeyRing:
         if used:
             await self._db.write(lambda conn: touch_api_keys(conn, used))
 
-    def issue(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> IssuedKey:
-        """Return a new key. It works once the caller has stored its record.
-
-        Raises ValueError if an agent's key has no wallet, or a key of another role has one.
-        """
-        if (role == "agent") != (wallet_id is not None):
+    def _add(self, conn: Connection, by: Principal, terms: KeyTerms) -> IssuedKey:
+        if (terms.role == "agent") != (terms.wallet_id is not None):
             raise ValueError("an agent key requires a wallet, keys of other roles must not have one")
-        key = generate(live=live)
-        record = ApiKey(
-            key_id=random_id("key_"),
-            org=org,
-            role=role,
-            wallet_id=wallet_id,
-            name=name,
-            digest=self.digest(key),
-            hint=key[-4:],
-            created_at=self._now(),
-        )
+        key, now, owner = generate(live=terms.live), self._now(), organisation(conn, by.org)
+        key_id, end, networks = random_id("key_"), terms.expires_at, terms.allowed_addresses
+        record = ApiKey(key_id, by.org, terms.role, terms.wallet_id, terms.name, self.digest(key), key[-4:], now)
+        record = replace(record, expires_at=end, allowed_addresses=networks, created_by=by.actor)
+        if record.ended(now):
+            raise RequestError("invalid_request", "expiresAt: must be in the future.")
+        if owner is not None and owner.restricts_keys and not (end and networks):
+            both = "expiresAt, allowedAddresses: the organisation requires both for new keys."
+            raise RequestError("invalid_request", both)
+        insert_api_key(conn, record, idempotency_key=terms.idempotency_key)
         return IssuedKey(key, record)
 
-    def make(
-        self,
-        conn: Connection,
-        by: Principal,
-        role: Role,
-        wallet_id: str | None,
-        name: str,
-        *,
-        live: bool,
-        idempotency_key: str | None = None,
-    ) -> IssuedKey:
-        """Create a key for the organisation of ``by`` and store its record. Raises ValueError like ``issue``."""
-        made = self.issue(org=by.org, role=role, wallet_id=wallet_id, name=name, live=live)
-        insert_api_key(conn, made.record, idempotency_key=idempotency_key)
-        append(conn, by.entry("key.create", made.record.key_id, role=role, wallet_id=wallet_id))
+    def make(self, conn: Connection, by: Principal, terms: KeyTerms) -> IssuedKey:
+        """Create a key for the organisation of ``by`` and store its record.
+
+        Raises ValueError if an agent's key has no wallet, or a key of another role has one. Raises ``invalid_request``
+        for an end in the past, and without the restrictions that the organisation requires.
+        """
+        made = self._add(conn, by, terms)
+        entry = by.entry("key.create", made.record.key_id, role=terms.role, wallet_id=terms.wallet_id)
+        report(conn, entry, "key.issued", made.record)
         return made
 
     def reissue(self, conn: Connection, by: Principal, idempotency_key: str, *, live: bool) -> IssuedKey | None:
@@ -262,15 +195,12 @@ class KeyRing:
         append(conn, by.entry("key.reissue", record.key_id))
         return IssuedKey(key, record)
 
-    def create(
-        self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool, by: str = COMMAND_LINE
-    ) -> str:
-        """Create a key, store its record and return the key. Its text is not stored. Raises ValueError like ``issue``.
+    def create(self, *, org: str, by: str = COMMAND_LINE, **terms: Any) -> str:
+        """Create a key on these ``KeyTerms``, store its record and return the key. Raises the errors of ``make``.
 
         ``by`` is the part of the service that creates it without an API key of its own.
         """
-        maker = system(org, by)
-        return self._db.write_now(lambda conn: self.make(conn, maker, role, wallet_id, name, live=live)).key
+        return self._db.write_now(lambda conn: self.make(conn, system(org, by), KeyTerms(**terms))).key
 
     async def list(self, org: str) -> list[ApiKey]:
         """Return all keys of an organisation, including revoked ones, oldest first."""
@@ -284,45 +214,46 @@ class KeyRing:
         Raises ``key_not_found``, ``last_admin_key`` for the organisation's last active admin key and, unless ``again``
         is given, ``key_not_active`` for a revoked key.
         """
-        org, now = by.org, self._now()
-        found = _found(conn, org, key_id)
-        if found.role == "admin" and found.revoked_at is None and not has_other_admin_key(conn, org, key_id):
-            raise BusinessError("last_admin_key")
-        if revoke_api_key(conn, org, key_id, now):
-            append(conn, by.entry("key.revoke", key_id, role=found.role, wallet_id=found.wallet_id))
-            return replace(found, revoked_at=now)
-        if again:
-            return found
-        raise BusinessError("key_not_active")
+        now = self._now()
+        found = _found(conn, by.org, key_id)
+        if found.ended(now):
+            if again:
+                return found
+            raise BusinessError("key_not_active")
+        revoke_api_key(conn, by.org, key_id, now)
+        ended = replace(found, revoked_at=now)
+        entry = by.entry("key.revoke", key_id, role=found.role, wallet_id=found.wallet_id)
+        report(conn, entry, "key.revoked", ended, revoked_at=iso_ms(now))
+        if found.revoked_at is None:
+            self._require_admin_key(conn, found)
+        return ended
 
-    def rotate(
-        self,
-        conn: Connection,
-        by: Principal,
-        key_id: str,
-        *,
-        overlap: int,
-        live: bool,
-        idempotency_key: str | None = None,
-    ) -> IssuedKey:
+    def rotate(self, conn: Connection, by: Principal, key_id: str, *, overlap: int, **changes: Any) -> IssuedKey:
         """Store a replacement for a key. The old key works for ``overlap`` more seconds.
 
-        Raises ``key_not_found`` and, if the key was already revoked or rotated, ``key_not_active``.
+        The replacement has the terms of the old key, except the ``changes``. Raises the errors of ``make``,
+        ``key_not_found``, ``key_not_active`` for a rotated or ended key, and ``last_admin_key`` if neither an admin key
+        without an end nor an admin person would remain.
         """
-        org = by.org
-        old = _found(conn, org, key_id)
-        if old.revoked_at is not None:
+        now, old = self._now(), _found(conn, by.org, key_id)
+        if old.revoked_at is not None or old.ended(now):
             raise BusinessError("key_not_active")
-        made = self.issue(org=org, role=_role(old), wallet_id=old.wallet_id, name=old.name, live=live)
-        insert_api_key(conn, made.record, idempotency_key=idempotency_key)
-        revoke_api_key(conn, org, key_id, self._now() + overlap * 1000)
-        append(conn, by.entry("key.rotate", made.record.key_id, replaces=key_id, overlap_seconds=overlap))
+        kept = {"expires_at": old.expires_at, "allowed_addresses": old.allowed_addresses}
+        made = self._add(conn, by, KeyTerms(_role(old), old.wallet_id, old.name, **(kept | changes)))
+        until = now + overlap * 1000
+        revoke_api_key(conn, by.org, key_id, until)
+        entry = by.entry("key.rotate", made.record.key_id, replaces=key_id, overlap_seconds=overlap)
+        report(conn, entry, "key.issued", made.record, replaces=key_id, replaced_until=iso_ms(until))
+        self._require_admin_key(conn, made.record)
         return made
+
+    def _require_admin_key(self, conn: Connection, changed: ApiKey) -> None:
+        if changed.role == "admin" and not has_admin_key(conn, changed.org, self._now()):
+            raise BusinessError("last_admin_key")
 
     def forget(self) -> None:
         """Empty the cache. Call this method after a change of a key is committed."""
-        self._cache.clear()
-        self._changes += 1
+        self._records.forget()
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
@@ -330,9 +261,11 @@ class KeyRing:
 
 def status_of(record: ApiKey, now: int) -> KeyStatus:
     """Return a key's status at the Unix millisecond ``now``. A rotated key works until its ``revoked_at``."""
-    if record.revoked_at is None:
-        return "active"
-    return "revoked" if record.revoked_at <= now else "rotated"
+    if record.revoked_at is not None and record.revoked_at <= now:
+        return "revoked"
+    if record.ended(now):
+        return "expired"
+    return "active" if record.revoked_at is None else "rotated"
 
 
 def _role(record: ApiKey) -> Role:

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
+from sqlalchemy import Connection
 
+from app.access.credential_events import report_outside
 from app.access.keyring import Principal
 from app.access.rate_limit import network_of
 from app.core.actors import Actor
@@ -16,6 +18,7 @@ from app.core.background import Periodic
 from app.core.timestamps import iso_ms, now_ms
 from app.database.interface import WRITE_ERRORS, Database
 from app.store.audit import SERVICE, NewLogEntry, append
+from app.store.keys import api_key_by_id
 
 _log = structlog.get_logger(__name__)
 
@@ -67,12 +70,22 @@ class Recorder(Periodic):
 
     def refused(self, principal: Principal, operation: str, **details: str) -> None:
         """Record that an operation of ``principal`` was refused. Equal refusals in the same minute are only counted."""
-        which = (principal.org, principal.actor, operation, *details.values())
-        entry, repeats = self._refused.get(which, (None, 0))
-        if entry is not None:
-            self._refused[which] = (entry, repeats + 1)
+        self._counted(principal.entry("access.refused", operation=operation, **details), operation, *details.values())
+
+    def used_outside(self, principal: Principal, operation: str) -> None:
+        """Record and report that a key was used outside its addresses. Equal uses in the same minute are only counted.
+
+        The event is sent at most once an hour for each key and client network.
+        """
+        entry = principal.entry("key.use_outside", principal.key_id, operation=operation)
+        self._counted(entry, operation, network_of(principal.address))
+
+    def _counted(self, entry: NewLogEntry, *alike: str) -> None:
+        which = (entry.log, entry.actor, entry.action, *alike)
+        first, repeats = self._refused.get(which, (None, 0))
+        if first is not None:
+            self._refused[which] = (first, repeats + 1)
             return
-        entry = principal.entry("access.refused", operation=operation, **details)
         if len(self._waiting) < _MAX_WAITING:
             self._refused[which] = (entry, 0)
             self.later(entry.about(count=1))
@@ -107,7 +120,7 @@ class Recorder(Periodic):
 
     async def _store(self, batch: list[NewLogEntry]) -> int:
         try:
-            await self._db.write(lambda conn: [append(conn, entry) for entry in batch])
+            await self._db.write(lambda conn: _append(conn, batch))
         except BaseException:
             self._waiting = batch + self._waiting
             raise
@@ -128,3 +141,11 @@ class Recorder(Periodic):
         for entry, repeats in refused.values():
             if repeats:
                 self.later(replace(entry.about(count=repeats), timestamp=now_ms()))
+
+
+def _append(conn: Connection, batch: list[NewLogEntry]) -> None:
+    for entry in batch:
+        append(conn, entry)
+        key = api_key_by_id(conn, entry.actor.id) if entry.action == "key.use_outside" else None
+        if key is not None:
+            report_outside(conn, key, entry.address, network_of(entry.address), entry.timestamp)

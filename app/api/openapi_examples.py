@@ -142,6 +142,7 @@ VALUES: Mapping[str, Any] = {
     "RuleVerdict.limit": "5.00",
     "accounts": {_VAULT: "AQAAAA=="},
     "agent_id": "agent-7",
+    "allowed_addresses": ["203.0.113.0/24", "2001:db8::/32"],
     "allowed_recipients": [_RECIPIENT],
     "arbiter": "7Np41oeYqPefeNQEHSv1UDhYrehxin3NStELsSKCT4K2",
     "attempt": 1,

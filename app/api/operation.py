@@ -13,7 +13,14 @@ from spectree.models import SecureType, SecuritySchemeData
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.access.auth import admit, authorise, authorise_wallet, presented_key, session_key
+from app.access.auth import (
+    admit,
+    authorise,
+    authorise_address,
+    authorise_wallet,
+    presented_key,
+    session_key,
+)
 from app.access.keyring import KeyRing, Principal, Role
 from app.access.sealing import ResponseSeal
 from app.api._parsing import query_items, read_json, validation_error
@@ -149,6 +156,7 @@ def operation(
             authorise(principal, roles)
             offline = signable and signs_offline(request)
             arguments = await _arguments(request, model, signable=signable)
+            authorise_address(principal, brake=_only_brakes(arguments))
             wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)
             request.state.wallet_id = wallet_id or getattr(arguments, "from_wallet", None) or principal.wallet_id
             if wallet_id is not None:
@@ -219,6 +227,11 @@ def _models(handler: Handler) -> tuple[type[Body] | type[Query] | None, type[Bas
     """Return the models of a handler's body or query, if it has one, and of its response."""
     _call, *arguments, answer = get_annotations(handler).values()
     return arguments[0] if arguments else None, answer
+
+
+def _only_brakes(arguments: Any) -> bool:
+    """Return True if the request does nothing but freeze a wallet or pause the organisation."""
+    return getattr(arguments, "brakes", False) and arguments.model_fields_set <= {"status", "paused", "idempotency_key"}
 
 
 async def _result(handler: Handler, call: Call, arguments: Any) -> BaseModel:

@@ -1,11 +1,12 @@
 """Request and response bodies of API keys."""
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.access.keyring import KeyStatus, Role
+from app.access.networks import parse_network
 from app.api.fields import (
     WHOLE_NUMBER,
     Body,
@@ -13,6 +14,7 @@ from app.api.fields import (
     Identifier,
     KeyId,
     ListResponse,
+    Moment,
     Name,
     Page,
     ReadFrom,
@@ -20,12 +22,41 @@ from app.api.fields import (
     Time,
     WalletId,
 )
+from app.core.actors import Actor
 
 #: Maximum time in seconds that a rotated key may still work.
 MAX_OVERLAP = 30 * 86_400
+#: Maximum number of networks that a key allows.
+MAX_NETWORKS = 50
 
 
-class CreateKey(Body):
+def _network(text: str) -> str:
+    try:
+        return str(parse_network(text))
+    except ValueError:
+        raise PydanticCustomError(
+            "network", "must be an IP address or a network such as 203.0.113.0/24 or 2001:db8::/32, without host bits"
+        ) from None
+
+
+Networks = Annotated[
+    list[Annotated[str, StringConstraints(max_length=64), AfterValidator(_network)]],
+    Field(min_length=1, max_length=MAX_NETWORKS),
+]
+
+
+class _Restricted(Body):
+    expires_at: Moment | None = None
+    allowed_addresses: Networks | None = None
+
+    @property
+    def restrictions(self) -> dict[str, Any]:
+        """The given restrictions of the new key."""
+        given = {"expires_at": self.expires_at, "allowed_addresses": self.allowed_addresses}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class CreateKey(_Restricted):
     """Body of a key creation. An agent's key needs its wallet; other keys must not have one."""
 
     model_config = ConfigDict(
@@ -48,19 +79,27 @@ class CreateKey(Body):
         return self
 
 
-class RotateKey(Body):
-    """Body of a rotation. The old key works for `overlapSeconds` more; if absent, for the service's default overlap."""
+class RotateKey(_Restricted):
+    """Body of a rotation. The old key works for `overlapSeconds` more; if absent, for the service's default overlap.
+
+    An absent restriction is that of the old key.
+    """
 
     overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP)] | None = None
     idempotency_key: IdempotencyKey | None = None
 
 
 class ListKeys(Page):
-    """Query of the key list."""
+    """Query of the key list. `restricted` = `false` selects working keys without an end or without addresses."""
+
+    restricted: Literal["false"] | None = None
 
 
 class Key(ResponseBody):
-    """An API key without its text. `hint` is the last four characters. A `rotated` key works until `revoked_at`."""
+    """An API key without its text. `hint` is the last four characters. A `rotated` key works until `revoked_at`.
+
+    `allowed_addresses` is null if the key works from any address.
+    """
 
     key_id: KeyId
     id: Annotated[KeyId, ReadFrom("key_id")]
@@ -72,6 +111,9 @@ class Key(ResponseBody):
     created_at: Time
     last_used_at: Time | None
     revoked_at: Time | None
+    expires_at: Time | None
+    allowed_addresses: list[str] | None
+    created_by: Actor | None
 
 
 class NewKey(Key):

@@ -15,6 +15,9 @@ _CHANGING = ("key_not_found", "key_not_active")
 async def create_key(call: Call, body: CreateKey) -> NewKey:
     """Create an API key.
 
+    With `expiresAt` the key stops working at that time. With `allowedAddresses` it works from these networks only;
+    elsewhere it may still freeze wallets and pause the organisation, which sends the event `key.used_outside`.
+
     Only this response, and its replays under the same idempotency key, contain the key. The service stores a digest
     of the key and its last four characters. For replays, it stores the response encrypted under the requesting API key.
     """
@@ -31,11 +34,12 @@ async def list_keys(call: Call, query: ListKeys) -> KeyPage:
     return await keys.page(call.service, call.principal, query)
 
 
-@operation(tag="keys", roles=ADMINS, errors=_CHANGING, changes=True, secret=True)
+@operation(tag="keys", roles=ADMINS, errors=(*_CHANGING, "last_admin_key"), changes=True, secret=True)
 async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
-    Returns a new key with the same role, wallet and name. The old key works for `overlapSeconds` more, or for the
+    Returns a new key with the same role, wallet and name, and with the same end and addresses unless the body has
+    others. The old key works for `overlapSeconds` more, or for the
     service's default overlap if the field is absent. With an overlap of 0, the old key stops working immediately, and
     on other nodes within a second by default. A key that rotates itself then cannot repeat the request if the response
     is lost.

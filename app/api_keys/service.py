@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from app.access.keyring import IssuedKey, KeyRing, Principal, status_of
+from app.access.keyring import IssuedKey, KeyRing, KeyTerms, Principal, status_of
 from app.api_keys.models import (
     CreateKey,
     Key,
@@ -28,14 +28,14 @@ _STOPPED = ("wallet_frozen", "org_paused", "wallet_insufficient_balance")
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateKey) -> NewKey:
-    """Create a key. Raises ``wallet_not_found``."""
+    """Create a key. Raises ``wallet_not_found`` and the errors of ``KeyRing.make``."""
     org, ring = principal.org, service.part(KeyRing)
     if body.wallet_id is not None:
         await wallets.require(service, org, body.wallet_id)
 
     def issue(conn: Connection) -> IssuedKey:
-        name, live = body.name or "", _is_live(service)
-        return ring.make(conn, principal, body.role, body.wallet_id, name, live=live, idempotency_key=claim.key)
+        named = {"live": _is_live(service), "idempotency_key": claim.key, **body.restrictions}
+        return ring.make(conn, principal, KeyTerms(body.role, body.wallet_id, body.name or "", **named))
 
     return await _issue(service, principal, claim, issue)
 
@@ -43,7 +43,10 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPage:
     """Return one page of the organisation's keys, newest first."""
     org = principal.org
-    found = await service.db.read(lambda conn: api_key_page(conn, org, limit=query.limit, cursor=query.cursor))
+    unrestricted_at = None if query.restricted is None else now_ms()
+    found = await service.db.read(
+        lambda conn: api_key_page(conn, org, unrestricted_at, limit=query.limit, cursor=query.cursor)
+    )
     return KeyPage.showing(found, _shown)
 
 
@@ -56,8 +59,8 @@ async def rotate(service: Service, principal: Principal, claim: Claim, key_id: s
     overlap = service.settings.key_rotation_overlap if body.overlap_seconds is None else body.overlap_seconds
 
     def rotated(conn: Connection) -> IssuedKey:
-        live = _is_live(service)
-        return ring.rotate(conn, principal, key_id, overlap=overlap, live=live, idempotency_key=claim.key)
+        changes = {"live": _is_live(service), "idempotency_key": claim.key, **body.restrictions}
+        return ring.rotate(conn, principal, key_id, overlap=overlap, **changes)
 
     new = await _issue(service, principal, claim, rotated)
     ring.forget()

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
 from app.access.keyring import COMMAND_LINE, KeyRing, Role, status_of, system
-from app.api.fields import Name
-from app.api_keys.models import MAX_OVERLAP
+from app.api_keys.models import MAX_OVERLAP, CreateKey
 from app.commands.command_options import address_of, data_folder, open_database, org_option, settings_of
 from app.core.errors import NotFoundError
 from app.core.timestamps import iso_ms, now_ms
@@ -22,8 +22,6 @@ from app.store.wallets import has_wallet
 _live = click.option(
     "--live", is_flag=True, help="Use the prefix avk_live_ instead of avk_test_. Always set on mainnet."
 )
-
-_KEY_NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
 @click.group()
@@ -62,22 +60,23 @@ def _is_live(db: Database) -> bool:
 @click.option("--role", type=click.Choice(get_args(Role)), required=True)
 @click.option("--wallet", "wallet_id", help="Wallet to bind an agent's key to.")
 @click.option("--name", default="", help="Purpose of the key.")
+@click.option("--expires-at", help="Time at which the key stops working, such as 2027-01-31T00:00:00Z.")
+@click.option("--allowed-addresses", multiple=True, help="An address or network that may use the key. Repeatable.")
 @_live
-def create_key(
-    *, data_dir: Path | None, org: str | None, role: Role, wallet_id: str | None, name: str, live: bool
-) -> None:
+def create_key(*, data_dir: Path | None, org: str | None, live: bool, **fields: Any) -> None:
     """Create a key and print it. It cannot be shown again."""
+    try:
+        asked = CreateKey.model_validate({name: value or None for name, value in fields.items()})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        option = "".join(f"--{name.replace('_', '-')} " for name in fields if to_camel(name) in fault["loc"])
+        raise click.ClickException(f"{option}{fault['msg']}") from None
     with _organisation(data_dir, org) as (db, ring, owner):
+        wallet_id = asked.wallet_id
         if wallet_id is not None and not db.read_now(lambda conn: has_wallet(conn, owner, wallet_id)):
             raise click.ClickException(f"the organisation has no wallet {wallet_id}")
-        try:
-            named = _KEY_NAME.validate_python(name) if name else ""
-            live = live or _is_live(db)
-            click.echo(ring.create(org=owner, role=role, wallet_id=wallet_id, name=named, live=live))
-        except ValidationError as error:
-            raise click.ClickException(f"--name {error.errors()[0]['msg']}") from None
-        except ValueError as error:
-            raise click.ClickException(str(error)) from None
+        terms = {"role": asked.role, "wallet_id": wallet_id, "name": asked.name or "", **asked.restrictions}
+        click.echo(ring.create(org=owner, live=live or _is_live(db), **terms))
 
 
 @keys.command("list")

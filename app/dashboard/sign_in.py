@@ -41,7 +41,7 @@ async def sign_in(view: View) -> Response:
 async def sign_in_with_key(view: View) -> Response:
     """Sign in with the admin key of an organisation without people."""
     with _counted(view):
-        admin = await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key)
+        admin = await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key, visiting(view).address)
     return await enter(view, admin, "admin_key", view.url("passkey"))
 
 
@@ -166,7 +166,8 @@ async def _confirm(view: View, signed_in: sessions.SignedIn) -> None:
     """Raise ``authentication_failed`` unless the browser's credential belongs to the session's actor."""
     by = view.principal
     if signed_in.person is None:
-        confirmed = (await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key)).actor == by.actor
+        admin = await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key, by.address)
+        confirmed = admin.actor == by.actor
     else:
         body = view.body(PasskeyResponse)
         used = await view.service.db.write(lambda conn: view.ceremony.used(conn, body.credential, "step_up"))

@@ -31,6 +31,8 @@ _ALLOWANCE = ("allowance_id", "wallet_id", "amount", "tx_signature", "on_chain_s
 _LIMITS = ("max_per_day", "max_per_month", "velocity_cap")
 _COMPARED = ("subject", "address", "on_chain_slot")
 _COMPARED_DIFFERENT = (*_COMPARED, "differences")
+_KEY = ("key_id", "role", "name", "bound_wallet_id")
+_REPLACED = ("replaces", "replaced_until")
 _COMPARED_IDS = ("wallet_id", "escrow_id")
 _KINDS = (
     EventKind(
@@ -213,6 +215,19 @@ _KINDS = (
         "`agent-vault audit verify` proves that no entry up to this one was changed, or removed before its retention "
         "time.",
         ("number", "hash"),
+    ),
+    EventKind("key.issued", "An API key was created, or it replaced a rotated key.", (*_KEY, "actor"), _REPLACED),
+    EventKind("key.revoked", "An API key was revoked.", (*_KEY, "actor", "revoked_at")),
+    EventKind(
+        "key.expiring",
+        "An API key expires soon. This event is sent 14 days and 1 day before.",
+        (*_KEY, "expires_at"),
+    ),
+    EventKind(
+        "key.used_outside",
+        "An API key was used from an address that it does not allow. This event is sent at most once an hour for each "
+        "key and client network.",
+        (*_KEY, "address"),
     ),
     EventKind("ping", "A test of a webhook. `GET /v1/events` does not list this event.", ("webhook_id",)),
 )

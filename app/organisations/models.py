@@ -31,6 +31,7 @@ class Organization(ResponseBody):
     genesis_hash: Address
     paused: bool
     authority_attaches: bool
+    restricts_keys: bool
     roles: OrganizationRoles
     created_at: Time
 
@@ -45,6 +46,19 @@ class PauseOrganisation(Body):
     def brakes(self) -> bool:
         """True if the request pauses the organisation."""
         return self.paused
+
+
+class RestrictKeys(Body):
+    """Body of the requirement that new API keys have an end and allowed addresses."""
+
+    required: StrictBool
+    idempotency_key: IdempotencyKey | None = None
+
+
+class RestrictedKeys(BaseModel):
+    """The requirement. `required` is true if new API keys need an end and allowed addresses."""
+
+    required: bool
 
 
 class PausedOrganisation(BaseModel):

@@ -2,11 +2,17 @@
 
 from starlette.routing import Route
 
-from app.access.auth import OPERATORS, READERS
+from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api.operation import Call, operation
 from app.organisations import pausing
 from app.organisations import service as organisations
-from app.organisations.models import Organization, PausedOrganisation, PauseOrganisation
+from app.organisations.models import (
+    Organization,
+    PausedOrganisation,
+    PauseOrganisation,
+    RestrictedKeys,
+    RestrictKeys,
+)
 
 
 @operation(tag="organization", roles=READERS)
@@ -33,7 +39,19 @@ async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrgan
     return PausedOrganisation(paused=body.paused)
 
 
+@operation(tag="organization", roles=ADMINS, changes=True)
+async def restrict_keys(call: Call, body: RestrictKeys) -> RestrictedKeys:
+    """Require an end and allowed addresses for new API keys.
+
+    With `required` = `true`, `expiresAt` and `allowedAddresses` are required for new keys. Existing keys keep working.
+    `GET /v1/keys` with `restricted` = `false` lists those that lack one of the two.
+    """
+    await organisations.restrict_keys(call.principal, call.claim, required=body.required)
+    return RestrictedKeys(required=body.required)
+
+
 routes = [
     Route("/v1/organization", get_organization, methods=["GET"]),
     Route("/v1/organization/pause", pause_organisation, methods=["POST"]),
+    Route("/v1/organization/key-restrictions", restrict_keys, methods=["PUT"]),
 ]

@@ -2,6 +2,8 @@
 
 import re
 
+from sqlalchemy import Connection
+
 from app.access.keyring import Principal
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.instructions import Instructions
@@ -11,7 +13,8 @@ from app.core.money import parse_usdc
 from app.core.paths import ConfigurationError
 from app.core.timestamps import now_ms
 from app.organisations.models import Organization, OrganizationRoles
-from app.store.organisations import Organisation, insert_organisation, organisation, reserve
+from app.store.audit import append
+from app.store.organisations import Organisation, insert_organisation, organisation, reserve, set_key_restrictions
 from app.submission.changes import carry_out
 from app.submission.claim import Claim
 from app.submission.context import Service
@@ -127,3 +130,13 @@ async def show(service: Service, principal: Principal) -> Organization:
         authority_attaches=state.authority_attaches,
         roles=OrganizationRoles.of(state, fee_payer=str(service.signers.fee_payer_address)),
     )
+
+
+async def restrict_keys(principal: Principal, claim: Claim, *, required: bool) -> None:
+    """Store whether new API keys of the caller's organisation need an end and allowed addresses."""
+
+    def store(conn: Connection) -> None:
+        set_key_restrictions(conn, principal.org, required=required)
+        append(conn, principal.entry("organization.restrict_keys", principal.org, required=required))
+
+    await claim.store(store)

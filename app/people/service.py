@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from app.access.auth import authorise_address
 from app.access.keyring import ROLES, KeyRing, Principal, Role
 from app.core.actors import Actor
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError
@@ -60,17 +61,18 @@ class Visitor:
         return Principal(Actor("system", "invitation"), org, "viewer", None, self.address, self.request_id)
 
 
-async def admin_by_key(service: Service, key: str) -> Principal:
-    """Return the principal of an admin key that may sign in.
+async def admin_by_key(service: Service, key: str, address: str | None) -> Principal:
+    """Return the principal of an admin key that may sign in from the client's address.
 
-    Raises ``authentication_failed`` for an unknown or revoked key, and ``insufficient_permissions`` if it is no admin
-    key or the organisation already has a person.
+    Raises ``authentication_failed`` for an unknown or ended key, and ``insufficient_permissions`` if it is no admin
+    key, does not allow the address, or the organisation already has a person.
     """
-    found = await service.part(KeyRing).recognise(key.strip())
+    found = await service.part(KeyRing).recognise(key.strip(), address)
     if found is None:
         raise AuthenticationError("authentication_failed", "admin_key: is unknown or revoked.")
     if found.role != "admin":
         raise AuthenticationError("insufficient_permissions", "admin_key: must be a key with the role admin.")
+    authorise_address(found, brake=False)
     if await service.db.read(lambda conn: people_of(conn, found.org)):
         raise AuthenticationError(
             "insufficient_permissions",

@@ -128,7 +128,7 @@ def _signed_in(conn: Connection, session: BrowserSession, now: int) -> SignedIn 
         found = person(conn, session.actor.id)
         return None if found is None else SignedIn(session, found, cast(Role, found.role))
     key = api_key_by_id(conn, session.actor.id)
-    if key is None or key.role != "admin" or (key.revoked_at is not None and key.revoked_at <= now):
+    if key is None or key.role != "admin" or key.ended(now):
         return None
     return None if people_of(conn, session.org) else SignedIn(session, None, "admin")
 

@@ -1,12 +1,14 @@
-"""Stores the last use of API keys, and deletes old records."""
+"""Stores the last use of API keys, announces their end, and deletes old records."""
 
 import time
 from collections.abc import Callable
 
+from app.access.credential_events import report_expiries
 from app.access.keyring import KeyRing
 from app.core.background import Periodic
 from app.database.interface import Database
 from app.store import exports, request_log
+from app.store.keys import expiring_keys
 from app.store.retention import delete_events, delete_undecided_requests
 
 #: Number of records deleted in one database transaction. It is small because payments wait for such a transaction.
@@ -34,7 +36,7 @@ class KeyUse(Periodic):
 
 
 class Housekeeping(Periodic):
-    """Deletes old records every ``interval`` seconds.
+    """Deletes old records, and reports API keys that expire soon, every ``interval`` seconds.
 
     Keeps events and undecided requests for approvals for ``days`` by ``chain_clock`` (Unix milliseconds). By ``clock``
     (Unix seconds), also deletes old records of exports without a file, and logged requests that are older than a day or
@@ -72,6 +74,8 @@ class Housekeeping(Periodic):
             (request_log.shorten, self._requests),
         ):
             deleted += await self._delete(delete, bound)
+        if await self._db.read(lambda conn: expiring_keys(conn, now)):
+            await self._db.write(lambda conn: report_expiries(conn, now))
         return deleted
 
     async def _delete(self, delete: Callable[..., int], bound: int) -> int:

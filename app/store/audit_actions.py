@@ -24,7 +24,9 @@ Action = Literal[
     "key.reissue",
     "key.revoke",
     "key.rotate",
+    "key.use_outside",
     "organization.pause",
+    "organization.restrict_keys",
     "organization.roles",
     "organization.unpause",
     "organization.withdraw",
@@ -91,7 +93,11 @@ ACTIONS: Mapping[Action, str] = {
     "lost; the key got a new secret.",
     "key.revoke": "An API key was revoked.",
     "key.rotate": "An API key was replaced. The object is the new key; `details` has `replaces`.",
+    "key.use_outside": "An API key was used from an address that it does not allow. `details` has `operation` and "
+    "`count`.",
     "organization.pause": "A pause of the organisation was requested.",
+    "organization.restrict_keys": "The requirement of an end and addresses for new API keys was set. "
+    "`details` has `required`.",
     "organization.roles": "A change of role addresses or of the authority was requested. See `details`.",
     "organization.unpause": "An end of the organisation's pause was requested.",
     "organization.withdraw": "A withdrawal from the reserve was requested. `details` has `amount` and `to`.",

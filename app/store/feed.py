@@ -42,6 +42,10 @@ SEVERITIES = {
     "allowance.overdue": "critical",
     "database.commits_lost": "critical",
     "transaction.forgotten": "critical",
+    "key.issued": "warning",
+    "key.revoked": "info",
+    "key.expiring": "warning",
+    "key.used_outside": "critical",
 }
 """The usual severity of each type of event. `EXCEPTIONS` has the second severity that some types have.
 

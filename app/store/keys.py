@@ -1,16 +1,24 @@
 """API keys. Only a keyed digest and the last characters of each key are kept."""
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Column, Connection, String, Table, bindparam, insert, or_, select, update
+from sqlalchemy import Column, Connection, String, Table, and_, bindparam, insert, or_, select, update
 
+from app.core.actors import Actor
 from app.core.pages import RecordPage
 from app.database.columns import metadata, upsert
 from app.database.paging import fetch_page, listing
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.database.signals import KEYS, signal
+from app.store.people_tables import people as people_table
 from app.store.state_tables import api_keys as table
+
+DAY = 86_400_000
+"""One day in milliseconds."""
+FIRST_NOTICE = 14
+"""Days before a key expires at which its end is first announced."""
 
 # Lets a request repeated after a crash find the key that it created but never delivered.
 made_keys = Table(
@@ -23,12 +31,22 @@ made_keys = Table(
 
 # Built once: every request executes it.
 _BY_DIGEST = select(table).where(table.c.digest == bindparam("key"))
-_LISTING = listing(select(table).where(table.c.org == bindparam("org")), time=table.c.created_at, key=table.c.key_id)
+_OF_ORG = select(table).where(table.c.org == bindparam("org"))
+_LISTING = listing(_OF_ORG, time=table.c.created_at, key=table.c.key_id)
+_WORKS = (
+    or_(table.c.revoked_at.is_(None), table.c.revoked_at > bindparam("now")),
+    or_(table.c.expires_at.is_(None), table.c.expires_at > bindparam("now")),
+)
+_LACKS = or_(table.c.expires_at.is_(None), table.c.allowed_addresses.is_(None))
+_UNRESTRICTED = listing(_OF_ORG.where(*_WORKS, _LACKS), time=table.c.created_at, key=table.c.key_id)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key's record. Times are Unix milliseconds; `revoked_at` is in the future while a rotated key still works."""
+    """A key's record. Times are Unix milliseconds; `revoked_at` is in the future while a rotated key still works.
+
+    `allowed_addresses` are networks in CIDR notation, or None if the key works from any address.
+    """
 
     key_id: str
     org: str
@@ -40,6 +58,13 @@ class ApiKey:
     created_at: int
     revoked_at: int | None = None
     last_used_at: int | None = None
+    expires_at: int | None = None
+    allowed_addresses: list[str] | None = None
+    created_by: Actor | None = None
+
+    def ended(self, now: int) -> bool:
+        """Return True if the key is revoked or expired at the Unix millisecond `now`."""
+        return min(one for one in (self.revoked_at, self.expires_at, math.inf) if one is not None) <= now
 
 
 def insert_api_key(connection: Connection, key: ApiKey, *, idempotency_key: str | None = None) -> None:
@@ -86,10 +111,24 @@ def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:
     return fetch_one(connection, ApiKey, select(table).where(table.c.org == org, table.c.key_id == key_id))
 
 
-def has_other_admin_key(connection: Connection, org: str, key_id: str) -> bool:
-    """Return whether the organisation has another admin key that is not revoked and has no revocation ahead."""
-    others = (table.c.org == org, table.c.key_id != key_id, table.c.role == "admin", table.c.revoked_at.is_(None))
+def has_admin_key(connection: Connection, org: str, now: int) -> bool:
+    """Return True if the organisation has an admin key without a revocation ahead.
+
+    If no person of the organisation is an admin, a key that expires does not count.
+    """
+    people = select(people_table.c.person_id).where(
+        people_table.c.org == org, people_table.c.role == "admin", people_table.c.removed_at.is_(None)
+    )
+    ends = or_(table.c.expires_at.is_(None), and_(table.c.expires_at > now, people.exists()))
+    others = (table.c.org == org, table.c.role == "admin", table.c.revoked_at.is_(None), ends)
     return connection.scalar(select(table.c.key_id).where(*others).limit(1)) is not None
+
+
+def expiring_keys(connection: Connection, now: int) -> list[ApiKey]:
+    """Return the unrevoked keys of all organisations that expire within 14 days."""
+    soon = (table.c.expires_at > now, table.c.expires_at <= now + FIRST_NOTICE * DAY)
+    query = select(table).where(*soon, table.c.revoked_at.is_(None))
+    return fetch_all(connection, ApiKey, query)
 
 
 def api_key_by_id(connection: Connection, key_id: str) -> ApiKey | None:
@@ -97,9 +136,15 @@ def api_key_by_id(connection: Connection, key_id: str) -> ApiKey | None:
     return fetch_one(connection, ApiKey, select(table).where(table.c.key_id == key_id))
 
 
-def api_key_page(connection: Connection, org: str, *, limit: int, cursor: str | None) -> RecordPage[ApiKey]:
-    """Return an organisation's keys, including revoked ones, newest first. Raises `InvalidCursorError`."""
-    return fetch_page(connection, ApiKey, _LISTING, {"org": org}, limit=limit, cursor=cursor)
+def api_key_page(
+    connection: Connection, org: str, unrestricted_at: int | None, *, limit: int, cursor: str | None
+) -> RecordPage[ApiKey]:
+    """Return an organisation's keys, including ended ones, newest first. Raises `InvalidCursorError`.
+
+    With `unrestricted_at`, return those that work at this time and lack an end or allowed addresses.
+    """
+    listed, now = (_LISTING, {}) if unrestricted_at is None else (_UNRESTRICTED, {"now": unrestricted_at})
+    return fetch_page(connection, ApiKey, listed, {"org": org, **now}, limit=limit, cursor=cursor)
 
 
 def revoke_api_key(connection: Connection, org: str, key_id: str, until: int) -> bool:

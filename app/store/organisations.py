@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, select, update
 
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.read_tables import reserves
@@ -11,7 +11,10 @@ from app.store.state_tables import organisations as table
 
 @dataclass(frozen=True, slots=True)
 class Organisation:
-    """An organisation of this service; `org` is the address of its Org account."""
+    """An organisation of this service; `org` is the address of its Org account.
+
+    If `restricts_keys` is True, new API keys need an end and allowed addresses.
+    """
 
     org: str
     org_id: str
@@ -20,6 +23,7 @@ class Organisation:
     mint: str
     reserve: str
     created_at: int
+    restricts_keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,11 @@ def insert_organisation(connection: Connection, organisation: Organisation) -> N
 def organisation(connection: Connection, org: str) -> Organisation | None:
     """Return the organisation with this address, or None."""
     return fetch_one(connection, Organisation, select(table).where(table.c.org == org))
+
+
+def set_key_restrictions(connection: Connection, org: str, *, required: bool) -> None:
+    """Store whether new API keys of an organisation need an end and allowed addresses."""
+    connection.execute(update(table).where(table.c.org == org).values(restricts_keys=required))
 
 
 def organisation_by_id(connection: Connection, org_id: str) -> Organisation | None:

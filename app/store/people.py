@@ -23,6 +23,7 @@ class Person:
     role: str
     created_at: int
     removed_at: int | None = None
+    created_by: Actor | None = None
 
 
 @dataclass(frozen=True, slots=True)

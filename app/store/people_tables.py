@@ -16,6 +16,7 @@ people = Table(
     Column("role", String, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("removed_at", BigInteger),
+    Column("created_by", ActorText, doc="the inviter; null only if created by code older than this column"),
     Index("people_by_org", "org", "created_at"),
 )
 

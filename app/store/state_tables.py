@@ -15,6 +15,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    false,
 )
 
 from app.database.columns import SERIAL, U64, ActorText, metadata
@@ -29,6 +30,7 @@ organisations = Table(
     Column("mint", String, nullable=False),
     Column("reserve", String, nullable=False, doc="token account of the reserve"),
     Column("created_at", BigInteger, nullable=False),
+    Column("restricts_keys", Boolean, nullable=False, server_default=false(), doc="new keys need an end and addresses"),
 )
 
 api_keys = Table(
@@ -44,6 +46,9 @@ api_keys = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("revoked_at", BigInteger),
     Column("last_used_at", BigInteger),
+    Column("expires_at", BigInteger),
+    Column("allowed_addresses", JSON(none_as_null=True), doc="networks in CIDR notation; null for any address"),
+    Column("created_by", ActorText, doc="null only if the audit log no longer had it"),
 )
 
 wallet_details = Table(

@@ -7,8 +7,8 @@ import pytest
 from solders.keypair import Keypair
 
 from app.access.auth import encode_token
+from app.access.key_format import generate as generate_key
 from app.access.keyring import KeyRing, Role, system
-from app.access.keyring import generate as generate_key
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

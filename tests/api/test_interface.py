@@ -86,6 +86,7 @@ _EXPECTED = {
     ("DELETE", "/v1/keys/{key_id}"),
     ("POST", "/v1/keys/{key_id}/rotate"),
     ("POST", "/v1/organization/pause"),
+    ("PUT", "/v1/organization/key-restrictions"),
     ("POST", "/v1/webhooks"),
     ("GET", "/v1/webhooks"),
     ("GET", "/v1/webhooks/{webhook_id}"),

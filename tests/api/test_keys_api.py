@@ -323,10 +323,10 @@ async def test_key_revoked_while_it_is_read_is_not_kept(world: ServiceWorld, mon
         return found
 
     monkeypatch.setattr(db, "read", late)
-    await ring.recognise(key)
+    await ring.recognise(key, None)
     monkeypatch.undo()
 
-    assert await ring.recognise(key) is None
+    assert await ring.recognise(key, None) is None
 
 
 async def test_requests_at_the_same_time_share_the_reading_of_a_key(
@@ -345,17 +345,17 @@ async def test_requests_at_the_same_time_share_the_reading_of_a_key(
 
     # Given requests that wait for one reading
     monkeypatch.setattr(db, "read", late)
-    early = [asyncio.create_task(ring.recognise(key)) for _ in range(5)]
+    early = [asyncio.create_task(ring.recognise(key, None)) for _ in range(5)]
     key_id = await readings.get()
     # When the key is revoked
     db.write_now(lambda conn: ring.revoke(conn, system(world.org, "test"), key_id))
     ring.forget()
     # Then who asks after that does not take the old one
-    after = asyncio.create_task(ring.recognise(key))
+    after = asyncio.create_task(ring.recognise(key, None))
     early[0].cancel()
     await readings.get()
     go_on.set()
     assert await after is None
     assert all(await asyncio.gather(*early[1:]))
     assert readings.empty()
-    assert await ring.recognise(key) is None
+    assert await ring.recognise(key, None) is None

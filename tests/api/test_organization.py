@@ -31,6 +31,7 @@ async def test_organization_shows_its_chain_and_roles(world: ServiceWorld) -> No
         "genesis_hash": str(world.localnet.chain.timeline.genesis_hash),
         "paused": False,
         "authority_attaches": False,
+        "restricts_keys": False,
         "roles": {
             "authority": str(signers.authority.pubkey()),
             "operator": str(signers.operator_address),

@@ -1,0 +1,91 @@
+"""The records of API keys, cached for the requests that present the keys."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.access.networks import Network, parse_network
+from app.core.actors import Actor
+from app.database.interface import Database
+from app.store.keys import ApiKey, api_key_by_digest
+
+
+@dataclass(frozen=True, slots=True)
+class CachedKey:
+    """A key's record, its actor, and its allowed networks, or None if the key works from any address."""
+
+    record: ApiKey
+    actor: Actor
+    networks: list[Network] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """A read of a key's record that is under way.
+
+    ``changes`` is the number of key changes known before the read. ``until`` is the end of the period in which the
+    result may be used, in seconds of the timer.
+    """
+
+    changes: int
+    until: float
+    record: asyncio.Task[ApiKey | None]
+
+
+class KeyRecords:
+    """Finds keys by their digest, and caches each for ``cache_seconds`` of ``timer``."""
+
+    def __init__(self, db: Database, cache_seconds: float, timer: Callable[[], float]) -> None:
+        self._db = db
+        self._cache_seconds = cache_seconds
+        self._timer = timer
+        self._cache: dict[str, tuple[float, CachedKey]] = {}
+        self._readings: dict[str, _Reading] = {}
+        self._changes = 0
+
+    async def find(self, digest: str) -> CachedKey | None:
+        """Return the key with this digest, even an ended one, or None."""
+        until, cached = self._cache.get(digest, (0.0, None))
+        if cached is not None and self._timer() < until:
+            return cached
+        self._cache.pop(digest, None)
+        reading = self._reading_of(digest)
+        found = await asyncio.shield(reading.record)
+        if found is None:
+            return None
+        allowed = found.allowed_addresses
+        networks = None if allowed is None else [parse_network(one) for one in allowed]
+        cached = CachedKey(found, Actor("key", found.key_id), networks)
+        # Do not cache a record if keys changed during the read: this one may have been revoked.
+        if reading.changes == self._changes:
+            self._cache[digest] = (reading.until, cached)
+        return cached
+
+    def forget(self) -> None:
+        """Empty the cache."""
+        self._cache.clear()
+        self._changes += 1
+
+    def _reading_of(self, digest: str) -> _Reading:
+        """Return the running read of a key's record, or start one.
+
+        Concurrent requests share a read for the cache time, but not after a key has changed.
+        """
+        running = self._readings.get(digest)
+        if running is not None and running.changes == self._changes and self._timer() < running.until:
+            return running
+        record = asyncio.create_task(self._db.read(lambda conn: api_key_by_digest(conn, digest)))
+        # The cache time counts from before the read. So a key that another node revokes during the read still stops
+        # working within that time.
+        reading = _Reading(self._changes, self._timer() + self._cache_seconds, record)
+        self._readings[digest] = reading
+
+        def ended(done: asyncio.Task[ApiKey | None]) -> None:
+            if self._readings.get(digest) is reading:
+                del self._readings[digest]
+            # Retrieve the exception, because all requests waiting for the read may be gone.
+            if not done.cancelled():
+                done.exception()
+
+        record.add_done_callback(ended)
+        return reading
