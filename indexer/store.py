@@ -24,6 +24,7 @@ from sqlalchemy.pool import StaticPool
 from sqlalchemy.sql.dml import UpdateBase
 from sqlite_utils import Database
 
+from app.core.paths import keep_private
 from app.database.columns import upsert
 from app.database.records import columns_of, fetch_all
 from app.database.statements import execute, execute_all, rows, scalar
@@ -500,6 +501,7 @@ class EventStore(EventTables):
     def __init__(self, path: str | Path, *, orgs: Collection[str] | None = None) -> None:
         """Open or create the file. With `orgs`, events of other organisations are not stored."""
         # With no isolation level, statements do not open implicit transactions, which would never be committed.
+        keep_private(path)
         self._file = Database(sqlite3.connect(path, isolation_level=None))
         # The contents can be read from the chain again, so commits need not wait for the disk.
         for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "temp_store=MEMORY"):

@@ -1,8 +1,9 @@
 """Limits on the time and bytes of a client connection, and the response to input that is not an HTTP request.
 
-uvicorn 0.54 lacks three features for httptools: a timeout for a whole request, a limit on the bytes of a request's head
-(only h11 has one, `h11_max_incomplete_event_size`), and a hook for the response to a malformed request. Remove this
-module once uvicorn has all three. https://github.com/Kludex/uvicorn/issues/157 asks for the first two.
+uvicorn 0.54 lacks four features for httptools: a timeout for a whole request, a limit on the bytes of a request's head
+(only h11 has one, `h11_max_incomplete_event_size`), a hook for the response to a malformed request, and the end of a
+response whose client has left while its later requests wait. Remove this module once uvicorn has all four.
+https://github.com/Kludex/uvicorn/issues/157 asks for the first two.
 """
 
 import asyncio
@@ -34,6 +35,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     _bytes = 0
     #: True if all further input is ignored.
     _refused = False
+    #: The request that is being answered. uvicorn's ``cycle`` is the newest one, which may wait behind it.
+    _answered: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         super().connection_made(transport)
@@ -41,6 +44,10 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._answered is not None:
+            # Otherwise it would write to the closed connection, which raises an error in uvloop.
+            self._answered.disconnected = True
+            self._answered.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -89,6 +96,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
             await app(scope, receive_readable, send)
 
+        self._answered = cycle
         super()._start_asgi_task(cycle, readable)
 
     def _refuse(self, message: str) -> None:

@@ -30,7 +30,15 @@ from app.api.money_body import MoneyBody
 from app.api.replay import check_database_guard, fingerprint
 from app.api.signing import awaiting_signature, signs_offline
 from app.api.versions import tag_header
-from app.core.errors import CATALOGUE, ApiError, ConflictError, NotFoundError, RequestError, UnavailableError
+from app.core.errors import (
+    CATALOGUE,
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    OutdatedError,
+    RequestError,
+    UnavailableError,
+)
 from app.core.http_api import FIRST_CALL, PREFER_FIRST_CALL, VERSION
 from app.core.timestamps import iso_ms
 from app.store.wallets import WalletRecord
@@ -236,8 +244,15 @@ def _only_brakes(arguments: Any) -> bool:
 
 async def _result(handler: Handler, call: Call, arguments: Any) -> BaseModel:
     """Run the handler and return its response, or the response for a transaction that waits for a signature."""
+    given = () if arguments is None else (arguments,)
     try:
-        return await (handler(call) if arguments is None else handler(call, arguments))
+        try:
+            return await handler(call, *given)
+        except OutdatedError:
+            if call.claim.effective:
+                raise
+            await call.service.catch_up()
+            return await handler(call, *given)
     except AwaitingSignatureError as awaiting:
         return await awaiting_signature(call.service, awaiting.attempt)
     except NotFoundError as error:

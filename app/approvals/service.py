@@ -107,12 +107,7 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
 
 def is_unusable(service: Service, refused: SimulationFailedError) -> bool:
     """Return True if a simulation failed as it does for an approval that does not fit, is outdated, expired or gone."""
-    return _lacks_account(refused) or error_name(service.codec, refused) in _UNUSABLE
-
-
-def _lacks_account(refused: SimulationFailedError) -> bool:
-    """Return True if an instruction failed without a program error, as happens for a missing account."""
-    return refused.simulation.failed_instruction is not None and refused.simulation.custom_error is None
+    return refused.lacks_account or error_name(service.codec, refused) in _UNUSABLE
 
 
 async def get(service: Service, principal: Principal, approval_id: str) -> Approval:
@@ -279,7 +274,7 @@ async def _submit(service: Service, claim: Claim, found: ApprovalRequest, plan: 
     try:
         await submit(service, plan, claim)
     except SimulationFailedError as refused:
-        if _lacks_account(refused):
+        if refused.lacks_account:
             # A payment has just used the approval up.
             raise ConflictError("idempotency_in_progress", _AT_ONCE) from None
         await service.catch_up()

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from app.access.keyring import COMMAND_LINE, system
 from app.commands._archive import Manifest, create_archive, extract, extract_keys, is_data, is_key, open_archive
 from app.commands.command_options import data_folder, open_database, settings_of
-from app.core.paths import ConfigurationError, Paths
+from app.core.paths import ConfigurationError, Paths, keep_private
 from app.core.settings import Settings
 from app.core.signers import KeyFileError, read_secret
 from app.core.timestamps import iso_ms, now_ms
@@ -229,6 +229,7 @@ def _snapshots(paths: Paths, folder: Path) -> dict[str, Path]:
 
 def _snapshot(source: Path, target: Path) -> None:
     """Copy a database as of one commit, even while other processes write to it."""
+    keep_private(target)
     try:
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, timeout=30)) as live,

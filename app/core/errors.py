@@ -98,6 +98,14 @@ class UnavailableError(ApiError):
         super().__init__(code, message, fields=fields, headers={**again, **(headers or {})})
 
 
+class OutdatedError(UnavailableError):
+    """A simulation lacks an account, as happens after another request has ended the object (503).
+
+    It is raised before the request has an effect. Once the read models have caught up with the chain, a second run
+    raises the error of the ended object, if that was the cause.
+    """
+
+
 class StorageUnavailableError(UnavailableError):
     """The service's database cannot be written to or read now (503 ``storage_unavailable``).
 

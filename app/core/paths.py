@@ -1,5 +1,7 @@
 """Paths of the service's files and folders."""
 
+import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +76,18 @@ class Paths:
     def admin_key(self) -> Path:
         """The file with the admin API key that the quickstart creates."""
         return self.root / "admin-api-key"
+
+
+def keep_private(path: str | Path) -> None:
+    """Create a SQLite file if needed, and let only this user read it and the files that SQLite keeps next to it.
+
+    SQLite gives new files next to it its mode, and reports any error of the file itself.
+    """
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        with contextlib.suppress(OSError):
+            Path(f"{path}{suffix}").chmod(0o600)
 
 
 def program_file() -> Path:

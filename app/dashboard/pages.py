@@ -36,7 +36,7 @@ from app.access.auth import ADMINS, authorise, client_address
 from app.access.keyring import Principal, Role
 from app.api.forms import Arguments, Fields, InvalidFormError, read_form, validated
 from app.api.operation import Endpoint
-from app.core.errors import ApiError, AuthenticationError, UnavailableError
+from app.core.errors import ApiError, AuthenticationError, OutdatedError, UnavailableError
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
 from app.dashboard.forms.error_messages import messages_of
@@ -276,10 +276,10 @@ async def _carry_out(done: Done, view: View) -> Response | str:
         try:
             return await done(view)
         except UnavailableError as error:
-            # `authority_offline` is raised before the action has any effect.
-            if error.code != "authority_offline":
+            view.sign_offline = error.code == "authority_offline"  # raised before any effect, like an OutdatedError
+            if not view.sign_offline and not isinstance(error, OutdatedError):
                 raise
-            view.sign_offline = True
+            await view.service.catch_up()
             return await done(view)
     except AwaitingSignatureError:
         place = ("signatures",) if view.principal.role in ADMINS else ()

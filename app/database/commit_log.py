@@ -72,6 +72,7 @@ class CommitLog:
     def _rewrite(self) -> None:
         """Write the remembered attempts to a new file, and replace the old one with it."""
         new = self._path.with_name(f"new-{self._path.name}")
+        new.touch(mode=0o600)
         new.write_bytes(b"".join(_line(*one) for one in self._entries.items()))
         new.replace(self._path)
         self._lines = len(self._entries)

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from app.core.errors import StorageUnavailableError, is_storage_error
+from app.core.paths import keep_private
 from app.database.interface import Database, Step, T, Work, patiently
 from app.database.migrations import Create, migrate
 
@@ -48,6 +49,7 @@ class SqliteDatabase(Database):
         Raises `ConfigurationError` if the file has a schema that does not work with this version.
         """
         self.name = str(path)
+        keep_private(path)
         # Begins without waiting; `_begin` decides in which thread to wait.
         self._writer = _engine(path, "BEGIN IMMEDIATE", timeout=0.0)
         self._readers = _engine(path, "BEGIN", timeout=_BUSY_TIMEOUT)

@@ -43,7 +43,7 @@ ProofType = Literal["output_hash", "signed_attestation", "webhook_callback"]
 EscrowStatus = Literal["pending", "locked", "completed", "released", "refunded", "disputed", "settled"]
 
 SHA256 = r"^sha256:[0-9a-fA-F]{64}$"
-_URL = r"^[A-Za-z][A-Za-z0-9+.-]*://\S+$"
+_URL = r"^[Hh][Tt][Tt][Pp][Ss]?://\S+$"
 _MAX_URL = 2_048
 
 

@@ -72,7 +72,7 @@ def read_request(request: Any) -> tuple[str, Any]:
 
     Raises MethodError if it is not a JSON-RPC 2.0 request.
     """
-    if not isinstance(request, dict) or isinstance(request.get("id"), bool | float | list | dict):
+    if not isinstance(request, dict) or not _is_id(request.get("id")):
         raise MethodError(PARSE_ERROR, "Parse error")
     if "jsonrpc" not in request and "method" in request:
         raise MethodError(INVALID_REQUEST, "Unsupported JSON-RPC protocol version")
@@ -81,6 +81,10 @@ def read_request(request: Any) -> tuple[str, Any]:
     if not proper or not isinstance(name, str) or not request.keys() <= _MEMBERS:
         raise MethodError(INVALID_REQUEST, "Invalid request")
     return name, arguments
+
+
+def _is_id(found: Any) -> bool:
+    return found is None or isinstance(found, str) or type(found) is int
 
 
 async def _call(node: Node, name: str, arguments: Any) -> Any:
@@ -98,6 +102,8 @@ async def _call(node: Node, name: str, arguments: Any) -> Any:
 def response(request: Any, result: Any) -> str:
     """Return the text of the response to `request`, which may be malformed. `result` may be a MethodError."""
     request_id = request.get("id") if isinstance(request, dict) else None
+    if not _is_id(request_id):
+        request_id = None  # for example 1e999, which JSON cannot express
     name, body = ("error", result.as_json()) if isinstance(result, MethodError) else ("result", result)
     text = body if isinstance(body, Raw) else to_json(body)
     return f'{{"jsonrpc":"2.0","{name}":{text},"id":{to_json(request_id)}}}'

@@ -16,6 +16,7 @@ from solders.account import Account
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
+from app.core.paths import keep_private
 from app.localnet import tokens
 
 FORMAT = 1
@@ -106,6 +107,8 @@ class Storage:
         Raises sqlite3.Error if the file cannot be read or written, and ValueError if it has another format.
         """
         self.in_memory = path is None
+        if path is not None:
+            keep_private(path)
         self._writer = self._connect(path)
         fresh = not self._writer.execute("SELECT 1 FROM sqlite_master WHERE name = 'state'").fetchone()
         if fresh:

@@ -6,6 +6,7 @@ import gc
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
@@ -191,6 +192,8 @@ def _banner(settings: Settings, paths: Paths, tour: Quickstart | None) -> str:
         lines.append(f"Chain: {', '.join(str(urlsplit(one).hostname) for one in settings.rpc_urls())}")
     if tour is not None:
         if tour.new_key is not None:
-            lines.append(f"Admin API key, shown only once and stored in {paths.admin_key}: {tour.new_key}")
+            # A log or a file that keeps the output must not keep the key.
+            once, key = (", shown only once and", f": {tour.new_key}") if sys.stdout.isatty() else (",", "")
+            lines.append(f"Admin API key{once} stored in {paths.admin_key}{key}")
         lines += ["Make a payment:", tour.curl(base, paths)]
     return "\n".join(lines)

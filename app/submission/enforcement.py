@@ -177,7 +177,7 @@ async def _send(service: Service, hold: EngagedBrake, how: Enforcement, plan: Pl
             name = error_name(service.codec, refused)
             if name in how.fulfilled:
                 return None
-            if again and name in how.outdated:
+            if again and (name in how.outdated or refused.lacks_account):
                 fresh = await how.missing()
                 if fresh is None:
                     return None

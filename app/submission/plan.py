@@ -162,6 +162,11 @@ class SimulationFailedError(Exception):
         self.custom_error = simulation.custom_error
         super().__init__(str(simulation.err))
 
+    @property
+    def lacks_account(self) -> bool:
+        """True if an instruction failed without a program error, as happens for a missing or archived account."""
+        return self.simulation.failed_instruction is not None and self.custom_error is None
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

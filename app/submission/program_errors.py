@@ -14,6 +14,7 @@ from app.core.errors import (
     AuthenticationError,
     BusinessError,
     ConflictError,
+    OutdatedError,
     RequestError,
     UnavailableError,
 )
@@ -146,9 +147,10 @@ def business_error(
 
     ``instead`` maps codes to the operation's more precise codes. ``recipient`` is the request field that names the
     recipient. If the program did not refuse the transaction, the error is `chain_unavailable`, or `transaction_failed`
-    if the transaction landed or another program refused it.
+    if the transaction landed or another program refused it. For a missing account, it is an OutdatedError.
     """
-    simulation = failure.simulation if isinstance(failure, SimulationFailedError) else None
+    refused = failure if isinstance(failure, SimulationFailedError) else None
+    simulation = None if refused is None else refused.simulation
     name = error_name(codec, failure)
     if name is not None and name in _ERRORS:
         kind, code = _ERRORS[name]
@@ -162,6 +164,9 @@ def business_error(
     if simulation is not None and (reason := _unusable(simulation)) is not None:
         _log.error("chain_unusable", reason=reason, err=str(simulation.err))
         return UnavailableError("chain_unavailable", reason)
+    if refused is not None and refused.lacks_account:
+        _log.warning("simulation_failed", err=str(refused.simulation.err), logs=refused.simulation.logs[-20:])
+        return OutdatedError("chain_unavailable", _NO_REASON)
     if simulation is not None and name == "Unauthorized":
         _log.error("role_lost", err=str(simulation.err))
         return UnavailableError("chain_unavailable", _NO_ROLE)

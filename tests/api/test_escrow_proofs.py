@@ -122,7 +122,13 @@ async def test_receiver_without_a_live_session_attests_nothing(own_world: Servic
     assert "has expired" in error["message"]
 
 
-@pytest.mark.parametrize("url", ["files", "https://", "javascript:alert(1)", "https://a b", "x" * 2_049])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("files", "https://", "javascript:alert(1)", "javascript://a%0aalert(1)", "file:///etc/passwd", "ftp://a/b"),
+        *("data://text/html,x", "https://a b", "x" * 2_049),
+    ],
+)
 async def test_output_url_is_a_url(sides: tuple[Agent, Agent], url: str) -> None:
     paying, receiving = sides
     made = await paying.lock(receiving, "0.01")

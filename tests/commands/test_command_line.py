@@ -4,10 +4,12 @@ import contextlib
 import json
 import math
 import os
+import pty
 import re
 import resource
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -93,7 +95,8 @@ def _serve(data: Path, *options: str) -> Iterator[Serving]:
 def test_quickstart_prints_a_command_that_makes_a_payment(tmp_path: Path) -> None:
     with _serve(tmp_path) as serving:
         # Given what the quickstart printed and stored
-        assert serving.key in serving.said
+        assert f"Admin API key, stored in {tmp_path / 'admin-api-key'}\n" in serving.said
+        assert serving.key not in serving.said
         assert (tmp_path / "admin-api-key").stat().st_mode & 0o777 == 0o600
         for name in ("authority", "operator", "arbiter", "fee-payer"):
             assert (tmp_path / "keys" / f"{name}.json").stat().st_mode & 0o777 == 0o600
@@ -120,6 +123,56 @@ def test_quickstart_prints_a_command_that_makes_a_payment(tmp_path: Path) -> Non
         # And it stops when asked
         serving.process.send_signal(signal.SIGTERM)
         assert serving.process.wait(_PATIENCE) == 0
+
+
+def test_admin_key_is_shown_on_a_terminal(tmp_path: Path) -> None:
+    terminal, output = pty.openpty()
+    port, rpc_port = free_ports()
+    options = ["serve", "--data-dir", str(tmp_path), "--port", str(port), "--localnet-port", str(rpc_port)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    with subprocess.Popen([*_COMMAND, *options], stdout=output, stderr=output, env=environment) as process:
+        try:
+            said, deadline = b"", time.monotonic() + _PATIENCE
+            while b"curl " not in said and time.monotonic() < deadline:
+                said += os.read(terminal, 65_536)
+        finally:
+            process.kill()
+            os.close(output)
+            os.close(terminal)
+
+    key = (tmp_path / "admin-api-key").read_text().strip()
+    assert f"Admin API key, shown only once and stored in {tmp_path / 'admin-api-key'}: {key}" in said.decode()
+
+
+def test_databases_and_all_that_is_copied_from_them_are_private(tmp_path: Path) -> None:
+    """Files of earlier versions too, whose mode the user's umask set."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    data.mkdir()
+    with _serve(data):
+        _private(data)
+    for path in _files(data):
+        if ".db" in path.name:
+            path.chmod(0o644)
+    with _serve(data) as serving:
+        serving.pay()
+        _private(data)
+        runner = CliRunner()
+        assert runner.invoke(main, ["backup", str(backup), "--data-dir", str(data)]).exit_code == 0
+        assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+    restored = tmp_path / "restored"
+    assert runner.invoke(main, ["restore", str(backup), "--data-dir", str(restored)]).exit_code == 0
+    _private(restored)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def _private(folder: Path) -> None:
+    """Require mode 600 of every file with content. Locks and marks are empty."""
+    found = {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in _files(folder) if path.stat().st_size}
+    assert {name for name, mode in found.items() if mode != "0o600"} == set()
+    assert "agent-vault.db" in found
 
 
 def test_restart_after_a_kill_continues_where_it_was(tmp_path: Path) -> None:
