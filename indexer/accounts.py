@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from app.database.columns import upsert, upsert_all
 from app.database.records import columns_of, fetch_all, fetch_one
-from app.database.statements import execute, execute_all, rows, scalar
+from app.database.statements import execute, rows, scalar
 from idl.codec import Event
 from indexer.records import TokenMove
 from indexer.schema import YES
@@ -20,6 +20,7 @@ from indexer.schema import token_accounts as table
 
 _ACCOUNTS = select(table)
 _ONE = _ACCOUNTS.where(table.c.address == bindparam("address"))
+_AMONG = _ACCOUNTS.where(table.c.address.in_(bindparam("addresses", expanding=True)))
 _RESERVES = _ACCOUNTS.where(table.c.vault.is_(None))
 _AFTER = _ACCOUNTS.where(table.c.address > bindparam("address")).order_by(table.c.address).limit(bindparam("limit"))
 _SUSPECTS = select(table.c.address).where(table.c.suspect == YES)
@@ -100,8 +101,9 @@ class TokenAccounts:
 
     def among(self, addresses: Collection[str]) -> dict[str, FollowedAccount]:
         """Return the followed accounts among these addresses, as a dictionary by address."""
-        found = execute_all(self._connection, _ONE, [{"address": one} for one in sorted(addresses)])
-        return {one.address: one for one in (FollowedAccount(*row) for row in found)}
+        values = {"addresses": list(addresses)}
+        found = fetch_all(self._connection, FollowedAccount, _AMONG, values) if addresses else []
+        return {one.address: one for one in found}
 
     def add(self, address: Any, org: Any, vault: Any) -> FollowedAccount:
         """Follow a new account."""

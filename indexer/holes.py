@@ -7,7 +7,7 @@ from sqlalchemy import Connection, bindparam, delete, select
 from sqlalchemy.dialects.postgresql import insert
 
 from app.database.records import fetch_all
-from app.database.statements import execute_all
+from app.database.statements import execute, execute_all
 from indexer.records import TransactionHole
 from indexer.schema import transaction_holes as table
 
@@ -19,7 +19,7 @@ _NEWEST = _HOLES.order_by(table.c.since.desc(), table.c.signature.desc())
 _DUE = _HOLES.where(table.c.retry_at <= bindparam("now")).order_by(table.c.retry_at)
 _new = insert(table)
 _PUT = _new.on_conflict_do_update(index_elements=["signature"], set_={"retry_at": _new.excluded.retry_at})
-_CLOSE = delete(table).where(table.c.signature == bindparam("signature"))
+_CLOSE = delete(table).where(table.c.signature.in_(bindparam("signatures", expanding=True)))
 
 
 class TransactionHoles:
@@ -44,4 +44,5 @@ class TransactionHoles:
 
     def close(self, signatures: Sequence[str]) -> None:
         """Remove the holes with these signatures."""
-        execute_all(self._connection, _CLOSE, [{"signature": one} for one in signatures])
+        if signatures:
+            execute(self._connection, _CLOSE, {}, signatures=list(signatures))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import (
+    BindParameter,
     Connection,
     Executable,
     bindparam,
@@ -77,14 +78,12 @@ _POSITION = (
     .join(transaction_holes, transaction_holes.c.signature == cursors.c.signature, isouter=True)
     .where(cursors.c.name == bindparam("name"))
 )
+_SIGNATURES: BindParameter[Any] = bindparam("signatures", expanding=True)
 _KNOWN = union_all(
-    *(
-        select(one.c.signature).where(one.c.signature == bindparam("signature"))
-        for one in (transactions, transaction_holes)
-    )
+    *(select(one.c.signature).where(one.c.signature.in_(_SIGNATURES)) for one in (transactions, transaction_holes))
 )
 _EVENTS = events.c.instruction != NOT_AN_EVENT
-_WITH_EVENTS = select(events.c.signature).where(_EVENTS, events.c.signature == bindparam("signature"))
+_WITH_EVENTS = select(events.c.signature).where(_EVENTS, events.c.signature.in_(_SIGNATURES))
 _LAST_ROWS = (
     select(transactions.c.message_hash, transactions.c.slot, events.c.org, func.max(events.c.id).label("id"))
     .join_from(transactions, events, events.c.signature == transactions.c.signature)
@@ -121,7 +120,7 @@ _COUNT_ROWS = select(func.count()).select_from(events)
 _COUNT_EVENTS = _COUNT_ROWS.where(_EVENTS)
 
 _NEW_TRANSACTION = insert(transactions).on_conflict_do_nothing().returning(transactions.c.signature)
-_FINALIZE = update(transactions).where(transactions.c.signature == bindparam("signature")).values(finalized=YES)
+_FINALIZE = update(transactions).where(transactions.c.signature.in_(_SIGNATURES)).values(finalized=YES)
 _DELETE_TRANSACTION = delete(transactions).where(transactions.c.signature == bindparam("signature"))
 _NEW_ROW = insert(events).on_conflict_do_nothing().returning(events.c.id, *(events.c[one] for one in _PLACE))
 _DELETE_ROWS = delete(events).where(_OF_TRANSACTION)
@@ -225,7 +224,7 @@ class EventTables:
 
     def _except(self, signatures: Sequence[str], query: Executable) -> list[str]:
         """Return the signatures that a query does not find, in their order."""
-        found = {one for (one,) in execute_all(self._connection, query, _named(signatures))}
+        found = {one for (one,) in self._rows(query, signatures=list(signatures))} if signatures else ()
         return [one for one in signatures if one not in found]
 
     def last_rows(self, message_hashes: Sequence[str]) -> list[LastRow]:
@@ -344,7 +343,8 @@ class EventTables:
     def finalize(self, signatures: Sequence[str]) -> None:
         """Mark transactions as finalized."""
         with self._atomic():
-            execute_all(self._connection, _FINALIZE, _named(signatures))
+            if signatures:
+                self._run(_FINALIZE, signatures=list(signatures))
 
     def roll_back(self, signatures: Sequence[str]) -> None:
         """Remove rolled-back transactions and add a row about each for the readers of `changes`.
@@ -525,10 +525,6 @@ class EventStore(EventTables):
 
 def _row(key: _Key, slot: int, name: str, org: str | None, data: dict[str, Any]) -> _Row:
     return {**dict(zip(_PLACE, key, strict=True)), "slot": slot, "name": name, "org": org, "data": data}
-
-
-def _named(signatures: Sequence[str]) -> list[dict[str, str]]:
-    return [{"signature": one} for one in signatures]
 
 
 def _count(streams: dict[str, tuple[int, int]], data: dict[str, Any]) -> None:

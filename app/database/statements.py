@@ -12,7 +12,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from sqlalchemy import ARRAY, BindParameter, Connection, Dialect, Executable, bindparam, column, func, select
+from sqlalchemy import ARRAY, JSON, BindParameter, Connection, Dialect, Executable, bindparam, column, func, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.sql import visitors
 from sqlalchemy.sql.dml import Insert, UpdateBase
@@ -33,9 +33,9 @@ class _Compiled:
         """`names` are the columns that a writing statement sets by its parameters."""
         self.by_sender = dialect.name == "postgresql"
         used = sender_dialect() if self.by_sender else dialect
-        compiled: Any = statement.compile(dialect=used, column_keys=names)  # type: ignore[attr-defined]
+        sent: Any = statement if self.by_sender else visitors.replacement_traverse(statement, {}, _list_as_json)  # type: ignore[call-overload]
+        compiled = sent.compile(dialect=used, column_keys=names)
         self._sql = str(compiled)
-        self.expands = bool(compiled.post_compile_params)
         binds = [(name, compiled.binds[name]) for name in compiled.positiontup]
         self.types = {name: bind.type for name, bind in binds if bind.required or name in (names or ())}
         """Types of the parameters without a value of their own."""
@@ -96,14 +96,13 @@ class Prepared(_Compiled):
 
         On PostgreSQL, one statement covers all rows, so their keys must differ. Raises SQLAlchemy's errors.
         """
+        counted: int
         if self.by_sender:
-            counted: int = self.send(connection, rows).rowcount
-            return counted
-
-        def run(cursor: Any) -> int:
-            return sum([cursor.execute(self._sql, self._values(row)).rowcount for row in rows])
-
-        return _with_cursor(connection, self._sql, run)
+            counted = self.send(connection, rows).rowcount
+        else:
+            values = [self._values(row) for row in rows]
+            counted = _with_cursor(connection, self._sql, lambda cursor: cursor.executemany(self._sql, values).rowcount)
+        return counted
 
     def returned(self, connection: Connection, rows: Sequence[Row]) -> list[Any]:
         """Run the statement as `execute` does. Return the rows that it returns, as the driver represents them."""
@@ -145,6 +144,14 @@ class Prepared(_Compiled):
         if many and isinstance(statement, Insert):
             return statement.from_select(list(self._names), select(*map(value, self._names)))
         return statement.values({one: value(one) for one in self._names}) if self._names else statement
+
+
+def _list_as_json(one: Any, **_: Any) -> Any:
+    """Replace a list of texts or integers by one value on SQLite, so that its length does not change the text."""
+    if not (isinstance(one, BindParameter) and one.expanding):
+        return None
+    values = func.json_each(bindparam(one.key, one.value, type_=JSON, required=one.required)).table_valued("value")
+    return select(values.c.value).scalar_subquery()
 
 
 def _name(number: int, parameter: str) -> str:
@@ -304,15 +311,8 @@ def _query(dialect: Dialect, statement: Executable) -> CompiledQuery:
 
 
 def rows(connection: Connection, statement: Executable, values: Row) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
-    """Return a query's column names and its rows. Build the query once and keep it: its compiled form is cached.
-
-    On SQLite, SQLAlchemy runs queries with lists, because their text depends on the length of the list.
-    """
-    query = _query(connection.dialect, statement)
-    if query.expands:
-        found = connection.execute(statement, values)
-        return tuple(found.keys()), found.all()
-    return query.rows(connection, values)
+    """Return a query's column names and its rows. Build the query once and keep it: its compiled form is cached."""
+    return _query(connection.dialect, statement).rows(connection, values)
 
 
 def scalar(connection: Connection, statement: Executable, values: Row) -> Any:
