@@ -9,10 +9,10 @@ from solders.keypair import Keypair
 from starlette.requests import Request
 
 from app.access.keyring import KeyRing, Principal, Role, unauthenticated
-from app.access.rate_limit import RateLimits
 from app.access.recorder import Recorder
 from app.chain.clock import ChainClock
 from app.core.errors import AuthenticationError, RequestError
+from app.core.turns import Lane
 from app.store.wallets import WalletRecord
 
 READERS: frozenset[Role] = frozenset({"viewer", "operator", "admin"})
@@ -25,34 +25,39 @@ _TOKEN_PREFIX = "avs_"  # noqa: S105 - a prefix
 _SEED_BYTES = 32
 
 
-async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: bool = False) -> Principal:
-    """Return the caller, and count the request against the rate limit of the caller's key.
+async def admit(request: Request, keys: KeyRing) -> Principal:
+    """Return the caller. A failed authentication is counted, also for the audit log.
 
-    The response headers show the limit, unless it is off.
-
-    Requests that may engage a ``brake`` are counted separately, because one of them may have to stop a flood of other
-    requests from the same key. Failed authentications are counted for the audit log.
-
-    Raises the errors of ``authenticate``. Raises ``insufficient_permissions`` outside the key's addresses, unless the
-    operation may engage a brake. Raises ``rate_limited`` above the key's limit, and instead of
-    ``authentication_failed`` above the limit of failed authentications from the client's address.
+    Raises the errors of ``authenticate``, and ``rate_limited`` instead of ``authentication_failed`` above the limit of
+    failed authentications from the client's address.
     """
+    recorder: Recorder = request.app.state.recorder
     try:
         found = await authenticate(request, keys)
     except AuthenticationError:
         client = request.client.host if request.client else None
-        recorder: Recorder = request.app.state.recorder
         recorder.failed(client)
-        limits.failed(client)
+        request.app.state.rate_limits.failed(client)
         raise
     principal = replace(found, address=client_address(request), request_id=request.state.request_id)
     request.state.principal = principal
-    request.state.headers = limits.count(principal.key_id, brake=brake)
     if principal.outside:
-        used: Recorder = request.app.state.recorder
-        used.used_outside(principal, f"{request.method} {request.scope['route'].path}")
-        authorise_address(principal, brake=brake)
+        recorder.used_outside(principal, f"{request.method} {request.scope['route'].path}")
     return principal
+
+
+async def count(request: Request, principal: Principal, weight: int = 1, *, brake: bool = False) -> None:
+    """Count a request of ``principal`` against the rate limit of its key, and wait for its turn.
+
+    The response headers show the limit, unless it is off. A ``brake`` is counted separately and waits for other brakes
+    only, because it may have to stop a flood of other requests from the same key. Raises ``rate_limited`` above the
+    limit, and ``insufficient_permissions`` outside the key's addresses, unless the request is a ``brake``.
+    """
+    state = request.app.state
+    request.state.lane = Lane(principal.org, principal.key_id, brake)
+    request.state.headers = state.rate_limits.count(principal.key_id, weight, brake=brake)
+    authorise_address(principal, brake=brake)
+    await state.turns.pause(request.state.lane)
 
 
 def authorise_address(principal: Principal, *, brake: bool) -> None:

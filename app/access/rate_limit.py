@@ -1,29 +1,30 @@
 """Rate limits: requests per API key or person, failed authentications and started sign-ins per client address.
 
-Counts are kept in memory only. With several nodes, each node grants its share of a limit.
+Buckets are kept in memory only. With several nodes, each node grants its share of a limit.
 """
 
 import ipaddress
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 
 from app.core.errors import RequestError
 from app.core.recent import Recent
 from app.core.settings import Settings
 
-#: Maximum number of names that a window remembers. Beyond that, it forgets the name that has been silent for longest.
+#: Maximum number of buckets that are remembered. Beyond that, the one that has been unused for longest is forgotten.
 _MAX_NAMES = 10_000
+#: Tolerance for the rounding of the amounts in a bucket.
+_ROUNDING = 1e-6
 #: The number of sign-ins that an address may start is this many times its limit of failed authentications, because many
 #: people can share an address.
 _BEGUN = 5
 
 
-class SlidingWindow:
-    """Limits how often each name, such as the id of an API key, passes in any period of ``seconds`` seconds.
+class Buckets:
+    """A bucket for each name, such as the id of an API key. It has room for ``limit``, refilled evenly in ``seconds``.
 
-    ``limit`` is the limit of all nodes together. A name that the window has forgotten starts at zero again.
+    ``limit`` is the limit of all nodes together. The bucket of a name that is not remembered is full.
     """
 
     def __init__(
@@ -32,28 +33,32 @@ class SlidingWindow:
         self.limit = limit
         self.seconds = seconds
         self._clock = clock
-        self._times: Recent[deque[float]] = Recent(max_names)
+        #: The amount taken from a bucket and not refilled yet, and when it was computed.
+        self._taken: Recent[tuple[float, float]] = Recent(max_names)
 
     def __len__(self) -> int:
-        return len(self._times)
+        return len(self._taken)
 
-    def hit(self, name: str, limit: int) -> tuple[bool, int, int]:
-        """Let a name pass, if its limit allows, and count the pass.
+    def take(self, name: str, limit: int, weight: int = 1) -> tuple[bool, int, int, int]:
+        """Take ``weight`` from a bucket, or the whole bucket if it is smaller, provided that the bucket has as much.
 
-        Return True if the name passed, the number of passes left, and the seconds until its oldest counted pass leaves
-        the period. ``limit`` is this node's share of the limit.
+        Return True if it had, the rest of the bucket, the seconds until it is full, and the seconds until it has
+        ``weight`` again. ``limit`` is this node's share of the limit.
         """
-        now = self._clock()
-        times = self._times.get(name)
-        if times is None:
-            times = deque()
-        self._times.put(name, times)
-        while times and times[0] <= now - self.seconds:
-            times.popleft()
-        passes = len(times) < limit
-        if passes:
-            times.append(now)
-        return passes, max(0, limit - len(times)), max(1, math.ceil(times[0] + self.seconds - now))
+        now, rate = self._clock(), limit / self.seconds
+        taken, then = self._taken.get(name) or (0.0, now)
+        # Another node may have started since, which makes this node's bucket smaller.
+        taken, weight = max(0.0, min(taken, limit) - (now - then) * rate), min(weight, limit)
+        passes = taken + weight <= limit + _ROUNDING
+        taken += weight if passes else 0
+        self._taken.put(name, (taken, now))
+        full, again = taken / rate, (taken + weight - limit) / rate
+        return passes, int(limit - taken + _ROUNDING), _seconds(full), _seconds(again)
+
+
+def _seconds(exact: float) -> int:
+    """Return whole seconds, rounded up, and at least 1."""
+    return max(1, math.ceil(exact - _ROUNDING))
 
 
 class Peers:
@@ -79,48 +84,48 @@ class RateLimits:
         self._peers = peers or Peers()
         self._requests = self._failures = self._begun = None
         if settings.rate_limit:
-            # One window sets both the burst and the average rate.
             seconds = settings.rate_limit_burst // settings.rate_limit
-            self._requests = SlidingWindow(settings.rate_limit_burst, seconds, clock=clock)
+            self._requests = Buckets(settings.rate_limit_burst, seconds, clock=clock)
         if settings.failed_authentications:
-            self._failures = SlidingWindow(settings.failed_authentications, 60, clock=clock)
-            self._begun = SlidingWindow(_BEGUN * settings.failed_authentications, 60, clock=clock)
+            self._failures = Buckets(settings.failed_authentications, 60, clock=clock)
+            self._begun = Buckets(_BEGUN * settings.failed_authentications, 60, clock=clock)
 
-    def count(self, key_id: str, *, brake: bool = False) -> dict[str, str]:
+    def count(self, key_id: str, weight: int = 1, *, brake: bool = False) -> dict[str, str]:
         """Count a request of an API key or person. Return the response headers about the limit; none if it is off.
 
-        Raises ``rate_limited`` above the limit.
+        ``weight`` is the cost of the request; that of a payment is 1. Freezes, pauses and withdrawals of transactions
+        (``brake``) have a bucket of their own, of the same size.
 
-        Requests that may engage a ``brake`` are counted separately, against a limit of the same size.
+        Raises ``rate_limited`` above the limit.
         """
-        window = self._requests
-        if window is None:
+        buckets = self._requests
+        if buckets is None:
             return {}
-        limit = self._peers.share(window.limit)
-        passes, remaining, wait = window.hit(f"{key_id} brake" if brake else key_id, limit)
+        limit = self._peers.share(buckets.limit)
+        passes, rest, full, again = buckets.take(f"{key_id} brake" if brake else key_id, limit, weight)
         name = "brake" if brake else "default"
         headers = {
-            "RateLimit-Policy": f'"{name}";q={limit};w={window.seconds}',
-            "RateLimit": f'"{name}";r={remaining};t={wait}',
+            "RateLimit-Policy": f'"{name}";q={limit};w={buckets.seconds}',
+            "RateLimit": f'"{name}";r={rest};t={full}',
         }
         if not passes:
-            raise _rate_limited("The API key made too many requests.", wait, headers)
+            raise _rate_limited("The API key made too many requests.", again, headers)
         return headers
 
     def failed(self, client: str | None) -> None:
         """Count a failed authentication from a client's address. Raises ``rate_limited`` above the limit."""
-        self._admit(self._failures, client, "Too many failed authentications from this address. Retry in a minute.")
+        self._admit(self._failures, client, "Too many failed authentications from this address. Retry later.")
 
     def begun(self, client: str | None) -> None:
         """Count a sign-in started from a client's address. Raises ``rate_limited`` above the limit."""
-        self._admit(self._begun, client, "Too many sign-ins were started from this address. Try again in a minute.")
+        self._admit(self._begun, client, "Too many sign-ins were started from this address. Try again later.")
 
-    def _admit(self, window: SlidingWindow | None, client: str | None, refusal: str) -> None:
-        if window is None:
+    def _admit(self, buckets: Buckets | None, client: str | None, refusal: str) -> None:
+        if buckets is None:
             return
-        passes, _, wait = window.hit(network_of(client), self._peers.share(window.limit))
+        passes, _, _, again = buckets.take(network_of(client), self._peers.share(buckets.limit))
         if not passes:
-            raise _rate_limited(refusal, wait, {})
+            raise _rate_limited(refusal, again, {})
 
 
 def _rate_limited(message: str, wait: int, headers: dict[str, str]) -> RequestError:

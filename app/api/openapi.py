@@ -55,13 +55,13 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
         "schema": {"type": "string", "pattern": "^req_[0-9A-Za-z]+$"},
     },
     "RateLimit-Policy": {
-        "description": "Number of requests (`q`) of this kind that the API key may make in any window of `w` seconds, "
-        "at the node that answered. Absent if there is no limit.",
+        "description": "Size of the API key's bucket for this kind of request (`q`) at the node that answered, and "
+        "seconds in which it refills (`w`). Absent if there is no limit.",
         "schema": {"type": "string", "examples": ['"default";q=200;w=2']},
     },
     "RateLimit": {
-        "description": "Number of requests that remain (`r`), and seconds until the oldest counted "
-        "request no longer counts (`t`). If none remain, the next request is allowed then.",
+        "description": "Requests of weight 1 that the API key can make now (`r`), and seconds until its bucket is full "
+        "(`t`).",
         "schema": {"type": "string", "examples": ['"default";r=199;t=2']},
     },
     "Retry-After": {

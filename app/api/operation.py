@@ -18,6 +18,7 @@ from app.access.auth import (
     authorise,
     authorise_address,
     authorise_wallet,
+    count,
     presented_key,
     session_key,
 )
@@ -64,6 +65,9 @@ _MONEY = ("restore_catching_up", "restore_unacknowledged")
 _SESSION = ("session_token_invalid", "session_token_expired")
 _SIGNED_ELSEWHERE = ("authority_offline", "too_many_unsigned_transactions")
 _CHANGES = ("idempotency_conflict", "idempotency_in_progress", "signer_unavailable")
+
+#: The rows of a page that cost 1 of the rate limit.
+_ROWS = 10
 
 #: Collects the operations while their routes are imported. ``app.server.application`` turns them into `/openapi.json`.
 api = SpecTree(
@@ -137,6 +141,7 @@ def operation(
     secret: bool = False,
     pays: bool = False,
     signable: bool = False,
+    weight: int = 1,
     brakes: bool = False,
 ) -> Callable[[Handler], Endpoint]:
     """Make an endpoint from ``handler(call, body or query)``. The handler's annotations declare the models.
@@ -148,8 +153,9 @@ def operation(
     - ``tagged``: responses have the header ETag.
     - ``secret``: the response is stored sealed under the request's API key, and only this key can replay it.
     - ``pays``: the outcome counts as the outcome of a payment in the metrics.
-    - ``brakes``: the operation may be an emergency, so the rate limit counts it apart from the key's other requests.
-      Its stored response is replayed only while the brake that the body asks for is in force.
+    - ``weight``: the cost of a request for the rate limit. A list with pages also costs 1 for every 10 rows of a page.
+    - ``brakes``: the operation stops something, unless the body's ``brakes`` is False. The rate limit counts such a
+      request apart from the key's other requests. Its stored response is replayed only while the brake is in force.
     - ``signable``: the operation accepts the query `sign=offline`, which returns its transaction to sign elsewhere.
     """
 
@@ -160,10 +166,14 @@ def operation(
         async def endpoint(request: Request) -> Response:
             service: Service = request.app.state.service
             keys = service.part(KeyRing)
-            principal = await admit(request, keys, request.app.state.rate_limits, brake=brakes)
-            authorise(principal, roles)
+            principal = await admit(request, keys)
+
+            async def read() -> Body | Query | None:
+                authorise(principal, roles)
+                return await _arguments(request, model, signable=signable)
+
+            arguments = await _counted(request, principal, weight, read, reads=model, brakes=brakes)
             offline = signable and signs_offline(request)
-            arguments = await _arguments(request, model, signable=signable)
             authorise_address(principal, brake=_only_brakes(arguments))
             wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)
             request.state.wallet_id = wallet_id or getattr(arguments, "from_wallet", None) or principal.wallet_id
@@ -260,6 +270,32 @@ async def _result(handler: Handler, call: Call, arguments: Any) -> BaseModel:
             # The request has changed an existing object, although the object cannot be shown now.
             raise UnavailableError("chain_unavailable") from error
         raise
+
+
+async def _counted(
+    request: Request,
+    principal: Principal,
+    weight: int,
+    read: Callable[[], Awaitable[Body | Query | None]],
+    *,
+    reads: type[Body] | type[Query] | None,
+    brakes: bool,
+) -> Body | Query | None:
+    """Count a request and return its arguments.
+
+    They are read first if they determine the cost or the bucket. A request that is then refused is counted too.
+    """
+    first = brakes or (reads is not None and issubclass(reads, Query))
+    if not first:
+        await count(request, principal, weight)
+    arguments = None
+    try:
+        arguments = await read()
+    finally:
+        if first:
+            brake = brakes and arguments is not None and getattr(arguments, "brakes", True)
+            await count(request, principal, weight + getattr(arguments, "limit", 0) // _ROWS, brake=brake)
+    return arguments
 
 
 async def _arguments(

@@ -24,7 +24,7 @@ async def create_budget(call: Call, body: CreateBudget) -> Budget:
     return await budgets.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="budgets", roles=READERS, errors=("chain_unavailable",))
+@operation(tag="budgets", roles=READERS, errors=("chain_unavailable",), weight=10)
 async def list_budgets(call: Call) -> BudgetList:
     """List budgets, oldest first."""
     return await budgets.list_all(call.service, call.principal)

@@ -142,11 +142,12 @@ class Settings(BaseSettings):
     shutdown_timeout: int = Field(default=15, ge=0)
     """Time that running requests have to finish when the service stops."""
     rate_limit: int = Field(default=100, ge=0)
-    """Requests a second that each API key may make on average; 0 for no limit."""
+    """Requests of weight 1 a second that each API key may make on average; 0 for no limit. The weight of a request
+    depends on the rows that it reads and the bytes that it sends; a payment has the weight 1."""
     rate_limit_burst: int = Field(default=200, ge=1)
-    """Requests that an API key may make in a burst; a multiple of `rate_limit`. With `rate_limit` = 100 and a burst of
-    200, any 2 seconds allow at most 200 requests. Updates of wallets, rotations of session tokens and pauses are
-    counted separately, with the same limits."""
+    """Sum of the weights of the requests that an API key may make in a burst; a multiple of `rate_limit`. The burst
+    refills evenly at `rate_limit` a second. Freezes, pauses and withdrawals of transactions are counted separately,
+    with the same limits."""
     failed_authentications: int = Field(default=60, ge=0)
     """Requests a minute without a valid API key that each client address may make before it gets 429 instead of 401. An
     address may begin five times this number of sign-ins at the dashboard. An IPv6 network of size /64 counts as one

@@ -45,7 +45,7 @@ def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:
     return address
 
 
-@action("/freeze", roles=OPERATORS, back=show)
+@action("/freeze", roles=OPERATORS, back=show, brakes=True)
 async def freeze_selected(view: View) -> str:
     """Freeze the selected vaults concurrently, so that a vault that cannot be frozen does not delay the others.
 
@@ -73,7 +73,7 @@ async def _freeze(view: View, wallet_id: str) -> ApiError | None:
     return None
 
 
-@action("/pause", roles=OPERATORS, back=show)
+@action("/pause", roles=OPERATORS, back=show, brakes=True)
 async def pause(view: View) -> str:
     """Pause the organisation, and with it all vaults."""
     body = PauseOrganisation(paused=True)

@@ -14,17 +14,17 @@ async def freeze(view: View) -> str:
 Paths are below `/dashboard`. A page is served by GET and an action by POST. A page that is not public redirects
 visitors without a session to the sign-in. An action's request must come from a page of the dashboard: it is refused
 without the CSRF token of the browser's cookie, or with a different `Origin`. With `step_up`, it also needs a
-confirmation of the last five minutes. If it raises an ApiError, its `back` page is shown with the typed values and the
-message, next to the field if the error names one; scripts get the error as JSON. A change that the organisation's
-authority must sign elsewhere becomes a transaction that waits on the page of signatures. This requires the use case's
-claim to be `view.claim()` or the claim that `once` passes to it.
+confirmation of the last five minutes. With `brakes`, the rate limit counts it apart. If it raises an ApiError, its
+`back` page is shown with the typed values and the message, next to the field if the error names one; scripts get the
+error as JSON. A change that the organisation's authority must sign elsewhere becomes a transaction that waits on the
+page of signatures. This requires a claim from `view.claim()` or `once`.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 from hmac import compare_digest
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple, Union
 from urllib.parse import quote, urlencode
 
 from sqlalchemy import Connection
@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from app.access.auth import ADMINS, authorise, client_address
+from app.access.auth import ADMINS, authorise, client_address, count
 from app.access.keyring import Principal, Role
 from app.api.forms import Arguments, Fields, InvalidFormError, read_form, validated
 from app.api.operation import Endpoint
@@ -54,8 +54,8 @@ from app.submission.plan import AwaitingSignatureError
 
 Changed = TypeVar("Changed")
 Given = TypeVarTuple("Given")
-#: The roles that may use a page; None for everybody.
-Roles = Collection[Role] | None
+Roles = Collection[Role] | None  # None for everybody
+Back = Union["PageRoute", None]
 Shown = Callable[["View"], Awaitable[Response]]
 #: An action returns a response, or the address of the browser's next page.
 Done = Callable[["View"], Awaitable[Response | str]]
@@ -66,6 +66,8 @@ FORM_KEY = "idempotency_key"
 #: The field of the button that leads from a confirmation back to the filled form.
 CHANGE = "change"
 _MAX_DIGITS = 15
+#: The cost of a page for the rate limit.
+WEIGHT = 8
 
 
 @dataclass(slots=True)
@@ -216,7 +218,7 @@ def page(path: str, *, roles: Roles, enrolling: bool = False) -> Callable[[Shown
             if roles is not None:
                 if view.signed_in is None:
                     return RedirectResponse(view.url("sign-in"), 303, headers=HEADERS)
-                _allow(view, roles)
+                await _allow(view, roles, WEIGHT)
                 if not enrolling and must_enrol(view):
                     return RedirectResponse(view.url("passkey"), 303, headers=HEADERS)
             return await shown(view)
@@ -227,7 +229,7 @@ def page(path: str, *, roles: Roles, enrolling: bool = False) -> Callable[[Shown
 
 
 def action(
-    path: str, *, roles: Roles, back: PageRoute | None = None, step_up: bool = False, enrolling: bool = False
+    path: str, *, roles: Roles, back: Back = None, step_up: bool = False, enrolling: bool = False, brakes: bool = False
 ) -> Callable[[Done], Route]:
     """Turn a form's action into its route. See the module's docstring."""
 
@@ -241,7 +243,7 @@ def action(
             if roles is not None:
                 if view.signed_in is None:
                     raise AuthenticationError("authentication_failed", "Your session has ended. Sign in again.")
-                _allow(view, roles)
+                await _allow(view, roles, brake=brakes)
                 if not enrolling and must_enrol(view):
                     raise AuthenticationError("step_up_required", "Make a passkey first.")
                 if step_up and not view.signed_in.stepped_up(view.now):
@@ -310,8 +312,7 @@ def _recognised(conn: Connection, token: str, now: int) -> tuple[SignedIn | None
 def _check_source(view: View) -> None:
     """Require that the form was sent by a page of the dashboard.
 
-    Raises ``host_not_allowed`` for a different `Origin`, and ``form_outdated`` without the CSRF token of the browser's
-    cookie.
+    Raises ``host_not_allowed`` for a different `Origin`, and ``form_outdated`` without the browser's CSRF token.
     """
     if view.request.headers.get("origin") != view.site.origin(view.request):
         raise AuthenticationError("host_not_allowed", "The form was not sent by a page of this dashboard.")
@@ -319,10 +320,9 @@ def _check_source(view: View) -> None:
         raise AuthenticationError("form_outdated")
 
 
-def _allow(view: View, roles: Collection[Role]) -> None:
-    principal = view.principal
-    view.request.state.principal = principal
-    view.request.state.headers = view.request.app.state.rate_limits.count(principal.key_id)
+async def _allow(view: View, roles: Collection[Role], weight: int = 1, *, brake: bool = False) -> None:
+    principal = view.request.state.principal = view.principal
+    await count(view.request, principal, weight, brake=brake)
     try:
         authorise(principal, roles)
     except AuthenticationError:

@@ -216,8 +216,10 @@ def count_begun(view: View) -> None:
 
 
 def count_failure(view: View) -> None:
-    """Count a failed sign-in. Raises ``rate_limited`` if the client's address has reached its limit."""
+    """Count a failed sign-in, once. Raises ``rate_limited`` if the client's address has reached its limit."""
     client = _client(view)
+    if view.signed_in is None:
+        view.request.state.recorded = True
     recorder: Recorder = view.request.app.state.recorder
     recorder.failed(client)
     limits: RateLimits = view.request.app.state.rate_limits

@@ -94,7 +94,7 @@ def _transaction(text: str) -> str:
     return found
 
 
-@action("/signatures/{tx_id}/withdraw", roles=ADMINS, back=show)
+@action("/signatures/{tx_id}/withdraw", roles=ADMINS, back=show, brakes=True)
 async def withdraw(view: View) -> str:
     """Withdraw a transaction, so that it is never completed."""
     await signatures.withdraw(view.service, view.principal, view.claim(), view.path("tx_id"))

@@ -83,7 +83,7 @@ def _chart(days: list[DaySpent], cap: int | None) -> str:
     )
 
 
-@action("/vaults/{wallet_id}/freeze", roles=OPERATORS, back=show)
+@action("/vaults/{wallet_id}/freeze", roles=OPERATORS, back=show, brakes=True)
 async def freeze(view: View) -> str:
     """Freeze the vault. The freeze overtakes all waiting payments of the vault."""
     return await _update(view, UpdateWallet(status="frozen"), "frozen")

@@ -17,7 +17,13 @@ _MEDIA_TYPES = {".csv": "text/csv; charset=utf-8", ".json": "application/json"}
 _HEADERS = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
 
 
-@operation(tag="transactions", roles=READERS_AND_AGENT, errors=("wallet_not_found", "too_many_exports"), changes=True)
+@operation(
+    tag="transactions",
+    roles=READERS_AND_AGENT,
+    errors=("wallet_not_found", "too_many_exports"),
+    changes=True,
+    weight=100,
+)
 async def export_transactions(call: Call, body: CreateExport) -> Export:
     """Export transactions.
 

@@ -33,7 +33,7 @@ async def create_policy(call: Call, body: CreatePolicy) -> Policy:
     return await policies.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="policies", roles=READERS, errors=("chain_unavailable",))
+@operation(tag="policies", roles=READERS, errors=("chain_unavailable",), weight=10)
 async def list_policies(call: Call) -> PolicyList:
     """List policies, presets first."""
     return await policies.list_all(call.service, call.principal)
@@ -96,7 +96,7 @@ async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
     return await policies.create(call.service, call.principal, call.claim, body, call.path("policy_id"))
 
 
-@operation(tag="policies", roles=READERS, errors=("policy_not_found",))
+@operation(tag="policies", roles=READERS, errors=("policy_not_found",), weight=10)
 async def get_policy_audit_log(call: Call) -> AuditLog:
     """Get a policy's audit log.
 
@@ -111,6 +111,7 @@ async def get_policy_audit_log(call: Call) -> AuditLog:
     tag="policies",
     roles=OPERATORS,
     errors=("policy_not_found", "invalid_amount", "invalid_recipient", "version_conflict", "chain_unavailable"),
+    weight=20,
 )
 async def preview_policy(call: Call, body: PreviewPolicy) -> PolicyPreview:
     """Preview a change of a policy.

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.access.auth import admit
+from app.access.auth import admit, count
 from app.access.keyring import KeyRing
 from app.api._parsing import read_json
 from app.core.asgi import call, channel
@@ -41,7 +41,7 @@ class McpEndpoint:
         state = request.app.state
         settings = state.service.settings
         try:
-            await admit(request, state.service.part(KeyRing), state.rate_limits)
+            await count(request, await admit(request, state.service.part(KeyRing)))
         except RequestError as error:
             if not hasattr(request.state, "principal"):
                 raise

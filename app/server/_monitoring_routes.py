@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from app.access.auth import READERS, admit, authorise
+from app.access.auth import READERS, admit, authorise, count
 from app.access.keyring import KeyRing
 from app.api.metrics import Metrics
 from app.core.errors import UnavailableError
@@ -24,6 +24,9 @@ PROBES = frozenset({"/healthz", "/readyz"})
 _LISTED = 10
 #: Age in seconds from which a response shows the last backup.
 _BACKUP_AGE = 86_400
+
+#: Cost of `/metrics` for the rate limit.
+_WEIGHT = 12
 
 #: Headers that proxies add to forwarded requests. A direct request from the machine itself has none.
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
@@ -82,7 +85,8 @@ async def figures(request: Request) -> Response:
     service: Service = request.app.state.service
     org = None
     if not _local(request) or "authorization" in request.headers:
-        principal = await admit(request, service.part(KeyRing), request.app.state.rate_limits)
+        principal = await admit(request, service.part(KeyRing))
+        await count(request, principal, _WEIGHT)
         authorise(principal, READERS)
         org = principal.org
     metrics: Metrics = request.app.state.metrics

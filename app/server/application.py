@@ -2,7 +2,8 @@
 
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -15,7 +16,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from app.access.rate_limit import Peers, RateLimits
+from app.access.rate_limit import Peers, RateLimits, network_of
 from app.access.recorder import Recorder
 from app.access.request_log import RequestLog
 from app.alerts import routes as alerts
@@ -31,6 +32,7 @@ from app.core.errors import ApiError, RequestError, StorageUnavailableError, Una
 from app.core.hosts import AllowedHosts
 from app.core.identifiers import random_id
 from app.core.settings import Settings
+from app.core.turns import Lane, Turns
 from app.dashboard.errors import error_page
 from app.dashboard.routes import routes as dashboard
 from app.dashboard.site import Site, on_dashboard
@@ -108,6 +110,10 @@ routes: list[Route] = [
 _OUR_FAULT = frozenset({-32600, -32601, -32602})
 
 
+#: Beginnings of the paths whose requests authenticate before their work.
+_AUTHENTICATED = ("/v1/", "/mcp", "/metrics", "/dashboard")
+
+
 class RequestIds:
     """Gives every request an id, returned in `Request-Id`, and answers unexpected exceptions with `internal_error`.
 
@@ -144,7 +150,7 @@ class RequestIds:
             try:
                 refusal = scope["state"].get("refusal") or self._wrong_host(scope)
                 responder = self._app if refusal is None else await _error_response(Request(scope), refusal)
-                await responder(scope, receive, send_with_id)
+                await self._in_turn(scope, cast(Any, responder(scope, receive, send_with_id)))
             except Exception:
                 _log.exception("internal_error", method=scope["method"], path=scope["path"])
                 if status:
@@ -165,6 +171,16 @@ class RequestIds:
                 wallet_id=scope["state"].get("wallet_id") or scope.get("path_params", {}).get("wallet_id"),
                 seconds=round(seconds, 6),
             )
+
+    async def _in_turn(self, scope: Scope, work: Coroutine[Any, Any, None]) -> None:
+        """Serve a request in turn with others: until its caller is known at once, without a caller by its address."""
+        if scope["path"] in monitoring.PROBES:
+            await work
+            return
+        state, client = scope["state"], scope["client"]
+        if not scope["path"].startswith(_AUTHENTICATED):
+            state["lane"] = Lane("", network_of(client and client[0]))
+        await scope["app"].state.turns.run(work, partial(state.get, "lane"))
 
     def _wrong_host(self, scope: Scope) -> RequestError | None:
         fault = None if scope["path"] in monitoring.PROBES else self._hosts.fault(scope["headers"])
@@ -268,6 +284,7 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.dashboard = Site.of(settings)
     app.state.metrics = service.part(Metrics)
     app.state.metrics.serve(served)
+    app.state.turns = Turns()
     app.state.rate_limits = RateLimits(settings, service.part(Peers))
     app.state.recorder = service.part(Recorder)
     app.state.requests = service.part(RequestLog)

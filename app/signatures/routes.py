@@ -52,6 +52,7 @@ async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
     roles=ADMINS,
     errors=("unsigned_transaction_not_found", "unsigned_transaction_void", "transaction_failed"),
     changes=True,
+    brakes=True,
     signable=True,
 )
 async def withdraw_unsigned_transaction(call: Call, _body: EmptyBody) -> WithdrawnTransaction:

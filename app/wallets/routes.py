@@ -118,7 +118,7 @@ async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdraw
     return await funding.withdraw(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
-@operation(tag="wallets", roles=PAYERS, errors=_CHANGING, changes=True, brakes=True, session=True, secret=True)
+@operation(tag="wallets", roles=PAYERS, errors=_CHANGING, changes=True, session=True, secret=True)
 async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
     """Rotate the session token.
 

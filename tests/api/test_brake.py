@@ -276,3 +276,37 @@ async def test_operator_pauses_and_only_an_admin_unpauses(own_world: ServiceWorl
     viewer, agent = world.key("viewer"), world.key("agent", wallet["wallet_id"])
     for key in (viewer, agent):
         error_of(await world.call("POST", path, {"paused": True}, key=key), 403, "insufficient_permissions")
+
+
+@pytest.mark.parametrize("flooding", ["the same key", "another organisation"])
+async def test_freeze_and_pause_overtake_a_flood_of_other_requests(own_world: ServiceWorld, flooding: str) -> None:
+    world, wallet = own_world, await own_world.wallet()
+    key = world.keys["admin"]
+    if flooding != "the same key":
+        key = world.key("viewer", org=await world.organisation("other"))
+    paths = ("/v1/wallets?limit=100", "/v1/policies", "/v1/events?limit=100", "/docs/api", "/openapi.json")
+    for method, path, body in (
+        ("PATCH", _path(wallet), {"status": "frozen"}),
+        ("POST", "/v1/organization/pause", {"paused": True}),
+    ):
+        flood = [asyncio.create_task(world.call("GET", one, key=key)) for one in paths * 80]
+
+        answer = await world.call(method, path, body)
+
+        answered = sum(one.done() for one in flood)
+        assert answer.status_code == 200
+        assert answered < 100, path
+        assert {one.status_code for one in await asyncio.gather(*flood)} == {200}
+
+
+async def test_requests_of_an_organisation_do_not_wait_for_the_crowd_of_another(own_world: ServiceWorld) -> None:
+    world = own_world
+    crowd = world.key("viewer", org=await world.organisation("other"))
+    await world.call("GET", "/v1/wallets", key=crowd)
+    flood = [asyncio.create_task(world.call("GET", "/v1/wallets?limit=100", key=crowd)) for _ in range(300)]
+
+    for _ in range(10):
+        await world.ok("GET", "/v1/wallets")
+
+    assert sum(one.done() for one in flood) < 150
+    await asyncio.gather(*flood)

@@ -10,13 +10,18 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from app.access.rate_limit import RateLimits, SlidingWindow, network_of
+from app.access.rate_limit import Buckets, Peers, RateLimits, network_of
+from app.core.errors import RequestError
 from app.core.settings import Settings
 from app.server.application import create_app
 from tests.support.processes import COMMAND_LINE, serving
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+_ONE = "/v1/wallets/wal_none"
+_LIGHT = "/v1/wallets?limit=9"
 
 
 class _Clock:
@@ -64,38 +69,102 @@ async def limited(world: ServiceWorld) -> AsyncIterator[_Limited]:
     yield _Limited(world)
 
 
-async def test_requests_beyond_the_burst_are_refused_until_the_window_moves_on(limited: _Limited) -> None:
+async def test_requests_beyond_the_burst_are_refused_until_the_bucket_refills(limited: _Limited) -> None:
     key = limited.world.keys["admin"]
 
     # Given as many requests as are allowed at once
     remaining = []
     for _ in range(6):
-        response = await limited.get(key)
+        response = await limited.get(key, _LIGHT)
         assert response.status_code == 200
         assert response.headers["ratelimit-policy"] == '"default";q=6;w=2'
-        [found] = re.findall(r'^"default";r=(\d+);t=2$', response.headers["ratelimit"])
-        remaining.append(int(found))
+        [found] = re.findall(r'^"default";(r=\d+;t=\d+)$', response.headers["ratelimit"])
+        remaining.append(found)
         assert "retry-after" not in response.headers
-    assert remaining == [5, 4, 3, 2, 1, 0]
+    assert remaining == ["r=5;t=1", "r=4;t=1", "r=3;t=1", "r=2;t=2", "r=1;t=2", "r=0;t=2"]
 
     # When one more is made, it is refused and told when to retry
-    limited.clock.now += 0.5
-    refused = await limited.get(key)
+    limited.clock.now += 0.3
+    refused = await limited.get(key, _LIGHT)
     error = error_of(refused, 429, "rate_limited")
     assert error["message"] == "The API key made too many requests."
-    assert refused.headers["retry-after"] == "2"
+    assert refused.headers["retry-after"] == "1"
     assert refused.headers["ratelimit"] == '"default";r=0;t=2'
     assert refused.headers["ratelimit-policy"] == '"default";q=6;w=2'
 
     # Then it passes after that time, because refused requests do not count
     limited.clock.now += float(refused.headers["retry-after"])
-    assert (await limited.get(key)).status_code == 200
+    assert (await limited.get(key, _LIGHT)).status_code == 200
 
 
 async def test_steady_requests_at_the_rate_are_never_refused(limited: _Limited) -> None:
     for _ in range(60):
         limited.clock.now += 1 / 3
-        assert (await limited.get(limited.world.keys["admin"])).status_code == 200
+        assert (await limited.get(limited.world.keys["admin"], _LIGHT)).status_code == 200
+
+
+async def test_bucket_refills_evenly(limited: _Limited) -> None:
+    key = limited.world.keys["admin"]
+    answers = [await limited.get(key, _ONE) for _ in range(6)]
+
+    for _ in range(4):
+        limited.clock.now += 1 / 3
+        answers += [await limited.get(key, _ONE), await limited.get(key, _ONE)]
+
+    assert [one.status_code for one in answers] == [404] * 6 + [404, 429] * 4
+
+
+async def test_request_takes_its_weight_and_at_most_the_whole_bucket(limited: _Limited) -> None:
+    key = limited.world.keys["admin"]
+    for path, rest in (
+        (_ONE, 5),
+        ("/v1/wallets?limit=9", 4),
+        ("/v1/wallets", 1),
+    ):
+        assert (await limited.get(key, path)).headers["ratelimit"].split(";")[1] == f"r={rest}", path
+    error_of(await limited.get(key, "/v1/wallets?limit=5000"), 400, "invalid_request")
+    error_of(await limited.get(key, "/v1/wallets?limit=x"), 429, "rate_limited")
+
+    # A page of 100 weighs more than the bucket holds. It passes once the bucket is full.
+    refused = await limited.get(key, "/v1/wallets?limit=100")
+    error_of(refused, 429, "rate_limited")
+    limited.clock.now += int(refused.headers["retry-after"])
+    found = await limited.get(key, "/v1/wallets?limit=100")
+    assert (found.status_code, found.headers["ratelimit"]) == (200, '"default";r=0;t=2')
+
+
+async def test_heaviest_request_passes_on_three_nodes() -> None:
+    clock, settings = _Clock(), Settings(rate_limit=100, rate_limit_burst=200)
+    peers = Peers()
+    peers.count = 3
+    three = [RateLimits(settings, peers, clock=clock) for _ in range(3)]
+
+    def passed(weight: int) -> int:
+        return sum(_passes(node, weight) for node in three for _ in range(200))
+
+    assert passed(1) == 3 * 66
+    later = []
+    for _ in range(10):
+        clock.now += 0.5
+        later.append(passed(1))
+    assert (sum(later), min(later), max(later)) == (3 * 165, 48, 51)
+    clock.now += 2
+    # A weight above each node's share takes the share.
+    assert passed(100) == 3
+    # A node that starts takes its share of a bucket that is in use.
+    peers = Peers()
+    alone = RateLimits(settings, peers, clock=clock)
+    assert sum(_passes(alone, 1) for _ in range(201)) == 200
+    peers.count = 3
+    clock.now += 1
+    assert sum(_passes(alone, 1) for _ in range(200)) == 33
+
+
+def _passes(limits: RateLimits, weight: int) -> bool:
+    try:
+        return bool(limits.count("key", weight))
+    except RequestError:
+        return False
 
 
 async def test_each_key_has_a_limit_of_its_own(limited: _Limited) -> None:
@@ -110,7 +179,7 @@ async def test_errors_count_and_tell_of_the_limit_too(limited: _Limited) -> None
     response = await limited.get(limited.world.key("viewer"), "/v1/wallets/wal_unknown")
 
     error_of(response, 404, "wallet_not_found")
-    assert response.headers["ratelimit"] == '"default";r=5;t=2'
+    assert response.headers["ratelimit"] == '"default";r=5;t=1'
 
 
 async def test_flood_without_a_key_is_refused_by_address(limited: _Limited) -> None:
@@ -120,12 +189,12 @@ async def test_flood_without_a_key_is_refused_by_address(limited: _Limited) -> N
     refused = await limited.get("nonsense")
 
     error = error_of(refused, 429, "rate_limited")
-    assert error["message"] == "Too many failed authentications from this address. Retry in a minute."
-    assert refused.headers["retry-after"] == "60"
+    assert error["message"] == "Too many failed authentications from this address. Retry later."
+    assert refused.headers["retry-after"] == "15"
     # Other addresses, and requests with a key from the same address, are not affected.
     error_of(await limited.get("nonsense", client="192.0.2.2"), 401, "authentication_failed")
     assert (await limited.get(limited.world.keys["admin"])).status_code == 200
-    limited.clock.now += 60
+    limited.clock.now += 15
     error_of(await limited.get("nonsense"), 401, "authentication_failed")
 
 
@@ -167,9 +236,9 @@ async def test_trusted_proxies_are_addresses_or_networks(proxies: str) -> None:
 
 
 async def test_many_at_once_get_exactly_the_burst(limited: _Limited) -> None:
-    responses = await asyncio.gather(*(limited.get(limited.world.keys["admin"]) for _ in range(20)))
+    responses = await asyncio.gather(*(limited.get(limited.world.keys["admin"], _ONE) for _ in range(20)))
 
-    assert sorted(one.status_code for one in responses) == [200] * 6 + [429] * 14
+    assert sorted(one.status_code for one in responses) == [404] * 6 + [429] * 14
 
 
 async def test_brakes_are_not_held_up_by_a_flood_of_their_key(limited: _Limited) -> None:
@@ -178,11 +247,54 @@ async def test_brakes_are_not_held_up_by_a_flood_of_their_key(limited: _Limited)
     error_of(await limited.get(key), 429, "rate_limited")
 
     for _ in range(2):
-        for paused in (True, False):
-            assert (await limited.call("POST", pause, key, {"paused": paused})).status_code == 200
+        assert (await limited.call("POST", pause, key, {"paused": True})).status_code == 200
     # A flood of brakes has the same limit.
-    answers = [await limited.call("PATCH", "/v1/wallets/wal_none", key, {"status": "frozen"}) for _ in range(4)]
-    assert [one.status_code for one in answers] == [404, 404, 429, 429]
+    freeze = {"status": "frozen"}
+    answers = [await limited.call("PATCH", _ONE, key, freeze) for _ in range(4)]
+    answers += [await limited.call("DELETE", "/v1/signed-transactions/tx_none", key, {}) for _ in range(2)]
+    assert [one.status_code for one in answers] == [404] * 4 + [429] * 2
+    limited.clock.now += 2
+    assert (await limited.call("POST", pause, key, {"paused": False})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PATCH", "/v1/wallets/wal_none", {"label": "x"}),
+        ("PATCH", "/v1/wallets/wal_none", {"status": "active"}),
+        ("PATCH", "/v1/wallets/wal_none", {"status": "frozen", "tags": 5}),
+        ("POST", "/v1/organization/pause", {"paused": False}),
+        ("POST", "/v1/organization/pause", {}),
+        ("POST", "/v1/wallets/wal_none/rotate-token", {}),
+    ],
+)
+async def test_nothing_but_brakes_draws_on_their_bucket(
+    limited: _Limited, method: str, path: str, body: dict[str, object]
+) -> None:
+    key = limited.world.keys["admin"]
+    answers = [await limited.call(method, path, key, body) for _ in range(8)]
+
+    assert [one.status_code for one in answers[6:]] == [429, 429]
+    assert all(one.headers["ratelimit"].startswith('"default"') for one in answers)
+    brake = await limited.call("PATCH", _ONE, key, {"status": "frozen"})
+    assert (brake.status_code, brake.headers["ratelimit"]) == (404, '"brake";r=5;t=1')
+
+
+async def test_refused_freeze_of_a_viewer_is_no_brake(limited: _Limited) -> None:
+    viewer = limited.world.key("viewer")
+
+    answer = await limited.call("PATCH", _ONE, viewer, {"status": "frozen"})
+
+    error_of(answer, 403, "insufficient_permissions")
+    assert answer.headers["ratelimit"] == '"default";r=5;t=1'
+
+
+async def test_probes_are_not_limited(limited: _Limited) -> None:
+    key = limited.world.keys["admin"]
+    for path in ("/readyz", "/healthz"):
+        answers = [await limited.get(key, path) for _ in range(20)]
+        assert {one.status_code for one in answers} == {200}
+        assert not any("ratelimit" in one.headers for one in answers)
 
 
 async def test_limits_can_be_switched_off() -> None:
@@ -194,11 +306,11 @@ async def test_limits_can_be_switched_off() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    window = SlidingWindow(5, 60, clock=_Clock(), max_names=100)
+    buckets = Buckets(5, 60, clock=_Clock(), max_names=100)
     for number in range(1_000):
-        assert window.hit(f"address-{number}", window.limit) == (True, 4, 60)
+        assert buckets.take(f"address-{number}", buckets.limit) == (True, 4, 12, 1)
 
-    assert len(window) == 100
+    assert len(buckets) == 100
 
 
 async def test_one_host_counts_once_however_many_addresses_it_has() -> None:

@@ -114,7 +114,29 @@ async def test_passkey_made_and_used_without_a_browser_signs_in(world: ServiceWo
 async def test_forged_answer_is_refused_and_counted(world: ServiceWorld, forged: Callable[[Json], Json]) -> None:
     before = await _failures(world)
     error_of(await _sign(Crafted(world), forged), 401, "authentication_failed")
-    assert await _failures(world) > before
+    assert await _failures(world) == before + 1
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+@pytest.mark.parametrize(
+    ("page", "path", "fields"),
+    [
+        ("sign-in", "sign-in", {"admin_key": "avk_test_nonsense"}),
+        ("sign-in", "sign-in/passkey", {"credential": "{}"}),
+        ("join", "join/options", {"token": "nonsense", "name": "A"}),
+        ("join", "join", {"token": "nonsense", "name": "A", "credential": "{}"}),
+    ],
+)
+async def test_failed_sign_in_counts_once(
+    world: ServiceWorld, page: str, path: str, fields: dict[str, str], accept: str
+) -> None:
+    visitor = Crafted(world)
+    csrf, before = await visitor.csrf(f"/dashboard/{page}"), await _failures(world)
+
+    answer = await visitor.post(f"/dashboard/{path}", fields, csrf=csrf, accept=accept)
+
+    assert answer.status_code == 401
+    assert await _failures(world) == before + 1
 
 
 _OFF_THE_CURVE = {1: 2, 3: -7, -1: 1, -2: b"\1" * 32, -3: b"\2" * 32}
