@@ -8,6 +8,7 @@ from app.access.keyring import Principal
 from app.alerts._rules import Rules, effective
 from app.alerts.models import Alerts, PutAlerts, WalletAlerts
 from app.alerts.watcher import Watcher
+from app.core.errors import AuthenticationError
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, now_ms
 from app.store.alert_kinds import BALANCE_LOW, LARGE_TRANSACTION, POLICY_VIOLATION, AlertType
@@ -20,9 +21,12 @@ _TYPES: tuple[AlertType, ...] = get_args(AlertType)
 _IN_MONEY = (BALANCE_LOW, LARGE_TRANSACTION)
 
 
-async def put(service: Service, principal: Principal, body: PutAlerts) -> Alerts:
-    """Replace the organisation's rules, and return the new ones."""
-    rules = await _put(service, principal, principal.org, body)
+async def put(service: Service, principal: Principal, body: PutAlerts, *, stepped_up: bool = True) -> Alerts:
+    """Replace the organisation's rules, and return the new ones.
+
+    Raises ``step_up_required`` for a weaker rule unless ``stepped_up``.
+    """
+    rules = await _put(service, principal, principal.org, body, stepped_up=stepped_up)
     return Alerts.model_validate(_answer(rules, principal.org, principal.org))
 
 
@@ -32,10 +36,15 @@ async def get(service: Service, principal: Principal) -> Alerts:
     return Alerts.model_validate(_answer(rules, principal.org, principal.org))
 
 
-async def put_of_wallet(service: Service, principal: Principal, wallet_id: str, body: PutAlerts) -> WalletAlerts:
-    """Replace a wallet's own rules; return the rules in force. Raises ``wallet_not_found`` and ``wallet_archived``."""
+async def put_of_wallet(
+    service: Service, principal: Principal, wallet_id: str, body: PutAlerts, *, stepped_up: bool = True
+) -> WalletAlerts:
+    """Replace a wallet's own rules; return the rules in force.
+
+    Raises ``wallet_not_found``, ``wallet_archived`` and, for a weaker rule unless ``stepped_up``, ``step_up_required``.
+    """
     await wallets.find_living(service, principal.org, wallet_id)
-    rules = await _put(service, principal, wallet_id, body)
+    rules = await _put(service, principal, wallet_id, body, stepped_up=stepped_up)
     return _wallet_answer(rules, principal.org, wallet_id)
 
 
@@ -46,19 +55,36 @@ async def get_of_wallet(service: Service, principal: Principal, wallet_id: str) 
     return _wallet_answer(rules, principal.org, wallet_id)
 
 
-async def _put(service: Service, principal: Principal, scope: str, body: PutAlerts) -> Rules:
+async def _put(service: Service, principal: Principal, scope: str, body: PutAlerts, *, stepped_up: bool) -> Rules:
     now = now_ms()
     new = [_rule(kind, given, scope, principal.org, now) for kind in _TYPES if (given := getattr(body, kind))]
 
     def store(conn: Connection) -> Rules:
+        before = rules_of(conn, [principal.org, scope])
         put_rules(conn, scope, new)
         append(conn, principal.entry("alerts.set", scope, types=[rule.type for rule in new]))
-        return rules_of(conn, [principal.org, scope])
+        after = rules_of(conn, [principal.org, scope])
+        if not stepped_up and any(_weaker(before, after, kind, principal.org, scope) for kind in _TYPES):
+            raise AuthenticationError("step_up_required")
+        return after
 
     stored = await service.db.write(store)
     if Watcher in service.parts:
         service.part(Watcher).rules_changed()
     return stored
+
+
+def _weaker(before: Rules, after: Rules, kind: AlertType, org: str, scope: str) -> bool:
+    """Return True if a scope's new rule misses an alert or an address of the old one."""
+    (old, was), (new, now) = (effective(rules, kind, org, scope) for rules in (before, after))
+    if set(was) - set(now):
+        return True
+    if old is None or not old.enabled:
+        return False
+    if new is None or not new.enabled:
+        return True
+    lower, higher = (new, old) if kind == BALANCE_LOW else (old, new)
+    return (lower.threshold or 0) < (higher.threshold or 0)
 
 
 def _rule(kind: AlertType, given: Any, scope: str, org: str, now: int) -> AlertRule:

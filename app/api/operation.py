@@ -13,15 +13,7 @@ from spectree.models import SecureType, SecuritySchemeData
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.access.auth import (
-    admit,
-    authorise,
-    authorise_address,
-    authorise_wallet,
-    count,
-    presented_key,
-    session_key,
-)
+from app.access.auth import admit, authorise, authorise_address, authorise_wallet, count, presented_key, session_key
 from app.access.keyring import KeyRing, Principal, Role
 from app.access.sealing import ResponseSeal
 from app.api._parsing import query_items, read_json, validation_error

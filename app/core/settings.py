@@ -100,6 +100,9 @@ class Settings(BaseSettings):
     operator_daily_limit: str = "250000.00"
     """Maximum USDC that a new organisation's operator may move into vaults in 24 hours. It limits the damage of a
     leaked operator key."""
+    funding_without_step_up: str = "100.00"
+    """Maximum USDC that a vault receives within 24 hours, in fundings and top-ups together, without a step-up of the
+    person who funds it in the dashboard. API keys are unaffected."""
     attestation_delay: int = Field(default=0, ge=0)
     """Seconds before a recipient counts as registered after the operator of a new organisation registers it."""
     confirm_timeout: float = 5.0
@@ -310,7 +313,7 @@ class Settings(BaseSettings):
     def _is_an_address(cls, address: str | None) -> str | None:
         return None if address is None else parse_address(address)
 
-    @field_validator("operator_daily_limit")
+    @field_validator("operator_daily_limit", "funding_without_step_up")
     @classmethod
     def _is_an_amount(cls, amount: str) -> str:
         parse_usdc(amount, allow_zero=True)

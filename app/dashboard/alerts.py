@@ -42,7 +42,7 @@ async def show(view: View) -> Response:
 @action("/alerts", roles=OPERATORS, back=show)
 async def save(view: View) -> str:
     """Replace the organisation's alert rules. Vaults keep their own rules."""
-    await alerts.put(view.service, view.principal, _body(view, _KINDS))
+    await alerts.put(view.service, view.principal, _body(view, _KINDS), stepped_up=view.stepped_up)
     return view.url("alerts", done="alerts-saved")
 
 
@@ -59,7 +59,7 @@ async def save_of_vault(view: View) -> str:
     """Replace a vault's own alert rules. For a type without an own rule, the rule for all vaults applies."""
     wallet_id = view.path("wallet_id")
     body = _body(view, [kind for kind in _KINDS if view.typed(f"{kind}_own")])
-    await alerts.put_of_wallet(view.service, view.principal, wallet_id, body)
+    await alerts.put_of_wallet(view.service, view.principal, wallet_id, body, stepped_up=view.stepped_up)
     return view.url("vaults", wallet_id, "alerts", done="alerts-saved")
 
 

@@ -7,7 +7,7 @@ from app.core.errors import ApiError
 from app.core.timestamps import now_ms
 from app.dashboard.forms.error_messages import said
 from app.dashboard.refusals import record
-from app.dashboard.site import HEADERS, Site, template
+from app.dashboard.site import HEADERS, Site, template, wants_json
 from app.people.sessions import SignedIn, recognise
 from app.submission.context import Service
 
@@ -18,7 +18,7 @@ async def error_page(request: Request, error: ApiError, docs: str) -> Response:
     signed_in = None if error.status >= 500 else await _visitor(request)
     record(request, error, signed_in)
     headers, request_id = {**HEADERS, **error.headers}, request.state.request_id
-    if request.headers.get("accept") == "application/json":
+    if wants_json(request):
         envelope = error.envelope(docs=docs, request_id=request_id)
         envelope["error"]["message"] = said(error)
         return JSONResponse(envelope, error.status, headers=headers)

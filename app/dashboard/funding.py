@@ -1,6 +1,7 @@
 """Funding: the reserve and its deposits, transfers between it and the vaults, and the rules that refill vaults."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import segno
 from markupsafe import Markup
@@ -8,7 +9,8 @@ from starlette.responses import Response
 
 from app.access.auth import OPERATORS, READERS
 from app.api.forms import Arguments, InvalidFormError, validated
-from app.core.errors import BusinessError, RequestError
+from app.core.errors import AuthenticationError, BusinessError, RequestError
+from app.core.money import parse_usdc
 from app.dashboard.fleet import addresses
 from app.dashboard.forms.formatting import usdc
 from app.dashboard.forms.review import BeforeAfter, Review, ask
@@ -116,7 +118,9 @@ async def review_fund(view: View) -> Response:
 async def fund(view: View) -> str:
     """Fund the vault."""
     wallet_id, body = view.path("wallet_id"), _money(view, FundWallet, _FUND)
-    done = await once(view, body, Funded, view.asks(funding.fund, wallet_id, body))
+    limit = None if view.stepped_up else parse_usdc(view.service.settings.funding_without_step_up, allow_zero=True)
+    change = partial(funding.fund, daily_sum=limit)
+    done = await once(view, body, Funded, view.asks(change, wallet_id, body))
     return _place(view, "funding", done="funding-pending" if done.status == "pending" else "funded")
 
 
@@ -175,6 +179,9 @@ async def review_topup(view: View) -> Response:
 async def put_topup(view: View) -> str:
     """Replace the vault's rule for automatic top-ups."""
     wallet_id, body = view.path("wallet_id"), _rule(view)
+    rule = await topups.get(view.service, view.principal, wallet_id)
+    if not view.stepped_up and _widens(body, rule):
+        raise AuthenticationError("step_up_required")
     await once(
         view,
         body,
@@ -236,6 +243,14 @@ def _rule(view: View) -> PutTopupRule:
         if enabled and not value:
             raise RequestError("invalid_request", f"{name}: is required while the rule is on.")
     return validated(PutTopupRule, {**given, "enabled": enabled, "idempotency_key": view.typed("idempotency_key")})
+
+
+def _widens(new: PutTopupRule, old: TopupRule) -> bool:
+    """Return True if a rule can move more than the old one. No amount bounds the sum that top-ups move in a day."""
+    if not new.enabled or not old.enabled:
+        return new.enabled
+    pairs = ((new.trigger_below, old.trigger_below), (new.topup_amount, old.topup_amount))
+    return any((after or 0) > parse_usdc(before or "0", allow_zero=True) for after, before in pairs)
 
 
 async def _reserve(view: View, needed: int, field: str = "") -> int:

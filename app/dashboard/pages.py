@@ -13,11 +13,11 @@ async def freeze(view: View) -> str:
 
 Paths are below `/dashboard`. A page is served by GET and an action by POST. A page that is not public redirects
 visitors without a session to the sign-in. An action's request must come from a page of the dashboard: it is refused
-without the CSRF token of the browser's cookie, or with a different `Origin`. With `step_up`, it also needs a
-confirmation of the last five minutes. With `brakes`, the rate limit counts it apart. If it raises an ApiError, its
-`back` page is shown with the typed values and the message, next to the field if the error names one; scripts get the
-error as JSON. A change that the organisation's authority must sign elsewhere becomes a transaction that waits on the
-page of signatures. This requires a claim from `view.claim()` or `once`.
+without the CSRF token of the browser's cookie, or with a different `Origin`. With `step_up`, or if it raises
+``step_up_required``, it also needs a confirmation of the last five minutes. With `brakes`, the rate limit counts it
+apart. If it raises another ApiError, its `back` page is shown with the typed values and the message, next to the field
+if the error names one; scripts get the error as JSON. A change that the organisation's authority must sign elsewhere
+becomes a transaction that waits on the page of signatures. This requires a claim from `view.claim()` or `once`.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -43,7 +43,7 @@ from app.dashboard.forms.error_messages import messages_of
 from app.dashboard.forms.notices import NOTICES
 from app.dashboard.progress import Progress, progress
 from app.dashboard.refusals import record
-from app.dashboard.site import HEADERS, ROOT, Site, template
+from app.dashboard.site import HEADERS, ROOT, Site, template, wants_json
 from app.people.company import confirmations
 from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony
@@ -119,6 +119,11 @@ class View:
     ) -> Callable[[Claim], Awaitable[Changed]]:
         """Return a use case with its arguments bound, except the claim."""
         return lambda claim: change(self.service, self.principal, claim, *given)
+
+    @property
+    def stepped_up(self) -> bool:
+        """True if the session's last step-up is at most five minutes old."""
+        return self.signed_in is not None and self.signed_in.stepped_up(self.now)
 
     def url(self, *parts: str, **query: str) -> str:
         """Return the address of a page of the dashboard."""
@@ -246,14 +251,16 @@ def action(
                 await _allow(view, roles, brake=brakes)
                 if not enrolling and must_enrol(view):
                     raise AuthenticationError("step_up_required", "Make a passkey first.")
-                if step_up and not view.signed_in.stepped_up(view.now):
+                if step_up and not view.stepped_up:
                     return await ask_first(view)
             if back is not None and view.typed(CHANGE):
                 return await back.shown(view)
             try:
                 result = await _carry_out(done, view)
             except ApiError as error:
-                if back is None or _wants_json(request):
+                if error.code == "step_up_required" and view.signed_in is not None:
+                    return await ask_first(view)
+                if back is None or wants_json(request):
                     raise
                 record(request, error, view.signed_in)
                 view.errors = messages_of(error, view.form)
@@ -263,7 +270,7 @@ def action(
                 return response
             if isinstance(result, Response):
                 return result
-            if _wants_json(request):
+            if wants_json(request):
                 return JSONResponse({"location": result}, headers=HEADERS)
             return RedirectResponse(result, 303, headers=HEADERS)
 
@@ -290,8 +297,7 @@ async def _carry_out(done: Done, view: View) -> Response | str:
 
 def must_enrol(view: View) -> bool:
     """Return True if an admin key is signed in and its holder must create a passkey first; never on a localnet."""
-    signed_in = view.signed_in
-    return signed_in is not None and signed_in.person is None and view.service.identity.cluster != "localnet"
+    return view.alone and view.service.identity.cluster != "localnet"
 
 
 async def _view(request: Request) -> View:
@@ -326,10 +332,8 @@ async def _allow(view: View, roles: Collection[Role], weight: int = 1, *, brake:
     try:
         authorise(principal, roles)
     except AuthenticationError:
-        named = " or ".join(sorted(roles))
-        raise AuthenticationError(
-            "insufficient_permissions", f"Your role does not allow this. Required: {named}."
-        ) from None
+        says = f"Your role does not allow this. Required: {' or '.join(sorted(roles))}."
+        raise AuthenticationError("insufficient_permissions", says) from None
 
 
 async def ask_first(view: View) -> Response:
@@ -337,14 +341,10 @@ async def ask_first(view: View) -> Response:
 
     Raises ``step_up_required`` for a request from a script.
     """
-    if _wants_json(view.request):
+    if wants_json(view.request):
         raise AuthenticationError("step_up_required")
     view.request.state.error_code = "step_up_required"
     resumed = [(name, value) for name, value in view.form if name != _CSRF]
     by, issuer = view.principal.actor, view.service.part(CompanySignIn).issuer
     ways = await view.service.db.read(lambda conn: confirmations(conn, by.id, issuer))
     return view.render("step_up.html", status=403, path=view.here, resumed=resumed, ways=ways)
-
-
-def _wants_json(request: Request) -> bool:
-    return request.headers.get("accept", "") == "application/json"

@@ -121,3 +121,8 @@ async def static(request: Request) -> Response:
     response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if current else "no-cache"
     response.headers["Content-Security-Policy"] = POLICY
     return response
+
+
+def wants_json(request: Request) -> bool:
+    """Return True if a script sent the request, which expects JSON."""
+    return request.headers.get("accept") == "application/json"

@@ -96,7 +96,7 @@ async def rotate(view: View) -> Response:
     return await _show(view, webhook_id, made=made)
 
 
-@action("/developers/webhooks/{webhook_id}/delete", roles=OPERATORS, back=show)
+@action("/developers/webhooks/{webhook_id}/delete", roles=OPERATORS, back=show, step_up=True)
 async def delete(view: View) -> str:
     """Delete a webhook with its queue and its log."""
     await webhooks.delete(view.principal, view.claim(), view.path("webhook_id"))

@@ -6,11 +6,11 @@ from functools import cache
 from itertools import product
 from typing import Any, ClassVar
 
-from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, or_, select, true
+from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, func, or_, select, true
 
 from app.core.hosts import ANY_HOST
 from app.core.pages import RecordPage
-from app.core.transaction_types import STATUSES, TYPES, TransactionStatus, TransactionType
+from app.core.transaction_types import FUNDING, STATUSES, TYPES, TransactionStatus, TransactionType
 from app.database.paging import Listing, fetch_page, listing, unindexed
 from app.database.records import fetch_one
 from app.store.read_tables import RECIPIENT_GIVEN, allowances
@@ -81,6 +81,11 @@ def transaction(connection: Connection, org: str, tx_id: str) -> TransactionReco
     return fetch_one(connection, TransactionRecord, _BY_ID, {"tx_id": tx_id, "org": org})
 
 
+def funded_since(connection: Connection, wallet_id: str, since: int) -> int:
+    """Return the micro-USDC of a wallet's confirmed and pending fundings and top-ups after a Unix millisecond."""
+    return int(connection.scalar(_FUNDED, {"wallet": wallet_id, "since": since}) or 0)
+
+
 def transactions(
     connection: Connection,
     org: str,
@@ -147,6 +152,14 @@ def _paid_for(given: frozenset[str], *, any_host: bool) -> Listing:
     if "end" in given:
         query = query.where(payloads.c.created_at < bindparam("end"))
     return replace(listing(query, time=payloads.c.created_at, key=payloads.c.tx_id), time=table.c.timestamp.name)
+
+
+_FUNDED = select(func.sum(table.c.amount)).where(
+    table.c.wallet_id == bindparam("wallet"),
+    table.c.type == FUNDING,
+    table.c.status.in_(("confirmed", "pending")),
+    table.c.timestamp > bindparam("since"),
+)
 
 
 def _each(column: Column[Any], values: Sequence[str], given: frozenset[str]) -> list[ColumnElement[bool]]:

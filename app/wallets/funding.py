@@ -4,16 +4,17 @@ from collections.abc import Awaitable, Callable
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
+from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.core.errors import ApiError
+from app.core.errors import ApiError, AuthenticationError
 from app.core.identifiers import EVENT_INNER_INDEX, new_reference, transaction_id
 from app.core.money import format_usdc
 from app.core.transaction_types import FUNDING, WITHDRAWAL
 from app.store.attempts import Attempt
 from app.store.organisations import reserve_balance
-from app.store.transactions import transaction
-from app.store.wallets import WalletRecord
+from app.store.transactions import funded_since, transaction
+from app.store.wallets import DAY, WalletRecord
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
@@ -43,8 +44,24 @@ _INSTEAD = {
 }
 
 
-async def fund(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: FundWallet) -> Funded:
-    """Move USDC from the reserve into a wallet. Raises ``org_insufficient_balance`` if the reserve holds less."""
+async def fund(
+    service: Service,
+    principal: Principal,
+    claim: Claim,
+    wallet_id: str,
+    body: FundWallet,
+    *,
+    daily_sum: int | None = None,
+) -> Funded:
+    """Move USDC from the reserve into a wallet. Raises ``org_insufficient_balance`` if the reserve holds less.
+
+    Raises ``step_up_required`` if the wallet would receive more than ``daily_sum`` micro-USDC within 24 hours.
+    """
+
+    def check(conn: Connection, attempt: Attempt) -> None:
+        # The attempt's own row is already stored, and concurrent fundings are stored one at a time.
+        if daily_sum is not None and funded_since(conn, wallet_id, attempt.created_at - DAY) > daily_sum:
+            raise AuthenticationError("step_up_required")
 
     async def plan() -> Plan:
         receiving = await wallets.find_living(service, principal.org, wallet_id)
@@ -60,6 +77,7 @@ async def fund(service: Service, principal: Principal, claim: Claim, wallet_id: 
             policy_id=receiving.policy.policy_id,
             entry=principal.entry("wallet.fund", wallet_id, amount=format_usdc(body.amount)),
             reference=reference,
+            on_store=check,
         )
 
     outcome = await _move(service, claim, plan, wallet_id)

@@ -151,7 +151,7 @@ async def test_confirmation_sent_twice_moves_money_once(world: ServiceWorld) -> 
 
 async def test_withdrawal_shows_what_is_left_and_needs_a_step_up(site: Served) -> None:
     world = site.world
-    wallet = await world.wallet(label="Rich", funds="100")
+    wallet = await world.wallet(label="Rich", funds="97")
     place = f"{site.base}/vaults/{wallet['wallet_id']}/funding"
     for look in LOOKS:
         async with site.visit("operator", **look) as page:
@@ -164,7 +164,7 @@ async def test_withdrawal_shows_what_is_left_and_needs_a_step_up(site: Served) -
         await page.get_by_label("Back to the reserve").fill("all")
         await page.get_by_role("button", name="Review the withdrawal").click()
         table = page.get_by_role("region", name="Before and after")
-        await expect(table).to_contain_text("Rich\t100.00\t0.00", use_inner_text=True)
+        await expect(table).to_contain_text("Rich\t97.00\t0.00", use_inner_text=True)
         await page.get_by_role("button", name="Withdraw", exact=True).click()
         await page.get_by_text("The money is back in the reserve.").wait_for()
     assert await _balance(world, wallet) == "0.00"
