@@ -4,9 +4,9 @@ import asyncio
 import contextvars
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,12 +75,8 @@ class SqliteDatabase(Database):
         self._jobs.append(job)
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
-        try:
+        with _storage_errors():
             result: T = await patiently(job.future)
-        except (DBAPIError, sqlite3.Error) as error:
-            if is_storage_error(error):
-                raise StorageUnavailableError from error
-            raise
         return result
 
     def write_now(self, work: Work[T]) -> T:
@@ -110,14 +106,11 @@ class SqliteDatabase(Database):
                     self._lock.release()
 
         try:
-            # One thread runs all steps in order, so `end` follows a running step even if its caller was cancelled.
-            await loop.run_in_executor(self._long, begin)
-            yield lambda work: loop.run_in_executor(self._long, work, self._connection)
-            await loop.run_in_executor(self._long, self._connection.commit)
-        except (DBAPIError, sqlite3.Error) as error:
-            if is_storage_error(error):
-                raise StorageUnavailableError from error
-            raise
+            with _storage_errors():
+                # One thread runs all steps in order, so `end` follows a running step even if its caller was cancelled.
+                await loop.run_in_executor(self._long, begin)
+                yield lambda work: loop.run_in_executor(self._long, work, self._connection)
+                await loop.run_in_executor(self._long, self._connection.commit)
         finally:
             await asyncio.shield(loop.run_in_executor(self._long, end))
 
@@ -130,16 +123,12 @@ class SqliteDatabase(Database):
 
     def read_now(self, work: Work[T]) -> T:
         """Run `work` on a snapshot of the database, blocking this thread."""
-        try:
+        with _storage_errors():
             connection = self._reader()
             try:
                 return work(connection)
             finally:
                 connection.rollback()
-        except (DBAPIError, sqlite3.Error) as error:
-            if is_storage_error(error):
-                raise StorageUnavailableError from error
-            raise
 
     def close(self) -> None:
         """Close all connections; uncommitted work is lost.
@@ -242,6 +231,17 @@ class SqliteDatabase(Database):
             self._lock.release()
         if finished:
             finished[0][0].future.get_loop().call_soon_threadsafe(_answer, finished, failure)
+
+
+@contextmanager
+def _storage_errors() -> Iterator[None]:
+    """Raise ``storage_unavailable`` for errors of the disk or of a locked file."""
+    try:
+        yield
+    except (DBAPIError, sqlite3.Error) as error:
+        if is_storage_error(error):
+            raise StorageUnavailableError from error
+        raise
 
 
 def _driver(connection: Connection) -> Any:

@@ -3,7 +3,6 @@
 import ipaddress
 import time
 from dataclasses import asdict
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -51,26 +50,22 @@ async def ready(request: Request) -> Response:
     report: HealthReport = await request.app.state.health.report()
     if report.failing:
         raise UnavailableError("not_ready", fields={"reasons": list(report.failing)})
-    answer: dict[str, Any] = {"status": "ready", "indexer_lag_slots": report.lag}
-    if report.holes:
-        answer["missing_history"] = [{"after_slot": after, "before_slot": before} for after, before in report.holes]
-    if report.unreadable:
-        newest = [asdict(one) for one in report.unreadable[:_LISTED]]
-        answer["unreadable_transactions"] = {"count": len(report.unreadable), "newest": newest}
-    if report.gaps:
-        answer["missing_events"] = list(report.gaps)
-    if report.missing_roles:
-        answer["missing_roles"] = list(report.missing_roles)
-    if time.time() > report.backed_up + _BACKUP_AGE:
-        answer["last_backup"] = iso_ms(int(report.backed_up * 1000))
-    if report.guard is not None:
-        answer["guard"] = report.guard
-    if report.lost:
-        answer["lost_roles"] = [
+    unreadable, newest = report.unreadable, [asdict(one) for one in report.unreadable[:_LISTED]]
+    old = time.time() > report.backed_up + _BACKUP_AGE
+    details = {
+        "missing_history": [{"after_slot": after, "before_slot": before} for after, before in report.holes],
+        "unreadable_transactions": {"count": len(unreadable), "newest": newest} if unreadable else None,
+        "missing_events": report.gaps,
+        "missing_roles": report.missing_roles,
+        "last_backup": iso_ms(int(report.backed_up * 1000)) if old else None,
+        "guard": report.guard,
+        "lost_roles": [
             {"organization_address": one.org.org, "role": one.role, "holder": str(one.holder), "key": str(one.key)}
             for one in report.lost
-        ]
-    return JSONResponse(answer)
+        ],
+    }
+    found = {name: value for name, value in details.items() if value}
+    return JSONResponse({"status": "ready", "indexer_lag_slots": report.lag, **found})
 
 
 async def figures(request: Request) -> Response:

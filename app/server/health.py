@@ -5,8 +5,9 @@ import contextlib
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import structlog
 
@@ -22,6 +23,9 @@ from app.store.values import put_value
 from app.submission.context import Service
 from app.submission.database_guard import DatabaseGuard, State
 from indexer.records import TransactionHole
+
+T = TypeVar("T")
+Other = TypeVar("Other")
 
 _log = structlog.get_logger(__name__)
 
@@ -51,7 +55,7 @@ class HealthReport:
     lag: float
     holes: tuple[tuple[int, int], ...] = ()
     guard: State | None = None
-    lost: tuple[LostRole, ...] = ()
+    lost: Sequence[LostRole] = ()
     unreadable: Sequence[TransactionHole] = ()
     gaps: Sequence[str] = ()
     missing_roles: Sequence[str] = ()
@@ -102,7 +106,7 @@ class Health:
     async def _examine(self) -> HealthReport:
         settings, indexer = self._service.settings, self._service.indexer
         lag, writable, missing = await asyncio.gather(self._lag(), self._write(), self._missing_roles())
-        lost = () if math.isnan(lag) else await self._lost()
+        lost = () if math.isnan(lag) else await self._within(lost_roles(self._service), otherwise=())
         free = shutil.disk_usage(settings.data_dir).free
         works = {"chain": not math.isnan(lag), "database": writable, "disk": free >= settings.disk_reserve}
         failing = [name for name, good in works.items() if not good]
@@ -134,13 +138,9 @@ class Health:
     async def _missing_roles(self) -> Sequence[str]:
         if not self._service.db.node:
             return ()
-        try:
-            async with asyncio.timeout(self._patience):
-                alive = await self._service.db.look_up(leases.alive)
-        except WRITE_ERRORS:
-            return ()
+        alive = await self._within(self._service.db.look_up(leases.alive), otherwise=None)
         # The roles have the names of their leases. `api` has none.
-        return [role for role in ROLES[1:] if role not in alive]
+        return () if alive is None else [role for role in ROLES[1:] if role not in alive]
 
     async def _lag(self) -> float:
         service = self._service
@@ -152,19 +152,17 @@ class Health:
         except (ChainUnavailable, RpcError, TimeoutError):
             return math.nan
         slots = {one.signature: one.slot for one in newest if not one.failed}
-        try:
-            async with asyncio.timeout(self._patience):
-                unknown = await service.indexer.unknown(list(slots))
-        except WRITE_ERRORS:
-            return math.inf  # nothing can be indexed now
-        return max((slot - slots[one] for one in unknown), default=0)
+        unknown = await self._within(service.indexer.unknown(list(slots)), otherwise=None)
+        # Without an answer, nothing can be indexed now.
+        return math.inf if unknown is None else max((slot - slots[one] for one in unknown), default=0)
 
-    async def _lost(self) -> tuple[LostRole, ...]:
+    async def _within(self, reading: Awaitable[T], *, otherwise: Other) -> T | Other:
+        """Return what a part reads, or ``otherwise`` if it fails or takes too long. Other parts report the failure."""
         try:
             async with asyncio.timeout(self._patience):
-                return tuple(await lost_roles(self._service))
-        except (ChainUnavailable, RpcError, TimeoutError, *WRITE_ERRORS):
-            return ()  # the other parts report the failure
+                return await reading
+        except (ChainUnavailable, RpcError, *WRITE_ERRORS):
+            return otherwise
 
     async def _write(self) -> bool:
         try:
