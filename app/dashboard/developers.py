@@ -76,13 +76,7 @@ async def create(view: View) -> Response:
         )
     wallet_id = (await vault_named(view, "wallet_id")).wallet_id if agents else None
     body = view.body(CreateKey, wallet_id=wallet_id)
-    made = await once(
-        view,
-        body,
-        NewKey,
-        lambda claim: keys.create(view.service, view.principal, claim, body),
-        secret=True,
-    )
+    made = await once(view, body, NewKey, view.asks(keys.create, body), secret=True)
     return await _show(view, made)
 
 
@@ -90,13 +84,7 @@ async def create(view: View) -> Response:
 async def rotate(view: View) -> Response:
     """Replace a key, and show the new one. No other page shows it."""
     key_id, body = view.path("key_id"), view.body(RotateKey, overlap_seconds=view.number("overlap_seconds"))
-    made = await once(
-        view,
-        body,
-        NewKey,
-        lambda claim: keys.rotate(view.service, view.principal, claim, key_id, body),
-        secret=True,
-    )
+    made = await once(view, body, NewKey, view.asks(keys.rotate, key_id, body), secret=True)
     return await _show(view, made, rotated=True)
 
 
