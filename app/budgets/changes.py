@@ -116,7 +116,6 @@ async def _submit(
         org=request.principal.org,
         type=kind,
         instructions=[instruction],
-        signers=[],
         authority=authority,
         recipient=request.object_id,
         entry=entry,

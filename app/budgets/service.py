@@ -88,7 +88,6 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         org=org,
         type=_CREATE,
         instructions=[creation],
-        signers=[],
         authority=authority,
         recipient=identifier,
         entry=principal.entry("budget.create", identifier),

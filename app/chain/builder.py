@@ -23,3 +23,7 @@ class Builder:
 
     def _token_accounts(self) -> dict[str, Pubkey]:
         return {"mint": self._addresses.mint, "token_program": self._addresses.token_program}
+
+    def _vault_accounts(self, vault: Pubkey) -> dict[str, Pubkey]:
+        """Return a vault with its token account and the accounts of the token program."""
+        return {"vault": vault, "vault_tokens": self._addresses.token_account(vault), **self._token_accounts()}

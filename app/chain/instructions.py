@@ -121,9 +121,7 @@ class Instructions(
             operator=operator,
             authority=authority,
             policy=policy,
-            vault=vault,
-            vault_tokens=self._addresses.token_account(vault),
-            **self._token_accounts(),
+            **self._vault_accounts(vault),
         )
 
     def update_wallet(
@@ -193,10 +191,8 @@ class Instructions(
             "fund_wallet",
             {"amount": amount, "reference": reference, "only_below": only_below},
             operator=operator,
-            vault=vault,
+            **self._vault_accounts(vault),
             reserve_tokens=self.reserve_tokens,
-            vault_tokens=self._addresses.token_account(vault),
-            **self._token_accounts(),
         )
 
     def withdraw(
@@ -216,10 +212,8 @@ class Instructions(
             "withdraw",
             {"amount": amount, "reference": reference},
             operator=operator,
-            vault=vault,
-            vault_tokens=self._addresses.token_account(vault),
+            **self._vault_accounts(vault),
             reserve_tokens=self.reserve_tokens,
-            **self._token_accounts(),
             rent_receiver=rent_receiver,
         )
 

@@ -60,7 +60,6 @@ async def _unpause(service: Service, principal: Principal, claim: Claim) -> None
                 org=org,
                 type=_UNPAUSE,
                 instructions=[change],
-                signers=[],
                 authority=authority,
                 entry=principal.entry("organization.unpause", org),
             )

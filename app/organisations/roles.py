@@ -81,7 +81,7 @@ async def change_roles(service: Service, org: str, authority: Authority, **chang
     change = service.instructions(org).update_org(signer=authority.address, expected_sequence=sequence, **changes)
     details = {name: str(address) for name, address in changes.items()}
     entry = system(org, "command_line").entry("organization.roles", org, **details)
-    plan = Plan(org=org, type=_UPDATE, instructions=[change], signers=[], authority=authority, entry=entry)
+    plan = Plan(org=org, type=_UPDATE, instructions=[change], authority=authority, entry=entry)
     await _carry_out(service, plan)
 
 
@@ -89,7 +89,7 @@ async def accept_authority(service: Service, org: str, proposed: Authority) -> N
     """Make the proposed authority the authority. The proposed authority signs this change."""
     change = service.instructions(org).accept_authority(new_authority=proposed.address)
     entry = system(org, "command_line").entry("organization.roles", org, authority=str(proposed.address))
-    plan = Plan(org=org, type=_ACCEPT, instructions=[change], signers=[], authority=proposed, entry=entry)
+    plan = Plan(org=org, type=_ACCEPT, instructions=[change], authority=proposed, entry=entry)
     await _carry_out(service, plan)
 
 
@@ -119,7 +119,6 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
         org=org,
         type=_WITHDRAW,
         instructions=[opening, withdrawal],
-        signers=[],
         authority=authority,
         event_instruction=1,
         entry=system(org, "command_line").entry("organization.withdraw", org, amount=moved, to=str(owner)),

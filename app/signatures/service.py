@@ -291,4 +291,4 @@ async def _advance(service: Service, claim: Claim, unsigned: UnsignedTransaction
         return None
     authority = Authority(Pubkey.from_string(unsigned.authority), key)
     steps = [] if key is None else [advance(Pubkey.from_string(attempt.nonce_account), authority.address)]
-    return Plan(org=attempt.org, type=ADVANCE, instructions=steps, signers=[], authority=authority)
+    return Plan(org=attempt.org, type=ADVANCE, instructions=steps, authority=authority)

@@ -82,7 +82,7 @@ class Plan:
     org: str
     type: PlanType
     instructions: Sequence[Instruction]
-    signers: Sequence[Signer]
+    signers: Sequence[Signer] = ()
     authority: Authority | None = None
     event_instruction: int = 0
     event_inner: int = EVENT_INNER_INDEX
