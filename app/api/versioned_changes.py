@@ -22,6 +22,8 @@ from app.submission.plan import Authority, Outcome, Plan, SimulationFailedError
 from app.submission.program_errors import business_error, error_name, require_confirmed
 
 Found = TypeVar("Found")
+#: Sends a change made from a version, and returns the signature of its transaction, or None if nothing changes.
+Send = Callable[[Found], Awaitable[str | None]]
 _TRIES = 3
 
 
@@ -76,13 +78,13 @@ class VersionedChange(ABC, Generic[Found]):
         self,
         fields: Collection[str],
         details: Collection[str],
-        send: Callable[[Found], Awaitable[str | None]],
+        send: Send[Found],
         describe: Callable[[str | None], Awaitable[None]],
     ) -> None:
         """Change the ``fields`` on the chain with ``send``, then the off-chain ``details`` with ``describe``.
 
-        ``send`` and ``describe`` are as in ``_send`` and take its signature. Raises ``version_conflict`` if the request
-        does not accept the current version.
+        ``describe`` gets the signature of the change on the chain, or None if there was none. Raises
+        ``version_conflict`` if the request does not accept the current version.
         """
         # The last step, the details, claims the key without a transaction. If it has happened, only the response is
         # missing.
@@ -102,7 +104,7 @@ class VersionedChange(ABC, Generic[Found]):
             if details:
                 await describe(landed)
 
-    async def delete(self, send: Callable[[Found], Awaitable[str | None]]) -> str | None:
+    async def delete(self, send: Send[Found]) -> str | None:
         """Delete the object with ``send`` and return the signature of the transaction.
 
         Raises ``version_conflict`` if the request does not accept the current version.
@@ -143,11 +145,10 @@ class VersionedChange(ABC, Generic[Found]):
         outcome = await earlier_outcome(self.service, self.claim)
         return None if outcome is None or outcome.attempt.type in self.preparing else outcome.attempt.signature
 
-    async def _send(self, send: Callable[[Found], Awaitable[str | None]]) -> str | None:
+    async def _send(self, send: Send[Found]) -> str | None:
         """Make the change from the current version, and start over when ``send`` raises OutdatedVersionError.
 
-        ``send`` returns the signature of its transaction, or None if nothing changes. Raises ``version_conflict`` if
-        the request does not accept the version, or if the version was outdated at every try.
+        Raises ``version_conflict`` if the request does not accept the version, or if it was outdated at every try.
         """
         for _ in range(_TRIES):
             await require_no_gap(self.service, self.principal.org)

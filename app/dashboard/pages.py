@@ -54,7 +54,7 @@ from app.submission.plan import AwaitingSignatureError
 
 Changed = TypeVar("Changed")
 Given = TypeVarTuple("Given")
-Roles = Collection[Role] | None  # None for everybody
+Roles = Collection[Role] | None  # None makes a page public
 Back = Union["PageRoute", None]
 Shown = Callable[["View"], Awaitable[Response]]
 #: An action returns a response, or the address of the browser's next page.

@@ -157,7 +157,7 @@ class Health:
         return math.inf if unknown is None else max((slot - slots[one] for one in unknown), default=0)
 
     async def _within(self, reading: Awaitable[T], *, otherwise: Other) -> T | Other:
-        """Return what a part reads, or ``otherwise`` if it fails or takes too long. Other parts report the failure."""
+        """Return the result of a reading, or ``otherwise`` if it fails or is late. Other parts report the failure."""
         try:
             async with asyncio.timeout(self._patience):
                 return await reading
