@@ -7,6 +7,7 @@ from starlette.types import Scope
 
 from app.access.keyring import Principal
 from app.core.background import Periodic
+from app.core.identifiers import is_id
 from app.core.timestamps import now_ms
 from app.database.interface import WRITE_ERRORS, Database
 from app.store.request_log import RequestRecord, insert_requests
@@ -19,7 +20,8 @@ _INTERVAL = 1.0
 _BATCH = 500
 #: Maximum number of requests that may wait for the database. Further requests are only counted.
 _MAX_WAITING = 10_000
-_MAX_PATH = 256
+#: Maximum number of bytes of a path.
+_MAX_PATH = 128
 
 
 class RequestLog(Periodic):
@@ -55,7 +57,7 @@ class RequestLog(Periodic):
                 key_id=principal.key_id,
                 timestamp=now_ms(),
                 method=scope["method"],
-                path=_printable(scope["path"][:_MAX_PATH]),
+                path=_printable(scope["path"]),
                 status=status,
                 code=scope["state"].get("error_code"),
                 duration_ms=round(seconds * 1000),
@@ -89,9 +91,10 @@ class RequestLog(Periodic):
 
 def _wallet_of(scope: Scope) -> str | None:
     found = scope["state"].get("wallet_id") or scope.get("path_params", {}).get("wallet_id")
-    return None if found is None else _printable(found[:_MAX_PATH])
+    return found if found is not None and is_id("wal_", found) else None
 
 
 def _printable(path: str) -> str:
-    """Return a text without unprintable characters, which a terminal or a database may not accept."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in path)
+    """Return the beginning of a text, without unprintable characters. Terminals and databases may not accept those."""
+    shown = "".join(one if one.isprintable() else "\ufffd" for one in path[:_MAX_PATH])
+    return shown.encode()[:_MAX_PATH].decode(errors="ignore")

@@ -35,6 +35,7 @@ _TEMPLATES: Mapping[AlertType, tuple[str, str, Mapping[str, str]]] = {
             "Rule": "{violation[rule]}",
             "Limit": "{violation[limit]}",
             "Attempted": "{violation[attempted]}",
+            "Refusals": "{refusals}",
         },
     ),
     "inactivity": (
@@ -108,7 +109,8 @@ def _recipients(event: FeedEvent, rules: Rules) -> Sequence[str]:
 def _text(event: FeedEvent, label: str) -> tuple[str, str]:
     """Return the subject and the body of the e-mail about an event. `label` is the wallet's name."""
     title, sentence, fields = _TEMPLATES[TYPE_OF[event.type]]
-    payload = {name: "none" if value is None else value for name, value in event.payload.items()}
+    # Refusals reported by an earlier version have no number.
+    payload = {"refusals": 1} | {name: "none" if value is None else value for name, value in event.payload.items()}
     lines = {
         "Wallet": f"{label} ({event.wallet_id})",
         **{name: template.format_map(payload) for name, template in fields.items()},

@@ -116,6 +116,8 @@ class Settings(BaseSettings):
     """Time that a paid resource may take to answer a request."""
     x402_max_bytes: int = Field(default=65_536, gt=0)
     """Bytes of a paid resource's body that are read and returned; the rest is cut off."""
+    x402_kept_bytes: int = Field(default=10_000_000, ge=0)
+    """Bytes of paid responses that are stored for each wallet, to be replayed. Beyond it, the oldest are dropped."""
     x402_at_once: int = Field(default=16, gt=0)
     """Requests to paid resources that an organisation may run on this node at the same time. Each of several nodes
     counts its own."""

@@ -47,8 +47,10 @@ _KINDS = (
     ),
     EventKind(
         "transaction.blocked",
-        "The wallet's policy or budget refused a payment, an escrow or an allowance. Nothing was sent to the chain.",
-        ("wallet_id", "tx_id", "attempted_amount", "recipient", "violation"),
+        "The wallet's policy or budget refused a payment, an escrow or an allowance. Nothing was sent to the chain. "
+        "After 1,000 refusals of a wallet in a UTC day, one event after each hour counts the hour's `refusals` of one "
+        "type by one rule. Its other fields are those of the first.",
+        ("wallet_id", "tx_id", "attempted_amount", "recipient", "violation", "refusals"),
         ("approval_id",),
     ),
     EventKind("wallet.created", "A wallet was created.", ("wallet_id", "agent_id", "chain_address")),

@@ -25,8 +25,8 @@ transaction.
 that never had a signature.
 """
 VIOLATION_FIELDS = tuple(Violation.model_fields)
-# The field `x402` is left out: it is a claim of the service, which cannot be checked against the chain.
-JSON_FIELDS = (*(name for name in Transaction.model_fields if name != "x402"), *CHAIN_FIELDS)
+# These fields are left out: they are claims of the service, which cannot be checked against the chain.
+JSON_FIELDS = (*(name for name in Transaction.model_fields if name not in {"x402", "refusals"}), *CHAIN_FIELDS)
 COLUMNS = tuple(
     column
     for name in JSON_FIELDS

@@ -154,7 +154,10 @@ def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | 
     if answer.first_called_at is not None:
         yield f"The key was first used at {answer.first_called_at}. All calls with it take effect at most once."
     resource = answer.body.get("resource")
-    said = f"answered {resource['status']}" if resource else "gave no response"
+    nothing = (
+        "was delivered earlier and is no longer stored" if answer.body.get("resource_expired") else "gave no response"
+    )
+    said = f"answered {resource['status']}" if resource else nothing
     if "decided_at" in answer.body:
         yield _DECISIONS[answer.body["status"]][1]
         return

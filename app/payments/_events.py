@@ -28,10 +28,12 @@ def append_blocked(conn: Connection, attempt: Attempt, approval_id: str | None) 
         "attempted_amount": format_usdc(attempt.amount),
         "recipient": attempt.recipient,
         "violation": attempt.violation,
+        "refusals": attempt.refusals,
     }
     if approval_id is not None:
         fields["approval_id"] = approval_id
-    _append(conn, attempt, "transaction.blocked", f"refused by {attempt.violation['rule']}", fields)
+    times = "" if attempt.refusals == 1 else f" ({attempt.refusals} times)"
+    _append(conn, attempt, "transaction.blocked", f"refused by {attempt.violation['rule']}{times}", fields)
 
 
 def _append(conn: Connection, attempt: Attempt, kind: str, outcome: str, fields: dict[str, Any]) -> None:

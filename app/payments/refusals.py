@@ -1,17 +1,21 @@
 """Refusals of expenses: by the policy, which are recorded, and of payees without a known owner."""
 
+from dataclasses import replace
+
 from sqlalchemy import Connection
 
 from app.approvals import service as approvals
 from app.core.errors import ApiError, BusinessError, PolicyViolationError
-from app.core.identifiers import random_id
+from app.core.identifiers import derived_id, random_id
 from app.core.transaction_types import A2A_SEND
 from app.payments._events import append_blocked
 from app.payments._simulation import broken_rule, verdict_on
 from app.payments.expenses import ExpenseRequest
 from app.policies import service as policies
 from app.policies.terms import with_recipients
-from app.store.attempts import Attempt, insert_attempt
+from app.store.alert_kinds import HOUR
+from app.store.attempts import Attempt, add_refusal, insert_attempt, take_unreported
+from app.store.daily_counts import count_record
 from app.submission.chain_state import unverified_recipients
 from app.submission.claim import Claim
 from app.submission.program_errors import invalid_recipient
@@ -67,8 +71,9 @@ async def require_account(expense: ExpenseRequest, claim: Claim, field: str, rea
 async def record_refusal(expense: ExpenseRequest, claim: Claim, found: dict[str, str]) -> ApiError:
     """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error.
 
-    Raises ``idempotency_in_progress`` if another node has claimed the same request. The policy may then have refused
-    this expense because it already counts the other node's.
+    Beyond the wallet's daily number of such rows, the refusals of an hour with the same type and rule share one row.
+    ``report_refusals`` adds its event. Raises ``idempotency_in_progress`` if another node has claimed the same request.
+    The policy may then have refused this expense because it already counts the other node's.
     """
     await claim.require_free()
     service, wallet = expense.service, expense.wallet
@@ -91,19 +96,38 @@ async def record_refusal(expense: ExpenseRequest, claim: Claim, found: dict[str,
         policy_triggered=True,
         memo=expense.memo,
         violation=found,
-        created_at=await service.clock.moment_ms(),
+        refusals=1,
+        created_at=(now := await service.clock.moment_ms()),
+        ended_at=now,
     )
+    hour = ("refusals", wallet.wallet_id, str(now // HOUR), blocked.type, found["rule"])
 
-    def record(conn: Connection) -> None:
+    def record(conn: Connection) -> str:
+        if not count_record(conn, wallet.wallet_id, "refusal", now):
+            shared = replace(blocked, tx_id=derived_id("tx_", *hour), ended_at=None)
+            add_refusal(conn, shared)
+            return shared.tx_id
         insert_attempt(conn, blocked)
         append_blocked(conn, blocked, approval_id)
+        return blocked.tx_id
 
-    await service.db.write(record)
+    tx_id = await service.db.write(record)
     return PolicyViolationError(
         violation=found,
         wallet_id=wallet.wallet_id,
         policy_id=wallet.policy.policy_id,
-        tx_id=blocked.tx_id,
+        tx_id=tx_id,
         approval_id=approval_id,
         remedy=remedy,
     )
+
+
+def report_refusals(conn: Connection, before: int, *, most: int) -> int:
+    """Add the events of up to ``most`` rows that count the refusals of an hour which ended by a Unix millisecond.
+
+    Returns the number of events.
+    """
+    found = take_unreported(conn, before, most=most)
+    for blocked in found:
+        append_blocked(conn, blocked, None)
+    return len(found)

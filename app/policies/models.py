@@ -143,6 +143,7 @@ class PreviewedPayment(ResponseBody):
     status: Literal["confirmed", "blocked"]
     would_be: Literal["confirmed", "blocked"]
     violation: Violation | None
+    refusals: int | None
     timestamp: Time
 
 

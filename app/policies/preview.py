@@ -66,6 +66,7 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
     differing = [one for one in judged if one.would_be != one.status]
     differing.sort(key=lambda one: (one.timestamp, one.tx_id), reverse=True)
     blocked = sum(one.would_be == "blocked" for one in differing)
+    confirmed = sum(one.refusals or 1 for one in differing if one.would_be == "confirmed")
     return PolicyPreview.model_validate(
         {
             "policy_id": found.policy_id,
@@ -73,9 +74,9 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
             "to": iso_ms(end),
             "wallets": history.wallets,
             "wallets_left_out": history.left_out,
-            "payments": len(judged),
+            "payments": sum(one.refusals or 1 for one in judged),
             "newly_blocked": blocked,
-            "newly_confirmed": len(differing) - blocked,
+            "newly_confirmed": confirmed,
             "changes": differing[:_MAX_SHOWN],
             "changes_left_out": len(differing[_MAX_SHOWN:]),
             "warnings": await unverified_entries(service, current, terms),

@@ -7,7 +7,9 @@ from app.access.credential_events import report_expiries
 from app.access.keyring import KeyRing
 from app.core.background import Periodic
 from app.database.interface import Database
+from app.payments.refusals import report_refusals
 from app.store import exports, request_log
+from app.store.alert_kinds import HOUR
 from app.store.keys import expiring_keys
 from app.store.retention import delete_events, delete_undecided_requests
 
@@ -36,7 +38,7 @@ class KeyUse(Periodic):
 
 
 class Housekeeping(Periodic):
-    """Deletes old records, and reports API keys that expire soon, every ``interval`` seconds.
+    """Deletes old records, and reports counted refusals and API keys that expire soon, every ``interval`` seconds.
 
     Keeps events and undecided requests for approvals for ``days`` by ``chain_clock`` (Unix milliseconds). By ``clock``
     (Unix seconds), also deletes old records of exports without a file, and logged requests that are older than a day or
@@ -63,10 +65,12 @@ class Housekeeping(Periodic):
         self._clock = clock
 
     async def tick(self) -> int:
-        """Do one round and return the number of deleted records."""
-        old = self._chain_clock() - self._kept_ms
+        """Do one round and return the number of deleted and reported records."""
+        chain_time = self._chain_clock()
+        old, hour = chain_time - self._kept_ms, chain_time // HOUR * HOUR
         now, deleted = int(self._clock() * 1000), 0
         for delete, bound in (
+            (report_refusals, hour),
             (delete_events, old),
             (delete_undecided_requests, old),
             (exports.forget, now - exports.KEPT_MS),

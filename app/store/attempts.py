@@ -35,7 +35,8 @@ class Attempt:
     `raw` is unsigned while the transaction awaits a signature. `signature` is None then, while a third party has the
     transaction to send, and in a blocked attempt. `actor` requested the attempt, and `subject` is the object of the
     request's entry in the audit log; payments have neither. `stopped_by` is the kind of the brake that overtook the
-    attempt: its bytes are not resent. With a `nonce`, the attempt can land until the `nonce_account` is advanced.
+    attempt: its bytes are not resent. With a `nonce`, the attempt can land until the `nonce_account` is advanced. A
+    blocked attempt stands for a number of `refusals`; if its event is still to be sent, it has no `ended_at`.
     """
 
     currency: ClassVar = "USDC"
@@ -68,6 +69,7 @@ class Attempt:
     ended_at: int | None = None
     nonce_account: str | None = None
     nonce: str | None = None
+    refusals: int | None = None
 
     @property
     def message(self) -> str:
@@ -87,8 +89,36 @@ def insert_attempt(connection: Connection, attempt: Attempt) -> None:
     row |= {"type": row_type, "timestamp": attempt.created_at}
     upsert_later(connection, transactions, [row], keys=["tx_id"])
     if attempt.status == "blocked":
-        blocked = update(wallets).where(wallets.c.wallet_id == attempt.wallet_id)
-        connection.execute(blocked.values(blocked_at=attempt.created_at))
+        _note_refusal(connection, attempt)
+
+
+def add_refusal(connection: Connection, refused: Attempt) -> None:
+    """Count a refusal in the blocked attempt with its id, which this stores if it is the first."""
+    for rows in (table, transactions):
+        more = update(rows).where(rows.c.tx_id == refused.tx_id).values(refusals=rows.c.refusals + 1)
+        if connection.execute(more).rowcount == 0:
+            insert_attempt(connection, refused)
+            return
+    _note_refusal(connection, refused)
+
+
+def take_unreported(connection: Connection, before: int, *, most: int) -> list[Attempt]:
+    """Return up to `most` blocked attempts whose event is to be sent now, oldest first, and mark them as ended.
+
+    These are the attempts before a Unix millisecond that count several refusals.
+    """
+    waiting = select(table).where(table.c.refusals.is_not(None), table.c.ended_at.is_(None))
+    chosen = waiting.where(table.c.created_at < before).order_by(table.c.created_at).limit(most)
+    found = fetch_all(connection, Attempt, chosen)
+    ids = [one.tx_id for one in found]
+    if ids:
+        connection.execute(update(table).where(table.c.tx_id.in_(ids)).values(ended_at=before))
+    return found
+
+
+def _note_refusal(connection: Connection, refused: Attempt) -> None:
+    blocked = update(wallets).where(wallets.c.wallet_id == refused.wallet_id)
+    connection.execute(blocked.values(blocked_at=refused.created_at))
 
 
 def attempt(connection: Connection, tx_id: str) -> Attempt | None:

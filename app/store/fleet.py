@@ -23,7 +23,7 @@ from sqlalchemy import (
 from app.core.transaction_types import REFUSED, SPENT
 from app.database.paging import unindexed
 from app.database.records import fetch_all
-from app.store.read_tables import escrows, reserves, transactions
+from app.store.read_tables import REFUSALS, escrows, reserves, transactions
 from app.store.read_tables import wallets as table
 from app.store.state_tables import wallet_details as details
 from app.store.state_tables import wallet_tags
@@ -115,7 +115,7 @@ _TOTALS = select(
     func.coalesce(func.sum(case((table.c.frozen != 0, 1), else_=0)), 0).label("frozen"),
     func.coalesce(func.max(_WEEKS.c.today), 0).label("spent_today"),
     func.coalesce(func.max(_WEEKS.c.week), 0).label("spent_week"),
-    select(func.count())
+    select(func.coalesce(func.sum(REFUSALS), 0))
     .where(transactions.c.org == _ORG, transactions.c.status == "blocked", transactions.c.type.in_(REFUSED))
     .where(transactions.c.timestamp > _NOW - DAY)
     .scalar_subquery()
@@ -150,7 +150,7 @@ _BY_DAY = (
     select(
         _DAY_OF,
         func.sum(case((transactions.c.status == "confirmed", transactions.c.amount), else_=0)).label("amount"),
-        func.sum(case((transactions.c.status == "blocked", 1), else_=0)).label("refused"),
+        func.sum(case((transactions.c.status == "blocked", REFUSALS), else_=0)).label("refused"),
     )
     .where(
         transactions.c.wallet_id == bindparam("wallet_id"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from sqlalchemy import Connection, bindparam, delete, exists, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app.database.leases import node_is_alive
@@ -36,7 +36,9 @@ class IdempotencyRecord:
     """The request that holds a key. `body_hash` covers the parsed body, so that formatting does not matter.
 
     `sealed_for` is the digest of the API key that seals a secret response. `node` is the node that runs the request;
-    None if none does, and on SQLite. `scope` names the caller; None if a version without scopes stored the record.
+    None if none does, and on SQLite. `scope` names the caller; None if a version without scopes stored the record. A
+    response of `kept_bytes` counts in the quota of the wallet `kept_for`. Once the quota is full, `reduced` replaces
+    the oldest responses.
     """
 
     org: str
@@ -53,6 +55,18 @@ class IdempotencyRecord:
     sealed_for: str | None = None
     node: str | None = None
     scope: str | None = None
+    kept_for: str | None = None
+    kept_bytes: int | None = None
+    reduced: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reducible:
+    """The smaller form of a response, and the wallet's quota in bytes in which the response counts."""
+
+    wallet_id: str
+    reduced: str
+    quota: int
 
 
 def claim(connection: Connection, record: IdempotencyRecord) -> bool:
@@ -126,6 +140,21 @@ def finish(  # noqa: PLR0917
     if node:
         return execute(connection, _FINISH, values, of_org=org, of_key=key, of_node=node) == 1
     return execute(connection, _UPDATE, values, of_org=org, of_key=key) == 1
+
+
+def keep_within(connection: Connection, org: str, key: str, size: int, kept: Reducible) -> None:
+    """Count a stored response of `size` bytes in its wallet's quota, and reduce the oldest beyond it."""
+    values = {"kept_for": kept.wallet_id, "kept_bytes": size, "reduced": kept.reduced}
+    execute(connection, _UPDATE, values, of_org=org, of_key=key)
+    newest = table.c.created_at.desc(), table.c.key.desc()
+    total = func.sum(table.c.kept_bytes).over(order_by=newest).label("total")
+    mine = select(table.c.org, table.c.key, total).where(
+        table.c.kept_for == kept.wallet_id, table.c.reduced.is_not(None)
+    )
+    sums = mine.subquery()
+    for found in connection.execute(select(sums.c.org, sums.c.key).where(sums.c.total > kept.quota)).all():
+        oldest = update(table).where(table.c.org == found.org, table.c.key == found.key)
+        connection.execute(oldest.values(response=table.c.reduced, reduced=None))
 
 
 def release(connection: Connection, org: str, key: str) -> None:

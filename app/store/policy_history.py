@@ -31,6 +31,7 @@ class PastPayment:
     attestation_hash: str | None
     violation: dict[str, Any] | None
     timestamp: int
+    refusals: int | None
     settled_at: int | None
     released: int | None
 

@@ -17,6 +17,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    func,
     text,
 )
 
@@ -162,6 +163,7 @@ transactions = Table(
     Column("violation", JSON),
     Column("error", String),
     Column("timestamp", BigInteger, nullable=False),
+    Column("refusals", Integer, doc="number of refusals that a blocked row stands for; null in older ones"),
     # Every combination of filters reads one of these indexes in its order, or merges several. It reads one range for
     # each of the few values of an indexed column that the filter leaves open.
     Index("transactions_newest", "org", "timestamp", "tx_id"),
@@ -183,6 +185,8 @@ transactions = Table(
     ),
     Index("transactions_by_signature", "signature"),
 )
+REFUSALS = func.coalesce(transactions.c.refusals, 1)
+"""The number of refusals that a blocked row stands for."""
 RECIPIENT_GIVEN = transactions.c.recipient.is_distinct_from(transactions.c.recipient_address)
 """True for a transaction with a recipient given in another form than its address."""
 

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     false,
+    text,
 )
 
 from app.database.columns import SERIAL, U64, ActorText, metadata
@@ -155,7 +156,13 @@ attempts = Table(
     Column("ended_at", BigInteger),
     Column("nonce_account", String, doc="account with the nonce that replaces a blockhash"),
     Column("nonce", String),
+    Column("refusals", Integer, doc="number of refusals that a blocked one stands for; null in older ones"),
     Index("attempts_by_status", "status", "created_at"),
+    Index(
+        *("attempts_unreported", "created_at"),
+        sqlite_where=text("refusals IS NOT NULL AND ended_at IS NULL"),
+        postgresql_where=text("refusals IS NOT NULL AND ended_at IS NULL"),
+    ),
     Index("attempts_by_wallet", "wallet_id", "created_at"),
 )
 
@@ -198,6 +205,14 @@ idempotency = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
     Column("scope", String, doc="wallet, viewer's API key or empty; null if from a version without scopes"),
+    Column("kept_for", String, doc="wallet in which quota the response counts, if it can be reduced"),
+    Column("kept_bytes", Integer, doc="size of such a response"),
+    Column("reduced", String, doc="replaces the response once the quota is full; null if it is not to be replaced"),
+    Index(
+        *("idempotency_kept", "kept_for", "created_at", "kept_bytes"),
+        sqlite_where=text("reduced IS NOT NULL"),
+        postgresql_where=text("reduced IS NOT NULL"),
+    ),
 )
 
 escrow_details = Table(

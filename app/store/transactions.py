@@ -42,6 +42,7 @@ class TransactionRecord:
     violation: dict[str, Any] | None
     error: str | None
     timestamp: int
+    refusals: int | None
 
 
 @dataclass(frozen=True, slots=True)

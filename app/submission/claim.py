@@ -13,7 +13,17 @@ from app.core.timestamps import now_ms
 from app.database.interface import Database
 from app.database.records import columns_of
 from app.store.attempts import Attempt
-from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, find, finish, release, runs_on
+from app.store.idempotency import (
+    LIFETIME,
+    IdempotencyRecord,
+    Reducible,
+    attach_transaction,
+    find,
+    finish,
+    keep_within,
+    release,
+    runs_on,
+)
 from app.store.idempotency import claim as claim_key
 
 T = TypeVar("T")
@@ -87,6 +97,8 @@ class Claim:
         self.repeats = repeats
         #: Time of the first request in Unix milliseconds, if it was answered and its brake is now checked again.
         self.first_called_at = first_called_at
+        #: The smaller form of the response, which replaces it once the wallet's quota is full; None if there is none.
+        self.reducible: Reducible | None = None
         #: True if another request already held the key when this request tried to claim it.
         self.lost = False
         self._db = db
@@ -186,6 +198,8 @@ class Claim:
                 self._hold(conn, None)
             if not finish(conn, org, key, 200, body, now_ms(), node=self._db.node):
                 raise in_progress()
+            if self.reducible is not None:
+                keep_within(conn, org, key, len(body.encode()), self.reducible)
 
         await self._stored(answer, lasts=True, repeatable=True)
 

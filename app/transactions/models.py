@@ -71,7 +71,10 @@ class PaidFor(ResponseBody):
 
 
 class Transaction(Payment):
-    """A transaction in lists and lookups. `x402` is null unless the transaction pays for a resource."""
+    """A transaction in lists and lookups. `x402` is null unless the transaction pays for a resource.
+
+    `refusals` is the number of refusals that a blocked row stands for, and null for other rows.
+    """
 
     type: TransactionType
     policy_id: PolicyId | None
@@ -79,6 +82,7 @@ class Transaction(Payment):
     explorer_url_1: str | None
     explorer_url_2: str | None
     violation: Violation | None
+    refusals: int | None
     x402: PaidFor | None
 
 

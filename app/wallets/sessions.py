@@ -6,10 +6,11 @@ from sqlalchemy import Connection
 
 from app.access.auth import encode_token, session_key
 from app.access.keyring import Principal
-from app.core.errors import AuthenticationError
+from app.core.errors import AuthenticationError, RequestError
 from app.core.timestamps import iso
 from app.store.attempts import Attempt
 from app.store.audit_actions import Action
+from app.store.daily_counts import MAX_RECORDS, count_record, next_day
 from app.store.session_grants import granted_until, store_grant
 from app.store.wallets import WalletRecord
 from app.submission.changes import carry_out
@@ -24,6 +25,7 @@ from app.wallets.models import RotateToken, SessionToken
 #: Superseded: the token of an earlier rotation is lost, and the new token replaces it in any case.
 _ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True, stops=True)
 PLAN_TYPES = (_ROTATE,)
+_ROTATIONS = f"The agent has rotated the token {MAX_RECORDS:,} times today. Wait, or ask an operator for a token."
 
 
 async def rotate(  # noqa: PLR0917
@@ -64,6 +66,9 @@ async def _rotate(  # noqa: PLR0917
         session, expires_at = Keypair(), await service.clock.read() + body.ttl_seconds
         until = expires_at
         if principal.role == "agent":
+            now = service.clock.seen_ms()
+            if not await service.db.write(lambda conn: count_record(conn, wallet_id, "rotation", now)):
+                raise RequestError("rate_limited", _ROTATIONS, headers={"Retry-After": str(next_day(now))})
             until = await _granted(service, before)
             expires_at = min(expires_at, until)
         plan = _plan(service, principal, before, session.pubkey(), expires_at, until)

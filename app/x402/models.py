@@ -112,10 +112,12 @@ class FetchedResource(ResponseBody):
 
     `resource` is null if no response to the payment came. It is also null if the resource was not sent the payment,
     because the payment had ended already, a freeze, pause or token rotation stopped it, or its allowance was not
-    confirmed yet. `warnings` names malformed offers that were skipped.
+    confirmed yet. `resource_expired` is true if the resource was stored for replays and has been dropped. `warnings`
+    names malformed offers that were skipped.
     """
 
     resource: PaidResource | None
+    resource_expired: bool = False
     payment: Transaction | None
     warnings: list[str]
 

@@ -4,6 +4,7 @@ import base64
 from typing import Any, Literal
 
 import structlog
+from sqlalchemy import Connection
 
 from app.api.operation import Call
 from app.chain.errors import ChainUnavailable, RpcError
@@ -17,6 +18,8 @@ from app.payments.models import SimulatePayment, Simulation
 from app.store.allowances import OUTSTANDING, SETTLED, due_allowances
 from app.store.attempts import stopped_by
 from app.store.audit import append
+from app.store.daily_counts import count_record
+from app.store.idempotency import Reducible
 from app.store.x402 import IssuedPayment, issued_payment_of, record_resource
 from app.submission.claim import Claim
 from app.submission.context import Service
@@ -47,8 +50,8 @@ async def quote(call: Call, body: QuotePaidResource) -> Quote:
     payer = await Payer.of(call, body)
     asked = await payer.request(body)
     answer = await _ask(call, asked)
-    await _note(call, asked, answer)
     if answer.status != 402:
+        await _note(call, body, asked, answer)
         nothing: dict[str, Any] = dict.fromkeys(("price", "recipient", "network", "facilitator", "lane", "retry_at"))
         return Quote(
             wallet_id=body.wallet_id, url=body.url, currency="USDC", allowed=True, rules=[], warnings=[], **nothing
@@ -62,6 +65,7 @@ async def quote(call: Call, body: QuotePaidResource) -> Quote:
     )
     if lane == ALLOWANCE and not payer.wallet.policy.rules.allow_allowances:
         lane = "not_supported"
+    await _note(call, body, asked, answer)
     return Quote(
         wallet_id=body.wallet_id,
         url=body.url,
@@ -87,18 +91,16 @@ async def fetch(call: Call, body: FetchPaidResource) -> FetchedResource:
     service, claim = call.service, call.claim
     # Look first for a payment issued by an earlier run: once it is under way, the wallet's state cannot refuse it.
     paid, warnings = await _earlier(service, claim), list[str]()
+    first = paid is None
     overtaken = paid is not None and await _is_overtaken(service, paid[0])
     if paid is None:
         payer = await Payer.of(call, body)
         asked = await payer.request(body)
-        answer = await _ask(call, asked)
-        try:
-            found, warnings = await _paid_for(payer, body, asked, answer)
-        except ApiError:
-            await _note(call, asked, answer)
-            raise
+        found, warnings = await _paid_for(payer, body, asked, await _ask(call, asked))
         if isinstance(found, Received):
-            await _note(call, asked, found)
+            await _note(call, body, asked, found)
+            # Only paid resources are stored. A repeated request asks the resource again.
+            claim.open_ended = True
             return FetchedResource(resource=_shown(found), payment=None, warnings=warnings)
         paid = found
     else:
@@ -107,7 +109,7 @@ async def fetch(call: Call, body: FetchPaidResource) -> FetchedResource:
     resource = None
     if not overtaken and await _is_open(service, issued, outcome):
         resource = await _deliver(call, asked, issued)
-        await _note(call, asked, resource, issued.tx_id)
+        await _note(call, body, asked, resource, issued.tx_id, first=first)
         if issued.lane == ENFORCED:
             await service.submitter.wait(outcome, claim)
         elif resource is not None:
@@ -115,8 +117,11 @@ async def fetch(call: Call, body: FetchPaidResource) -> FetchedResource:
     payment = await transactions.get(service, call.principal, issued.tx_id)
     # A facilitator sends the payment, so it may land long after this response. A replay reports its outcome.
     claim.open_ended = payment.status == "pending"
-    shown = None if resource is None else _shown(resource)
-    return FetchedResource(resource=shown, payment=payment, warnings=warnings)
+    done = FetchedResource(resource=None, resource_expired=resource is not None, payment=payment, warnings=warnings)
+    if resource is None:
+        return done
+    claim.reducible = Reducible(issued.wallet_id, done.model_dump_json(), service.settings.x402_kept_bytes)
+    return done.model_copy(update={"resource": _shown(resource), "resource_expired": False})
 
 
 async def _paid_for(
@@ -227,11 +232,7 @@ async def _verdict(payer: Payer, offer: Offer) -> Simulation:
 
 
 async def _ask(call: Call, asked: ResourceRequest) -> Received:
-    try:
-        return await call.service.part(Fetcher).fetch(asked, owner=call.principal.org, payment={})
-    except ApiError:
-        await _note(call, asked, None)
-        raise
+    return await call.service.part(Fetcher).fetch(asked, owner=call.principal.org, payment={})
 
 
 async def _deliver(call: Call, asked: ResourceRequest, issued: IssuedPayment) -> Received | None:
@@ -245,14 +246,28 @@ async def _deliver(call: Call, asked: ResourceRequest, issued: IssuedPayment) ->
     return answer
 
 
-async def _note(call: Call, asked: ResourceRequest, answer: Received | None, tx_id: str | None = None) -> None:
+async def _note(
+    call: Call,
+    body: QuotePaidResource,
+    asked: ResourceRequest,
+    answer: Received | None,
+    tx_id: str | None = None,
+    *,
+    first: bool = False,
+) -> None:
     """Record the request's host and response status in the audit log.
 
-    A request that was repeated with a payment makes one entry.
+    A request that was repeated with a payment makes one entry. Except for the ``first`` entry of a payment, a wallet
+    adds a limited number of these entries in a day.
     """
     host, status = asked.url.raw_host.decode("ascii"), None if answer is None else answer.status
-    entry = call.principal.entry("x402.fetch", tx_id, host=host, status=status)
-    await call.service.db.write(lambda conn: append(conn, entry))
+    entry, now = call.principal.entry("x402.fetch", tx_id, host=host, status=status), call.service.clock.seen_ms()
+
+    def record(conn: Connection) -> None:
+        if first or count_record(conn, body.wallet_id, "request", now):
+            append(conn, entry)
+
+    await call.service.db.write(record)
 
 
 def _shown(answer: Received) -> PaidResource:

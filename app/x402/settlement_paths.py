@@ -5,11 +5,13 @@ import re
 import httpx
 from solders.hash import Hash
 from solders.pubkey import Pubkey
+from sqlalchemy import Connection
 
 from app.chain.transactions import sign_for
 from app.core.errors import BusinessError
 from app.core.outbound import Received
 from app.core.transaction_types import ALLOWANCE, ENFORCED, SettlementPath
+from app.store.daily_counts import count_record
 from app.store.x402 import known_facilitator, put_facilitator
 from app.x402.fetching import Fetcher, ResourceRequest
 from app.x402.guard import origin_of
@@ -121,4 +123,10 @@ async def _remember(payer: Payer, url: httpx.URL, offer: Offer, *, accepts: bool
     service = payer.service
     key = (payer.wallet.org, origin_of(url), offer.fee_payer)
     now = service.clock.seen_ms()
-    await service.db.write(lambda conn: put_facilitator(conn, *key, accepts=accepts, now=now))
+
+    def store(conn: Connection) -> None:
+        # The resource names the facilitator. Beyond the daily number, each request probes again.
+        if known_facilitator(conn, *key) is not None or count_record(conn, payer.wallet.wallet_id, "facilitator", now):
+            put_facilitator(conn, *key, accepts=accepts, now=now)
+
+    await service.db.write(store)

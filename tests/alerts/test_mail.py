@@ -147,7 +147,7 @@ async def test_line_breaks_in_a_label_add_no_header_and_no_line(scene: Scene, ma
     assert message["Bcc"] is None
     assert mailbox.envelopes == [(_FROM, [OPS])]
     names = [line.partition(":")[0] for line in message.get_content().splitlines()[2:]]
-    assert names == ["Wallet", "Amount", "Recipient", "Rule", "Limit", "Attempted", "Time", "Event"]
+    assert names == ["Wallet", "Amount", "Recipient", "Rule", "Limit", "Attempted", "Refusals", "Time", "Event"]
 
 
 async def test_hourly_limit_of_mails_is_announced_in_the_last_one(tmp_path: Path, mailbox: Mailbox) -> None:

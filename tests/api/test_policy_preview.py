@@ -191,6 +191,7 @@ async def test_preview_shows_both_ways_and_changes_nothing(world: ServiceWorld) 
         "status": "confirmed",
         "would_be": "blocked",
         "violation": {"rule": "max_per_day", "limit": "5.00", "attempted": "6.00"},
+        "refusals": None,
         "timestamp": paid[2]["timestamp"],
     }
     assert parse_iso_ms(found["to"]) - parse_iso_ms(found["from"]) == 7 * DAY * 1000

@@ -88,7 +88,7 @@ class Buyer:
 
 
 @contextlib.asynccontextmanager
-async def _open(folder: Path, **settings: Any) -> AsyncIterator[Market]:
+async def opened(folder: Path, **settings: Any) -> AsyncIterator[Market]:
     async with (
         ServiceWorld(folder / "service", **settings) as world,
         world.localnet.serving("127.0.0.1", 0) as (port, _),
@@ -101,12 +101,12 @@ async def _open(folder: Path, **settings: Any) -> AsyncIterator[Market]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def own_market(tmp_path: Path) -> AsyncIterator[Market]:
     """A market for one test, which may move its clock; resources have half a second."""
-    async with _open(tmp_path, x402_timeout=0.5) as found:
+    async with opened(tmp_path, x402_timeout=0.5) as found:
         yield found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def market(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Market]:
     """A market shared by the tests of a module; each makes its own buyers."""
-    async with _open(tmp_path_factory.mktemp("market")) as found:
+    async with opened(tmp_path_factory.mktemp("market")) as found:
         yield found

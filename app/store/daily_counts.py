@@ -1,0 +1,45 @@
+"""The number of records of some kinds that each wallet has added today. They bound what an agent's key can store."""
+
+from typing import Literal
+
+from sqlalchemy import BigInteger, Column, Connection, Integer, String, Table, select
+
+from app.database.columns import metadata, upsert
+
+MAX_RECORDS = 1_000
+"""Records of a kind that a wallet adds singly in a UTC day."""
+DAY = 86_400_000
+
+RecordKind = Literal["refusal", "request", "facilitator", "rotation"]
+"""A refused expense, a request for a resource that cost nothing, a facilitator seen first, or an agent's rotation."""
+
+table = Table(
+    "daily_counts",
+    metadata,
+    Column("wallet_id", String, primary_key=True),
+    Column("kind", String, primary_key=True),
+    Column("day", BigInteger, nullable=False, doc="number of the UTC day"),
+    Column("count", Integer, nullable=False),
+)
+
+
+def count_record(connection: Connection, wallet_id: str, kind: RecordKind, now: int) -> bool:
+    """Count a record of a wallet at the Unix millisecond `now`. Return False if it has added `MAX_RECORDS` today.
+
+    A clock that steps back into the day before does not begin a new count.
+    """
+    mine = select(table.c.day, table.c.count).where(table.c.wallet_id == wallet_id, table.c.kind == kind)
+    today = now // DAY
+    day, count = connection.execute(mine).one_or_none() or (today, 0)
+    if day < today:
+        day, count = today, 0
+    if count >= MAX_RECORDS:
+        return False
+    row = {"wallet_id": wallet_id, "kind": kind, "day": day, "count": count + 1}
+    upsert(connection, table, row, keys=["wallet_id", "kind"])
+    return True
+
+
+def next_day(now: int) -> int:
+    """Return the seconds from a Unix millisecond until the next UTC day begins."""
+    return (DAY - now % DAY) // 1000 + 1
