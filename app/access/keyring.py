@@ -33,6 +33,7 @@ from app.store.keys import (
     touch_api_keys,
 )
 from app.store.organisations import organisation
+from app.store.people import end_sessions
 
 Role = Literal["viewer", "agent", "operator", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -220,13 +221,17 @@ class KeyRing:
             if again:
                 return found
             raise BusinessError("key_not_active")
-        revoke_api_key(conn, by.org, key_id, now)
-        ended = replace(found, revoked_at=now)
-        entry = by.entry("key.revoke", key_id, role=found.role, wallet_id=found.wallet_id)
-        report(conn, entry, "key.revoked", ended, revoked_at=iso_ms(now))
-        if found.revoked_at is None:
-            self._require_admin_key(conn, found)
-        return ended
+        self.end(conn, by, found, now)
+        if found.role == "admin" and found.revoked_at is None:
+            self.require_admin_key(conn, by.org)
+        return replace(found, revoked_at=now)
+
+    def end(self, conn: Connection, by: Principal, key: ApiKey, now: int) -> None:
+        """Revoke a key in force and end its sessions, even if it is the last admin key."""
+        revoke_api_key(conn, key.org, key.key_id, now)
+        end_sessions(conn, key.org, Actor("key", key.key_id), now)
+        entry = by.entry("key.revoke", key.key_id, role=key.role, wallet_id=key.wallet_id)
+        report(conn, entry, "key.revoked", key, revoked_at=iso_ms(now))
 
     def rotate(self, conn: Connection, by: Principal, key_id: str, *, overlap: int, **changes: Any) -> IssuedKey:
         """Store a replacement for a key. The old key works for ``overlap`` more seconds.
@@ -244,11 +249,13 @@ class KeyRing:
         revoke_api_key(conn, by.org, key_id, until)
         entry = by.entry("key.rotate", made.record.key_id, replaces=key_id, overlap_seconds=overlap)
         report(conn, entry, "key.issued", made.record, replaces=key_id, replaced_until=iso_ms(until))
-        self._require_admin_key(conn, made.record)
+        if old.role == "admin":
+            self.require_admin_key(conn, by.org)
         return made
 
-    def _require_admin_key(self, conn: Connection, changed: ApiKey) -> None:
-        if changed.role == "admin" and not has_admin_key(conn, changed.org, self._now()):
+    def require_admin_key(self, conn: Connection, org: str) -> None:
+        """Raise ``last_admin_key`` if the organisation has no admin key that counts for ``has_admin_key``."""
+        if not has_admin_key(conn, org, self._now()):
             raise BusinessError("last_admin_key")
 
     def forget(self) -> None:

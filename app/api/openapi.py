@@ -97,7 +97,7 @@ _SIGN: Json = {
 #: Tags in the order that a newcomer needs them.
 _TAGS = (
     *("policies", "wallets", "payments", "transactions", "approvals", "escrows", "x402", "allowances", "budgets"),
-    *("recipients", "events", "webhooks", "alerts", "keys", "organization", "audit", "signing"),
+    *("recipients", "events", "webhooks", "alerts", "keys", "people", "organization", "audit", "signing"),
 )
 #: Statuses of responses that may have Retry-After.
 _RETRIED = frozenset({"409", "429", "503"})

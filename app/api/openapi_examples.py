@@ -94,6 +94,7 @@ IDENTIFIERS: Mapping[str, str] = {
     "dlv": "dlv_B2kYw8rXf5TqHn3mLcV7uE",
     "evt": "evt_H4sNc9zKq1VdWp6xRbT8mY",
     "key": "key_M3vLp8fRz2JtXk5wQnB7cG",
+    "per": "per_W8tRk3nZp5XcQy7mVb2LdH",
     "req": "req_NaLTW5KRAT7GNcwLfd2Mhr",
 }
 
@@ -105,6 +106,7 @@ VALUES: Mapping[str, Any] = {
     **{f"{name}_id": IDENTIFIERS[prefix] for name, prefix in (("wallet", "wal"), ("policy", "pol"), ("tx", "tx"))},
     **{f"{name}_id": IDENTIFIERS[prefix] for name, prefix in (("escrow", "escrow"), ("approval", "apr"))},
     "budget_id": IDENTIFIERS["bud"],
+    "person_id": IDENTIFIERS["per"],
     "allowance_id": IDENTIFIERS["alw"],
     **{f"{name}_id": IDENTIFIERS[prefix] for name, prefix in (("export", "exp"), ("webhook", "wh"))},
     **{f"{name}_id": IDENTIFIERS[prefix] for name, prefix in (("delivery", "dlv"), ("key", "key"), ("request", "req"))},

@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from app.access.keyring import KeyStatus, Role
 from app.access.networks import parse_network
+from app.api.ending import Descendant
 from app.api.fields import (
     WHOLE_NUMBER,
     Body,
@@ -120,6 +121,12 @@ class NewKey(Key):
     """A new API key with its text, `key`. Only this response and its replays show the text."""
 
     key: str
+
+
+class RevokedKey(Key):
+    """A revoked key, and the keys and people in force that it created, directly or through others."""
+
+    descendants: list[Descendant]
 
 
 class KeyPage(ListResponse[Key]):

@@ -3,10 +3,19 @@
 from starlette.routing import Route
 
 from app.access.auth import ADMINS
-from app.api.fields import EmptyBody
+from app.api.ending import EndCredential
 from app.api.operation import Call, operation
 from app.api_keys import service as keys
-from app.api_keys.models import CreateKey, Key, KeyPage, ListKeys, ListRequests, NewKey, RequestLogPage, RotateKey
+from app.api_keys.models import (
+    CreateKey,
+    KeyPage,
+    ListKeys,
+    ListRequests,
+    NewKey,
+    RequestLogPage,
+    RevokedKey,
+    RotateKey,
+)
 
 _CHANGING = ("key_not_found", "key_not_active")
 
@@ -48,13 +57,16 @@ async def rotate_key(call: Call, body: RotateKey) -> NewKey:
 
 
 @operation(tag="keys", roles=ADMINS, errors=(*_CHANGING, "last_admin_key"), changes=True)
-async def revoke_key(call: Call, _body: EmptyBody) -> Key:
+async def revoke_key(call: Call, body: EndCredential) -> RevokedKey:
     """Revoke an API key.
 
     The key stops working immediately, and on other nodes within a second by default. An admin may revoke the key that
     sends this request, unless it is the organisation's last admin key.
+
+    The key's sessions and download links end. The response lists the keys and people that the key created, directly or
+    through others; with `endDescendants` = `true` these end, too. The caller and its own descendants are never ended.
     """
-    return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"))
+    return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"), body)
 
 
 @operation(tag="keys", roles=ADMINS)

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
+from app.access.credentials import descendants, end_descendants
 from app.access.keyring import IssuedKey, KeyRing, KeyTerms, Principal, status_of
+from app.api.ending import Descendant, EndCredential
 from app.api_keys.models import (
     CreateKey,
     Key,
@@ -14,8 +16,10 @@ from app.api_keys.models import (
     LoggedRequest,
     NewKey,
     RequestLogPage,
+    RevokedKey,
     RotateKey,
 )
+from app.core.actors import Actor
 from app.core.timestamps import now_ms
 from app.store.keys import ApiKey, api_key_page, key_names
 from app.store.request_log import KEPT_MS, Refusals, RequestFilter, refusals, request_page
@@ -25,6 +29,8 @@ from app.wallets import service as wallets
 
 #: Errors of requests that were refused without storing a transaction, for example because of a freeze or a pause.
 _STOPPED = ("wallet_frozen", "org_paused", "wallet_insufficient_balance")
+
+_ALONE = EndCredential()
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateKey) -> NewKey:
@@ -67,12 +73,25 @@ async def rotate(service: Service, principal: Principal, claim: Claim, key_id: s
     return new
 
 
-async def revoke(service: Service, principal: Principal, claim: Claim, key_id: str) -> Key:
-    """Revoke a key immediately. Raises the errors of ``KeyRing.revoke``."""
-    ring, again = service.part(KeyRing), claim.repeats
-    revoked = await claim.store(lambda conn: ring.revoke(conn, principal, key_id, again=again))
+async def revoke(
+    service: Service, principal: Principal, claim: Claim, key_id: str, body: EndCredential = _ALONE
+) -> RevokedKey:
+    """Revoke a key immediately, and its descendants if the body says so.
+
+    Raises the errors of ``KeyRing.revoke`` and of ``end_descendants``.
+    """
+    ring, again, now, actor = service.part(KeyRing), claim.repeats, now_ms(), Actor("key", key_id)
+
+    def work(conn: Connection) -> RevokedKey:
+        revoked, below = ring.revoke(conn, principal, key_id, again=again), descendants(conn, principal, actor, now)
+        if body.end_descendants:
+            end_descendants(conn, ring, principal, actor, now)
+        shown = [Descendant.showing(one) for one in below]
+        return RevokedKey.of(revoked, status=status_of(revoked, now_ms()), descendants=shown)
+
+    shown = await claim.store(work)
     ring.forget()
-    return _shown(revoked)
+    return shown
 
 
 async def requests(service: Service, principal: Principal, query: ListRequests) -> RequestLogPage:

@@ -3,6 +3,7 @@
 from starlette.responses import Response
 
 from app.access.auth import ADMINS, READERS
+from app.api.ending import EndCredential
 from app.core.errors import BusinessError, NotFoundError
 from app.dashboard.actors import names_of
 from app.dashboard.forms.submit_once import once
@@ -69,7 +70,7 @@ async def withdraw(view: View) -> str:
 @action("/people/{person_id}/remove", roles=ADMINS, back=list_people, step_up=True)
 async def remove(view: View) -> str:
     """Remove a person from the organisation."""
-    await people.remove(view.service, view.principal, view.path("person_id"), view.now)
+    await people.end(view.service, view.principal, view.claim(), view.path("person_id"), EndCredential())
     return view.url("people", done="removed")
 
 

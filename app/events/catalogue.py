@@ -32,6 +32,7 @@ _LIMITS = ("max_per_day", "max_per_month", "velocity_cap")
 _COMPARED = ("subject", "address", "on_chain_slot")
 _COMPARED_DIFFERENT = (*_COMPARED, "differences")
 _KEY = ("key_id", "role", "name", "bound_wallet_id")
+_PERSON = ("person_id", "role", "name")
 _REPLACED = ("replaces", "replaced_until")
 _COMPARED_IDS = ("wallet_id", "escrow_id")
 _KINDS = (
@@ -231,6 +232,8 @@ _KINDS = (
         "key and client network.",
         (*_KEY, "address"),
     ),
+    EventKind("person.joined", "A person joined the organisation.", (*_PERSON, "actor")),
+    EventKind("person.removed", "A person was removed from the organisation.", (*_PERSON, "actor")),
     EventKind("ping", "A test of a webhook. `GET /v1/events` does not list this event.", ("webhook_id",)),
 )
 

@@ -1,10 +1,11 @@
-"""Download links. They need no API key and are valid for some minutes."""
+"""Download links. They need no API key, and are valid for some minutes while their author is in force."""
 
 import hashlib
 import hmac
 import time
 from urllib.parse import urlencode
 
+from app.core.actors import Actor
 from app.core.settings import Settings
 
 
@@ -16,17 +17,17 @@ class DownloadLinks:
         self._lifetime = settings.export_link_lifetime
         self._key = key
 
-    def make(self, export_id: str, *, until: int) -> str:
-        """Return a link to an export's file, valid until the Unix second `until` at the latest."""
+    def make(self, export_id: str, by: Actor, *, until: int) -> str:
+        """Return a link to an export's file for a caller, valid until the Unix second `until` at the latest."""
         expires = min(int(time.time()) + self._lifetime, until)
-        query = urlencode({"expires": expires, "signature": self._sign(export_id, str(expires))})
+        query = urlencode({"expires": expires, "by": by, "signature": self._sign(export_id, str(by), str(expires))})
         return f"{self._base_url}/v1/transactions/exports/{export_id}/download?{query}"
 
-    def is_valid(self, export_id: str, expires: str, signature: str) -> bool:
+    def is_valid(self, export_id: str, by: str, expires: str, signature: str) -> bool:
         """Return True if a link with these parts was issued by this service and has not expired."""
         # Compared as bytes, because `compare_digest` refuses texts that are not ASCII.
-        genuine = hmac.compare_digest(self._sign(export_id, expires).encode(), signature.encode())
+        genuine = hmac.compare_digest(self._sign(export_id, by, expires).encode(), signature.encode())
         return genuine and time.time() < int(expires)
 
-    def _sign(self, export_id: str, expires: str) -> str:
-        return hmac.new(self._key, f"{export_id}\n{expires}".encode(), hashlib.sha256).hexdigest()
+    def _sign(self, *parts: str) -> str:
+        return hmac.new(self._key, "\n".join(parts).encode(), hashlib.sha256).hexdigest()

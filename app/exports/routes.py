@@ -38,8 +38,9 @@ async def get_export(call: Call) -> Export:
     """Get an export.
 
     The status is `processing`, then `ready` until `expires_at` and `expired` afterwards, or `failed` with a
-    `failure_reason`. Anyone with the `download_url` can fetch the file for some minutes without an API key. Each
-    response has a new URL. `agent-vault verify` checks the file against the chain.
+    `failure_reason`. Anyone with the `download_url` can fetch the file for some minutes without an API key, unless
+    the caller's key or person has ended. Each response has a new URL. `agent-vault verify` checks the file
+    against the chain.
     """
     return await exports.get(call.service, call.principal, call.path("export_id"))
 
@@ -76,7 +77,7 @@ async def download(request: Request) -> Response:
     service: Service = request.app.state.service
     query = request.query_params
     path = await exports.find_file(
-        service, request.path_params["export_id"], query.get("expires", ""), query.get("signature", "")
+        service, request.path_params["export_id"], *(query.get(one, "") for one in ("by", "expires", "signature"))
     )
     return _Download(path, media_type=_MEDIA_TYPES[path.suffix], filename=f"transactions-{path.name}", headers=_HEADERS)
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from app.access.credentials import in_force
 from app.access.keyring import Principal
+from app.core.actors import Actor
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
@@ -47,7 +49,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     org = principal.org
     earlier = await claim.earlier(lambda conn, under: export_created_under(conn, org, under))
     if earlier is not None:
-        return _answer(service, earlier)
+        return _answer(service, principal, earlier)
     wallet_id = body.wallet_id or principal.wallet_id
     if wallet_id is not None:
         await wallets.require(service, org, wallet_id)
@@ -78,7 +80,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 
         await claim.store(store)
     service.part(Exporter).wake()
-    return _answer(service, made)
+    return _answer(service, principal, made)
 
 
 async def get(service: Service, principal: Principal, export_id: str) -> Export:
@@ -86,7 +88,7 @@ async def get(service: Service, principal: Principal, export_id: str) -> Export:
     found = await service.db.read(lambda conn: export(conn, export_id))
     if found is None or found.org != principal.org or principal.wallet_id not in {None, found.wallet_id}:
         raise NotFoundError("export_not_found")
-    return _answer(service, found)
+    return _answer(service, principal, found)
 
 
 async def page(service: Service, principal: Principal, query: ListExports) -> ExportPage:
@@ -94,17 +96,21 @@ async def page(service: Service, principal: Principal, query: ListExports) -> Ex
     found = await service.db.read(
         lambda conn: export_page(conn, principal.org, principal.wallet_id, limit=query.limit, cursor=query.cursor)
     )
-    return ExportPage.showing(found, lambda one: _answer(service, one))
+    return ExportPage.showing(found, lambda one: _answer(service, principal, one))
 
 
-async def find_file(service: Service, export_id: str, expires: str, signature: str) -> Path:
+async def find_file(service: Service, export_id: str, by: str, expires: str, signature: str) -> Path:
     """Return the path of the file that a download link names.
 
-    Raises ``download_link_invalid`` for a forged or expired link, and ``export_not_found`` if the file was deleted.
+    Raises ``download_link_invalid`` for a forged or expired link and one whose author has ended, and
+    ``export_not_found`` if the file was deleted.
     """
-    if not service.part(DownloadLinks).is_valid(export_id, expires, signature):
+    if not service.part(DownloadLinks).is_valid(export_id, by, expires, signature):
         raise AuthenticationError("download_link_invalid")
-    found = await service.db.read(lambda conn: export(conn, export_id))
+    author = Actor.parse(by)
+    found, counts = await service.db.read(lambda conn: (export(conn, export_id), in_force(conn, author, now_ms())))
+    if not counts:
+        raise AuthenticationError("download_link_invalid")
     if found is None or (path := await service.part(Exporter).fetch(found)) is None:
         raise NotFoundError("export_not_found")
     return path
@@ -126,12 +132,12 @@ def _check_room(connection: Connection, org: str, rows: int = 0) -> None:
         raise BusinessError("too_many_exports", message, headers=headers)
 
 
-def _answer(service: Service, found: ExportRecord) -> Export:
+def _answer(service: Service, by: Principal, found: ExportRecord) -> Export:
     now = now_ms()
     status = "expired" if found.status == "ready" and (found.expires_at or 0) <= now else found.status
     url = None
     if status == "ready" and found.expires_at is not None:
-        url = service.part(DownloadLinks).make(found.export_id, until=found.expires_at // 1000)
+        url = service.part(DownloadLinks).make(found.export_id, by.actor, until=found.expires_at // 1000)
     return Export.of(
         found,
         status=status,

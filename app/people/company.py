@@ -156,7 +156,7 @@ def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity
         raise SignInRefusedError(
             "known", "This account of the company sign-in already belongs to a person. Sign in with it instead."
         )
-    joining = Person(people.new_person_id(), invited.org, begun.name, invited.role, now)
+    joining = Person(people.new_person_id(), invited.org, begun.name, invited.role, now, created_by=invited.invited_by)
     insert_identity(conn, KnownIdentity(identity.issuer, identity.subject, joining.person_id, now, now))
     people.use(conn, invited, now)
     return people.add(conn, by.invited_to(invited.org), joining)

@@ -1,10 +1,12 @@
-"""Bodies of the requests for signing in and inviting others."""
+"""Bodies of the requests for signing in and inviting others, and responses about people."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
-from app.api.fields import Body, IdempotencyKey, Name, ResponseBody
+from app.api.ending import Descendant
+from app.api.fields import Body, IdempotencyKey, Name, ResponseBody, Time
+from app.core.actors import Actor
 
 PersonRole = Literal["viewer", "operator", "admin"]
 #: A credential from the browser, in JSON.
@@ -60,6 +62,30 @@ class InvitePerson(Body):
     name: Name
     role: PersonRole
     idempotency_key: IdempotencyKey | None = None
+
+
+class ListedPerson(ResponseBody):
+    """A person who may sign in to the dashboard. `created_by` is the inviter, or null if it is not known."""
+
+    person_id: Annotated[str, WithJsonSchema({"type": "string", "pattern": "^per_[0-9A-Za-z]+$"})]
+    name: str
+    role: PersonRole
+    created_at: Time
+    created_by: Actor | None
+
+
+class PersonList(ResponseBody):
+    """All people of the organisation, oldest first."""
+
+    data: list[ListedPerson]
+    has_more: bool = False
+    next_cursor: str | None = None
+
+
+class RemovedPerson(ListedPerson):
+    """A removed person, and the keys and people in force that they created, directly or through others."""
+
+    descendants: list[Descendant]
 
 
 class NewInvitation(ResponseBody):

@@ -5,11 +5,24 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from app.access.auth import authorise_address
+from app.access.credential_events import report
+from app.access.credentials import descendants, end_descendants, end_person, in_force
 from app.access.keyring import ROLES, KeyRing, Principal, Role
+from app.api.ending import Descendant, EndCredential
 from app.core.actors import Actor
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError
 from app.core.identifiers import random_id
-from app.people.models import InvitePerson, JoinWithPasskey, NewInvitation, PersonRole, RegisteredPasskey
+from app.core.timestamps import now_ms
+from app.people.models import (
+    InvitePerson,
+    JoinWithPasskey,
+    ListedPerson,
+    NewInvitation,
+    PersonList,
+    PersonRole,
+    RegisteredPasskey,
+    RemovedPerson,
+)
 from app.people.passkeys import Ceremony
 from app.people.sessions import digest, new_token, person_actor
 from app.store.audit import append
@@ -26,7 +39,6 @@ from app.store.people import (
     open_invitations,
     people_of,
     person,
-    remove_person,
     renew_invitation,
     use_invitation,
 )
@@ -89,7 +101,8 @@ def add_first(conn: Connection, by: Principal, ceremony: Ceremony, body: Registe
     """
     if people_of(conn, by.org):
         raise AuthenticationError("authentication_failed")
-    return _add(conn, by, ceremony.registered(conn, body.credential, "register"), body.name, "admin")
+    made = ceremony.registered(conn, body.credential, "register")
+    return _add(conn, by, made, Person(made.person_id, by.org, body.name, "admin", ceremony.now, created_by=by.actor))
 
 
 def add_passkey(conn: Connection, by: Principal, ceremony: Ceremony, credential: str) -> None:
@@ -149,19 +162,19 @@ async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, 
 def invitation_of(conn: Connection, token_digest: str, now: int) -> Invitation:
     """Return the invitation with this digest of its token. Raises ``authentication_failed`` if none is usable."""
     found = invitation_by_digest(conn, token_digest)
-    if found is None or found.used_at is not None or found.expires_at <= now or not _may_invite(conn, found):
+    if found is None or found.used_at is not None or found.expires_at <= now or not _may_invite(conn, found, now):
         raise AuthenticationError("authentication_failed", _NOT_VALID)
     return found
 
 
-def _may_invite(conn: Connection, invitation: Invitation) -> bool:
-    """Return True unless the inviter is a person who is no longer an admin of the organisation.
+def _may_invite(conn: Connection, invitation: Invitation, now: int) -> bool:
+    """Return True unless the inviter is an ended key, or a person who is no longer an admin of the organisation.
 
     A person may have been removed while their request created the invitation.
     """
     by = invitation.invited_by
     if by is None or by.type != "person":
-        return True
+        return by is None or in_force(conn, by, now)
     found = person(conn, by.id)
     return found is not None and found.org == invitation.org and found.role == "admin"
 
@@ -190,7 +203,8 @@ def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasske
     """
     found = invitation_of(conn, digest(body.token), ceremony.now)
     made = ceremony.registered(conn, body.credential, "join")
-    joined = _add(conn, by.invited_to(found.org), made, body.name, _role(found.role))
+    joining = Person(made.person_id, found.org, body.name, found.role, ceremony.now, created_by=found.invited_by)
+    joined = _add(conn, by.invited_to(found.org), made, joining)
     use(conn, found, ceremony.now)
     return joined
 
@@ -201,26 +215,40 @@ def use(conn: Connection, invitation: Invitation, now: int) -> None:
         raise AuthenticationError("authentication_failed", _NOT_VALID)
 
 
-async def remove(service: Service, principal: Principal, person_id: str, now: int) -> None:
-    """Remove a person and their credentials. This also ends their sessions and the open invitations by them.
+async def listed(service: Service, principal: Principal) -> PersonList:
+    """Return the organisation's people."""
+    found = await service.db.read(lambda conn: people_of(conn, principal.org))
+    return PersonList(data=[ListedPerson.of(one) for one in found])
 
-    Raises ``not_found``, and ``last_admin_key`` if no other person is an admin.
+
+async def end(
+    service: Service, principal: Principal, claim: Claim, person_id: str, body: EndCredential
+) -> RemovedPerson:
+    """Remove a person with their credentials, and their descendants if the body says so.
+
+    This also ends their sessions and open invitations. Raises ``not_found``, and ``last_admin_key`` if the person is
+    the last admin, or an end of the descendants would leave no admin.
     """
+    ring, actor, now, again = service.part(KeyRing), person_actor(person_id), now_ms(), claim.repeats
 
-    def work(conn: Connection) -> None:
-        found = person(conn, person_id)
-        if found is None or found.org != principal.org:
+    def work(conn: Connection) -> RemovedPerson:
+        everyone = people_of(conn, principal.org, removed=again)
+        found = next((one for one in everyone if one.person_id == person_id), None)
+        if found is None:
             raise NotFoundError("not_found", "The organisation has no person with this id.")
-        others = [one for one in people_of(conn, principal.org) if one.role == "admin" and one.person_id != person_id]
-        if not others:
+        others = (one for one in everyone if one.person_id != person_id and one.removed_at is None)
+        if found.role == "admin" and all(one.role != "admin" for one in others):
             raise BusinessError("last_admin_key", "The organisation would have no admin. Invite another admin first.")
-        remove_person(conn, principal.org, person_id, now)
-        append(conn, principal.entry("person.remove", person_id))
-        for one in open_invitations(conn, principal.org, now):
-            if one.invited_by == person_actor(person_id):
-                _end(conn, principal, one)
+        if found.removed_at is None:
+            end_person(conn, principal, found, now)
+        below = descendants(conn, principal, actor, now)
+        if body.end_descendants:
+            end_descendants(conn, ring, principal, actor, now)
+        return RemovedPerson.of(found, descendants=[Descendant.showing(one) for one in below])
 
-    await service.db.write(work)
+    removed = await claim.store(work)
+    ring.forget()
+    return removed
 
 
 def new_person_id() -> str:
@@ -228,9 +256,9 @@ def new_person_id() -> str:
     return random_id("per_")
 
 
-def _add(conn: Connection, by: Principal, made: Passkey, name: str, role: Role) -> Principal:
+def _add(conn: Connection, by: Principal, made: Passkey, joining: Person) -> Principal:
     insert_passkey(conn, made)
-    return add(conn, by, Person(made.person_id, by.org, name, role, made.created_at))
+    return add(conn, by, joining)
 
 
 def add(conn: Connection, by: Principal, joining: Person) -> Principal:
@@ -238,7 +266,7 @@ def add(conn: Connection, by: Principal, joining: Person) -> Principal:
     insert_person(conn, joining)
     role = role_of(joining)
     added = Principal(person_actor(joining.person_id), by.org, role, None, by.address, by.request_id)
-    append(conn, added.entry("person.join", joining.person_id, role=role))
+    report(conn, added.entry("person.join", joining.person_id, role=role), "person.joined", joining)
     return added
 
 

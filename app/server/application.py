@@ -44,6 +44,7 @@ from app.events import routes as events
 from app.exports import routes as exports
 from app.organisations import routes as organisations
 from app.payments import routes as payments
+from app.people import routes as people
 from app.policies import routes as policies
 from app.recipients import routes as recipients
 from app.server import _docs_routes as documentation
@@ -80,6 +81,7 @@ operations: list[Route] = [
     *recipients.routes,
     *webhooks.routes,
     *keys.routes,
+    *people.routes,
     *organisations.routes,
     *signatures.routes,
 ]

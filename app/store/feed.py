@@ -43,6 +43,8 @@ SEVERITIES = {
     "database.commits_lost": "critical",
     "transaction.forgotten": "critical",
     "key.issued": "warning",
+    "person.joined": "warning",
+    "person.removed": "info",
     "key.revoked": "info",
     "key.expiring": "warning",
     "key.used_outside": "critical",

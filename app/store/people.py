@@ -98,9 +98,10 @@ def still_here(connection: Connection, person_ids: Collection[str]) -> set[str]:
     return set(connection.scalars(query))
 
 
-def people_of(connection: Connection, org: str) -> list[Person]:
-    """Return the organisation's people, oldest first, without removed ones."""
-    query = select(table).where(table.c.org == org, table.c.removed_at.is_(None))
+def people_of(connection: Connection, org: str, *, removed: bool = False) -> list[Person]:
+    """Return the organisation's people, oldest first. With `removed`, include removed ones."""
+    query = select(table).where(table.c.org == org)
+    query = query if removed else query.where(table.c.removed_at.is_(None))
     return fetch_all(connection, Person, query.order_by(table.c.created_at, table.c.person_id))
 
 

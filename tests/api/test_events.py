@@ -210,6 +210,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     alerts |= {"reconciliation.difference", "reconciliation.cleared", "x402.paid_without_resource"}
     alerts |= {"allowance.discrepancy", "allowance.overdue", "index.incomplete"}
     alerts |= {"database.commits_lost", "transaction.forgotten", "key.revoked", "key.expiring", "key.used_outside"}
+    alerts |= {"person.joined", "person.removed"}
     assert {one["event"] for one in events} == set(EVENTS) - {"ping"} - alerts
     common = {"event_id", "event", "severity", "summary", "timestamp"}
     for one in events:

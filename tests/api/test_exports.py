@@ -20,6 +20,7 @@ from sqlalchemy import update
 from starlette.responses import FileResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from app.core.actors import Actor
 from app.core.timestamps import now_ms
 from app.exports import service as exports_service
 from app.exports.exporter import Exporter
@@ -390,11 +391,12 @@ async def test_altered_and_expired_links_are_refused(world: ServiceWorld) -> Non
     query = {name: value for name, [value] in parse_qs(urlsplit(url).query).items()}
     place = f"{_poll(made)}/download"
     until = now_ms() // 1000 - 1
-    old = world.service.part(DownloadLinks).make(made["export_id"], until=until)
+    old = world.service.part(DownloadLinks).make(made["export_id"], Actor.parse(query["by"]), until=until)
     altered = [
         place,
         f"{place}?{urlencode(query | {'expires': str(int(query['expires']) + 1)})}",
         f"{place}?{urlencode(query | {'signature': query['signature'][:-1] + 'g'})}",
+        f"{place}?{urlencode(query | {'by': 'system:x'})}",
         f"{place}?{urlencode(query | {'signature': 'é'})}",
         f"{place}?{urlencode(query | {'expires': 'soon'})}",
         f"{_poll(other)}/download?{urlencode(query)}",

@@ -87,6 +87,8 @@ _EXPECTED = {
     ("POST", "/v1/keys/{key_id}/rotate"),
     ("POST", "/v1/organization/pause"),
     ("PUT", "/v1/organization/key-restrictions"),
+    ("GET", "/v1/people"),
+    ("DELETE", "/v1/people/{person_id}"),
     ("POST", "/v1/webhooks"),
     ("GET", "/v1/webhooks"),
     ("GET", "/v1/webhooks/{webhook_id}"),

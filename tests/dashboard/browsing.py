@@ -137,9 +137,11 @@ async def overflow(page: Page) -> int:
     return int(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
-def add_person(world: ServiceWorld, role: Role, name: str = "Ada", org: str | None = None) -> Principal:
+def add_person(
+    world: ServiceWorld, role: Role, name: str = "Ada", org: str | None = None, created_by: Actor | None = None
+) -> Principal:
     """A person without a passkey."""
-    made = Person(random_id("per_"), org or world.org, name, role, now_ms())
+    made = Person(random_id("per_"), org or world.org, name, role, now_ms(), created_by=created_by)
     world.service.db.write_now(lambda conn: insert_person(conn, made))
     return Principal(person_actor(made.person_id), made.org, role, None)
 

@@ -10,10 +10,13 @@ from webauthn.helpers import bytes_to_base64url
 
 from app.access.keyring import system
 from app.access.recorder import Recorder
+from app.core.actors import Actor
 from app.core.timestamps import now_ms
+from app.events.catalogue import EVENTS
 from app.people.service import invite
 from app.store.audit import SERVICE, LogEntry, LogFilter, log_entries
-from app.store.people import people_of
+from app.store.feed import FeedFilter, feed
+from app.store.people import people_of, person
 from app.store.people_tables import invitations, passkeys
 from tests.dashboard.authenticators import Authenticator, Json
 from tests.dashboard.browsing import Crafted, sign_in
@@ -86,6 +89,11 @@ async def test_passkey_made_and_used_without_a_browser_signs_in(world: ServiceWo
     device, visitor = Authenticator(), Crafted(world)
     assert (await _join(visitor, _invited(world), device.made)).json()["location"] == "/dashboard?done=joined"
     assert (await _sign(Crafted(world), device.signed)).json() == {"location": "/dashboard"}
+    events = world.service.db.read_now(lambda conn: feed(conn, world.org, FeedFilter(types=["person.joined"]))).data
+    assert set(events[0].payload) - {"timestamp"} == set(EVENTS["person.joined"].fields)
+    joined = world.service.db.read_now(lambda conn: person(conn, events[0].payload["person_id"]))
+    assert joined is not None
+    assert joined.created_by == Actor("system", "test")
     # A device may attest itself by the key that it made.
     own = Authenticator()
 

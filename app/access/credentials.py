@@ -1,0 +1,67 @@
+"""API keys and people as credentials: which still count, which descend from one, and how they end together."""
+
+from sqlalchemy import Connection
+
+from app.access.credential_events import report
+from app.access.keyring import KeyRing, Principal
+from app.core.actors import Actor
+from app.core.errors import BusinessError
+from app.store.audit import append
+from app.store.keys import ApiKey, api_key_by_id, api_keys
+from app.store.people import Person, end_invitation, open_invitations, people_of, person, remove_person
+
+Credential = ApiKey | Person
+
+
+def actor_of(one: Credential) -> Actor:
+    """Return a key or a person as an actor."""
+    return Actor("key", one.key_id) if isinstance(one, ApiKey) else Actor("person", one.person_id)
+
+
+def in_force(conn: Connection, actor: Actor, now: int) -> bool:
+    """Return True unless the actor is a key that has ended or a person who was removed."""
+    if actor.type == "person":
+        return person(conn, actor.id) is not None
+    key = api_key_by_id(conn, actor.id) if actor.type == "key" else None
+    return actor.type != "key" or (key is not None and not key.ended(now))
+
+
+def descendants(conn: Connection, by: Principal, of: Actor, now: int) -> list[Credential]:
+    """Return the keys and people in force that an actor created, directly or through others.
+
+    The caller ``by`` and its own descendants are left out, so that it never ends itself.
+    """
+    everyone: list[Credential] = [*api_keys(conn, by.org), *people_of(conn, by.org, removed=True)]
+    reached, found = [of], list[Credential]()
+    for creator in reached:
+        mine = [one for one in everyone if one.created_by == creator and actor_of(one) not in {by.actor, *reached}]
+        reached += [actor_of(one) for one in mine]
+        found += mine
+    return [one for one in found if in_force(conn, actor_of(one), now)]
+
+
+def end_person(conn: Connection, by: Principal, one: Person, now: int) -> None:
+    """Remove a person with their credentials and sessions, and end their open invitations."""
+    remove_person(conn, by.org, one.person_id, now)
+    report(conn, by.entry("person.remove", one.person_id), "person.removed", one)
+    for invitation in open_invitations(conn, by.org, now):
+        if invitation.invited_by == actor_of(one):
+            end_invitation(conn, invitation.invitation_id)
+            append(conn, by.entry("invitation.withdraw", invitation.invitation_id, role=invitation.role))
+
+
+def end_descendants(conn: Connection, ring: KeyRing, by: Principal, of: Actor, now: int) -> None:
+    """End all descendants of an actor. Raises ``last_admin_key`` if no admin key, or no admin person, would remain."""
+    had_admin = _has_admin_person(conn, by.org)
+    for one in descendants(conn, by, of, now):
+        if isinstance(one, ApiKey):
+            ring.end(conn, by, one, now)
+        else:
+            end_person(conn, by, one, now)
+    ring.require_admin_key(conn, by.org)
+    if had_admin and not _has_admin_person(conn, by.org):
+        raise BusinessError("last_admin_key", "The organisation would have no admin. Invite another admin first.")
+
+
+def _has_admin_person(conn: Connection, org: str) -> bool:
+    return any(one.role == "admin" for one in people_of(conn, org))

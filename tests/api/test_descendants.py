@@ -1,0 +1,194 @@
+"""People over the API, and the end of a key or person together with all that it created."""
+
+import httpx
+import pytest
+
+from app.access.keyring import KeyRing, Principal, Role
+from app.core.actors import Actor
+from app.core.errors import AuthenticationError
+from app.core.timestamps import now_ms
+from app.events.catalogue import EVENTS
+from app.exports.exporter import Exporter
+from app.people.service import invitation_of, invite
+from app.people.sessions import digest, open_session, recognise
+from app.store.feed import feed
+from tests.dashboard.browsing import add_person
+from tests.support.service_world import Json, ServiceWorld, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def _make(world: ServiceWorld, key: str, role: str = "viewer") -> Json:
+    return await world.ok("POST", "/v1/keys", {"role": role}, key=key)
+
+
+async def _works(world: ServiceWorld, key: Json) -> bool:
+    return (await world.call("GET", "/v1/wallets", key=key["key"])).status_code == 200
+
+
+def _person(world: ServiceWorld, role: Role, org: str, name: str = "Ada", created_by: Actor | None = None) -> str:
+    return add_person(world, role, name, org, created_by).actor.id
+
+
+def _ids(answer: Json) -> list[str]:
+    return [one["actor"]["id"] for one in answer["descendants"]]
+
+
+async def _org(world: ServiceWorld, name: str) -> tuple[str, str]:
+    org = await world.organisation(name)
+    return org, world.key("admin", org=org)
+
+
+async def test_people_are_listed_to_admins_with_their_creator(world: ServiceWorld) -> None:
+    org, admin = await _org(world, "listed")
+    inviter = Actor("system", "command_line")
+    person = _person(world, "viewer", org=org, name="Ada", created_by=inviter)
+
+    [shown] = (await world.ok("GET", "/v1/people", key=admin))["data"]
+
+    assert shown.pop("created_at").endswith("Z")
+    created_by = {"type": "system", "id": "command_line"}
+    assert shown == {"person_id": person, "name": "Ada", "role": "viewer", "created_by": created_by}
+    operator = await _make(world, admin, "operator")
+    refused = await world.call("GET", "/v1/people", key=operator["key"])
+    error_of(refused, 403, "insufficient_permissions")
+    assert (await world.ok("GET", "/v1/people"))["data"] == []
+
+
+async def test_person_is_removed_but_never_the_last_admin(world: ServiceWorld) -> None:
+    org, admin = await _org(world, "removed")
+    first, second = _person(world, "admin", org=org), _person(world, "viewer", org=org)
+    error_of(await world.call("DELETE", f"/v1/people/{first}", key=admin), 422, "last_admin_key")
+    error_of(await world.call("DELETE", f"/v1/people/{second}"), 404, "not_found")
+
+    removed = await world.ok("DELETE", f"/v1/people/{second}", key=admin)
+
+    assert (removed["person_id"], removed["descendants"]) == (second, [])
+    error_of(await world.call("DELETE", f"/v1/people/{second}", key=admin), 404, "not_found")
+    events = world.service.db.read_now(lambda conn: feed(conn, org, limit=1000)).data
+    [event] = [one.payload for one in events if one.type == "person.removed"]
+    assert set(event) - {"timestamp"} == set(EVENTS["person.removed"].fields)
+    assert (event["person_id"], event["actor"]["type"]) == (second, "key")
+
+
+async def test_revocation_lists_and_ends_descendants(world: ServiceWorld) -> None:
+    # Given a leaked admin key that created keys and a person, some of them through others
+    _, admin = await _org(world, "leaked")
+    leaked = await _make(world, admin, "admin")
+    child = await _make(world, leaked["key"], "admin")
+    grandchild = await _make(world, child["key"])
+    other = await _make(world, admin)
+    await world.ok("DELETE", f"/v1/keys/{child['key_id']}", key=admin)
+
+    # When it is revoked, those in force are listed and keep working
+    revoked = await world.ok("DELETE", f"/v1/keys/{leaked['key_id']}", key=admin)
+    assert _ids(revoked) == [grandchild["key_id"]]
+    assert await _works(world, grandchild)
+
+    # With `endDescendants`, they end, too
+    again = await _make(world, admin, "admin")
+    below = await _make(world, again["key"])
+    path = f"/v1/keys/{again['key_id']}"
+    ended = await world.ok("DELETE", path, {"endDescendants": True}, key=admin)
+    assert _ids(ended) == [below["key_id"]]
+    assert [await _works(world, one) for one in (again, below, grandchild, other)] == [False, False, True, True]
+
+
+async def test_person_a_key_created_ends_with_it(world: ServiceWorld) -> None:
+    org, admin = await _org(world, "first-person")
+    leaked = await _make(world, admin, "admin")
+    planted = _person(world, "admin", org=org, created_by=Actor("key", leaked["key_id"]))
+    invited = _person(world, "viewer", org=org, created_by=Actor("person", planted))
+    path, body = f"/v1/keys/{leaked['key_id']}", {"endDescendants": True}
+    error_of(await world.call("DELETE", path, body, key=admin), 422, "last_admin_key")
+    assert await _works(world, leaked)
+    kept = _person(world, "admin", org=org)
+
+    ended = await world.ok("DELETE", path, body, key=admin)
+
+    assert set(_ids(ended)) == {planted, invited}
+    assert [one["person_id"] for one in (await world.ok("GET", "/v1/people", key=admin))["data"]] == [kept]
+
+
+async def test_keys_of_a_removed_person_end_on_request(world: ServiceWorld) -> None:
+    org, admin = await _org(world, "keys-of-a-person")
+    _person(world, "admin", org=org)
+    gone = _person(world, "admin", org=org)
+    planted = _person(world, "viewer", org=org, created_by=Actor("person", gone))
+
+    removed = await world.ok("DELETE", f"/v1/people/{gone}", {"endDescendants": True}, key=admin)
+
+    assert _ids(removed) == [planted]
+    assert gone not in str((await world.ok("GET", "/v1/people", key=admin))["data"])
+
+
+async def test_caller_never_ends_itself(world: ServiceWorld) -> None:
+    _, admin = await _org(world, "descended")
+    leaked = await _make(world, admin, "admin")
+    caller = await _make(world, leaked["key"], "admin")
+    own = await _make(world, caller["key"])
+
+    ended = await world.ok("DELETE", f"/v1/keys/{leaked['key_id']}", {"endDescendants": True}, key=caller["key"])
+
+    assert _ids(ended) == []
+    assert [await _works(world, one) for one in (leaked, caller, own)] == [False, True, True]
+
+
+@pytest.mark.parametrize("value", ["true", 1, None])
+async def test_end_of_descendants_is_a_boolean(world: ServiceWorld, value: object) -> None:
+    made = await _make(world, world.keys["admin"])
+
+    refused = await world.call("DELETE", f"/v1/keys/{made['key_id']}", {"endDescendants": value})
+
+    error_of(refused, 400, "invalid_request")
+
+
+async def test_download_link_ends_with_its_author(world: ServiceWorld) -> None:
+    made = await _make(world, world.keys["admin"])
+    export = await world.ok("POST", "/v1/transactions/export", {"format": "csv"}, key=made["key"])
+    await world.service.part(Exporter).tick()
+    shown = await world.ok("GET", f"/v1/transactions/exports/{export['export_id']}", key=made["key"])
+    link = httpx.URL(shown["download_url"]).raw_path.decode()
+    assert (await world.client.get(link)).status_code == 200
+    # The signature covers the author
+    forged = await world.client.get(link.replace("by=key", "by=person"))
+    error_of(forged, 403, "download_link_invalid")
+
+    await world.ok("DELETE", f"/v1/keys/{made['key_id']}")
+
+    error_of(await world.client.get(link), 403, "download_link_invalid")
+
+
+async def test_revoked_key_is_signed_out(own_world: ServiceWorld) -> None:
+    world = own_world
+    made = await _make(world, world.keys["admin"], "admin")
+    by = await world.service.part(KeyRing).recognise(made["key"], None)
+    assert by is not None
+    db = world.service.db
+    token = db.write_now(lambda conn: open_session(conn, by, "test", now_ms(), way="admin_key"))
+    assert db.read_now(lambda conn: recognise(conn, token, now_ms())) is not None
+
+    await world.ok("DELETE", f"/v1/keys/{made['key_id']}")
+
+    assert db.read_now(lambda conn: recognise(conn, token, now_ms())) is None
+
+
+@pytest.mark.parametrize("inviter", ["key", "person"])
+async def test_invitation_of_an_ended_inviter_is_refused(world: ServiceWorld, inviter: str) -> None:
+    org, admin = await _org(world, f"inviting-{inviter}")
+    _person(world, "admin", org=org)
+    if inviter == "key":
+        made = await _make(world, admin, "admin")
+        actor, path = Actor("key", made["key_id"]), f"/v1/keys/{made['key_id']}"
+    else:
+        person = _person(world, "admin", org=org)
+        actor, path = Actor("person", person), f"/v1/people/{person}"
+    by, db = Principal(actor, org, "admin", None), world.service.db
+    made_invitation = db.write_now(lambda conn: invite(conn, by, "Eve", "admin", now_ms()))
+    token = digest(made_invitation.token)
+    db.read_now(lambda conn: invitation_of(conn, token, now_ms()))
+
+    await world.ok("DELETE", path, key=admin)
+
+    with pytest.raises(AuthenticationError):
+        db.read_now(lambda conn: invitation_of(conn, token, now_ms()))
