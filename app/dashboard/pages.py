@@ -66,6 +66,7 @@ FORM_KEY = "idempotency_key"
 #: The field of the button that leads from a confirmation back to the filled form.
 CHANGE = "change"
 _MAX_DIGITS = 15
+_NO_PERSON = "An admin key may only view, freeze and pause here. Invite a person with `agent-vault people invite`."
 #: The cost of a page for the rate limit.
 WEIGHT = 8
 
@@ -208,11 +209,8 @@ class PageRoute(Route):
         self.shown = shown
 
 
-def page(path: str, *, roles: Roles, enrolling: bool = False) -> Callable[[Shown], PageRoute]:
-    """Turn a function that shows a page into its route. With ``roles=None`` the page is public.
-
-    With ``enrolling``, visitors who must first create a passkey can see it too.
-    """
+def page(path: str, *, roles: Roles) -> Callable[[Shown], PageRoute]:
+    """Turn a function that shows a page into its route. With ``roles=None`` the page is public."""
 
     def decorate(shown: Shown) -> PageRoute:
         @wraps(shown)
@@ -224,8 +222,6 @@ def page(path: str, *, roles: Roles, enrolling: bool = False) -> Callable[[Shown
                 if view.signed_in is None:
                     return RedirectResponse(view.url("sign-in"), 303, headers=HEADERS)
                 await _allow(view, roles, WEIGHT)
-                if not enrolling and must_enrol(view):
-                    return RedirectResponse(view.url("passkey"), 303, headers=HEADERS)
             return await shown(view)
 
         return PageRoute(path, endpoint, shown)
@@ -234,9 +230,12 @@ def page(path: str, *, roles: Roles, enrolling: bool = False) -> Callable[[Shown
 
 
 def action(
-    path: str, *, roles: Roles, back: Back = None, step_up: bool = False, enrolling: bool = False, brakes: bool = False
+    path: str, *, roles: Roles, back: Back = None, step_up: bool = False, always: bool = False, brakes: bool = False
 ) -> Callable[[Done], Route]:
-    """Turn a form's action into its route. See the module's docstring."""
+    """Turn a form's action into its route. See the module's docstring.
+
+    The admin key of an organisation without people may do it on a cluster only with ``brakes`` or ``always``.
+    """
 
     def decorate(done: Done) -> Route:
         @wraps(done)
@@ -249,8 +248,8 @@ def action(
                 if view.signed_in is None:
                     raise AuthenticationError("authentication_failed", "Your session has ended. Sign in again.")
                 await _allow(view, roles, brake=brakes)
-                if not enrolling and must_enrol(view):
-                    raise AuthenticationError("step_up_required", "Make a passkey first.")
+                if not always and not brakes and only_brakes(view):
+                    raise AuthenticationError("insufficient_permissions", _NO_PERSON)
                 if step_up and not view.stepped_up:
                     return await ask_first(view)
             if back is not None and view.typed(CHANGE):
@@ -295,8 +294,8 @@ async def _carry_out(done: Done, view: View) -> Response | str:
         return view.url(*place, done="awaiting-signature")
 
 
-def must_enrol(view: View) -> bool:
-    """Return True if an admin key is signed in and its holder must create a passkey first; never on a localnet."""
+def only_brakes(view: View) -> bool:
+    """Return True if an admin key is signed in and may only view and brake; never on a localnet."""
     return view.alone and view.service.identity.cluster != "localnet"
 
 

@@ -11,7 +11,7 @@ from app.access.keyring import Principal
 from app.access.rate_limit import RateLimits
 from app.access.recorder import Recorder
 from app.core.errors import AuthenticationError
-from app.dashboard.pages import View, action, ask_first, page
+from app.dashboard.pages import View, action, ask_first, only_brakes, page
 from app.dashboard.site import HEADERS
 from app.people import service as people
 from app.people import sessions
@@ -42,7 +42,8 @@ async def sign_in_with_key(view: View) -> Response:
     """Sign in with the admin key of an organisation without people."""
     with _counted(view):
         admin = await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key, visiting(view).address)
-    return await enter(view, admin, "admin_key", view.url("passkey"))
+    place = ("passkey",) if view.service.identity.cluster == "localnet" else ()
+    return await enter(view, admin, "admin_key", view.url(*place))
 
 
 @action("/sign-in/options", roles=None)
@@ -70,16 +71,18 @@ async def sign_in_with_passkey(view: View) -> Response:
     return await enter(view, principal, "passkey", view.url())
 
 
-@page("/passkey", roles=READERS, enrolling=True)
+@page("/passkey", roles=READERS)
 async def passkey(view: View) -> Response:
     """Offer to create a passkey. A person must confirm their identity first."""
     assert view.signed_in is not None
+    if only_brakes(view):
+        return RedirectResponse(view.url("people"), 303, headers=HEADERS)
     if view.signed_in.person is not None and not view.signed_in.stepped_up(view.now):
         return await ask_first(view)
     return view.render("passkey.html", later=view.service.identity.cluster == "localnet")
 
 
-@action("/passkey/options", roles=READERS, enrolling=True)
+@action("/passkey/options", roles=READERS)
 async def new_passkey_options(view: View) -> Response:
     """Return the options that the browser needs to create a passkey for the person or key that is signed in."""
     name, signed_in = view.body(NewPasskey).name, view.signed_in
@@ -92,7 +95,7 @@ async def new_passkey_options(view: View) -> Response:
     )
 
 
-@action("/passkey", roles=READERS, enrolling=True)
+@action("/passkey", roles=READERS)
 async def add_passkey(view: View) -> Response | str:
     """Store a passkey. If an admin key is signed in, this adds its holder as the organisation's first person."""
     body, by, signed_in = view.body(RegisteredPasskey), view.principal, view.signed_in
@@ -152,7 +155,7 @@ async def step_up(view: View) -> Response:
     return JSONResponse({}, headers=HEADERS)
 
 
-@action("/sign-out", roles=READERS, enrolling=True)
+@action("/sign-out", roles=READERS, always=True)
 async def sign_out(view: View) -> str:
     """End this browser's session."""
     by, signed_in = view.principal, view.signed_in

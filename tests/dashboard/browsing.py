@@ -1,7 +1,8 @@
 """People and their browsers: real ones in Chromium, and crafted requests without."""
 
+import json
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from html import unescape
@@ -245,3 +246,11 @@ class Crafted:
         sent = {"origin": "http://localhost", **headers}
         token = csrf if csrf is not None else await self.csrf()
         return await self.client.post(path, data={"csrf": token, **(fields or {})}, headers=sent)
+
+
+async def join_with(visitor: Crafted, token: str, made: Callable[[dict[str, Any]], dict[str, Any]]) -> httpx.Response:
+    """Use an invitation with the passkey that is made of the options."""
+    csrf, fields = await visitor.csrf("/dashboard/join"), {"name": "Grace", "token": token}
+    options = (await visitor.post("/dashboard/join/options", fields, csrf=csrf, accept="application/json")).json()
+    fields["credential"] = json.dumps(made(options))
+    return await visitor.post("/dashboard/join", fields, csrf=csrf, accept="application/json")

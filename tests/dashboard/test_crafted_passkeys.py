@@ -19,7 +19,7 @@ from app.store.feed import FeedFilter, feed
 from app.store.people import people_of, person
 from app.store.people_tables import invitations, passkeys
 from tests.dashboard.authenticators import Authenticator, Json
-from tests.dashboard.browsing import Crafted, sign_in
+from tests.dashboard.browsing import Crafted, join_with, sign_in
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -46,14 +46,6 @@ async def _make(me: Crafted, made: Callable[[Json], Json]) -> httpx.Response:
     options = (await me.post("/dashboard/passkey/options", {"name": "Ada"}, csrf=csrf, **_JSON)).json()
     credential = json.dumps(made(options))
     return await me.post("/dashboard/passkey", {"name": "Ada", "credential": credential}, csrf=csrf, **_JSON)
-
-
-async def _join(visitor: Crafted, token: str, made: Callable[[Json], Json]) -> httpx.Response:
-    """Use an invitation with the passkey that is made of the options."""
-    csrf, fields = await visitor.csrf("/dashboard/join"), {"name": "Grace", "token": token}
-    options = (await visitor.post("/dashboard/join/options", fields, csrf=csrf, **_JSON)).json()
-    credential = json.dumps(made(options))
-    return await visitor.post("/dashboard/join", {**fields, "credential": credential}, csrf=csrf, **_JSON)
 
 
 async def _sign(visitor: Crafted, signed: Callable[[Json], Json]) -> httpx.Response:
@@ -87,7 +79,7 @@ async def _failures(world: ServiceWorld) -> int:
 
 async def test_passkey_made_and_used_without_a_browser_signs_in(world: ServiceWorld) -> None:
     device, visitor = Authenticator(), Crafted(world)
-    assert (await _join(visitor, _invited(world), device.made)).json()["location"] == "/dashboard?done=joined"
+    assert (await join_with(visitor, _invited(world), device.made)).json()["location"] == "/dashboard?done=joined"
     assert (await _sign(Crafted(world), device.signed)).json() == {"location": "/dashboard"}
     events = world.service.db.read_now(lambda conn: feed(conn, world.org, FeedFilter(types=["person.joined"]))).data
     assert set(events[0].payload) - {"timestamp"} == set(EVENTS["person.joined"].fields)
@@ -100,7 +92,7 @@ async def test_passkey_made_and_used_without_a_browser_signs_in(world: ServiceWo
     def attested(options: Json) -> Json:
         return own.made(options, fmt="packed", statement=lambda data: {"alg": -7, "sig": own.sign(data)})
 
-    assert (await _join(Crafted(world), _invited(world), attested)).status_code == 200
+    assert (await join_with(Crafted(world), _invited(world), attested)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -174,7 +166,7 @@ async def test_what_is_no_passkey_is_refused_and_not_stored(world: ServiceWorld,
     before = _stored(world)
     for answer in (
         await _make(me, lambda options: Authenticator().made(options, **changes)),
-        await _join(Crafted(world), token, lambda options: Authenticator().made(options, **changes)),
+        await join_with(Crafted(world), token, lambda options: Authenticator().made(options, **changes)),
     ):
         error_of(answer, 401, "authentication_failed")
     assert _stored(world) == before
@@ -194,7 +186,7 @@ async def test_id_that_is_not_the_attested_one_is_refused(world: ServiceWorld) -
 
 async def test_known_passkey_is_refused_without_saying_that_it_is_known(world: ServiceWorld) -> None:
     me, theirs, mine = Crafted(world, sign_in(world, "admin")), Authenticator(), Authenticator()
-    assert (await _join(Crafted(world), _invited(world), theirs.made)).status_code == 200
+    assert (await join_with(Crafted(world), _invited(world), theirs.made)).status_code == 200
     assert (await _make(me, mine.made)).status_code == 200
     token = _invited(world)
     before = _stored(world)
@@ -207,14 +199,14 @@ async def test_known_passkey_is_refused_without_saying_that_it_is_known(world: S
     attempts: list[Awaitable[httpx.Response]] = [
         _make(me, mine.made),
         _make(me, Authenticator(theirs.credential_id).made),
-        _join(Crafted(world), token, theirs.made),
-        _join(Crafted(world), token, Authenticator(mine.credential_id).made),
+        join_with(Crafted(world), token, theirs.made),
+        join_with(Crafted(world), token, Authenticator(mine.credential_id).made),
     ]
     for attempt in attempts:
         assert error_of(await attempt, 401, "authentication_failed")["message"] == bad["message"]
     assert _stored(world) == before
     # The invitation was not used up.
-    assert (await _join(Crafted(world), token, Authenticator().made)).status_code == 200
+    assert (await join_with(Crafted(world), token, Authenticator().made)).status_code == 200
 
 
 async def test_challenge_counts_only_for_what_it_was_given_for(world: ServiceWorld) -> None:
