@@ -13,7 +13,6 @@ from app.core.timestamps import iso_ms, now_ms
 from app.events.catalogue import EVENTS
 from app.server.application import create_app
 from app.server.housekeeping import Housekeeping
-from app.store.audit import LogFilter, log_entries
 from app.store.feed import feed
 from tests.dashboard.browsing import Crafted, add_person
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -43,9 +42,7 @@ def _housekeeping(world: ServiceWorld, now: int) -> Housekeeping:
 
 
 @asynccontextmanager
-async def _from(
-    world: ServiceWorld, address: str, headers: dict[str, str] | None = None
-) -> AsyncIterator[ServiceWorld]:
+async def _from(world: ServiceWorld, address: str, headers: dict[str, str] | None = None) -> AsyncIterator[None]:
     """Send the block's requests from a client with this address."""
     own = world.client
     transport = httpx.ASGITransport(create_app(world.settings, world.service), client=(address, 50_000))
@@ -146,9 +143,9 @@ async def test_key_brakes_from_everywhere_and_the_use_is_reported(world: Service
     await world.service.part(Recorder).tick()
     [event] = _events(world, "key.used_outside", made["key_id"])
     assert (event["address"], event["role"]) == ("198.51.100.7", "operator")
-    wanted = LogFilter(action="key.use_outside", object=made["key_id"])
-    entries = world.service.db.read_now(lambda conn: log_entries(conn, world.org, wanted)).data
-    assert {one.details["operation"] for one in entries} == {
+    entries = (await world.ok("GET", "/v1/audit-log?action=key.use_outside&limit=100"))["data"]
+    mine = [one for one in entries if one["object"] == made["key_id"]]
+    assert {one["details"]["operation"] for one in mine} == {
         "PATCH /v1/wallets/{wallet_id}",
         "POST /v1/organization/pause",
         "POST /v1/wallets/{wallet_id}/rotate-token",

@@ -33,7 +33,7 @@ def _path(made: Json) -> str:
 
 
 async def _id_of(world: ServiceWorld, key: str) -> str:
-    principal = await world.service.part(KeyRing).recognise(key)
+    principal = await world.service.part(KeyRing).recognise(key, None)
     assert principal is not None
     return principal.key_id
 

@@ -89,7 +89,7 @@ async def test_every_answer_is_as_documented(
     config, report = tmp_path / "schemathesis.toml", tmp_path / "report.json"
     config.write_text(_config(full=full))
     key = own_world.keys["admin"]
-    principal = await own_world.service.part(KeyRing).recognise(key)
+    principal = await own_world.service.part(KeyRing).recognise(key, None)
     assert principal is not None
 
     await _populate(own_world)

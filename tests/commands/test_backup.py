@@ -296,7 +296,7 @@ async def test_sealed_keys_bring_back_the_embedded_chain(tmp_path: Path) -> None
     restored = settings.model_copy(update={"data_dir": tmp_path / "new"})
     async with open_localnet(restored) as chain, running(restored, chain) as service:
         assert service.identity.genesis_hash == genesis
-        assert (await service.part(KeyRing).recognise(key)) is not None
+        assert (await service.part(KeyRing).recognise(key, None)) is not None
         await chain.airdrop(service.signers.fee_payer_address, 10**9)
         assert (await organisations.create(service, "second")).org != made.org
 

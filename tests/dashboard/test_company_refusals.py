@@ -21,14 +21,16 @@ from starlette.responses import JSONResponse, Response
 
 from app.access.keyring import system
 from app.access.recorder import Recorder
+from app.api.ending import EndCredential
 from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.core.timestamps import now_ms
 from app.people.openid import CompanySignIn
-from app.people.service import invite, remove
+from app.people.service import end, invite
 from app.store.audit import SERVICE, LogEntry, LogFilter, log_entries
 from app.store.identities import KnownIdentity, insert_identity
 from app.store.people_tables import browser_sessions, identities, invitations, openid_requests, people
+from app.submission.claim import Claim
 from tests.dashboard.browsing import Crafted, add_person, forget_step_up
 from tests.dashboard.providers import (
     CLIENT_ID,
@@ -616,7 +618,8 @@ async def test_account_joins_by_no_invitation_of_somebody_removed_meanwhile(
     visitor = Visit(world, provider)
     provider.subject = "accomplice"
     brought = provider.authorise(await visitor.begin("/dashboard/join/openid", {"token": made.token, "name": "Guest"}))
-    await remove(world.service, system(world.org, "test"), by.actor.id, now_ms())
+    claim, only = Claim(world.service.db), EndCredential()
+    await end(world.service, system(world.org, "test"), claim, by.actor.id, only)
     before = _state(world)
     assert (await visitor.come_back(brought)).status_code == 401
     assert await _reason(world, world.org) == "invitation"

@@ -114,10 +114,10 @@ async def test_cached_key_counts_from_before_it_was_read(sqlite_db: Database, mo
         return found
 
     monkeypatch.setattr(sqlite_db, "read", slow)
-    assert await ring.recognise(key) is not None
+    assert await ring.recognise(key, None) is not None
     record = sqlite_db.read_now(lambda conn: api_keys(conn, "org"))[0]
     sqlite_db.write_now(lambda conn: revoke_api_key(conn, "org", record.key_id, 1))
-    assert await ring.recognise(key) is None
+    assert await ring.recognise(key, None) is None
 
 
 async def _refused(world: ServiceWorld, folder: Path, *options: str, **environment: str) -> str:

@@ -12,8 +12,9 @@ from starlette.routing import Route
 
 from app.access.keyring import KeyRing, Role, system
 from app.core.timestamps import now_ms
+from app.dashboard.routes import routes as dashboard
 from app.people.sessions import digest
-from app.server.application import dashboard, operations
+from app.server.application import operations
 from app.store.people import end_session, session_by_digest
 from tests.dashboard.browsing import Crafted, sign_in
 from tests.support.service_world import ServiceWorld
