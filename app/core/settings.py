@@ -118,9 +118,9 @@ class Settings(BaseSettings):
     """Bytes of a paid resource's body that are read and returned; the rest is cut off."""
     x402_kept_bytes: int = Field(default=10_000_000, ge=0)
     """Bytes of paid responses that are stored for each wallet, to be replayed. Beyond it, the oldest are dropped."""
-    x402_at_once: int = Field(default=16, gt=0)
-    """Requests to paid resources that an organisation may run on this node at the same time. Each of several nodes
-    counts its own."""
+    x402_at_once: int = Field(default=32, gt=0)
+    """Requests to paid resources that an organisation may run on this node at the same time. The last quarter is for
+    wallets that have none running. Each of several nodes counts its own."""
     keeper: bool = True
     """True to run the keeper on this node, if it has the role `worker`. The keeper refunds escrows, settles allowances,
     freezes wallets with expired policies and makes top-ups. With several nodes, it runs on one at a time."""
@@ -192,7 +192,8 @@ class Settings(BaseSettings):
     webhook_interval: float = Field(default=0.2, gt=0)
     """Pause between two rounds of webhook deliveries."""
     webhooks_at_once: int = Field(default=64, gt=0)
-    """Maximum number of webhooks that this node calls at the same time."""
+    """Maximum number of webhooks that this node calls at the same time. The last quarter is for organisations whose
+    webhooks it is not calling."""
     alerts: bool = True
     """True to raise alerts on this node, if it has the role `indexer`, and to send their e-mails, if it has the role
     `worker`."""

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Delete,
     Index,
     Select,
     String,
@@ -48,6 +49,8 @@ _WINDOWS = {"pending": LIFETIME, "approved": 2 * LIFETIME + _SLACK}
 
 MAX_PENDING = 1_000
 """Limit of a wallet's undecided requests. One more replaces the oldest, so that a wallet can always ask."""
+MAX_PENDING_OF_ONE = MAX_PENDING // 4
+"""Limit of the undecided requests of one key or person among them. One more replaces its own oldest."""
 
 approval_requests = Table(
     "approval_requests",
@@ -125,8 +128,8 @@ class ApprovalRequest(NewRequest):
 def add_request(connection: Connection, new: NewRequest, *, unusable: Collection[str] = ()) -> str:
     """Store a request and return its id, or return the id of an equal request that is pending or approved.
 
-    Requests with an Approval at one of the addresses `unusable` do not count as equal. If the wallet then has too many
-    undecided requests, the oldest are deleted.
+    Requests with an Approval at one of the addresses `unusable` do not count as equal. If the requester or the wallet
+    then has too many undecided requests, its oldest are deleted.
     """
     same = (
         table.c.wallet_id == new.wallet_id,
@@ -144,7 +147,9 @@ def add_request(connection: Connection, new: NewRequest, *, unusable: Collection
     if known is not None:
         return known.approval_id
     connection.execute(insert(table).values(columns_of(new) | {"rejected": False}))
-    connection.execute(_DELETE_SURPLUS, {"org": new.org, "wallet_id": new.wallet_id, "now": new.created_at})
+    scope = {"org": new.org, "wallet_id": new.wallet_id, "now": new.created_at}
+    connection.execute(_DELETE_SURPLUS_OF_ONE, {**scope, "actor": new.requested_by})
+    connection.execute(_DELETE_SURPLUS, scope)
     return new.approval_id
 
 
@@ -216,20 +221,21 @@ def _query(org: ColumnElement[Any]) -> Select[Any]:
 _REQUESTS = _query(table.c.org)
 _BY_ID = _REQUESTS.where(table.c.approval_id == bindparam("key"))
 _OF_WALLET = _query(unindexed(table.c.org)).where(table.c.wallet_id == bindparam("wallet_id"))
-# A wallet's undecided requests beyond its newest `MAX_PENDING`, up to 100 at a time. Requests with a decision under way
-# stay.
-_surplus = (
-    _OF_WALLET.with_only_columns(table.c.approval_id)
-    .where(
-        table.c.created_at > _NOW - LIFETIME,
-        table.c.decided_at.is_(None),
-        _STATUS == "pending",
-    )
-    .order_by(table.c.created_at.desc(), table.c.approval_id.desc())
-    .limit(100)
-    .offset(MAX_PENDING)
+_UNDECIDED = _OF_WALLET.with_only_columns(table.c.approval_id).where(
+    table.c.created_at > _NOW - LIFETIME,
+    table.c.decided_at.is_(None),
+    _STATUS == "pending",
 )
-_DELETE_SURPLUS = delete(table).where(table.c.approval_id.in_(_surplus))
+
+
+def _surplus(undecided: Select[Any], most: int) -> Delete:
+    """Delete all but the newest, up to 100 at a time. Requests with a decision under way stay."""
+    newest = undecided.order_by(table.c.created_at.desc(), table.c.approval_id.desc())
+    return delete(table).where(table.c.approval_id.in_(newest.limit(100).offset(most)))
+
+
+_DELETE_SURPLUS = _surplus(_UNDECIDED, MAX_PENDING)
+_DELETE_SURPLUS_OF_ONE = _surplus(_UNDECIDED.where(table.c.requested_by == bindparam("actor")), MAX_PENDING_OF_ONE)
 
 
 @cache

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from app.core.background import Periodic
 from app.core.errors import UnavailableError
+from app.core.slots import Slots
 from app.database.claims import holds, release
 from app.database.interface import WRITE_ERRORS, Database
 from app.store.deliveries import (
@@ -40,7 +41,7 @@ class Dispatcher(Periodic):
     """Checks the feed and the queues at the start and every `interval` seconds.
 
     Each webhook gets one delivery at a time, and at most `at_once` webhooks get one from this node at the same time.
-    Before each delivery, a webhook waits until fewer than `at_once` deliveries are being sent. All state is in the
+    Before each delivery, a webhook waits for one of the `at_once` slots, which organisations share. All state is in the
     database, except outcomes that could not be stored yet. Such an outcome is stored before its webhook gets another
     delivery, unless the process ends or another node takes over the webhook. A delivery without a stored outcome is
     sent again, because its outcome is unknown. So a receiver may get an event more than once. With several nodes, each
@@ -54,7 +55,7 @@ class Dispatcher(Periodic):
         self._db = db
         self._courier = delivery_client
         self._clock = delivery_client.clock
-        self._slots = asyncio.Semaphore(at_once)
+        self._slots = Slots(at_once)
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._purge_at = 0
         self._stopping = False
@@ -94,7 +95,8 @@ class Dispatcher(Periodic):
 
     async def _serve(self, webhook_id: str) -> None:
         try:
-            while await self._send_next(webhook_id):
+            webhook = await self._db.read(lambda conn: webhook_to_serve(conn, webhook_id))
+            while webhook is not None and await self._send_next(webhook_id, webhook.org):
                 pass
         except UnavailableError as error:
             _log.warning("webhook_postponed", webhook_id=webhook_id, error=error.message)
@@ -112,12 +114,12 @@ class Dispatcher(Periodic):
             with contextlib.suppress(*WRITE_ERRORS):
                 await self._db.write_unordered(lambda conn: release(conn, webhooks.name, webhook_id, self._db.node))
 
-    async def _send_next(self, webhook_id: str) -> bool:
+    async def _send_next(self, webhook_id: str, org: str) -> bool:
         """Make the next attempt and store its outcome.
 
         Returns False if no attempt is due, the dispatcher stops or the outcome was not stored.
         """
-        async with self._slots:
+        async with self._slots.awaited(org):
             if self._stopping:
                 return False
             now = self._clock()

@@ -8,6 +8,7 @@ import httpx
 
 from app.core.errors import BusinessError, RequestError
 from app.core.outbound import ForbiddenAddressError, Outbound, Received
+from app.core.slots import Slots
 
 _HIDDEN = frozenset({"connection", "keep-alive", "proxy-authenticate", "set-cookie", "transfer-encoding", "upgrade"})
 _MAX_HEADERS = 64
@@ -32,27 +33,29 @@ class Fetcher:
         self._seconds = seconds
         self._most_bytes = most_bytes
         self._at_once = at_once
-        self._running: dict[str, int] = {}
+        #: The slots of each organisation with running requests.
+        self._running: dict[str, Slots] = {}
 
     @contextlib.contextmanager
-    def admitted(self, owner: str) -> Iterator[None]:
-        """Count a paid request or a quote as running until the context ends.
+    def admitted(self, owner: str, wallet_id: str) -> Iterator[None]:
+        """Count a paid request or a quote of a wallet as running until the context ends.
 
-        Raises ``rate_limited`` if too many of the ``owner`` are running in this process.
+        Raises ``rate_limited`` if too many of the ``owner`` are running in this process. The last quarter of its slots
+        is for wallets without a running request.
 
         One admission covers everything from the first request to the delivery. A crowd of other requests therefore
         cannot come between a signed payment and its resource.
         """
-        if self._running.get(owner, 0) >= self._at_once:
-            message = "The organisation has too many paid requests running. Nothing was sent. Retry later."
+        slots = self._running.setdefault(owner, Slots(self._at_once))
+        if not slots.is_free(wallet_id):
+            message = "Too many paid requests of the wallet or organisation are running. Nothing was sent. Retry later."
             raise RequestError("rate_limited", message, headers={"Retry-After": "1"})
-        self._running[owner] = self._running.get(owner, 0) + 1
         try:
-            yield
+            with slots.held(wallet_id):
+                yield
         finally:
-            self._running[owner] -= 1
-            if not self._running[owner]:
-                del self._running[owner]
+            if not slots:
+                self._running.pop(owner, None)
 
     def close(self) -> None:
         """Start no further requests."""

@@ -35,7 +35,7 @@ async def fetch_paid_resource(call: Call, body: FetchPaidResource) -> FetchedRes
     service then repeats the request with the payment. `payment` is null if the resource took no payment. Otherwise
     `payment.status` tells whether the resource has been paid.
     """
-    with call.service.part(Fetcher).admitted(call.principal.org):
+    with call.service.part(Fetcher).admitted(call.principal.org, body.wallet_id):
         return await x402.fetch(call, body)
 
 
@@ -55,7 +55,7 @@ async def quote_paid_resource(call: Call, body: QuotePaidResource) -> Quote:
 
     Sends the request without a payment and asks the program for its verdict on the price. Nothing is paid.
     """
-    with call.service.part(Fetcher).admitted(call.principal.org):
+    with call.service.part(Fetcher).admitted(call.principal.org, body.wallet_id):
         return await x402.quote(call, body)
 
 

@@ -1,20 +1,21 @@
 """Approvals: an agent's payment above the threshold needs the operator, who lets it pass once, or rejects it."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import httpx
 import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from app.chain.rules import Rules
+from app.core.actors import Actor
 from app.core.identifiers import approval_reference, new_reference
 from app.core.timestamps import now_ms, parse_iso_ms
 from app.server.housekeeping import Housekeeping
-from app.store.approval_requests import MAX_PENDING, approval_requests
+from app.store.approval_requests import MAX_PENDING, NewRequest, add_request, approval_requests
 from app.store.attempts import pending_attempts
 from app.submission.recovery import Recovery
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -599,7 +600,9 @@ async def test_oldest_of_a_thousand_undecided_requests_gives_way(world: ServiceW
     def fill(connection: Connection) -> None:
         [row] = connection.execute(select(approval_requests).where(approval_requests.c.approval_id == older))
         filled = [
-            dict(row._mapping) | {"approval_id": f"apr_{number}", "address": f"filled {number}", "amount": number + 1}
+            dict(row._mapping)
+            | {"approval_id": f"apr_{number}", "address": f"filled {number}", "amount": number + 1}
+            | {"requested_by": Actor("key", f"key_{number % 8}")}
             for number in range(MAX_PENDING - 2)
         ]
         connection.execute(insert(approval_requests), [one | {"created_at": now_ms()} for one in filled])
@@ -617,6 +620,35 @@ async def test_oldest_of_a_thousand_undecided_requests_gives_way(world: ServiceW
     assert (await _get(world, approved))["status"] == "approved"
     assert await agent.refused("24") == newest
     assert (await agent.pay("21")).json()["status"] == "confirmed"
+
+
+async def test_key_replaces_only_its_own_requests_beyond_a_quarter(world: ServiceWorld) -> None:
+    agent = await _agent(world)
+    own = await agent.refused("21")
+
+    # Given another key of the same wallet with as many requests as one key may have
+    def fill(connection: Connection) -> None:
+        [row] = connection.execute(select(approval_requests).where(approval_requests.c.approval_id == own))
+        filled = [
+            dict(row._mapping)
+            | {"approval_id": f"apr_own_{number}", "address": f"own {number}", "amount": number + 1}
+            | {"requested_by": Actor("key", "key_noisy"), "created_at": now_ms()}
+            for number in range(MAX_PENDING // 4 + 5)
+        ]
+        connection.execute(insert(approval_requests), filled)
+        noisy = NewRequest(**{one.name: getattr(row, one.name) for one in fields(NewRequest)})
+        more = {"approval_id": "apr_more", "address": "more", "amount": 10**9, "created_at": now_ms() + 1}
+        add_request(connection, replace(noisy, requested_by=Actor("key", "key_noisy"), **more))
+
+    await world.service.db.write(fill)
+
+    assert (await _get(world, own))["status"] == "pending"
+    kept = world.service.db.read_now(
+        lambda conn: conn.scalar(
+            select(func.count()).where(approval_requests.c.requested_by == Actor("key", "key_noisy"))
+        )
+    )
+    assert kept == MAX_PENDING // 4
 
 
 async def test_requests_that_nobody_decided_on_are_forgotten_after_90_days(world: ServiceWorld) -> None:

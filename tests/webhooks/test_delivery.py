@@ -342,6 +342,28 @@ async def test_limited_number_of_receivers_is_sent_to_at_once(tmp_path: Path) ->
     post.close()
 
 
+async def test_last_quarter_of_the_slots_is_for_organisations_without_one(tmp_path: Path) -> None:
+    post, slow = Post(tmp_path, timeout=60, at_once=4), Slow()
+    async with Receiver(slow) as first, Receiver() as second:
+        for _ in range(6):
+            post.register(first.url)
+        post.register(second.url, org="other")
+        post.happen()
+        draining = asyncio.create_task(post.drain())
+        await first.wait_for(3)
+        ids = post.happen(20, org="other")
+        async with asyncio.timeout(PATIENCE):
+            while len(second.received) < len(ids):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert first.most_open == 3
+        slow.release.set()
+        await draining
+        await post.drain()
+
+    assert len(first.events) == 6
+    post.close()
+
+
 # Nothing is lost
 
 

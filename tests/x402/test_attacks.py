@@ -111,6 +111,29 @@ async def test_crowd_leaves_no_payment_undelivered(own_market: Market) -> None:
             error_of(other, 429, "rate_limited")
 
 
+async def test_wallet_leaves_the_last_quarter_of_the_slots_to_others(own_market: Market) -> None:
+    market, release, reached = own_market, asyncio.Event(), asyncio.Semaphore(0)
+    await market.world.restart(x402_at_once=4, x402_timeout=30)
+    noisy, quiet = await market.buyer(), await market.buyer()
+
+    async def handler(request: Request) -> Response:
+        if request.url.path == "/slow":
+            reached.release()
+            await release.wait()
+        return PlainTextResponse("free")
+
+    async with site(handler) as url:
+        slow = [asyncio.create_task(noisy.post("fetch", url=f"{url}/slow", maxAmount="1")) for _ in range(4)]
+        for _ in range(3):
+            await reached.acquire()
+        free = await quiet.post("fetch", url=f"{url}/", maxAmount="1")
+        release.set()
+        answers = sorted(one.status_code for one in await asyncio.gather(*slow))
+
+    assert free.status_code == 200, free.text
+    assert answers == [200] * 3 + [429]
+
+
 async def test_transfer_is_found_among_transactions_that_hide_it(market: Market) -> None:
     # Given a resource that gives nothing, and names the allowance in transactions after its transfer
     buyer, world = await market.buyer(allowAllowances=True), market.world

@@ -1,0 +1,61 @@
+"""Slots that members share for a short time, such as the senders of webhooks."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+
+class Slots:
+    """A number of slots. The last quarter is only for members that hold none, so that no member takes all of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: Counter[str] = Counter()
+        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+
+    def __bool__(self) -> bool:
+        """Return True if a slot is held."""
+        return bool(self._held)
+
+    def is_free(self, member: str) -> bool:
+        """Return True if the member may take a slot now."""
+        return self._held.total() < self._limit - (self._limit // 4 if self._held[member] else 0)
+
+    @contextmanager
+    def held(self, member: str) -> Iterator[None]:
+        """Hold a slot, which must be free for the member."""
+        self._held[member] += 1
+        try:
+            yield
+        finally:
+            self._release(member)
+
+    @asynccontextmanager
+    async def awaited(self, member: str) -> AsyncIterator[None]:
+        """Wait until a slot is free for the member, and hold it."""
+        if not self.is_free(member):
+            given = asyncio.get_running_loop().create_future()
+            self._waiting.append((member, given))
+            try:
+                await given
+            except asyncio.CancelledError:
+                if given.done() and not given.cancelled():
+                    self._release(member)
+                raise
+            # The slot was counted when it was given.
+            self._held[member] -= 1
+        with self.held(member):
+            yield
+
+    def _release(self, member: str) -> None:
+        self._held[member] -= 1
+        self._held += Counter()  # forgets members without slots
+        for one in list(self._waiting):
+            other, given = one
+            if given.done() or self.is_free(other):
+                self._waiting.remove(one)
+                if not given.done():
+                    self._held[other] += 1
+                    given.set_result(None)
+                    return
