@@ -211,6 +211,7 @@ VALUES: Mapping[str, Any] = {
     "program_id": "AgentVau1tPo1icyGuardedSpending111111111111",
     "queued": 17,
     "reason": "The output is empty.",
+    "refusals": 1,
     "reserve_address": "HXtBm8XZbxaTt41uqaKhwUAa6Z1aPyvJdsZVENiWsetg",
     "resource_status": 200,
     "response_excerpt": "ok",
