@@ -637,7 +637,12 @@ async def test_key_replaces_only_its_own_requests_beyond_a_quarter(world: Servic
         ]
         connection.execute(insert(approval_requests), filled)
         noisy = NewRequest(**{one.name: getattr(row, one.name) for one in fields(NewRequest)})
-        more = {"approval_id": "apr_more", "address": "more", "amount": 10**9, "created_at": now_ms() + 1}
+        more: dict[str, Any] = {
+            "approval_id": "apr_more",
+            "address": "more",
+            "amount": 10**9,
+            "created_at": now_ms() + 1,
+        }
         add_request(connection, replace(noisy, requested_by=Actor("key", "key_noisy"), **more))
 
     await world.service.db.write(fill)
