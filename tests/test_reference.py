@@ -196,7 +196,7 @@ async def test_every_request_field_has_its_row_and_says_if_it_is_required(world:
 
 async def test_limits_that_can_be_set_are_the_defaults_of_their_settings() -> None:
     for row in _in("Limits"):
-        numbers = {float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", row.cells[1])}
+        numbers = {float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", row.cells[1])}
         for name in _CODE.findall(row.cells[2]):
             assert float(Settings.model_fields[name].default) in numbers, name
 

@@ -7,6 +7,7 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.api.operation import Call
+from app.chain.fees import ALLOWANCE_RENT
 from app.core.errors import BusinessError
 from app.core.identifiers import ALLOWANCE_EVENT_INNER_INDEX, allowance_id
 from app.core.money import format_usdc
@@ -32,6 +33,7 @@ GRANT = PlanType(
     braked=True,
     # While a grant is pending, the wallet's next allowance would get the same address.
     waits_for=frozenset({GRANT_NAME}),
+    held=ALLOWANCE_RENT,
     on_failed=lambda conn, attempt: delete_pending_allowance(conn, attempt.tx_id),
 )
 

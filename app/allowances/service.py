@@ -36,7 +36,7 @@ from app.submission.plan import Outcome, Plan, PlanType, SimulationFailedError
 from app.submission.program_errors import business_error, invalid_recipient
 from app.wallets import service as wallets
 
-SETTLE = PlanType("settle_allowance")
+SETTLE = PlanType("settle_allowance", prepaid=True)
 PLAN_TYPES = (GRANT, SETTLE)
 OVERDUE_AFTER = 60
 """Seconds after its end until an unsettled allowance counts as overdue."""

@@ -128,6 +128,7 @@ VALUES: Mapping[str, Any] = {
     "AuditLogEntry.hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "AuditLogPage.unreadable": [],
     "UnreadableAuditEntry.reason": "its column details was rewritten to a value that no entry has",
+    "SolUse.fee_payer_days_left": 90,
     "HandedOut.payload": {"x402Version": 2},
     "Actor.id": IDENTIFIERS["key"],
     "Change.from": "5.00",

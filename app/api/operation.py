@@ -56,7 +56,7 @@ _BODIES = ("request_too_large", "request_timeout")
 _MONEY = ("restore_catching_up", "restore_unacknowledged")
 _SESSION = ("session_token_invalid", "session_token_expired")
 _SIGNED_ELSEWHERE = ("authority_offline", "too_many_unsigned_transactions")
-_CHANGES = ("idempotency_conflict", "idempotency_in_progress", "signer_unavailable")
+_CHANGES = ("idempotency_conflict", "idempotency_in_progress", "signer_unavailable", "fee_payer_insufficient")
 
 #: The rows of a page that cost 1 of the rate limit.
 _ROWS = 10

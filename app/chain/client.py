@@ -80,14 +80,18 @@ class ChainClient:
             self._blockhash = (time.monotonic(), blockhash)
             return blockhash
 
-    async def simulate(self, transaction: bytes, *, replace_blockhash: bool = False) -> SimulationResult:
-        """Run a transaction without sending it. Raises `BlockhashNotFound` for a blockhash too old or too new."""
-        options = {
-            "encoding": "base64",
-            "replaceRecentBlockhash": replace_blockhash,
-            "commitment": COMMITMENT,
-        }
-        return await self._read("simulateTransaction", [_base64(transaction), options], self._simulation)
+    async def simulate(
+        self, transaction: bytes, *, replace_blockhash: bool = False, lamports_of: Pubkey | None = None
+    ) -> SimulationResult:
+        """Run a transaction without sending it. Raises `BlockhashNotFound` for a blockhash too old or too new.
+
+        The result has the lamports that it leaves in `lamports_of`.
+        """
+        options: dict[str, Any] = {"encoding": "base64", "replaceRecentBlockhash": replace_blockhash}
+        if lamports_of is not None:
+            options["accounts"] = {"encoding": "base64", "addresses": [str(lamports_of)]}
+        params = [_base64(transaction), {**options, "commitment": COMMITMENT}]
+        return await self._read("simulateTransaction", params, self._simulation)
 
     async def send(self, transaction: bytes) -> str:
         """Send a signed transaction and return its signature.
@@ -290,19 +294,16 @@ class ChainClient:
         return await self._read("getMultipleAccounts", params, read)
 
     def _simulation(self, answer: Any) -> SimulationResult:
-        value = answer["value"]
+        value, slot = answer["value"], whole(answer["context"]["slot"])
         if value["err"] == "BlockhashNotFound":
             raise BlockhashNotFound(-32002, "Blockhash not found")
         returned = value.get("returnData")
         # The last program that sets return data wins, so ignore another program's data.
         own = returned and returned["programId"] == self._program_id
-        return SimulationResult(
-            err=value["err"],
-            logs=[_text(line) for line in value.get("logs") or ()],
-            units=whole(value.get("unitsConsumed") or 0),
-            return_data=base64.b64decode(returned["data"][0]) if own else None,
-            slot=whole(answer["context"]["slot"]),
-        )
+        data = base64.b64decode(returned["data"][0]) if own else None
+        logs, units = [_text(line) for line in value.get("logs") or ()], whole(value.get("unitsConsumed") or 0)
+        [left] = value.get("accounts") or [None]
+        return SimulationResult(value["err"], logs, units, data, slot, left and whole(left["lamports"]))
 
 
 def _blockhash(answer: Any) -> Blockhash:

@@ -23,6 +23,8 @@ class SimulationResult:
     """The outcome of a simulated transaction.
 
     `err` is the node's transaction error, or `None` on success. `return_data` is None unless the vault program set it.
+    `lamports` are those left in the account that the caller asked about, or None if it did not ask or the node gives no
+    answer.
     """
 
     err: Any
@@ -30,6 +32,7 @@ class SimulationResult:
     units: int
     return_data: bytes | None
     slot: int
+    lamports: int | None = None
 
     @property
     def custom_error(self) -> int | None:

@@ -183,6 +183,11 @@ KINDS = (
     ErrorKind("transaction_failed", 422, "Payments",
         "The chain rejected the transaction, or it expired before it landed. Nothing was moved.",
         "Read the message for the cause, then send the request again."),
+    ErrorKind("sol_limit_reached", 429, "Payments",
+        "The wallet or its organisation has used up its SOL for fees and rent: the sum of the UTC day, or the rent in "
+        "open escrows and allowances. Nothing was sent.",
+        "Wait until `retry_at`. Withdrawals, freezes and settlements still work. An admin can raise the organisation's "
+        "own limits, up to the limits of the service."),
     ErrorKind("recipient_not_found", 404, "Payments",
         "No recipient is registered under this address or domain.",
         "Register the recipient with `PUT /v1/recipients/{recipient}`."),
@@ -277,6 +282,9 @@ KINDS = (
         "The chain does not answer, or the service cannot tell its current state. "
         "Nothing is lost: signed payments are recovered later.",
         "Retry with the same idempotency key."),
+    ErrorKind("fee_payer_insufficient", 503, "Service",
+        "The service's fee payer has too little SOL. Its last SOL is kept for freezes and pauses. Nothing was sent.",
+        "Retry in a minute with the same idempotency key. The operator of the service must send SOL to the fee payer."),
     ErrorKind("signer_unavailable", 503, "Service",
         "The token with the operator's, authority's, arbiter's or fee payer's key cannot sign at the moment. The "
         "transaction that needs its signature was not sent.",

@@ -6,9 +6,9 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.core.email_address import parse_address
+from app.core.fee_settings import FeeSettings
 from app.core.hosts import AllowedHosts, is_loopback
 from app.core.money import parse_usdc
 from app.core.paths import Paths
@@ -17,12 +17,8 @@ from app.core.paths import Paths
 ROLES = ("api", "indexer", "worker")
 
 
-class Settings(BaseSettings):
+class Settings(FeeSettings):
     """The settings and their defaults. Durations are in seconds unless the name states another unit."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="AGENT_VAULT_", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
 
     data_dir: Path = Path("data")
     """Folder of the databases and keys. It is created if missing, and only its owner can read it."""
@@ -129,8 +125,6 @@ class Settings(BaseSettings):
     max_waiting_payments: int = Field(default=64, ge=1)
     """Payments of one wallet that may wait to be sent on this node, and in the same way its escrow creations and its
     grants of allowances. Further ones are answered with 429. Each of several nodes counts its own."""
-    token_accounts_per_day: int = 20
-    """Token accounts of recipients that the service opens and pays for, per wallet and 24 hours."""
     allowances_per_day: int = Field(default=1000, ge=0)
     """Allowances that a wallet may be granted in 24 hours. The fee payer pays two transactions for each."""
     exports: bool = True

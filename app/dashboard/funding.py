@@ -7,7 +7,7 @@ import segno
 from markupsafe import Markup
 from starlette.responses import Response
 
-from app.access.auth import OPERATORS, READERS
+from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api.forms import Arguments, InvalidFormError, validated
 from app.core.errors import AuthenticationError, BusinessError, RequestError
 from app.core.money import parse_usdc
@@ -16,9 +16,12 @@ from app.dashboard.forms.formatting import usdc
 from app.dashboard.forms.review import BeforeAfter, Review, ask
 from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
+from app.organisations import service as organisations
 from app.organisations.deposits import deposit_address
+from app.organisations.models import UpdateOrganization
 from app.store.organisations import reserve_balance
 from app.store.wallets import WalletRecord
+from app.submission.fee_payer import LIMITS
 from app.topups import overview
 from app.topups import service as topups
 from app.topups.models import PutTopupRule, TopupRule
@@ -56,6 +59,15 @@ async def show(view: View) -> Response:
         address=addresses(view, query, "funding"),
         most=MAX_ALLOCATIONS,
     )
+
+
+@action("/funding/sol", roles=ADMINS, back=show, step_up=True)
+async def limit_sol(view: View) -> str:
+    """Set the organisation's own limits in SOL. An empty field returns to the limit of the service."""
+    body = view.body(UpdateOrganization)
+    empty = {name: None for name in LIMITS if name not in body.model_fields_set}
+    await organisations.limit_sol(view.service, view.principal, body.model_copy(update=empty))
+    return view.url("funding", done="sol-limits-saved")
 
 
 def _qr(address: str) -> Markup:

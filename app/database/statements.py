@@ -329,12 +329,16 @@ def execute(connection: Connection, statement: UpdateBase, columns: Row, **other
     return _prepared(connection.dialect, statement, tuple(columns)).execute(connection, [{**columns, **others}])
 
 
-def execute_all(connection: Connection, statement: Executable, rows: Sequence[Row]) -> list[Any]:
-    """Run a statement for each row of values; an INSERT sets them as columns. Return the rows that it returns.
+def execute_all(
+    connection: Connection, statement: Executable, rows: Sequence[Row], columns: Sequence[str] | None = None
+) -> list[Any]:
+    """Run a statement for each row of values; an INSERT sets them as columns, or only `columns` if given.
+
+    Returns the rows that the statement returns.
 
     On PostgreSQL, one statement covers all rows. The returned values are not converted. Build the statement once.
     """
-    names = tuple(rows[0]) if rows and isinstance(statement, Insert) else ()
+    names = tuple(rows[0]) if columns is None and rows and isinstance(statement, Insert) else tuple(columns or ())
     return _prepared(connection.dialect, statement, names).returned(connection, rows) if rows else []
 
 

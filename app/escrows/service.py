@@ -12,6 +12,7 @@ from app.api.fields import optional
 from app.api.operation import Call
 from app.chain.addresses import parse_address
 from app.chain.escrow_instructions import PROOF_KINDS, output_commitment
+from app.chain.fees import ESCROW_RENT
 from app.core.errors import NotFoundError
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id
 from app.core.transaction_types import ESCROW_LOCK
@@ -54,6 +55,7 @@ LOCK = PlanType(
     braked=True,
     # While a creation is pending, the wallet's next escrow would get the same address.
     waits_for=frozenset({ESCROW_LOCK}),
+    held=ESCROW_RENT,
     on_failed=lambda conn, attempt: delete_pending_escrow(conn, attempt.tx_id),
 )
 

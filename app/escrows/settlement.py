@@ -25,7 +25,7 @@ from app.core.signers import Signer
 from app.escrows import _proofs
 from app.escrows.models import CompleteEscrow, DisputeEscrow, Escrow, ResolveDispute, WithdrawDispute
 from app.escrows.service import LOCK, find, parse_hash, shown
-from app.payments.token_accounts import count_opening, lacks_token_account
+from app.payments.token_accounts import lacks_token_account
 from app.store.attempts import Attempt
 from app.store.escrows import DISPUTED, LOCKED, OPEN, PENDING, EscrowRecord, remember_dispute, remember_output
 from app.submission.chain_state import require_no_gap, with_budget
@@ -37,7 +37,8 @@ from app.submission.plan import Failure, Hook, Plan, PlanType, SimulationFailedE
 from app.submission.program_errors import business_error, error_name, is_known, require_confirmed
 from app.wallets import service as wallets
 
-_COMPLETE, _DISPUTE, _RESOLVE = PlanType("complete_escrow"), PlanType("dispute_escrow"), PlanType("resolve_dispute")
+_COMPLETE, _RESOLVE = (PlanType(name, prepaid=True) for name in ("complete_escrow", "resolve_dispute"))
+_DISPUTE = PlanType("dispute_escrow")
 _WITHDRAW = PlanType("withdraw_dispute", resent=False)
 PLAN_TYPES = (LOCK, _COMPLETE, _DISPUTE, _WITHDRAW, _RESOLVE)
 _NO_HASH = bytes(32)
@@ -161,10 +162,9 @@ async def complete(call: Call, identifier: str, body: CompleteEscrow) -> Escrow:
         def store(conn: Connection, _attempt: Attempt) -> None:
             if body.output_url is not None:
                 remember_output(conn, escrow.escrow_id, proof.output_hash.hex(), body.output_url)
-            if opens:
-                count_opening(conn, escrow.wallet_id)
 
-        return _plan(escrow, _COMPLETE, [*front, completion], [] if key is None else [key], store)
+        signers = [] if key is None else [key]
+        return replace(_plan(escrow, _COMPLETE, [*front, completion], signers, store), opens_account=opens)
 
     def explain(failure: Failure) -> ApiError | None:
         return _proofs.explain(service, failure, found, proof) or party.explain(service, failure)

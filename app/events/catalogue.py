@@ -86,6 +86,13 @@ _KINDS = (
         ("wallet_id", "brake", "first_called_at"),
     ),
     EventKind(
+        "alert.sol_limit",
+        "The transactions of a wallet, or of all wallets of the organisation (`wallet_id` is null), have used 80 % of "
+        "the SOL that the fee payer spends for them in a UTC day. At 100 %, payments, escrows and allowances are "
+        "refused until `resets_at`.",
+        ("wallet_id", "spent", "limit", "resets_at"),
+    ),
+    EventKind(
         "policy.updated",
         "A policy was changed. `changes` maps each changed field to its value before (`from`) and after (`to`).",
         ("policy_id", "version", "changes"),

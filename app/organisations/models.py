@@ -2,10 +2,27 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, StrictBool
+from pydantic import BaseModel, BeforeValidator, StrictBool, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from app.api.fields import Address, Body, IdempotencyKey, ReadFrom, ResponseBody, Time, Usdc
+from app.api.partial_body import PartialBody
 from app.chain.identity import Cluster
+from app.core.money import parse_sol
+
+
+def _lamports(value: object) -> int:
+    try:
+        return parse_sol(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise PydanticCustomError("sol", "{reason}", {"reason": str(error)}) from None
+
+
+_DECIMAL = WithJsonSchema({"type": "string", "pattern": r"^[0-9]{1,10}(\.[0-9]{1,9})?$", "examples": ["0.50"]})
+#: A decimal string of SOL.
+Sol = Annotated[str, _DECIMAL]
+#: Lamports from a decimal string, zero allowed.
+SolLimit = Annotated[int, BeforeValidator(_lamports), _DECIMAL]
 
 
 class OrganizationRoles(ResponseBody):
@@ -16,6 +33,24 @@ class OrganizationRoles(ResponseBody):
     arbiter: Address
     verifier: Address
     fee_payer: Address
+
+
+class SolUse(ResponseBody):
+    """The SOL that the service's fee payer spends for the organisation, and its limits; null means no limit.
+
+    `spent_today` counts fees, and rent that does not return, since midnight UTC. `fee_payer_days_left` is the number of
+    days for which the balance above the reserve lasts at the average use by all organisations over up to seven days. It
+    is null without any use. It and the balance are also null while the chain does
+    not answer.
+    """
+
+    sol_per_day: Sol | None
+    sol_per_wallet_day: Sol | None
+    sol_held_per_wallet: Sol | None
+    spent_today: Sol
+    fee_payer_balance: Sol | None
+    fee_payer_reserve: Sol
+    fee_payer_days_left: int | None
 
 
 class Organization(ResponseBody):
@@ -33,7 +68,17 @@ class Organization(ResponseBody):
     authority_attaches: bool
     restricts_keys: bool
     roles: OrganizationRoles
+    sol: SolUse
     created_at: Time
+
+
+class UpdateOrganization(PartialBody):
+    """Body of the organisation's own limits in SOL. Null returns to the service's limit. Absent ones stay."""
+
+    sol_per_day: SolLimit | None = None
+    sol_per_wallet_day: SolLimit | None = None
+    sol_held_per_wallet: SolLimit | None = None
+    idempotency_key: IdempotencyKey | None = None
 
 
 class PauseOrganisation(Body):

@@ -12,6 +12,7 @@ from app.organisations.models import (
     PauseOrganisation,
     RestrictedKeys,
     RestrictKeys,
+    UpdateOrganization,
 )
 
 
@@ -23,6 +24,16 @@ async def get_organization(call: Call) -> Organization:
     obeys, and the service's fee payer.
     """
     return await organisations.show(call.service, call.principal)
+
+
+@operation(tag="organization", roles=ADMINS, changes=True)
+async def update_organization(call: Call, body: UpdateOrganization) -> Organization:
+    """Limit the SOL that the service's fee payer spends for the organisation.
+
+    The limits cannot exceed the service's own. A limit of `null` returns to the service's. Above a limit, payments,
+    escrows and allowances get `429 sol_limit_reached`. Withdrawals, freezes, pauses and settlements are not limited.
+    """
+    return await organisations.limit_sol(call.service, call.principal, body)
 
 
 @operation(
@@ -52,6 +63,7 @@ async def restrict_keys(call: Call, body: RestrictKeys) -> RestrictedKeys:
 
 routes = [
     Route("/v1/organization", get_organization, methods=["GET"]),
+    Route("/v1/organization", update_organization, methods=["PATCH"]),
     Route("/v1/organization/pause", pause_organisation, methods=["POST"]),
     Route("/v1/organization/key-restrictions", restrict_keys, methods=["PUT"]),
 ]

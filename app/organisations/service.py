@@ -2,22 +2,26 @@
 
 import re
 
+from pydantic.alias_generators import to_camel
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
+from app.api.fields import optional
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.instructions import Instructions
 from app.chain.records import RawAccount
-from app.core.errors import UnavailableError
-from app.core.money import parse_usdc
+from app.core.errors import RequestError, UnavailableError
+from app.core.money import format_sol, parse_usdc
 from app.core.paths import ConfigurationError
 from app.core.timestamps import now_ms
-from app.organisations.models import Organization, OrganizationRoles
+from app.organisations.models import Organization, OrganizationRoles, SolUse, UpdateOrganization
 from app.store.audit import append
+from app.store.fee_payer_use import DAY, average_use, limits_of, put_limits, use_of
 from app.store.organisations import Organisation, insert_organisation, organisation, reserve, set_key_restrictions
 from app.submission.changes import carry_out
 from app.submission.claim import Claim
 from app.submission.context import Service
+from app.submission.fee_payer import LIMITS, FeePayer
 from app.submission.plan import Plan, PlanType
 
 #: Pattern of an organisation's id.
@@ -122,6 +126,7 @@ async def show(service: Service, principal: Principal) -> Organization:
         raise UnavailableError("chain_unavailable", "The organisation is not on the chain yet. Retry later.")
     return Organization.of(
         found,
+        sol=await _sol(service, org),
         reserve_balance=state.balance,
         program_id=identity.program_id,
         cluster=identity.cluster,
@@ -140,3 +145,36 @@ async def restrict_keys(principal: Principal, claim: Claim, *, required: bool) -
         append(conn, principal.entry("organization.restrict_keys", principal.org, required=required))
 
     await claim.store(store)
+
+
+async def _sol(service: Service, org: str) -> SolUse:
+    payer, day = service.part(FeePayer), service.clock.seen_ms() // DAY
+    own, (spent, _), average = await service.db.read(
+        lambda conn: (limits_of(conn, org), use_of(conn, org, day), average_use(conn, day))
+    )
+    balance = await payer.balance()
+    return SolUse(
+        **{name: optional(format_sol, payer.limit(name, own)) for name in LIMITS},
+        spent_today=format_sol(spent),
+        fee_payer_balance=optional(format_sol, balance),
+        fee_payer_reserve=format_sol(payer.reserve),
+        fee_payer_days_left=max(0, balance - payer.reserve) // average if balance is not None and average else None,
+    )
+
+
+async def limit_sol(service: Service, principal: Principal, body: UpdateOrganization) -> Organization:
+    """Set the organisation's own limits in SOL. Raises ``invalid_request`` for a limit above the service's."""
+    org, payer = principal.org, service.part(FeePayer)
+    given: dict[str, int | None] = {name: getattr(body, name) for name in LIMITS if name in body.model_fields_set}
+    for name, limit in given.items():
+        if limit is not None and limit != payer.limit(name, {name: limit}):
+            raise RequestError("invalid_request", f"{to_camel(name)}: must not exceed the limit of the service.")
+
+    def store(conn: Connection) -> None:
+        own = limits_of(conn, org) | given
+        put_limits(conn, org, {name: limit for name, limit in own.items() if limit is not None})
+        details = {name: optional(format_sol, limit) for name, limit in given.items()}
+        append(conn, principal.entry("organization.limit", org, **details))
+
+    await service.db.write(store)
+    return await show(service, principal)

@@ -10,5 +10,6 @@ SPENDING_ERRORS = (
     "wallet_archived",
     "wallet_insufficient_balance",
     "org_paused",
+    "sol_limit_reached",
     "transaction_failed",
 )

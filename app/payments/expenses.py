@@ -111,6 +111,7 @@ class ExpenseRequest(Expense):
             asked_by=self.principal.actor,
             reference=self.reference,
             attested=self.session is not None,
+            opens_account=self.opens_account,
             on_store=on_store,
             fee_payer=fee_payer,
             refusal=self.refusal,

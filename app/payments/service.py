@@ -1,7 +1,5 @@
 """Payments: resolve the payee, let the program judge a simulation, then store, send and confirm."""
 
-from sqlalchemy import Connection
-
 from app.api.operation import Call
 from app.core.errors import BusinessError
 from app.core.transaction_types import PAYMENT
@@ -10,9 +8,7 @@ from app.payments.expenses import ExpenseRequest
 from app.payments.late_refusal import late_refusal
 from app.payments.models import PayFromWallet
 from app.payments.sending import submit_expense
-from app.payments.token_accounts import count_opening
 from app.recipients.service import resolve
-from app.store.attempts import Attempt
 from app.submission.plan import Plan, PlanType
 from app.submission.program_errors import invalid_recipient
 from app.transactions.models import Payment
@@ -68,9 +64,4 @@ def _plan(expense: ExpenseRequest) -> Plan:
     payment = build.execute_payment(destination=service.addresses.token_account(owner), **expense.arguments())
     front = [build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)] if opens else []
 
-    def store(conn: Connection, attempt: Attempt) -> None:
-        append_pending(conn, attempt)
-        if opens:
-            count_opening(conn, wallet.wallet_id)
-
-    return expense.plan([*front, payment], store, event_instruction=len(front))
+    return expense.plan([*front, payment], append_pending, event_instruction=len(front))

@@ -47,6 +47,7 @@ from app.store.values import get_value, put_value
 from app.submission.brake import Brakes
 from app.submission.context import Service
 from app.submission.database_guard import DatabaseGuard
+from app.submission.fee_payer import FeePayer
 from app.submission.idempotency import Idempotency
 from app.submission.recovery import Recovery
 from app.submission.submitter import Submitter
@@ -250,12 +251,13 @@ async def running(
         requests = RequestLog(db, kept=settings.request_log_size)
         brake = Brakes(db, PLAN_TYPES.values(), recorder)
         await brake.load()
+        fee_payer = FeePayer(signers.fee_payer, settings, chain)
         submitter = Submitter(
             db=db,
             chain=chain,
             indexer=indexer,
             projector=projector,
-            fee_payer=signers.fee_payer,
+            fee_payer=fee_payer,
             confirm_timeout=settings.confirm_timeout,
             types=PLAN_TYPES,
             brake=brake,
@@ -316,6 +318,7 @@ async def running(
             domains,
             company,
             database_guard,
+            fee_payer,
             hub,
             Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),

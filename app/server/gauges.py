@@ -6,7 +6,6 @@ import time
 from sqlalchemy import Connection
 
 from app.api.metrics import Metrics
-from app.chain.errors import ChainUnavailable, RpcError
 from app.core.background import Periodic
 from app.core.timestamps import now_ms
 from app.server.health import Health
@@ -15,6 +14,7 @@ from app.store.deliveries import Backlog, backlog
 from app.store.organisations import organisations, reserve_balance
 from app.store.reconciliation import count_differences
 from app.submission.context import Service
+from app.submission.fee_payer import FeePayer
 
 
 class Gauges(Periodic):
@@ -41,16 +41,10 @@ class Gauges(Periodic):
         metrics.backed_up.set(report.backed_up)
         for role, missing in metrics.missing_roles.items():
             missing.set(role in report.missing_roles)
-        metrics.fee_payer.set(await self._lamports())
+        balance = await self._service.part(FeePayer).balance()
+        metrics.fee_payer.set(math.nan if balance is None else balance)
         await self._service.db.read(self._read, in_thread=True)
         metrics.updated.set(time.time())
-
-    async def _lamports(self) -> float:
-        try:
-            account = await self._service.chain.account(self._service.signers.fee_payer_address)
-        except (ChainUnavailable, RpcError):
-            return math.nan
-        return 0 if account is None else account.lamports
 
     def _read(self, conn: Connection) -> None:
         metrics = self._metrics

@@ -8,7 +8,7 @@ from app.access.keyring import KeyRing
 from app.core.background import Periodic
 from app.database.interface import Database
 from app.payments.refusals import report_refusals
-from app.store import exports, request_log
+from app.store import exports, fee_payer_use, request_log
 from app.store.alert_kinds import HOUR
 from app.store.keys import expiring_keys
 from app.store.retention import delete_events, delete_undecided_requests
@@ -40,9 +40,9 @@ class KeyUse(Periodic):
 class Housekeeping(Periodic):
     """Deletes old records, and reports counted refusals and API keys that expire soon, every ``interval`` seconds.
 
-    Keeps events and undecided requests for approvals for ``days`` by ``chain_clock`` (Unix milliseconds). By ``clock``
-    (Unix seconds), also deletes old records of exports without a file, and logged requests that are older than a day or
-    not among their organisation's newest ``requests``.
+    Keeps events, undecided requests for approvals and the use of the fee payer for ``days`` by ``chain_clock`` (Unix
+    milliseconds). By ``clock`` (Unix seconds), also deletes old records of exports without a file, and logged requests
+    that are older than a day or not among their organisation's newest ``requests``.
     """
 
     name = "housekeeping"
@@ -73,6 +73,7 @@ class Housekeeping(Periodic):
             (report_refusals, hour),
             (delete_events, old),
             (delete_undecided_requests, old),
+            (fee_payer_use.forget, old),
             (exports.forget, now - exports.KEPT_MS),
             (request_log.forget, now - request_log.KEPT_MS),
             (request_log.shorten, self._requests),

@@ -25,6 +25,7 @@ Action = Literal[
     "key.revoke",
     "key.rotate",
     "key.use_outside",
+    "organization.limit",
     "organization.pause",
     "organization.restrict_keys",
     "organization.roles",
@@ -95,6 +96,8 @@ ACTIONS: Mapping[Action, str] = {
     "key.rotate": "An API key was replaced. The object is the new key; `details` has `replaces`.",
     "key.use_outside": "An API key was used from an address that it does not allow. `details` has `operation` and "
     "`count`.",
+    "organization.limit": "The organisation's own limits in SOL were set. `details` has the new ones; null means the "
+    "limit of the service.",
     "organization.pause": "A pause of the organisation was requested.",
     "organization.restrict_keys": "The requirement of an end and addresses for new API keys was set. "
     "`details` has `required`.",

@@ -33,6 +33,7 @@ SEVERITIES = {
     "alert.inactivity": "warning",
     "alert.velocity_spike": "warning",
     "alert.large_transaction": "warning",
+    "alert.sol_limit": "warning",
     "x402.paid_without_resource": "warning",
     "wallet.frozen": "critical",
     "alert.brake_repeated": "critical",

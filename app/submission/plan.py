@@ -52,6 +52,8 @@ class PlanType:
     - ``braked``: it spends money, so a freeze, a pause or an operator's rotation of its session token overtakes it.
     - ``lifts``: the kind of brake that it would undo on the chain. Such a brake overtakes it.
     - ``stops``: it ends the permission for a vault's allowances, so they are settled once it has been sent.
+    - ``held``: lamports of rent that it locks until a later transaction settles it. The later one is ``prepaid``: its
+      fee counts towards the wallet's SOL together with this one's.
     - ``on_failed``: removes the rows that the plan's ``on_store`` wrote, if the attempt fails permanently.
     """
 
@@ -64,6 +66,8 @@ class PlanType:
     braked: bool = False
     lifts: BrakeKind | None = None
     stops: bool = False
+    held: int = 0
+    prepaid: bool = False
     on_failed: Hook = nothing
 
 
@@ -75,6 +79,7 @@ class Plan:
     ``instructions``, ``event_inner`` the expected index of its event among the inner instructions. ``attested`` means
     that the session authority signs. ``actor`` requested the change of a policy. ``entry`` is appended to the audit log
     in the database transaction that stores the attempt, with the ids of the transaction; payments have none.
+    ``opens_account`` means that the fee payer opens a token account for the recipient.
     ``on_store`` writes in the same database transaction and has no other effect, because it may run a second time after
     its writes were undone.
     """
@@ -99,6 +104,7 @@ class Plan:
     entry: NewLogEntry | None = None
     reference: bytes | None = None
     attested: bool = False
+    opens_account: bool = False
     on_store: Hook = nothing
     #: A third party that pays the fee and sends the transaction. The service only signs it and hands it out.
     fee_payer: Pubkey | None = None

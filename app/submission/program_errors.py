@@ -21,6 +21,7 @@ from app.core.errors import (
 from app.core.money import format_usdc
 from app.core.timestamps import iso
 from app.store.policies import PolicyRecord
+from app.submission.fee_payer import insufficient
 from app.submission.plan import Failure, Outcome, SimulationFailedError
 from idl.codec import Codec
 
@@ -80,6 +81,7 @@ EXPIRED = (
 _BUDGET_CHANGED = "The wallet's budget was changed concurrently. Nothing was moved. Retry."
 _NO_REASON = "The Solana node refused the transaction for a reason other than the program's rules. Nothing was sent."
 UNPROVEN = "The Solana node refused the transaction without showing that the program refused it."
+_NOT_DEPLOYED = "The service's program is not deployed on the chain, or was built for another address."
 _NO_ROLE = (
     "The service's signing key lacks the role that the transaction needs. If another key has the role now, start the "
     "service again with that key."
@@ -161,9 +163,9 @@ def business_error(
         return BusinessError("wallet_frozen", EXPIRED)
     if name in _MEANWHILE:
         return ConflictError("idempotency_in_progress", "The state on the chain was changed concurrently. Retry.")
-    if simulation is not None and (reason := _unusable(simulation)) is not None:
-        _log.error("chain_unusable", reason=reason, err=str(simulation.err))
-        return UnavailableError("chain_unavailable", reason)
+    if simulation is not None and (unusable := _unusable(simulation)) is not None:
+        _log.error("chain_unusable", reason=unusable.message, err=str(simulation.err))
+        return unusable
     if refused is not None and refused.lacks_account:
         _log.warning("simulation_failed", err=str(refused.simulation.err), logs=refused.simulation.logs[-20:])
         return OutdatedError("chain_unavailable", _NO_REASON)
@@ -183,16 +185,16 @@ def business_error(
     return BusinessError("transaction_failed")
 
 
-def _unusable(simulation: SimulationResult) -> str | None:
-    """Return the reason if the program is missing or the fee payer has too little SOL, or None for any other cause."""
+def _unusable(simulation: SimulationResult) -> UnavailableError | None:
+    """Return the error if the program is missing or the fee payer has too little SOL, or None for any other cause."""
     err = simulation.err
     detail = err["InstructionError"][1] if isinstance(err, dict) and "InstructionError" in err else None
     cause = detail or (next(iter(err)) if isinstance(err, dict) else err)
     if cause in _NO_PROGRAM:
-        return "The service's program is not deployed on the chain, or was built for another address."
+        return UnavailableError("chain_unavailable", _NOT_DEPLOYED)
     # The fee payer pays the rent of every account that the service's transactions create.
     if cause in _UNPAID or any(line.startswith(_UNPAID_RENT) for line in simulation.logs):
-        return "The service's fee payer has too little SOL for transaction fees and rent. Send SOL to it."
+        return insufficient()
     return None
 
 

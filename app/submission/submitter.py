@@ -18,7 +18,6 @@ from app.chain.clock import ChainClock
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.transactions import sign_for, sign_with_any
 from app.core.errors import StorageDoubtError, UnavailableError
-from app.core.signers import Signer
 from app.database.interface import DUPLICATE_ERRORS, WRITE_ERRORS, Database
 from app.projection.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, stopped_by
@@ -27,6 +26,7 @@ from app.store.audit import append
 from app.store.unsigned_transactions import AWAITING
 from app.submission.brake import STOPPED, Brakes, stopped_error
 from app.submission.claim import Claim
+from app.submission.fee_payer import FeePayer
 from app.submission.outcomes import Outcomes, ids_of, unavailable
 from app.submission.plan import (
     AwaitingSignatureError,
@@ -58,7 +58,7 @@ class Submitter(Outcomes):
         chain: ChainClient,
         indexer: Indexer,
         projector: Projector,
-        fee_payer: Signer,
+        fee_payer: FeePayer,
         confirm_timeout: float,
         types: Mapping[str, PlanType],
         brake: Brakes,
@@ -87,7 +87,9 @@ class Submitter(Outcomes):
         instructions = plan.instructions if plan.reference else with_random_compute_limit(plan.instructions)
         authority = plan.authority.key if plan.authority else None
         signers = plan.signers if authority is None else [*plan.signers, authority]
-        signed = await sign_with_any(instructions, payer=self._fee_payer, signers=signers, blockhash=blockhash.hash)
+        signed = await sign_with_any(
+            instructions, payer=self._fee_payer.signer, signers=signers, blockhash=blockhash.hash
+        )
         return signed.raw, signed.signature, until
 
     async def send(self, plan: Plan, claim: Claim) -> Outcome:
@@ -96,12 +98,12 @@ class Submitter(Outcomes):
         Raises SimulationFailedError if the simulation fails; then nothing is stored. Raises ``chain_unavailable`` if
         the chain does not answer; once the transaction is stored, the error names its id. Raises the error of a brake
         that stops the transaction; then nothing was sent, and an attempt that was already stored is recorded as failed.
-        Raises the plan's ``refusal`` after a successful simulation, and the errors of ``claim.admit``.
+        Raises the plan's ``refusal`` after a successful simulation, and the errors of ``claim.admit`` and ``FeePayer``.
         """
         claim.admit()
         self._brake.check(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
         attempt = await self._prepare(plan)
-        await self._store(plan, attempt, claim)
+        await self._store(plan, attempt, claim, charged=True)
         stopped = await self._brake.blocking_kind(plan.type, attempt)
         if stopped is not None:
             claim.resolve(lasts=False)
@@ -195,22 +197,25 @@ class Submitter(Outcomes):
         """Sign and simulate the plan, and return its attempt. Raises SimulationFailedError or the plan's refusal."""
         raw, signature, last_height = await self._sign(plan, fresh=False)
         try:
-            simulation = await self._chain.simulate(raw)
+            simulation = await self._chain.simulate(raw, lamports_of=self._fee_payer.address)
         except BlockhashNotFound:
             raw, signature, last_height = await self._sign(plan, fresh=True)
-            simulation = await self._chain.simulate(raw)
+            simulation = await self._chain.simulate(raw, lamports_of=self._fee_payer.address)
         if simulation.err is not None:
             raise SimulationFailedError(simulation)
+        self._fee_payer.require_reserve(plan, simulation.lamports)
         if plan.refusal is not None:
             raise plan.refusal
         attempt = attempt_for(plan, raw, status="pending", created_at=await self._clock.moment_ms())
         return replace(attempt, signature=signature, last_valid_block_height=last_height)
 
-    async def _store(self, plan: Plan, attempt: Attempt, claim: Claim) -> None:
+    async def _store(self, plan: Plan, attempt: Attempt, claim: Claim, *, charged: bool = False) -> None:
         def store(conn: Connection) -> None:
             self._brake.check_rows(
                 conn, plan.type, plan.org, plan.wallet_id, attested=plan.attested, asked_by=plan.asked_by
             )
+            if charged:
+                self._fee_payer.charge(conn, plan, attempt)
             insert_attempt(conn, attempt)
             plan.on_store(conn, attempt)
             if plan.entry is not None:

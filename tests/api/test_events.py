@@ -206,6 +206,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
         "alert.velocity_spike",
         "alert.large_transaction",
         "alert.brake_repeated",
+        "alert.sol_limit",
     }
     alerts |= {"reconciliation.difference", "reconciliation.cleared", "x402.paid_without_resource"}
     alerts |= {"allowance.discrepancy", "allowance.overdue", "index.incomplete"}

@@ -78,6 +78,7 @@ _EXPECTED = {
     ("GET", "/v1/recipients/{recipient}"),
     ("POST", "/v1/keys"),
     ("GET", "/v1/organization"),
+    ("PATCH", "/v1/organization"),
     ("GET", "/v1/signed-transactions"),
     ("POST", "/v1/signed-transactions"),
     ("DELETE", "/v1/signed-transactions/{id}"),

@@ -20,6 +20,7 @@ async def test_organization_shows_its_chain_and_roles(world: ServiceWorld) -> No
     assert signers.arbiter is not None
     arbiter = str(signers.arbiter.pubkey())
     assert shown.pop("created_at").endswith("Z")
+    assert shown.pop("sol")["fee_payer_reserve"] == "0.05"
     assert shown == {
         "organization_id": "test",
         "organization_address": world.org,

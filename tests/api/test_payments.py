@@ -282,7 +282,7 @@ async def test_explained_refusal_needs_no_further_requests(world: ServiceWorld) 
     ("err", "code"),
     [
         ({"InstructionError": [0, {"Custom": 17}]}, "transaction_failed"),
-        ("InsufficientFundsForFee", "chain_unavailable"),
+        ("InsufficientFundsForFee", "fee_payer_insufficient"),
         ({"InstructionError": [0, "ProgramFailedToComplete"]}, "chain_unavailable"),
         ("AlreadyProcessed", "chain_unavailable"),
         ({"InstructionError": [0, {"Custom": 6_999}]}, "transaction_failed"),

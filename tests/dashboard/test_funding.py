@@ -334,3 +334,22 @@ async def test_page_of_vaults_takes_three_statements_and_one_of_sums(world: Serv
     with statements() as executed:
         await me.client.get("/dashboard/funding")
     assert len([one for one in executed if "wallets" in one or "topup_rules" in one]) <= 4
+
+
+async def test_admin_lowers_the_limits_of_network_fees(own_world: ServiceWorld) -> None:
+    world = own_world
+    await world.restart(sol_per_day="20")
+    admin, viewer = (Crafted(world, sign_in(world, role)) for role in ("admin", "viewer"))
+    path, fields = "/dashboard/funding/sol", {"sol_per_day": "2.5", "sol_per_wallet_day": "", "sol_held_per_wallet": ""}
+
+    saved = await admin.post(path, fields)
+
+    assert (saved.status_code, saved.headers["location"]) == (303, "/dashboard/funding?done=sol-limits-saved")
+    text = (await admin.client.get("/dashboard/funding")).text
+    assert "<dd>2.50</dd>" in text
+    assert "<dd>no limit</dd>" in text
+    refused = await admin.post(path, {**fields, "sol_per_day": "21"})
+    assert "must not exceed the limit" in refused.text
+    assert (await viewer.post(path, fields)).status_code == 403
+    await admin.post(path, {**fields, "sol_per_day": ""})
+    assert (await world.ok("GET", "/v1/organization"))["sol"]["sol_per_day"] == "20.00"

@@ -16,7 +16,7 @@ from tests.support.postgres import Cluster
 from tests.support.service_world import ServiceWorld
 
 _PAYMENTS, _WALLETS = 80, 16
-_MOST_ALONE, _MOST_TOGETHER = {False: 20, True: 24}, 10
+_MOST_ALONE, _MOST_TOGETHER = {False: 20, True: 24}, 12
 """Statements of a payment that is the only one, with an idempotency key or without, and of each of many with keys."""
 _MOST_COMMITS = {False: 2, True: 3}
 """Commits of a payment alone: the attempt, the event with the read models, and the answer under the idempotency key."""

@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,17 +47,17 @@ def numbered(compiled: str) -> str:
 
 
 @contextmanager
-def sent_to_sqlite(*names: str) -> Iterator[set[str]]:
-    """Collect the texts that connections to files with these names execute in this context."""
-    found: set[str] = set()
+def sent_to_sqlite(*names: str) -> Iterator[Counter[str]]:
+    """Count the texts that connections to files with these names execute in this context."""
+    found: Counter[str] = Counter()
 
     class RecordingCursor(sqlite3.Cursor):
         def execute(self, sql: str, *values: Any) -> Any:
-            found.add(sql)
+            found[sql] += 1
             return super().execute(sql, *values)
 
         def executemany(self, sql: str, *values: Any) -> Any:
-            found.add(sql)
+            found[sql] += 1
             return super().executemany(sql, *values)
 
     class RecordingConnection(sqlite3.Connection):

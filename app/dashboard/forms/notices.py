@@ -36,6 +36,7 @@ NOTICES: Mapping[str, str] = {
     "removed": "The person was removed and signed out everywhere. Their open invitations have ended.",
     "resent": "The delivery is queued, and is being sent again unless the webhook is paused.",
     "session-ended": "That browser was signed out.",
+    "sol-limits-saved": "The limits are saved.",
     "session-revoked": "The session has ended. The agent cannot pay until you open another one.",
     "signature-withdrawn": "The transaction was withdrawn.",
     "signed": "The transaction was sent and is confirmed.",
