@@ -29,13 +29,15 @@ def append_lasting(conn: Connection, kind: AlertType, wallet: AlertTransition, e
     _append(conn, kind, wallet.wallet_id, fields, event_id=event_id, org=wallet.org, timestamp=now, summary=summary)
 
 
-def append_large(conn: Connection, event: FeedEvent, limit: int) -> None:
+def append_large(conn: Connection, event: FeedEvent, limit: int, *, freeze: bool) -> None:
     """Add the event that reports a payment or escrow above `limit`, in micro-USDC.
 
-    `event` is the event of the payment or escrow itself.
+    `event` is the event of the payment or escrow itself. With `freeze`, the rule freezes the wallet.
     """
     shown, threshold = event.payload, format_usdc(limit)
     fields = {name: shown[name] for name in ("tx_id", "tx_signature", "amount", "on_chain_slot", "timestamp")}
+    if freeze:
+        fields["freeze"] = True
     _append(
         conn,
         LARGE_TRANSACTION,
@@ -47,7 +49,7 @@ def append_large(conn: Connection, event: FeedEvent, limit: int) -> None:
         signature=event.signature,
         org=event.org,
         timestamp=event.timestamp,
-        summary=f"{shown['amount']} USDC in one transaction, above {threshold}",
+        summary=f"{shown['amount']} USDC in one transaction, above {threshold}" + "; freezes the vault" * freeze,
     )
 
 

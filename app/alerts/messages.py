@@ -109,6 +109,8 @@ def _recipients(event: FeedEvent, rules: Rules) -> Sequence[str]:
 def _text(event: FeedEvent, label: str) -> tuple[str, str]:
     """Return the subject and the body of the e-mail about an event. `label` is the wallet's name."""
     title, sentence, fields = _TEMPLATES[TYPE_OF[event.type]]
+    if event.payload.get("freeze"):
+        sentence += " The rule freezes the wallet for this reason."
     # Refusals reported by an earlier version have no number.
     payload = {"refusals": 1} | {name: "none" if value is None else value for name, value in event.payload.items()}
     lines = {

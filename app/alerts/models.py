@@ -52,6 +52,12 @@ class PutMoneyAlert(_PutAlert):
     threshold: Money | None
 
 
+class PutLargeAlert(PutMoneyAlert):
+    """An alert about a large payment or escrow. With `freeze`, it freezes the wallet. A null threshold turns it off."""
+
+    freeze: bool = False
+
+
 class PutInactivityAlert(_PutAlert):
     """An alert after `threshold` hours without a transaction. A null threshold turns it off."""
 
@@ -83,7 +89,7 @@ class PutAlerts(Body):
     policy_violation: PutViolationAlert | None = None
     inactivity: PutInactivityAlert | None = None
     velocity_spike: PutVelocityAlert | None = None
-    large_transaction: PutMoneyAlert | None = None
+    large_transaction: PutLargeAlert | None = None
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -96,6 +102,12 @@ class MoneyAlert(_Alert):
     """An alert with an amount as its threshold. The threshold is null if the alert is off."""
 
     threshold: Usdc | None
+
+
+class LargeAlert(MoneyAlert):
+    """The alert about a large payment or escrow. `freeze` is true if it freezes the wallet."""
+
+    freeze: bool
 
 
 class CountAlert(_Alert):
@@ -117,7 +129,7 @@ class Alerts(ResponseBody):
     policy_violation: ViolationAlert
     inactivity: CountAlert
     velocity_spike: CountAlert
-    large_transaction: MoneyAlert
+    large_transaction: LargeAlert
     updated_at: Time | None
 
 

@@ -81,7 +81,7 @@ def _weaker(before: Rules, after: Rules, kind: AlertType, org: str, scope: str) 
         return True
     if old is None or not old.enabled:
         return False
-    if new is None or not new.enabled:
+    if new is None or not new.enabled or (old.freezes and not new.freezes):
         return True
     lower, higher = (new, old) if kind == BALANCE_LOW else (old, new)
     return (lower.threshold or 0) < (higher.threshold or 0)
@@ -92,7 +92,7 @@ def _rule(kind: AlertType, given: Any, scope: str, org: str, now: int) -> AlertR
     enabled = given.enabled if kind == POLICY_VIOLATION else threshold is not None
     # Only a wallet's rule can inherit addresses.
     emails = [] if given.emails is None and scope == org else given.emails
-    return AlertRule(scope, kind, org, enabled, threshold, emails, now)
+    return AlertRule(scope, kind, org, enabled, threshold, emails, now, getattr(given, "freeze", False))
 
 
 def _wallet_answer(rules: Rules, org: str, wallet_id: str) -> WalletAlerts:
@@ -112,4 +112,6 @@ def _shown(rules: Rules, kind: AlertType, org: str, scope: str) -> dict[str, Any
         return {**answer, "enabled": rule is None or rule.enabled}
     threshold = None if rule is None else rule.threshold
     shown = format_usdc(threshold) if threshold is not None and kind in _IN_MONEY else threshold
+    if kind == LARGE_TRANSACTION:
+        answer["freeze"] = rule is not None and rule.freezes
     return {**answer, "threshold": shown}

@@ -1,15 +1,18 @@
 """Reports alerts when they begin, and queues e-mails about events."""
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 import structlog
 from sqlalchemy import Connection
 
+from app.access.keyring import system
 from app.alerts._events import append_large, append_lasting
 from app.alerts._rules import effective
 from app.alerts.messages import compose
+from app.core.actors import Actor
 from app.core.background import Periodic
-from app.core.errors import UnavailableError
+from app.core.errors import ApiError, UnavailableError
 from app.core.identifiers import EVENT_PREFIX, random_id
 from app.core.money import parse_usdc
 from app.core.settings import Settings
@@ -28,10 +31,15 @@ from app.store.alerts import (
     unmark,
     watches,
 )
+from app.store.brakes import BrakeRow, put_brake
 from app.store.deliveries import is_recent
+from app.submission.claim import Claim
+from app.submission.context import Service
+from app.wallets import freezing
 
 _log = structlog.get_logger(__name__)
 
+_FREEZER = Actor("system", "alert_rule_large_transaction")
 _BATCH = 200
 _MINUTE = 60 * 1000
 _SPENDING = ("transaction.completed", "escrow.created")
@@ -74,6 +82,8 @@ class Watcher(Periodic):
         """Vaults that changed since the last check of the velocity."""
         self._watches_balances: bool | None = None
         self._check_all_at = 0
+        self.service: Service | None = None
+        """The service that freezes wallets, set before the start."""
 
     async def start(self) -> None:
         """Start. The watcher continues where an earlier process ended; without one, at the end of the feed."""
@@ -109,7 +119,7 @@ class Watcher(Periodic):
                 moved, self._moved = self._moved, set()
                 await self._check(VELOCITY_SPIKE, moved)
         while await self._db.look_up(unread):
-            await self._db.write(self._read_feed)
+            await asyncio.gather(*(self._freeze(*one) for one in await self._db.write(self._read_feed)))
 
     async def _check_all(self) -> None:
         async with self._projector.paused():
@@ -158,9 +168,20 @@ class Watcher(Periodic):
             for first in range(0, len(found), _BATCH):
                 await self._db.write(lambda conn: store(conn, found[first : first + _BATCH]))  # noqa: B023 - awaited immediately
 
-    def _read_feed(self, conn: Connection) -> None:
-        """Read the next events of the feed, report large transactions among them, and queue e-mails."""
-        now = self._clock()
+    async def _freeze(self, org: str, wallet_id: str) -> None:
+        """Freeze a wallet like an operator. The service continues on its own if the outcome is unknown."""
+        assert self.service is not None
+        try:
+            await freezing.freeze(self.service, system(org, _FREEZER.id), Claim(self._db), wallet_id)
+        except ApiError as error:
+            _log.warning("alert_freeze_unfinished", wallet_id=wallet_id, error=error.code)
+
+    def _read_feed(self, conn: Connection) -> list[tuple[str, str]]:
+        """Read the next events of the feed, report large transactions among them, and queue e-mails.
+
+        Return the wallets to freeze, with their organisations. The stored brakes freeze them even after a crash.
+        """
+        now, frozen = self._clock(), list[tuple[str, str]]()
         types = set(_SPENDING if watches(conn, [LARGE_TRANSACTION]) else ())
         if self._mails:
             types |= set(EVENT_OF.values())
@@ -171,11 +192,15 @@ class Watcher(Periodic):
             if one.type in _SPENDING:
                 rule, _ = effective(rules, LARGE_TRANSACTION, one.org, one.wallet_id)
                 limit = None if rule is None else rule.threshold
-                if limit is not None and parse_usdc(one.payload["amount"]) > limit:
-                    append_large(conn, one, limit)
+                if rule is not None and limit is not None and parse_usdc(one.payload["amount"]) > limit:
+                    append_large(conn, one, limit, freeze=rule.freezes)
+                    if rule.freezes and one.wallet_id is not None:
+                        put_brake(conn, BrakeRow(one.wallet_id, "freeze", one.org, _FREEZER, now, self._db.node))
+                        frozen.append((one.org, one.wallet_id))
         if self._mails:
             reported = [one for one in events if one.type not in _SPENDING]
             queue(conn, compose(conn, reported, rules, now, hourly=self._hourly_mails))
+        return frozen
 
 
 def _spikes(conn: Connection, wallet: AlertTransition, now: int) -> bool:

@@ -13,6 +13,7 @@ from app.alerts.models import (
     Alerts,
     PutAlerts,
     PutInactivityAlert,
+    PutLargeAlert,
     PutMoneyAlert,
     PutVelocityAlert,
     PutViolationAlert,
@@ -20,7 +21,7 @@ from app.alerts.models import (
 from app.api.fields import Body
 from app.api.forms import InvalidFormError, merged
 from app.dashboard.pages import View, action, page
-from app.store.alert_kinds import INACTIVITY, POLICY_VIOLATION, VELOCITY_SPIKE, AlertType
+from app.store.alert_kinds import INACTIVITY, LARGE_TRANSACTION, POLICY_VIOLATION, VELOCITY_SPIKE, AlertType
 from app.store.wallets import WalletRecord
 from app.wallets import service as wallets
 
@@ -29,6 +30,7 @@ _MODELS: dict[AlertType, type[Body]] = {
     POLICY_VIOLATION: PutViolationAlert,
     INACTIVITY: PutInactivityAlert,
     VELOCITY_SPIKE: PutVelocityAlert,
+    LARGE_TRANSACTION: PutLargeAlert,
 }
 _SEPARATORS = re.compile(r"[\s,;]+")
 
@@ -93,5 +95,7 @@ def _typed(view: View, kind: AlertType) -> dict[str, Any]:
     if kind == POLICY_VIOLATION:
         return {**found, "enabled": bool(view.typed(f"{kind}_enabled"))}
     name = f"{kind}_threshold"
-    typed = view.number(name) if kind in _MODELS else view.typed(name)
+    if kind == LARGE_TRANSACTION:
+        found["freeze"] = bool(view.typed(f"{kind}_freeze"))
+    typed = view.number(name) if kind in (INACTIVITY, VELOCITY_SPIKE) else view.typed(name)
     return {**found, "threshold": None if typed == "" else typed}

@@ -76,8 +76,10 @@ _KINDS = (
     ),
     EventKind(
         "alert.large_transaction",
-        "A payment or an escrow was larger than the wallet's `threshold`. Grants of allowances do not count.",
+        "A payment or an escrow was larger than the wallet's `threshold`. Grants of allowances do not count. "
+        "`freeze` is true if the rule freezes the wallet for it.",
         (*_SENT, "recipient", "threshold", "on_chain_slot"),
+        optional=("freeze",),
     ),
     EventKind(
         "alert.brake_repeated",

@@ -90,6 +90,7 @@ def _following(service: Service) -> list[Startable]:
     """
     found: list[Startable] = [service.indexer, service.projector]
     if service.settings.alerts:
+        service.part(Watcher).service = service
         found.append(service.part(Watcher))
     found.append(IndexWatch(service))
     if service.settings.reconciliation:

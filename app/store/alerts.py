@@ -24,6 +24,7 @@ from sqlalchemy import (
     case,
     delete,
     exists,
+    false,
     func,
     insert,
     select,
@@ -49,6 +50,7 @@ rules = Table(
     Column("threshold", BigInteger, doc="micro-USDC, hours or transactions an hour"),
     Column("emails", JSON(none_as_null=True), doc="null in a wallet's rule means the organisation's e-mails"),
     Column("updated_at", BigInteger, nullable=False),
+    Column("freezes", Boolean, nullable=False, server_default=false(), doc="true if the alert freezes the wallet"),
     Index("alert_rules_by_type", "type", "enabled"),
 )
 
@@ -68,7 +70,8 @@ class AlertRule:
     """One alert type's rule for a `scope`: a wallet, or the organisation for all wallets without a rule of their own.
 
     `threshold` is in micro-USDC, hours or transactions per hour. It is None if the type has no threshold or the alert
-    is off. If a wallet's `emails` are None, the organisation's apply.
+    is off. If a wallet's `emails` are None, the organisation's apply. With `freezes`, the alert
+    freezes the wallet.
     """
 
     scope: str
@@ -78,6 +81,7 @@ class AlertRule:
     threshold: int | None
     emails: Sequence[str] | None
     updated_at: int
+    freezes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ import pytest
 import pytest_asyncio
 
 from app.alerts.models import MAX_EMAILS
+from app.alerts.watcher import Watcher
+from app.store.alert_mails import begin
 from tests.support.alerts import OPS, Mailbox
 from tests.support.service_world import Json, ServiceWorld, error_of
 from tests.support.webhooks import Receiver
@@ -62,7 +64,7 @@ async def test_alerts_are_off_but_policy_violations_until_they_are_set(own_world
         "policy_violation": {"enabled": True, "emails": [], "inherited": True},
         "inactivity": _OFF,
         "velocity_spike": _OFF,
-        "large_transaction": _OFF,
+        "large_transaction": {**_OFF, "freeze": False},
         "updated_at": None,
     }
 
@@ -267,6 +269,50 @@ async def test_low_balance_is_reported_again_after_funding_and_restart(
     low = await _reported(world, wallet, "balance.low", 2)
 
     assert [one["current_balance"] for one in low] == ["40.00", "39.00"]
+
+
+async def test_large_payment_freezes_its_vault_alone(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
+    world, mailbox = alarmed
+    watched, other, to = await world.wallet(), await world.wallet(), await world.payee()
+    rule = {"threshold": "5", "emails": [OPS]}
+    await world.ok("PUT", _ALL, {"largeTransaction": rule})
+    made = await world.ok("PUT", _path(watched), {"largeTransaction": {**rule, "freeze": True}})
+    assert made["large_transaction"]["freeze"]
+    assert not (await world.ok("GET", _path(other)))["large_transaction"]["freeze"]
+    for wallet, amount in ((watched, "5"), (other, "6"), (watched, "5.01")):
+        assert (await world.pay(wallet, to, amount)).status_code == 200
+
+    [event] = await _reported(world, watched, "alert.large_transaction", 1)
+    [mild] = await _reported(world, other, "alert.large_transaction", 1)
+    [frozen] = await _reported(world, watched, "wallet.frozen", 1)
+
+    assert (event["freeze"], event["amount"], "freeze" in mild) == (True, "5.01", False)
+    assert frozen["reason"] == "manual"
+    error_of(await world.pay(watched, to, "1"), 422, "wallet_frozen")
+    assert (await world.pay(other, to, "1")).status_code == 200
+    [entry] = (await world.ok("GET", "/v1/audit-log?action=wallet.freeze"))["data"]
+    assert entry["actor"] == {"type": "system", "id": "alert_rule_large_transaction"}
+    assert entry["object"] == watched["wallet_id"]
+    async with asyncio.timeout(_PATIENCE):
+        while len(mailbox.received) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    says = {str(one["Subject"]): one.get_content() for one in mailbox.received}
+    assert sum("The rule freezes the wallet for this reason." in text for text in says.values()) == 1
+
+
+async def test_freeze_by_a_rule_outlives_a_crash_after_its_event(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    watcher = Watcher(
+        world.service.db, world.service.projector, world.settings, chain_clock=world.service.clock.seen_ms
+    )
+    await world.service.db.write(begin)
+    await world.ok("PUT", _path(wallet), {"largeTransaction": {"threshold": "5", "freeze": True}})
+    await world.pay(wallet, to, "6")
+    # The process dies after the event is stored and before the freeze begins.
+    assert await world.service.db.write(watcher._read_feed) == [(world.org, wallet["wallet_id"])]
+    await world.restart()
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
 
 
 async def test_escrow_is_a_large_transaction_too(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
