@@ -25,8 +25,9 @@ transaction.
 that never had a signature.
 """
 VIOLATION_FIELDS = tuple(Violation.model_fields)
-# These fields are left out: they are claims of the service, which cannot be checked against the chain.
-JSON_FIELDS = (*(name for name in Transaction.model_fields if name not in {"x402", "refusals"}), *CHAIN_FIELDS)
+LEFT_OUT = frozenset({"x402", "refusals"})
+"""Fields of a transaction that a file lacks: claims of the service, which cannot be checked against the chain."""
+JSON_FIELDS = (*(name for name in Transaction.model_fields if name not in LEFT_OUT), *CHAIN_FIELDS)
 COLUMNS = tuple(
     column
     for name in JSON_FIELDS

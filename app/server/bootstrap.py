@@ -35,6 +35,7 @@ from app.dashboard.live import FeedHub
 from app.database.commit_log import CommitLog
 from app.database.interface import Database
 from app.exports.exporter import Exporter
+from app.exports.layout import LEFT_OUT
 from app.exports.links import DownloadLinks
 from app.localnet import Localnet
 from app.people.openid import CompanySignIn
@@ -294,7 +295,7 @@ async def running(
             folder=paths.exports,
             program_id=str(codec.program_id),
             lifetime=settings.export_lifetime,
-            show=lambda row: shown(settings, identity.cluster, row).model_dump(exclude={"x402"}),
+            show=lambda row: shown(settings, identity.cluster, row).model_dump(exclude=set(LEFT_OUT)),
             catch_up=catch_up,
             writes=settings.exports and settings.has_role(WORKER),
         )
