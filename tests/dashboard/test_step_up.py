@@ -78,6 +78,7 @@ async def test_weaker_alert_rule_waits_for_a_step_up(own_world: ServiceWorld) ->
     stronger = {"balance_low_threshold": "6", "velocity_spike_threshold": "9", "inactivity_threshold": "4"}
     assert await _status(me, "alerts", **kept, large_transaction_threshold="1") == 303
     kept |= {**stronger, "balance_low_emails": "ops@example.com b@example.com", "large_transaction_threshold": "1"}
+    kept["large_transaction_freeze"] = "yes"
     assert await _status(me, "alerts", **kept) == 303
     for weaker in (
         {"balance_low_threshold": ""},
@@ -86,6 +87,7 @@ async def test_weaker_alert_rule_waits_for_a_step_up(own_world: ServiceWorld) ->
         {"velocity_spike_threshold": "10"},
         {"inactivity_threshold": ""},
         {"large_transaction_threshold": "9000000000"},
+        {"large_transaction_freeze": ""},
         {"policy_violation_enabled": ""},
         {"policy_violation_emails": ""},
     ):
