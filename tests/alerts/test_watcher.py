@@ -19,6 +19,7 @@ from app.store.alerts import AlertRule, put_rules
 from app.store.alerts import rules as rule_table
 from app.store.deliveries import LIFETIME
 from tests.support.alerts import HOUR, MINUTE, SECOND, USDC, Scene, Vault
+from tests.support.plans import listening
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -309,12 +310,12 @@ async def test_payments_cost_few_queries_and_no_commit_where_no_alert_begins(sce
     await scene.look()
     queries: list[str] = []
     commits: list[int] = []
-    sqlalchemy_event.listen(scene.db._readers, "before_cursor_execute", lambda *found: queries.append(found[2]))
     sqlalchemy_event.listen(scene.db._writer, "commit", lambda _conn: commits.append(1))
     for one in wallets:
         scene.pay_unseen(one, 1)
 
-    await scene.settled()
+    with listening(lambda conn, sql, _: queries.append(sql) if conn.engine is scene.db._readers else None):
+        await scene.settled()
 
     # One batch of 50 payments: whether there are rules, and for which wallets the alert begins or ends.
     assert len([one for one in queries if "alert" in one]) == 2

@@ -11,8 +11,6 @@ from typing import Any
 import httpx
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.async_api import Browser, Dialog, Page
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
 from app.access.keyring import Principal, Role
 from app.access.recorder import Recorder
@@ -23,6 +21,7 @@ from app.dashboard.live import FeedHub, OpenPage, Queue
 from app.people.sessions import digest, open_session, person_actor
 from app.store.audit import LogEntry, LogFilter, log_entries
 from app.store.people import Person, insert_person
+from tests.support import plans
 from tests.support.http import PATIENCE
 from tests.support.service_world import ServiceWorld
 
@@ -114,15 +113,8 @@ class Served:
 def statements() -> Iterator[list[str]]:
     """The statements that the service executes meanwhile."""
     found: list[str] = []
-
-    def note(*given: object) -> None:
-        found.append(str(given[2]))
-
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
+    with plans.listening(lambda _conn, sql, _values: found.append(sql)):
         yield found
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
 
 
 async def findings(page: Page, *alike: str) -> list[str]:

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import Connection
 
 from app.core.timestamps import now_ms
 from app.database import Database
 from app.server.housekeeping import Housekeeping
 from app.store.exports import ExportRecord, expire, export, forget, insert_export, live, over, with_status
+from tests.support.plans import listening
 from tests.support.postgres import ON_SQLITE
 
 _DAY = 86_400_000
@@ -37,16 +37,10 @@ def test_some_of_what_is_over_are_found_and_marked(db: Database) -> None:
 def test_looks_at_exports_go_through_an_index(db: Database) -> None:
     statements: list[tuple[str, object]] = []
 
-    def note(_conn: Connection, _cursor: object, statement: str, parameters: object, *_rest: object) -> None:
-        statements.append((statement, parameters))
-
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
+    with listening(lambda _conn, sql, values: statements.append((sql, values))):
         db.read_now(lambda conn: over(conn, 1, most=1))
         db.read_now(lambda conn: live(conn, "org"))
         db.write_now(lambda conn: forget(conn, 1, most=1))
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
 
     def plan(conn: Connection) -> list[str]:
         made = [conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", given) for text, given in statements]  # type: ignore[arg-type]
