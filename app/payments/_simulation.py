@@ -29,8 +29,11 @@ Verdict = dict[str, Any]
 """The program's `PaymentCheck`: the verdict of every rule."""
 
 
-async def simulate(call: Call, body: SimulatePayment) -> Simulation:
-    """Ask the program for the verdict of every rule on a payment. Nothing is recorded."""
+async def simulate(call: Call, body: SimulatePayment, *, balance: int | None = None) -> Simulation:
+    """Ask the program for the verdict of every rule on a payment. Nothing is recorded.
+
+    ``balance`` is the wallet's in micro-USDC; without it, the chain is asked.
+    """
     service, principal = call.service, call.principal
     payer = await wallets.find(service, principal.org, body.wallet_id)
     session = call.session(payer) if call.session_token is not None else None
@@ -42,8 +45,8 @@ async def simulate(call: Call, body: SimulatePayment) -> Simulation:
     if principal.role == "agent":
         co_signed = await approvals.find_usable(service, Expense(payer, payee, body.amount)) is not None
     verdict = await verdict_on(service, Expense(payer, payee, body.amount), co_signed=co_signed)
-    vault = Pubkey.from_string(payer.vault)
-    balance = await service.chain.token_balance(service.addresses.token_account(vault)) or 0
+    if balance is None:
+        balance = await service.chain.token_balance(Pubkey.from_string(payer.tokens)) or 0
     enough = body.amount <= balance
     policy = await policies.find(service, payer.org, payer.policy.policy_id)
     return Simulation(

@@ -35,6 +35,7 @@ _NO_SESSION_TO_APPROVE = (
 )
 
 NO_ACCOUNT = "The recipient has no USDC account, and none can be opened together with this payment."
+FACILITATOR_CANNOT_PAY = "The resource's facilitator cannot pay the transaction fee, for example because it lacks SOL."
 
 
 async def unverified_refusal(expense: ExpenseRequest) -> BusinessError | None:

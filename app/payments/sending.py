@@ -13,7 +13,14 @@ from app.core.errors import ApiError, AuthenticationError, BusinessError, Unavai
 from app.core.transaction_types import Purpose
 from app.payments.expenses import ExpenseRequest
 from app.payments.late_refusal import late_refusal
-from app.payments.refusals import CO_SIGN, NO_ACCOUNT, record_refusal, require_account, unverified_refusal
+from app.payments.refusals import (
+    CO_SIGN,
+    FACILITATOR_CANNOT_PAY,
+    NO_ACCOUNT,
+    record_refusal,
+    require_account,
+    unverified_refusal,
+)
 from app.payments.token_accounts import lacks_token_account
 from app.policies import service as policies
 from app.store.wallets import WalletRecord
@@ -27,7 +34,7 @@ from app.submission.program_errors import (
     EXPIRED,
     business_error,
     error_name,
-    fee_payer_lacks_funds,
+    fee_payer_cannot_pay,
     invalid_recipient,
     is_known,
     rule_of,
@@ -40,6 +47,8 @@ Made = TypeVar("Made")
 
 #: Program errors for a destination that cannot be paid.
 _UNUSABLE_DESTINATIONS = frozenset({"WrongMint", "NotATokenAccount", "UnusableTokenAccount"})
+#: The runtime's errors for a transaction that exceeds its compute unit limit.
+_OUT_OF_UNITS = frozenset({"ComputationalBudgetExceeded", "ProgramFailedToComplete"})
 #: Field of a request that names the payee.
 _RECIPIENT_FIELDS: Mapping[Purpose, str] = {"payment": "to", "escrow": "toWallet", "allowance": "destination"}
 #: Errors that show that the read models lag behind the chain. `InvalidSeeds`: the next escrow has another address.
@@ -223,8 +232,11 @@ async def _error(expense: ExpenseRequest, claim: Claim, refusal: _SimulationRefu
         return BusinessError("wallet_frozen", EXPIRED)
     if expense.purpose == "allowance" and refusal.name in _UNUSABLE_DESTINATIONS:
         raise invalid_recipient("destination", "The token account is frozen, requires a memo or is not a USDC account.")
-    if expense.issued and fee_payer_lacks_funds(refusal.error):
-        return BusinessError("x402_resource_unavailable", "The resource's facilitator lacks SOL to settle a payment.")
+    if expense.issued and fee_payer_cannot_pay(refusal.error):
+        return BusinessError("x402_resource_unavailable", FACILITATOR_CANNOT_PAY)
+    if expense.issued and refusal.name in _OUT_OF_UNITS:
+        message = "The payment with the memo that the resource requires exceeds its compute budget. Nothing was paid."
+        return BusinessError("x402_invalid_terms", message)
     if expense.issued and not is_known(refusal.name):
         await require_account(expense, claim, "payTo", NO_ACCOUNT)
     if expense.sought_account and refusal.name == "NotATokenAccount":

@@ -198,11 +198,10 @@ def _unusable(simulation: SimulationResult) -> UnavailableError | None:
     return None
 
 
-def fee_payer_lacks_funds(refused: SimulationFailedError) -> bool:
-    """Return True if the fee payer cannot pay the fee or would lose its rent exemption."""
-    return refused.simulation.err in _UNPAID or (
-        isinstance(refused.simulation.err, dict) and any(cause in _UNPAID for cause in refused.simulation.err)
-    )
+def fee_payer_cannot_pay(refused: SimulationFailedError) -> bool:
+    """Return True if the fee payer lacks lamports for the fee, would lose its rent exemption, or cannot pay fees."""
+    err = refused.simulation.err
+    return any(cause in {*_UNPAID, "InvalidAccountForFee"} for cause in (err if isinstance(err, dict) else [err]))
 
 
 def require_confirmed(codec: Codec, outcome: Outcome) -> None:

@@ -11,13 +11,12 @@ from spl.token.instructions import TransferCheckedParams, transfer_checked
 from app.core.money import DECIMALS
 from app.payments.expenses import ExpenseRequest
 from app.submission.context import Service
+from app.x402.compute_units import units_with
 
 #: Index of the payment among a settlement's instructions.
 EVENT_INSTRUCTION = 2
-#: Compute unit limit of a payment. More than any payment needs, and less than the 400,000 that facilitators accept.
-_UNITS = 150_000
-#: Compute unit limit of a transfer. More than a transfer with the longest memo needs.
-_TRANSFER_UNITS = 100_000
+#: Compute unit limits of a payment and of a transfer. A memo of costly characters raises them.
+_UNITS, _TRANSFER_UNITS = 150_000, 100_000
 #: Priority fee in micro-lamports per compute unit, paid by the facilitator.
 _PRICE = 1
 _COMPUTE_BUDGET = set_compute_unit_limit(_UNITS).program_id
@@ -60,7 +59,7 @@ def delegate_transfer(
 def _framed(paying: Instruction, expense: ExpenseRequest, memo: str | None, *, units: int) -> list[Instruction]:
     text = expense.reference.hex() if memo is None else memo
     return [
-        set_compute_unit_limit(units),
+        set_compute_unit_limit(max(units, units_with(text))),
         set_compute_unit_price(_PRICE),
         paying,
         Instruction(_MEMO_PROGRAM, text.encode(), []),

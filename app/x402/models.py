@@ -113,7 +113,7 @@ class FetchedResource(ResponseBody):
     `resource` is null if no response to the payment came. It is also null if the resource was not sent the payment,
     because the payment had ended already, a freeze, pause or token rotation stopped it, or its allowance was not
     confirmed yet. `resource_expired` is true if the resource was stored for replays and has been dropped. `warnings`
-    names malformed offers that were skipped.
+    names skipped offers that are malformed or cannot be paid.
     """
 
     resource: PaidResource | None
@@ -126,7 +126,7 @@ class HandedOut(ResponseBody):
     """A payment to send with your request: the name and value of a header, and the transaction that pays.
 
     `payload` is the same payment for a call of a paid tool. Put it into MCP's `_meta["x402/payment"]`. `warnings` names
-    malformed offers that were skipped.
+    skipped offers that are malformed or cannot be paid.
     """
 
     header_name: str

@@ -14,8 +14,8 @@ from x402.schemas import PaymentRequirements
 from x402.schemas.v1 import PaymentRequirementsV1
 
 from app.core.errors import BusinessError
-from app.core.money import format_usdc
 from app.core.text import decode_base64
+from app.x402.compute_units import MAX_UNITS, units_with
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -31,8 +31,8 @@ _DIGITS = re.compile(r"[0-9]{1,20}")
 _MAX_MEMO = 256
 #: Maximum size of a header in bytes. Longer ones are not read.
 _MAX_HEADER = 32_768
-#: Maximum number of unusable entries of `accepts` that a message names.
-_MAX_REASONS = 64
+MAX_REASONS = 64
+"""Maximum number of unusable entries of `accepts` that a message names."""
 #: Names of the public clusters in version 1.
 _NAMES_V1: Mapping[str, frozenset[str]] = {
     "mainnet-beta": frozenset({"solana"}),
@@ -52,14 +52,13 @@ _MODELS: Mapping[int, tuple[type[BaseModel], str]] = {
 class Network:
     """The service's chain by its x402 names, and the mint to pay with.
 
-    None of the ``programs`` of a payment can be its fee payer. ``vault`` is the paying one, which cannot be the payee.
+    None of the ``programs`` of a payment can be its fee payer.
     """
 
     cluster: str
     genesis_hash: str
     mint: str
     programs: Collection[str]
-    vault: str
 
     @property
     def caip2(self) -> str:
@@ -204,38 +203,32 @@ def refusal_in(headers: Mapping[str, str]) -> str | None:
     return reason if isinstance(reason, str) else None
 
 
-def choose(demand: PaymentRequired, network: Network, most: int) -> tuple[Offer, list[str]]:
-    """Return the cheapest offer for this chain and mint, at most ``most`` micro-USDC, and warnings about others.
+def usable_offers(demand: PaymentRequired, network: Network) -> tuple[dict[int, Offer], list[str]]:
+    """Return the offers for this chain and mint by their index in `accepts`, and warnings about malformed ones.
 
     Offers for other chains, mints and schemes are skipped. Malformed offers for this chain and mint are skipped too,
-    each with a warning. An offer that pays the paying vault itself is chosen only if there is no other.
+    each with a warning.
 
-    Raises ``x402_no_acceptable_offer`` if no offer is for this chain and mint, ``x402_invalid_terms`` if all of those
-    are malformed, and ``x402_price_too_high`` if the chosen one costs more. The message names the skipped offers.
+    Raises ``x402_no_acceptable_offer`` if no offer is for this chain and mint, and ``x402_invalid_terms`` if all of
+    those are malformed. The message names the skipped offers.
     """
-    offers, others, malformed = list[Offer](), list[str](), list[str]()
+    offers, others, malformed = dict[int, Offer](), list[str](), list[str]()
     for number, one in enumerate(demand.accepts):
         if (other := _other(demand.version, one, network)) is not None:
             others.append(f"accepts[{number}] {other}")
             continue
         try:
-            offers.append(_offer(demand, one, network))
+            offers[number] = _offer(demand, one, network)
         except ValueError as fault:
             malformed.append(f"accepts[{number}] was skipped: {fault}")
-    skipped = [*malformed, *others][:_MAX_REASONS]
+    skipped = [*malformed, *others][:MAX_REASONS]
     if not offers and malformed:
         raise invalid_terms("; ".join(skipped))
     if not offers:
         wanted = f"scheme {SCHEME}, network {network.caip2} and asset {network.mint}"
         message = f"The resource accepts no payment with {wanted}: {'; '.join(skipped) or 'accepts is empty'}."
         raise BusinessError("x402_no_acceptable_offer", message)
-    cheapest = min(offers, key=lambda offer: (offer.pay_to == network.vault, offer.amount))
-    warnings = [f"{one}." for one in malformed[:_MAX_REASONS]]
-    if cheapest.amount > most:
-        price = format_usdc(cheapest.amount)
-        message = f"The resource costs {price} USDC, more than maxAmount {format_usdc(most)}."
-        raise BusinessError("x402_price_too_high", " ".join([message, *warnings]), fields={"price": price})
-    return cheapest, warnings
+    return offers, [f"{one}." for one in malformed]
 
 
 def _other(version: int, one: Any, network: Network) -> str | None:
@@ -270,6 +263,8 @@ def _offer(demand: PaymentRequired, one: Json, network: Network) -> Offer:
         raise ValueError("extra.feePayer is a program, and programs cannot sign")
     if memo is not None and (not isinstance(memo, str) or not 0 < len(memo.encode()) <= _MAX_MEMO):
         raise ValueError(f"extra.memo must have 1 to {_MAX_MEMO} bytes")
+    if units_with(memo or "") > MAX_UNITS:
+        raise ValueError("extra.memo has more characters beyond ASCII than the compute budget of a payment covers")
     return Offer(
         version=demand.version,
         network=one["network"],

@@ -1,6 +1,6 @@
 """The wallet that pays for requests: its permitted hosts and its issued payments."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,8 @@ from app.x402.offers import SCHEME, Network, Offer
 from app.x402.outstanding import check_outstanding
 from app.x402.payment_header import header_of
 
+PAYS_ITSELF = "A wallet cannot pay itself."
+
 
 @dataclass(frozen=True, slots=True)
 class Payer:
@@ -74,33 +76,31 @@ class Payer:
             return policy.x402_hosts
         return [ANY_HOST] if self.service.identity.cluster == "localnet" else []
 
-    async def check_domain(self, url: httpx.URL, offer: Offer) -> None:
-        """Check the host and its attested address if only a domain on the policy's allowlist can permit the recipient.
+    async def not_permitted(self, url: httpx.URL, offers: Mapping[int, Offer]) -> dict[int, str | BusinessError]:
+        """Return the reasons why the policy's allowlist permits some offers in no case, by the keys of ``offers``.
 
-        Raises ``x402_host_not_allowed`` if the host is not listed, or asks to pay an address other than the registered
-        one.
+        If only a domain on the allowlist can permit the recipient, the URL's host must be listed, and the recipient
+        must be the host's attested address. A violation of this is an ``x402_host_not_allowed``.
         """
         found = await policies.find(self.service, self.wallet.org, self.wallet.policy.policy_id)
         listed = (await with_recipients(self.service, found)).allowed_recipients
         domains = {normalise(one) for one in listed if parse_address(one) is None}
-        if not domains or offer.pay_to in listed:
-            return
+        refused = {key: offer.pay_to for key, offer in offers.items() if listed and offer.pay_to not in listed}
+        if not domains or not refused:
+            return dict.fromkeys(refused, "The policy's allowedRecipients do not contain the recipient.")
         host = url.raw_host.decode("ascii").rstrip(".").lower()
-        if host not in domains:
-            message = f"The policy's allowedRecipients contain neither {host} nor the address that it asks to pay."
-            raise BusinessError("x402_host_not_allowed", message, fields={"host": host})
-        attested = await self.service.db.read(lambda conn: recipient_by_domain(conn, self.wallet.org, host))
-        # If no address is attested for the host, the program alone judges the recipient.
-        if attested is not None and attested.address != offer.pay_to:
+        message = f"The policy's allowedRecipients contain neither {host} nor the address that it asks to pay."
+        if host in domains:
+            attested = await self.service.db.read(lambda conn: recipient_by_domain(conn, self.wallet.org, host))
+            # If no address is attested for the host, the program alone judges the recipient.
+            refused = {key: to for key, to in refused.items() if attested is not None and attested.address != to}
             message = f"{host} requests payment to an address other than the one registered for it."
-            raise BusinessError("x402_host_not_allowed", message, fields={"host": host})
+        return dict.fromkeys(refused, BusinessError("x402_host_not_allowed", message, fields={"host": host}))
 
     def network(self) -> Network:
-        """Return the chain, the mint that the wallet pays with, and the parties that an offer must not name."""
+        """Return the chain, the mint that the wallet pays with, and the programs that an offer must not name."""
         identity = self.service.identity
-        return Network(
-            identity.cluster, identity.genesis_hash, identity.mint, programs(self.service), self.wallet.vault
-        )
+        return Network(identity.cluster, identity.genesis_hash, identity.mint, programs(self.service))
 
     async def expense(self, offer: Offer, kind: PlanType = PAY) -> ExpenseRequest:
         """Return the issued payment for an offer, or the grant of its allowance.
@@ -109,7 +109,7 @@ class Payer:
         """
         payee = await resolve(self.service, self.wallet.org, offer.pay_to)
         if str(payee.owner) == self.wallet.vault:
-            raise invalid_recipient("payTo", "A wallet cannot pay itself.")
+            raise invalid_recipient("payTo", PAYS_ITSELF)
         return ExpenseRequest(
             self.wallet,
             payee,

@@ -25,6 +25,7 @@ from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome
 from app.transactions import service as transactions
+from app.x402.choosing import Choice, choose
 from app.x402.delegation import allowance_for, conclude, pay_by_allowance
 from app.x402.fetching import Fetcher, ResourceRequest
 from app.x402.models import (
@@ -37,7 +38,7 @@ from app.x402.models import (
     Quote,
     QuotePaidResource,
 )
-from app.x402.offers import Offer, choose, payment_required_from_client
+from app.x402.offers import payment_required_from_client
 from app.x402.paying import PaidResourceTerms, Payer, pay, request_of
 from app.x402.payment_header import HEADERS, content_of
 from app.x402.settlement_paths import known_settlement_path, payment_required_in, probe_facilitator, require
@@ -57,9 +58,9 @@ async def quote(call: Call, body: QuotePaidResource) -> Quote:
             wallet_id=body.wallet_id, url=body.url, currency="USDC", allowed=True, rules=[], warnings=[], **nothing
         )
     demand = payment_required_in(answer)
-    offer, skipped = choose(demand, payer.network(), 2**64 - 1)
-    await payer.check_domain(asked.url, offer)
-    verdict = await _verdict(payer, offer)
+    choice = await choose(payer, asked.url, demand, look=True)
+    offer, obstacle = choice.offer, choice.obstacle
+    verdict = await _verdict(payer, choice)
     lane: Literal["unknown", "not_supported"] | SettlementPath = (
         await known_settlement_path(payer, asked.url, offer, demand) or "unknown"
     )
@@ -75,10 +76,11 @@ async def quote(call: Call, body: QuotePaidResource) -> Quote:
         network=offer.network,
         facilitator=offer.fee_payer,
         lane=lane,
-        allowed=verdict.allowed,
-        retry_at=verdict.retry_at,
+        allowed=verdict.allowed and obstacle is None,
+        retry_at=verdict.retry_at if obstacle is None else None,
         rules=verdict.rules,
-        warnings=[*verdict.warnings, *skipped],
+        # The warning about a payee without a known owner implies the lack of an account.
+        warnings=[*(verdict.warnings or filter(None, [obstacle])), *choice.warnings],
     )
 
 
@@ -134,8 +136,8 @@ async def _paid_for(
     if answer.status != 402:
         return answer, []
     demand = payment_required_in(answer)
-    offer, warnings = choose(demand, payer.network(), body.max_amount)
-    await payer.check_domain(asked.url, offer)
+    choice = await choose(payer, asked.url, demand, most=body.max_amount)
+    offer, warnings = choice.offer, choice.warnings
     lane = await known_settlement_path(payer, asked.url, offer, demand) or await probe_facilitator(payer, asked, offer)
     if isinstance(lane, Received):
         return lane, warnings
@@ -151,8 +153,8 @@ async def pay_offer(call: Call, body: PayOffer) -> HandedOut:
         payer = await Payer.of(call, body)
         url = await payer.url(body.url)
         demand = payment_required_from_client(body.payment_required)
-        offer, warnings = choose(demand, payer.network(), body.max_amount)
-        await payer.check_domain(url, offer)
+        choice = await choose(payer, url, demand, most=body.max_amount)
+        offer, warnings = choice.offer, choice.warnings
         # The client sends the request, so the service cannot probe the facilitator. If the resource answers the payment
         # with 402, the client's next request passes that response on, and its complaint tells the settlement path.
         lane = await known_settlement_path(payer, url, offer, demand) or ENFORCED
@@ -226,9 +228,10 @@ async def _conclude(service: Service, issued: IssuedPayment) -> None:
         _log.warning("allowance_settled_later", tx_id=issued.tx_id, error=str(error))
 
 
-async def _verdict(payer: Payer, offer: Offer) -> Simulation:
+async def _verdict(payer: Payer, choice: Choice) -> Simulation:
+    offer = choice.offer
     body = {"walletId": payer.wallet.wallet_id, "to": offer.pay_to, "amount": format_usdc(offer.amount)}
-    return await simulate(payer.call, SimulatePayment.model_validate(body))
+    return await simulate(payer.call, SimulatePayment.model_validate(body), balance=choice.balance)
 
 
 async def _ask(call: Call, asked: ResourceRequest) -> Received:

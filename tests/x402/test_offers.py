@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.core.errors import BusinessError
-from app.x402.offers import REQUIRED_HEADER, Network, PaymentRequired, choose, payment_required_from_client
+from app.x402.offers import REQUIRED_HEADER, Network, PaymentRequired, payment_required_from_client, usable_offers
 from tests.support.http import site
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Market
@@ -95,11 +95,11 @@ async def test_entry_that_cannot_be_paid_hides_no_good_offer(market: Market, nam
 
 
 async def test_values_nested_beyond_every_limit_are_no_terms() -> None:
-    network = Network("localnet", "1" * 44, str(Keypair().pubkey()), (), str(Keypair().pubkey()))
+    network = Network("localnet", "1" * 44, str(Keypair().pubkey()), ())
     demand = PaymentRequired(2, [{"scheme": "exact", "network": nested(5_000)}], None, None, {})
 
     with pytest.raises(BusinessError, match="another network"):
-        choose(demand, network, 1)
+        usable_offers(demand, network)
     with pytest.raises(BusinessError, match="no accepted payments"):
         payment_required_from_client({"content": [{"type": "text", "text": nested(5_000)}]})
 
