@@ -57,12 +57,21 @@ async def read_json(request: Request, *, empty: bool, limit: int, seconds: float
     if _media_type(request, "application/json") != "application/json":
         raise RequestError("invalid_request", "The body must be JSON (Content-Type: application/json).")
     try:
-        found = _DECODER.decode(raw.decode())
+        found = json_object(raw.decode())
     except (ValueError, RecursionError):
         raise RequestError("invalid_request", "The body is not valid JSON.") from None
-    if not isinstance(found, dict):
+    if found is None:
         raise RequestError("invalid_request", "The body must be a JSON object.")
     return found
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """Return a JSON object, or None for any other JSON value.
+
+    Raises ValueError or RecursionError for invalid JSON, and ``invalid_request`` for a name given twice.
+    """
+    found = _DECODER.decode(text)
+    return found if isinstance(found, dict) else None
 
 
 async def read_form(request: Request, *, limit: int, seconds: float) -> list[tuple[str, str]]:

@@ -1,22 +1,31 @@
 """`agent-vault mcp`: serves the tools over standard input and output, for clients that start a server process."""
 
 import asyncio
+import contextlib
+import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import AsyncIterator, Mapping
+from typing import BinaryIO, cast
 from urllib.parse import quote
 
 import click
 import httpx
+from anyio import AsyncFile, to_thread
 from mcp.server.stdio import stdio_server
-from mcp.types import Tool
+from mcp.types import INVALID_REQUEST, PARSE_ERROR, Tool
 
+from app.api._parsing import json_object
+from app.core.errors import RequestError
 from app.core.paths import ConfigurationError
-from app.mcp.operations import REQUEST_HEADERS, Api, Operation, Operations
+from app.mcp.messages import error_response, fault_of
+from app.mcp.operations import REQUEST_HEADERS, Api, Json, Operation, Operations
 from app.mcp.server import Context, vault_server
 from app.mcp.tools import TOOLS
 
 #: Timeout of a request, longer than the service takes to report a payment as pending.
 _SECONDS = 120.0
+_NO_OBJECT = "A line must be one JSON object."
 _KEY, _TOKEN = "AGENT_VAULT_API_KEY", "AGENT_VAULT_SESSION_TOKEN"
 
 
@@ -67,8 +76,79 @@ async def _serve(url: str, headers: Mapping[str, str]) -> None:
             return [tool.described(operations) for tool in TOOLS]
 
         server = vault_server(tools, api, guide=_guide)
-        async with stdio_server() as (received, sent):
-            await server.run(received, sent, server.create_initialization_options())
+        # Nothing but messages may reach the output.
+        output = sys.stdout.buffer
+        with contextlib.redirect_stdout(sys.stderr):
+            wire = _Wire(sys.stdin.buffer, output)
+            async with stdio_server(cast("AsyncFile[str]", wire), cast("AsyncFile[str]", wire)) as (received, sent):
+                await server.run(received, sent, server.create_initialization_options())
+
+
+class _Wire:
+    """Standard input and output, as the SDK reads and writes them.
+
+    Answers invalid messages itself, because the SDK ignores them. Reports the end of the input once all requests are
+    answered, because the SDK then drops their responses.
+    """
+
+    def __init__(self, received: BinaryIO, sent: BinaryIO) -> None:
+        self._received = received
+        self._sent = sent
+        #: The ids of requests without a response.
+        self._open: set[str | int] = set()
+        self._answered = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while line := await to_thread.run_sync(self._received.readline, abandon_on_cancel=True):
+            if not line.strip():
+                continue
+            if (message := await self._valid(line)) is not None:
+                yield json.dumps(message)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SECONDS):
+                while self._open:
+                    self._answered.clear()
+                    await self._answered.wait()
+
+    async def write(self, line: str) -> None:
+        """Send a message."""
+        message = json.loads(line)
+        if "method" not in message:
+            self._closed(message.get("id"))
+        async with self._writing:
+            await to_thread.run_sync(self._send, line.encode())
+
+    async def flush(self) -> None:
+        """Do nothing, because `write` sends at once."""
+
+    def _send(self, line: bytes) -> None:
+        self._sent.write(line)
+        self._sent.flush()
+
+    async def _valid(self, line: bytes) -> Json | None:
+        """Return the message in a line, or None after an error response to it."""
+        try:
+            found = json_object(line.decode())
+            fault = (
+                error_response(INVALID_REQUEST, "A line must be one JSON object.") if found is None else fault_of(found)
+            )
+        except (ValueError, RecursionError):
+            found, fault = None, error_response(PARSE_ERROR, "The line is not valid JSON in UTF-8.")
+        except RequestError:
+            found, fault = None, error_response(INVALID_REQUEST, "The line contains a name twice. Send each name once.")
+        if fault is not None:
+            await self.write(f"{json.dumps(fault)}\n")
+            return None
+        if found is not None and "method" in found and "id" in found:
+            self._open.add(found["id"])
+        elif found is not None and found.get("method") == "notifications/cancelled":
+            self._closed((found.get("params") or {}).get("requestId"))
+        return found
+
+    def _closed(self, request: object) -> None:
+        self._open = {one for one in self._open if one != request}
+        self._answered.set()
 
 
 class _Operations:

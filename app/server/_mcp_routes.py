@@ -20,6 +20,7 @@ from app.api._parsing import read_json
 from app.core.asgi import call, channel
 from app.core.errors import RequestError
 from app.docs.render import guide_text
+from app.mcp.messages import error_response, fault_of_id
 from app.mcp.operations import REQUEST_HEADERS, Api, Json, Operation, Operations
 from app.mcp.operations import Send as Sender
 from app.mcp.server import Context, vault_server
@@ -49,6 +50,9 @@ class McpEndpoint:
             request.state.refusal, request.state.error_code, request.state.headers = error, error.code, error.headers
         # The SDK would accept a repeated name, and a proxy may have checked the other value.
         asked = await read_json(request, empty=False, limit=settings.max_body_bytes, seconds=settings.request_timeout)
+        if (fault := fault_of_id(asked)) is not None:
+            await JSONResponse(fault, 400)(scope, receive, send)
+            return
         if hasattr(request.state, "refusal") and asked.get("method") != "tools/call":
             await _rate_limited(asked, request.state.refusal)(scope, receive, send)
             return
@@ -69,7 +73,7 @@ def _rate_limited(asked: Json, error: RequestError) -> Response:
     if "id" not in asked:
         return Response(status_code=202)
     message = f"{error.message} Wait {error.headers['Retry-After']} seconds first."
-    return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": _RATE_LIMITED, "message": message}})
+    return JSONResponse(error_response(_RATE_LIMITED, message, asked["id"]))
 
 
 def mcp_server(operations: Mapping[str, tuple[Route, ASGIApp]], openapi: Json) -> Server[Json]:

@@ -1,7 +1,11 @@
 """`agent-vault mcp`: the tools over standard input and output, as a client starts it."""
 
+import asyncio
+import contextlib
+import json
 import os
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +16,9 @@ from mcp.client.stdio import stdio_client
 from app.commands.main import main
 from app.mcp.tools import TOOLS
 from tests.mcp.clients import headers_of, new_key, read
-from tests.support.http import served
+from tests.support.http import PATIENCE, served
 from tests.support.processes import COMMAND_LINE
-from tests.support.service_world import ServiceWorld
+from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -90,3 +94,94 @@ async def test_service_that_does_not_answer_leaves_the_outcome_unknown() -> None
     assert unsent.structured_content["outcome"] == "unavailable"
     assert unsent.structured_content["idempotency_key"] == order["idempotency_key"]
     assert "changed nothing and can be repeated" in unsent.structured_content["message"]
+
+
+@contextlib.asynccontextmanager
+async def _process(world: ServiceWorld, wallet: Json) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A running command of the wallet's agent, after the handshake."""
+    headers = await headers_of(world, wallet)
+    async with served(world) as url:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", COMMAND_LINE, "mcp"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=2**24,
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(_ROOT),
+                "AGENT_VAULT_URL": url,
+                "AGENT_VAULT_API_KEY": headers["Authorization"].removeprefix("Bearer "),
+                "AGENT_VAULT_SESSION_TOKEN": headers["Session-Token"],
+            },
+        )
+        client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        try:
+            await _sent(process, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client})
+            assert (await _received(process))["id"] == 0
+            await _sent(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _sent(process: asyncio.subprocess.Process, message: Json | bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write((message if isinstance(message, bytes) else json.dumps(message).encode()) + b"\n")
+    await process.stdin.drain()
+
+
+async def _received(process: asyncio.subprocess.Process) -> Json:
+    assert process.stdout is not None
+    line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+    found: Json = json.loads(line)
+    return found
+
+
+def _pay(payee: str, request_id: object = 7) -> Json:
+    arguments = {"to": payee, "amount": "0.01", "idempotency_key": new_key()}
+    call = {"name": "pay", "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": call}
+
+
+async def test_line_that_is_no_single_message_gets_an_error_and_pays_nothing(world: ServiceWorld) -> None:
+    wallet, payee = await world.wallet(), await world.payee()
+    whole = json.dumps(_pay(payee)).encode()
+    lines = {
+        b"{bad": -32700,
+        b"\xff\xfe": -32700,
+        b"\xef\xbb\xbf" + whole: -32700,
+        b"[" * 3_000: -32700,
+        whole.replace(b"7", b"NaN", 1): -32700,
+        b"[" + whole + b"]": -32600,
+        b"null": -32600,
+        b"{}": -32600,
+        whole.replace(b'"amount"', b'"amount": "9.00", "amount"'): -32600,
+        whole.replace(b'"params"', b'"params": {}, "params"'): -32600,
+        **{json.dumps(_pay(payee, one)).encode(): -32600 for one in (1.5, None, True, [], {}, "\ud800")},
+    }
+    async with _process(world, wallet) as process:
+        for line, code in lines.items():
+            await _sent(process, line)
+            assert (await _received(process))["error"]["code"] == code, line
+        await _sent(process, b"")
+        await _sent(process, {"jsonrpc": "2.0", "id": "8", "method": "ping"})
+        assert await _received(process) == {"jsonrpc": "2.0", "id": "8", "result": {}}
+
+    assert await world.balance(payee) == 0
+
+
+async def test_end_of_input_waits_for_the_results_of_running_calls(world: ServiceWorld) -> None:
+    wallet, payee = await world.wallet(), await world.payee()
+    async with _process(world, wallet) as process:
+        assert process.stdin is not None
+        await _sent(process, _pay(payee))
+        await _sent(process, {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}})
+        process.stdin.close()
+        result = await _received(process)
+        assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+
+    assert result["result"]["structuredContent"]["outcome"] == "done"
+    assert await world.balance(payee) == 10_000

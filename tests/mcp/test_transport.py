@@ -176,3 +176,16 @@ async def test_call_is_logged_counted_and_audited_like_its_request(own_world: Se
     text = (await world.client.get("/metrics")).text
     assert 'agent_vault_http_requests_total{route="/v1/payments",status="2xx"} 1.0' in text
     assert 'agent_vault_http_requests_total{route="/v1/payments",status="4xx"} 2.0' in text
+
+
+@pytest.mark.parametrize("request_id", [1.5, None, True, [], {}])
+async def test_request_with_an_invalid_id_gets_an_error(world: ServiceWorld, request_id: Any) -> None:
+    wallet = await world.wallet()
+    call = _call("pay", to=await world.payee(), amount="0.01", idempotency_key=new_key())
+    headers = {**await headers_of(world, wallet), **_ACCEPT}
+
+    refused = await world.client.post("/mcp", json={**call, "id": request_id}, headers=headers)
+
+    assert refused.status_code == 400
+    assert (refused.json()["id"], refused.json()["error"]["code"]) == (None, -32600)
+    assert await _balance(world, wallet) == "100.00"
