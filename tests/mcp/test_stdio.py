@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -149,6 +150,7 @@ def _pay(payee: str, request_id: object = 7) -> Json:
 async def test_line_that_is_no_single_message_gets_an_error_and_pays_nothing(world: ServiceWorld) -> None:
     wallet, payee = await world.wallet(), await world.payee()
     whole = json.dumps(_pay(payee)).encode()
+    invalid_ids: list[Any] = [1.5, None, True, [], {}, "\ud800"]
     lines = {
         b"{bad": -32700,
         b"\xff\xfe": -32700,
@@ -160,7 +162,7 @@ async def test_line_that_is_no_single_message_gets_an_error_and_pays_nothing(wor
         b"{}": -32600,
         whole.replace(b'"amount"', b'"amount": "9.00", "amount"'): -32600,
         whole.replace(b'"params"', b'"params": {}, "params"'): -32600,
-        **{json.dumps(_pay(payee, one)).encode(): -32600 for one in (1.5, None, True, [], {}, "\ud800")},
+        **{json.dumps(_pay(payee, one)).encode(): -32600 for one in invalid_ids},
     }
     async with _process(world, wallet) as process:
         for line, code in lines.items():
