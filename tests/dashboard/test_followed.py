@@ -34,7 +34,7 @@ async def test_hint_reaches_the_organisations_own_pages_alone(own_world: Service
     with listening(own_world, hub) as mine, listening(own_world, hub, "other") as theirs:
         async with asyncio.timeout(30):
             began = [await queue.get() for queue in (mine, theirs)]
-            await own_world.ok("POST", "/v1/keys", {"role": "viewer", "name": "Silent"})
+            await own_world.ok("PUT", "/v1/organization/key-restrictions", {"required": True})
             told = await mine.get()
         assert isinstance(told, Message)
         assert told.event is None

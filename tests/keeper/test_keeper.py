@@ -119,7 +119,7 @@ async def test_wallet_frozen_by_expiry_says_how_to_unfreeze_it(own_world: Servic
         await world.call("PATCH", path_of(wallet), {"status": "active"}),
     ):
         message = error_of(answer, 422, "wallet_frozen")["message"]
-        assert "Attach another policy or extend the `expiry`, then set the wallet's `status`" in message
+        assert "attach another policy or extend the `expiry`. Then set the wallet's `status`" in message
     later = {"expiry": iso(int(world.clock() + HOUR))}
     await world.ok("PATCH", f"/v1/policies/{wallet['policy']['policy_id']}", later)
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
