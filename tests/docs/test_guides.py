@@ -165,10 +165,25 @@ async def test_audit_log_is_read_and_verified(story: _Story) -> None:
 
 async def test_keys_are_used_and_made(story: _Story) -> None:
     [wallets] = await story.told("authentication.md", "v1/wallets")
-    [key] = await story.told("authentication.md", "v1/keys")
+    [key] = await story.told("authentication.md", "Back office")
+    [restricted] = await story.told("authentication.md", "allowedAddresses")
 
     assert wallets["data"]
     assert key["role"] == "operator"
+    assert (restricted["role"], restricted["expires_at"][:10]) == ("viewer", "2099-01-31")
+    await story.ok("GET", "/v1/wallets", Authorization=f"Bearer {restricted['key']}")
+
+
+async def test_leaked_key_is_revoked_with_the_keys_that_it_created(story: _Story) -> None:
+    leaked = await story.ok("POST", "/v1/keys", {"role": "admin"})
+    made = await story.ok("POST", "/v1/keys", {"role": "viewer"}, Authorization=f"Bearer {leaked['key']}")
+
+    [revoked] = await story.told("leaked-keys.md", "endDescendants", {"$LEAKED_KEY_ID": leaked["key_id"]})
+
+    assert [one["actor"]["id"] for one in revoked["descendants"]] == [made["key_id"]]
+    for ended in (leaked, made):
+        headers = {"Authorization": f"Bearer {ended['key']}"}
+        assert (await story.serve.client.get("/v1/wallets", headers=headers)).status_code == 401
 
 
 async def test_person_is_invited_on_the_host(story: _Story) -> None:
