@@ -292,9 +292,9 @@ async def test_api_key_of_an_operator_is_worth_what_the_operator_may(tmp_path: P
         key, wallet, reserve = world.key("operator"), await world.wallet(funds=None), await _reserve(world)
         path = f"/v1/wallets/{wallet['wallet_id']}"
 
-        # It writes no policies, makes no keys and decides no disputes
+        # It writes no policies, makes no keys, removes no people, changes no settings and decides no disputes
         left = await _permitted(world, key, wallet["wallet_id"])
-        config = "/v1/(policies|budgets|keys|signed-transactions)"
+        config = "/v1/(policies|budgets|keys|people|signed-transactions|organization(/key-restrictions)?$)"
         for method, place in _changes() - left:
             assert re.match(config + "|/v1/payments/a2a/{escrow_id}/resolve", place), (method, place)
         assert not any(re.match(config, place) for _, place in left)
@@ -438,7 +438,7 @@ async def test_fee_payer_key_is_worth_its_sol(own_world: ServiceWorld) -> None:
     assert await thief.sends([transfer(taken)], key) is None
 
     # Then the service pays for nothing until somebody sends it SOL, and all money is where it was
-    error_of(await world.pay(wallet, to, "1"), 503, "chain_unavailable")
+    error_of(await world.pay(wallet, to, "1"), 503, "fee_payer_insufficient")
     assert await world.accounts(*world.vault_accounts(wallet)) == before
     await world.localnet.airdrop(key.pubkey(), account.lamports)
     assert (await world.pay(wallet, to, "1")).status_code == 200
