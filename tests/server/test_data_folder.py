@@ -134,7 +134,7 @@ async def test_missing_part_is_said_in_one_line(tmp_path: Path) -> None:
     assert "rpc_url" in await _refusal(*create("url", "127.0.0.1:8899"))
 
 
-async def test_request_without_fees_or_program_is_chain_unavailable(own_world: ServiceWorld) -> None:
+async def test_request_without_sol_for_fees_or_rent_is_fee_payer_insufficient(own_world: ServiceWorld) -> None:
     payer = own_world.service.signers.fee_payer_address
     for lamports in (0, 6_000, 900_000):
         account = Account(lamports, b"", Pubkey.default()) if lamports else None
@@ -142,7 +142,7 @@ async def test_request_without_fees_or_program_is_chain_unavailable(own_world: S
         refused = await own_world.call(
             "POST", "/v1/wallets", {"agentId": "a", "label": "A", "policyId": "pol_moderate"}
         )
-        assert "SOL" in error_of(refused, 503, "chain_unavailable")["message"]
+        assert "SOL" in error_of(refused, 503, "fee_payer_insufficient")["message"]
 
 
 @pytest.mark.parametrize(("cluster", "prefix"), [("mainnet-beta", "avk_live_"), ("devnet", "avk_test_")])
