@@ -66,6 +66,7 @@ _TRANSACTION_ONLY = {
     "explorer_url_1",
     "explorer_url_2",
     "violation",
+    "refusals",
     "x402",
 }
 _ESCROW = {
@@ -88,6 +89,7 @@ _INTEGERS = {
     "attempt",
     "status_code",
     "duration_ms",
+    "refusals",
 }
 _TIMES = re.compile(r"(.*_at|timestamp|expiry)$")
 _UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z")
