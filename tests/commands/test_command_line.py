@@ -160,7 +160,8 @@ def test_databases_and_all_that_is_copied_from_them_are_private(tmp_path: Path) 
         assert runner.invoke(main, ["backup", str(backup), "--data-dir", str(data)]).exit_code == 0
         assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     restored = tmp_path / "restored"
-    assert runner.invoke(main, ["restore", str(backup), "--data-dir", str(restored)]).exit_code == 0
+    verified = ("--secret-file", str(data / "keys" / "service-secret"))
+    assert runner.invoke(main, ["restore", str(backup), "--data-dir", str(restored), *verified]).exit_code == 0
     _private(restored)
 
 
