@@ -46,15 +46,18 @@ async def admit(request: Request, keys: KeyRing) -> Principal:
     return principal
 
 
-async def count(request: Request, principal: Principal, weight: int = 1, *, brake: bool = False) -> None:
+async def count(
+    request: Request, principal: Principal, weight: int = 1, *, brake: bool = False, lifts: bool = False
+) -> None:
     """Count a request of ``principal`` against the rate limit of its key, and wait for its turn.
 
     The response headers show the limit, unless it is off. A ``brake`` is counted separately and waits for other brakes
-    only, because it may have to stop a flood of other requests from the same key. Raises ``rate_limited`` above the
-    limit, and ``insufficient_permissions`` outside the key's addresses, unless the request is a ``brake``.
+    only, because it may have to stop a flood of other requests from the same key. One that ``lifts`` a brake takes
+    its turn among the brakes: no later freeze overtakes it. Raises ``rate_limited`` above the limit, and
+    ``insufficient_permissions`` outside the key's addresses, unless the request is a ``brake``.
     """
     state = request.app.state
-    request.state.lane = Lane(principal.org, principal.key_id, brake)
+    request.state.lane = Lane(principal.org, principal.key_id, brake or lifts)
     request.state.headers = state.rate_limits.count(principal.key_id, weight, brake=brake)
     authorise_address(principal, brake=brake)
     await state.turns.pause(request.state.lane)

@@ -20,7 +20,7 @@ from app.api._parsing import query_items, read_json, validation_error
 from app.api.error_bodies import ErrorEnvelope, PolicyViolationEnvelope
 from app.api.fields import Body, IdempotencyKey, Query
 from app.api.money_body import MoneyBody
-from app.api.replay import check_database_guard, fingerprint
+from app.api.replay import BRAKING_FIELDS, check_database_guard, fingerprint
 from app.api.signing import awaiting_signature, signs_offline
 from app.api.versions import tag_header
 from app.core.errors import (
@@ -241,7 +241,7 @@ def _models(handler: Handler) -> tuple[type[Body] | type[Query] | None, type[Bas
 
 def _only_brakes(arguments: Any) -> bool:
     """Return True if the request does nothing but freeze a wallet or pause the organisation."""
-    return getattr(arguments, "brakes", False) and arguments.model_fields_set <= {"status", "paused", "idempotency_key"}
+    return getattr(arguments, "brakes", False) and arguments.model_fields_set <= {*BRAKING_FIELDS, "idempotency_key"}
 
 
 async def _result(handler: Handler, call: Call, arguments: Any) -> BaseModel:
@@ -286,7 +286,8 @@ async def _counted(
     finally:
         if first:
             brake = brakes and arguments is not None and getattr(arguments, "brakes", True)
-            await count(request, principal, weight + getattr(arguments, "limit", 0) // _ROWS, brake=brake)
+            lifts = brakes and not brake and bool(BRAKING_FIELDS & getattr(arguments, "model_fields_set", set()))
+            await count(request, principal, weight + getattr(arguments, "limit", 0) // _ROWS, brake=brake, lifts=lifts)
     return arguments
 
 

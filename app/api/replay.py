@@ -16,6 +16,9 @@ _NOT_COMPARED = {"idempotency_key", "after_restore"}
 #: after it.
 _COMPARED_IF_SET = {"allow_unverified_recipient"}
 
+#: Fields of bodies that engage or lift a brake.
+BRAKING_FIELDS = {"status", "paused"}
+
 
 def fingerprint(  # noqa: PLR0917
     by: Principal, key: str, method: str, path: str, arguments: BaseModel | None, sealed_for: str | None = None

@@ -24,7 +24,7 @@ _REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The owner of a request: its organisation and its key. A request with ``brake`` waits for other brakes only."""
+    """The owner of a request: its organisation and its key. A request with ``brake`` waits for such requests only."""
 
     org: str
     key: str

@@ -71,8 +71,8 @@ def _brake_after_storing(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, w
     submitter = world.service.submitter
     store = submitter._store
 
-    async def store_and_brake(plan: Plan, stored: Attempt, claim: Claim) -> None:
-        await store(plan, stored, claim)
+    async def store_and_brake(plan: Plan, stored: Attempt, claim: Claim, *, charged: bool = False) -> None:
+        await store(plan, stored, claim, charged=charged)
         monkeypatch.undo()
         brake = world.service.brake
         brake.leave(brake.engage(system(world.org, "test"), wallet["wallet_id"], "freeze"))

@@ -107,6 +107,7 @@ _OPERATIONS: Mapping[str, str] = {
     "GET /v1/webhooks/{webhook_id}": "viewer operator admin",
     "GET /v1/webhooks/{webhook_id}/deliveries": "viewer operator admin",
     "GET /v1/organization": "viewer operator admin",
+    "PATCH /v1/organization": "admin",
 }
 _PAGES: Mapping[str, str | None] = {
     "GET /dashboard": "viewer operator admin",
@@ -151,6 +152,7 @@ _PAGES: Mapping[str, str | None] = {
     "POST /dashboard/approvals/{approval_id}/reject": "operator admin",
     "POST /dashboard/funding/review": "operator admin",
     "POST /dashboard/funding/fund": "operator admin",
+    "POST /dashboard/funding/sol": "admin",
     "POST /dashboard/vaults/{wallet_id}/fund/review": "operator admin",
     "POST /dashboard/vaults/{wallet_id}/fund": "operator admin",
     "POST /dashboard/vaults/{wallet_id}/withdraw/review": "operator admin",
