@@ -66,10 +66,10 @@ async def count(
 def authorise_address(principal: Principal, *, brake: bool) -> None:
     """Raise ``insufficient_permissions`` for a key used outside its addresses, unless the request is a ``brake``."""
     if principal.outside and not brake:
-        raise AuthenticationError(
-            "insufficient_permissions",
-            "The API key does not allow this address. From here it may only freeze wallets and pause the organisation.",
-        )
+        message = "The API key does not allow this address."
+        if principal.role in OPERATORS:
+            message += " From here it may only freeze wallets and pause the organisation."
+        raise AuthenticationError("insufficient_permissions", message)
 
 
 def client_address(request: Request) -> str | None:

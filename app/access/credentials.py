@@ -1,5 +1,7 @@
 """API keys and people as credentials: which still count, which descend from one, and how they end together."""
 
+from collections import defaultdict
+
 from sqlalchemy import Connection
 
 from app.access.credential_events import report
@@ -29,15 +31,27 @@ def in_force(conn: Connection, actor: Actor, now: int) -> bool:
 def descendants(conn: Connection, by: Principal, of: Actor, now: int) -> list[Credential]:
     """Return the keys and people in force that an actor created, directly or through others.
 
-    The caller ``by`` and its own descendants are left out, so that it never ends itself.
+    Keys that replaced each other in rotations count as one key: those of a key's whole chain are included, with all
+    that they created. The caller ``by`` and its own descendants are left out, so that it never ends itself.
     """
     everyone: list[Credential] = [*api_keys(conn, by.org), *people_of(conn, by.org, removed=True)]
-    reached, found = [of], list[Credential]()
-    for creator in reached:
-        mine = [one for one in everyone if one.created_by == creator and actor_of(one) not in {by.actor, *reached}]
-        reached += [actor_of(one) for one in mine]
-        found += mine
-    return [one for one in found if in_force(conn, actor_of(one), now)]
+    below, replaced = defaultdict[Actor | None, list[Actor]](list), dict[Actor, Actor]()
+    for one in everyone:
+        below[one.created_by].append(actor_of(one))
+        if isinstance(one, ApiKey) and one.replaces is not None:
+            replaced[actor_of(one)] = earlier = Actor("key", one.replaces)
+            below[earlier].append(actor_of(one))
+    reached, waiting, earliest = {of}, [*below[of]], of
+    while earliest in replaced:
+        earliest = replaced[earliest]
+        waiting.append(earliest)
+    while waiting:
+        actor = waiting.pop()
+        if actor != by.actor and actor not in reached:
+            reached.add(actor)
+            waiting += below[actor]
+    reached.remove(of)
+    return [one for one in everyone if actor_of(one) in reached and in_force(conn, actor_of(one), now)]
 
 
 def end_person(conn: Connection, by: Principal, one: Person, now: int) -> None:
@@ -58,7 +72,7 @@ def end_descendants(conn: Connection, ring: KeyRing, by: Principal, of: Actor, n
             ring.end(conn, by, one, now)
         else:
             end_person(conn, by, one, now)
-    ring.require_admin_key(conn, by.org)
+    ring.require_admin_key(conn, by)
     if had_admin and not _has_admin_person(conn, by.org):
         raise BusinessError("last_admin_key", "The organisation would have no admin. Invite another admin first.")
 

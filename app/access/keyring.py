@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from app.access.credential_events import report
 from app.access.key_format import generate, well_formed
 from app.access.key_records import KeyRecords
-from app.access.networks import contain
+from app.access.networks import contain, parse_network
 from app.access.sealing import ResponseSeal
 from app.core.actors import Actor
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError, RequestError
@@ -155,13 +155,13 @@ class KeyRing:
         if used:
             await self._db.write(lambda conn: touch_api_keys(conn, used))
 
-    def _add(self, conn: Connection, by: Principal, terms: KeyTerms) -> IssuedKey:
+    def _add(self, conn: Connection, by: Principal, terms: KeyTerms, replaces: str | None = None) -> IssuedKey:
         if (terms.role == "agent") != (terms.wallet_id is not None):
             raise ValueError("an agent key requires a wallet, keys of other roles must not have one")
         key, now, owner = generate(live=terms.live), self._now(), organisation(conn, by.org)
         key_id, end, networks = random_id("key_"), terms.expires_at, terms.allowed_addresses
         record = ApiKey(key_id, by.org, terms.role, terms.wallet_id, terms.name, self.digest(key), key[-4:], now)
-        record = replace(record, expires_at=end, allowed_addresses=networks, created_by=by.actor)
+        record = replace(record, expires_at=end, allowed_addresses=networks, created_by=by.actor, replaces=replaces)
         if record.ended(now):
             raise RequestError("invalid_request", "expiresAt: must be in the future.")
         if owner is not None and owner.restricts_keys and not (end and networks):
@@ -210,10 +210,10 @@ class KeyRing:
     def revoke(self, conn: Connection, by: Principal, key_id: str, *, again: bool = False) -> ApiKey:
         """Revoke a key of the caller's organisation. The caller is ``by``.
 
-        With ``again``, accept a key that an earlier run of the request may have revoked already.
+        With ``again``, accept a key that has already ended, and return it unchanged.
 
         Raises ``key_not_found``, ``last_admin_key`` for the organisation's last active admin key and, unless ``again``
-        is given, ``key_not_active`` for a revoked key.
+        is given, ``key_not_active`` for a revoked or expired key.
         """
         now = self._now()
         found = _found(conn, by.org, key_id)
@@ -223,7 +223,7 @@ class KeyRing:
             raise BusinessError("key_not_active")
         self.end(conn, by, found, now)
         if found.role == "admin" and found.revoked_at is None:
-            self.require_admin_key(conn, by.org)
+            self.require_admin_key(conn, by)
         return replace(found, revoked_at=now)
 
     def end(self, conn: Connection, by: Principal, key: ApiKey, now: int) -> None:
@@ -238,24 +238,31 @@ class KeyRing:
 
         The replacement has the terms of the old key, except the ``changes``. Raises the errors of ``make``,
         ``key_not_found``, ``key_not_active`` for a rotated or ended key, and ``last_admin_key`` if neither an admin key
-        without an end nor an admin person would remain.
+        without an end that works from the caller's address nor an admin person would remain.
         """
         now, old = self._now(), _found(conn, by.org, key_id)
         if old.revoked_at is not None or old.ended(now):
             raise BusinessError("key_not_active")
         kept = {"expires_at": old.expires_at, "allowed_addresses": old.allowed_addresses}
-        made = self._add(conn, by, KeyTerms(_role(old), old.wallet_id, old.name, **(kept | changes)))
+        made = self._add(conn, by, KeyTerms(_role(old), old.wallet_id, old.name, **(kept | changes)), key_id)
         until = now + overlap * 1000
         revoke_api_key(conn, by.org, key_id, until)
         entry = by.entry("key.rotate", made.record.key_id, replaces=key_id, overlap_seconds=overlap)
         report(conn, entry, "key.issued", made.record, replaces=key_id, replaced_until=iso_ms(until))
         if old.role == "admin":
-            self.require_admin_key(conn, by.org)
+            self.require_admin_key(conn, by)
         return made
 
-    def require_admin_key(self, conn: Connection, org: str) -> None:
-        """Raise ``last_admin_key`` if the organisation has no admin key that counts for ``has_admin_key``."""
-        if not has_admin_key(conn, org, self._now()):
+    def require_admin_key(self, conn: Connection, by: Principal) -> None:
+        """Raise ``last_admin_key`` if the caller's organisation has no admin key that counts for ``has_admin_key``.
+
+        Networks must contain the caller's address, unless the caller is the machine's command line or the service.
+        """
+
+        def reachable(networks: list[str]) -> bool:
+            return by.actor.type == "system" or contain(map(parse_network, networks), by.address)
+
+        if not has_admin_key(conn, by.org, self._now(), reachable):
             raise BusinessError("last_admin_key")
 
     def forget(self) -> None:

@@ -12,8 +12,10 @@ _IPV4 = 0xFFFFFFFF
 def parse_network(text: str) -> Network:
     """Return the network in a text such as `203.0.113.0/24`. A network of mapped addresses becomes its IPv4 network.
 
-    Raises ValueError for any other text, and for an address with bits outside the network's prefix.
+    Raises ValueError for any other text, for an address with a zone, and for bits outside the network's prefix.
     """
+    if "%" in text:
+        raise ValueError("an address with a zone is not a network")
     found = ip_network(text)
     if isinstance(found, IPv6Network) and found.subnet_of(_MAPPED):
         return IPv4Network((int(found.network_address) & _IPV4, found.prefixlen - _MAPPED.prefixlen))

@@ -21,7 +21,7 @@ class Descendant(ResponseBody):
     actor: Actor
     role: Role
     name: str
-    created_by: Actor
+    created_by: Actor | None
     created_at: Time
 
     @classmethod

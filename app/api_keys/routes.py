@@ -64,7 +64,8 @@ async def revoke_key(call: Call, body: EndCredential) -> RevokedKey:
     sends this request, unless it is the organisation's last admin key.
 
     The key's sessions and download links end. The response lists the keys and people that the key created, directly or
-    through others; with `endDescendants` = `true` these end, too. The caller and its own descendants are never ended.
+    through others; with `endDescendants` = `true` these end, too, even if the key itself has already ended. Keys that
+    replaced each other in rotations count as one key. The caller and its own descendants are never ended.
     """
     return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"), body)
 

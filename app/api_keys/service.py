@@ -76,11 +76,12 @@ async def rotate(service: Service, principal: Principal, claim: Claim, key_id: s
 async def revoke(
     service: Service, principal: Principal, claim: Claim, key_id: str, body: EndCredential = _ALONE
 ) -> RevokedKey:
-    """Revoke a key immediately, and its descendants if the body says so.
+    """Revoke a key immediately, and its descendants if the body says so, even those of a key that has already ended.
 
     Raises the errors of ``KeyRing.revoke`` and of ``end_descendants``.
     """
-    ring, again, now, actor = service.part(KeyRing), claim.repeats, now_ms(), Actor("key", key_id)
+    ring, now, actor = service.part(KeyRing), now_ms(), Actor("key", key_id)
+    again = claim.repeats or body.end_descendants
 
     def work(conn: Connection) -> RevokedKey:
         revoked, below = ring.revoke(conn, principal, key_id, again=again), descendants(conn, principal, actor, now)

@@ -1,10 +1,10 @@
 """API keys. Only a keyed digest and the last characters of each key are kept."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Column, Connection, String, Table, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Column, Connection, String, Table, bindparam, insert, or_, select, update
 
 from app.core.actors import Actor
 from app.core.pages import RecordPage
@@ -45,7 +45,8 @@ _UNRESTRICTED = listing(_OF_ORG.where(*_WORKS, _LACKS), time=table.c.created_at,
 class ApiKey:
     """A key's record. Times are Unix milliseconds; `revoked_at` is in the future while a rotated key still works.
 
-    `allowed_addresses` are networks in CIDR notation, or None if the key works from any address.
+    `allowed_addresses` are networks in CIDR notation, or None if the key works from any address. `replaces` is the id
+    of the key that was rotated to this one.
     """
 
     key_id: str
@@ -61,6 +62,7 @@ class ApiKey:
     expires_at: int | None = None
     allowed_addresses: list[str] | None = None
     created_by: Actor | None = None
+    replaces: str | None = None
 
     def ended(self, now: int) -> bool:
         """Return True if the key is revoked or expired at the Unix millisecond `now`."""
@@ -111,17 +113,21 @@ def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:
     return fetch_one(connection, ApiKey, select(table).where(table.c.org == org, table.c.key_id == key_id))
 
 
-def has_admin_key(connection: Connection, org: str, now: int) -> bool:
+def has_admin_key(connection: Connection, org: str, now: int, reachable: Callable[[list[str]], bool]) -> bool:
     """Return True if the organisation has an admin key without a revocation ahead.
 
-    If no person of the organisation is an admin, a key that expires does not count.
+    If no person of the organisation is an admin, a key counts only without an end and if its networks are `reachable`.
     """
     people = select(people_table.c.person_id).where(
         people_table.c.org == org, people_table.c.role == "admin", people_table.c.removed_at.is_(None)
     )
-    ends = or_(table.c.expires_at.is_(None), and_(table.c.expires_at > now, people.exists()))
-    others = (table.c.org == org, table.c.role == "admin", table.c.revoked_at.is_(None), ends)
-    return connection.scalar(select(table.c.key_id).where(*others).limit(1)) is not None
+    staffed = connection.scalar(people.limit(1)) is not None
+    query = select(table).where(table.c.org == org, table.c.role == "admin", table.c.revoked_at.is_(None))
+    return any(
+        staffed or (one.expires_at is None and (one.allowed_addresses is None or reachable(one.allowed_addresses)))
+        for one in fetch_all(connection, ApiKey, query)
+        if not one.ended(now)
+    )
 
 
 def expiring_keys(connection: Connection, now: int) -> list[ApiKey]:

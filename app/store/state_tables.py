@@ -50,6 +50,7 @@ api_keys = Table(
     Column("expires_at", BigInteger),
     Column("allowed_addresses", JSON(none_as_null=True), doc="networks in CIDR notation; null for any address"),
     Column("created_by", ActorText, doc="null only if the audit log no longer had it"),
+    Column("replaces", String, doc="id of the key that was rotated to this one"),
 )
 
 wallet_details = Table(

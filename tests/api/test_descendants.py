@@ -6,7 +6,7 @@ import pytest
 from app.access.keyring import KeyRing, Principal, Role
 from app.core.actors import Actor
 from app.core.errors import AuthenticationError
-from app.core.timestamps import now_ms
+from app.core.timestamps import iso_ms, now_ms
 from app.events.catalogue import EVENTS
 from app.exports.exporter import Exporter
 from app.people.service import invitation_of, invite
@@ -192,3 +192,57 @@ async def test_invitation_of_an_ended_inviter_is_refused(world: ServiceWorld, in
 
     with pytest.raises(AuthenticationError):
         db.read_now(lambda conn: invitation_of(conn, token, now_ms()))
+
+
+async def test_descendants_include_those_of_the_whole_rotation_chain(world: ServiceWorld) -> None:
+    # Given a thief who created a key, rotated the leaked key to itself, and rotated the created key, too
+    _, admin = await _org(world, "chain")
+    leaked = await _make(world, admin, "admin")
+    made = await _make(world, leaked["key"], "admin")
+    middle = await world.ok("POST", f"/v1/keys/{leaked['key_id']}/rotate", {"overlapSeconds": 60}, key=leaked["key"])
+    last = await world.ok("POST", f"/v1/keys/{middle['key_id']}/rotate", {"overlapSeconds": 0}, key=middle["key"])
+    moved = await world.ok("POST", f"/v1/keys/{made['key_id']}/rotate", {"overlapSeconds": 0}, key=admin)
+    other = await _make(world, admin)
+
+    # When the key in its middle is ended, though it no longer works
+    path = f"/v1/keys/{middle['key_id']}"
+    error_of(await world.call("DELETE", path, key=admin), 422, "key_not_active")
+    ended = await world.ok("DELETE", path, {"endDescendants": True}, key=admin)
+
+    # Then everything of the chain ends
+    assert set(_ids(ended)) == {one["key_id"] for one in (leaked, last, moved)}
+    assert [await _works(world, one) for one in (leaked, last, moved, other)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+async def test_descendants_of_an_inactive_key_end(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    _, admin = await _org(world, f"inactive-{how}")
+    end = now_ms() + 3_600_000
+    body = {"role": "admin", "expiresAt": iso_ms(end)}
+    leaked = await world.ok("POST", "/v1/keys", body, key=admin)
+    made, path = await _make(world, leaked["key"]), f"/v1/keys/{leaked['key_id']}"
+    if how == "revoked":
+        await world.ok("DELETE", path, key=admin)
+    else:
+        monkeypatch.setattr(world.service.part(KeyRing), "_clock", lambda: end / 1000)
+
+    ended = await world.ok("DELETE", path, {"endDescendants": True}, key=admin)
+
+    assert _ids(ended) == [made["key_id"]]
+    assert not await _works(world, made)
+    error_of(await world.call("DELETE", path, key=admin), 422, "key_not_active")
+
+
+async def test_caller_that_replaced_a_leaked_key_stays(world: ServiceWorld) -> None:
+    _, admin = await _org(world, "replaced")
+    leaked = await _make(world, admin, "admin")
+    made = await _make(world, leaked["key"])
+    caller = await world.ok("POST", f"/v1/keys/{leaked['key_id']}/rotate", {}, key=admin)
+    own = await _make(world, caller["key"])
+
+    ended = await world.ok("DELETE", f"/v1/keys/{leaked['key_id']}", {"endDescendants": True}, key=caller["key"])
+
+    assert _ids(ended) == [made["key_id"]]
+    assert [await _works(world, one) for one in (leaked, made, caller, own)] == [False, False, True, True]

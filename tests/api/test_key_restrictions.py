@@ -75,7 +75,18 @@ async def test_end_in_the_past_is_refused(world: ServiceWorld, end: object) -> N
 
 
 @pytest.mark.parametrize(
-    "networks", [[], ["10.0.0.1/8"], ["here"], ["10.0.0.0/33"], ["::/129"], [""], "10.0.0.0/8", ["10.0.0.0/8"] * 51]
+    "networks",
+    [
+        [],
+        ["10.0.0.1/8"],
+        ["here"],
+        ["10.0.0.0/33"],
+        ["::/129"],
+        [""],
+        ["fe80::1%eth0"],
+        "10.0.0.0/8",
+        ["10.0.0.0/8"] * 51,
+    ],
 )
 async def test_malformed_networks_are_refused(world: ServiceWorld, networks: object) -> None:
     refused = await world.call("POST", "/v1/keys", {"role": "viewer", "allowedAddresses": networks})
@@ -269,3 +280,30 @@ async def test_keys_record_their_creator_and_are_reported(world: ServiceWorld) -
     assert revoked["actor"] == creator
     listed = (await world.ok("GET", "/v1/keys?limit=100"))["data"]
     assert listed[-1]["created_by"] == {"type": "system", "id": "command_line"}
+
+
+async def test_last_admin_key_works_from_the_callers_address(world: ServiceWorld) -> None:
+    org = await world.organisation("elsewhere")
+    admin = world.key("admin", org=org)
+    [first] = (await world.ok("GET", "/v1/keys", key=admin))["data"]
+    path, elsewhere = f"/v1/keys/{first['key_id']}", {"allowedAddresses": _OFFICE}
+    await world.ok("POST", "/v1/keys", {"role": "admin", **elsewhere}, key=admin)
+
+    error_of(await world.call("POST", f"{path}/rotate", elsewhere, key=admin), 422, "last_admin_key")
+    error_of(await world.call("DELETE", path, key=admin), 422, "last_admin_key")
+    end = {"expiresAt": iso_ms(now_ms() + 3_600_000)}
+    error_of(await world.call("POST", f"{path}/rotate", end, key=admin), 422, "last_admin_key")
+
+    async with _from(world, "203.0.113.5"):
+        await world.ok("POST", f"{path}/rotate", {**elsewhere, "overlapSeconds": 0}, key=admin)
+
+
+async def test_viewer_elsewhere_is_told_that_it_may_do_nothing(world: ServiceWorld) -> None:
+    wallet, made = await world.wallet(), await _make(world, allowedAddresses=_OFFICE)
+
+    async with _from(world, "198.51.100.7"):
+        path = f"/v1/wallets/{wallet['wallet_id']}"
+        refused = await world.call("PATCH", path, {"status": "frozen"}, key=made["key"])
+
+    message = error_of(refused, 403, "insufficient_permissions")["message"]
+    assert message == "The API key does not allow this address."
