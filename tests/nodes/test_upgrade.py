@@ -88,7 +88,7 @@ async def test_upgrade_under_load_loses_nothing(cluster: Cluster, tmp_path: Path
         create_old(connection, REVISIONS[-2])
     engine.dispose()
     # The code of this version plays the old one, and needs the new column.
-    cluster.execute("ALTER TABLE alert_rules ADD COLUMN freezes BOOLEAN DEFAULT false NOT NULL", name)
+    cluster.execute('ALTER TABLE api_keys ADD COLUMN replaces VARCHAR COLLATE "C"', name)
     with pytest.raises(ConfigurationError, match=_REFUSAL):
         PostgresDatabase(cluster.url(name))
 
