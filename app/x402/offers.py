@@ -1,6 +1,7 @@
 """Read the 402 response of a resource, in either version of x402, and choose one of its offers."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ _U64 = 2**64
 #: Pattern of an amount, with at most as many digits as the largest one. Python refuses to convert thousands of digits.
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _MAX_MEMO = 256
+#: Maximum number of digits of an integer that Python reads by default.
+_MAX_DIGITS = 4_300
 #: Maximum size of a header in bytes. Longer ones are not read.
 _MAX_HEADER = 32_768
 MAX_REASONS = 64
@@ -110,7 +113,7 @@ def read_payment_required(header: str | None, body: bytes) -> PaymentRequired:
     Raises ``x402_invalid_terms``. The reason is the header's if there is a header.
     """
     from_header = [] if header is None else [partial(_decoded, header)]
-    return _first_valid(*from_header, partial(json.loads, body))
+    return _first_valid(*from_header, partial(_read, body))
 
 
 def payment_required_from_client(given: str | Json) -> PaymentRequired:
@@ -124,7 +127,12 @@ def payment_required_from_client(given: str | Json) -> PaymentRequired:
 def _decoded(header: str) -> Any:
     if len(header) > _MAX_HEADER:
         raise invalid_terms("the header PAYMENT-REQUIRED is too long")
-    return json.loads(decode_base64(header))
+    return _read(decode_base64(header))
+
+
+def _read(text: str | bytes) -> Any:
+    """Read JSON. An integer with more digits than Python reads becomes NaN, so that it spoils only its own entry."""
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= _MAX_DIGITS else math.nan)
 
 
 def _first_valid(*sources: Callable[[], Any]) -> PaymentRequired:
@@ -148,7 +156,7 @@ def _unwrapped(answer: Json) -> list[Callable[[], Any]]:
         return [lambda: answer.get("data")]
     structured, content = answer.get("structuredContent"), answer.get("content")
     texts = [one.get("text") for one in content if isinstance(one, dict)] if isinstance(content, list) else []
-    return [lambda: structured or answer, *(partial(json.loads, one) for one in texts if isinstance(one, str))]
+    return [lambda: structured or answer, *(partial(_read, one) for one in texts if isinstance(one, str))]
 
 
 def parse_payment_required(content: Any) -> PaymentRequired:
@@ -159,7 +167,7 @@ def parse_payment_required(content: Any) -> PaymentRequired:
     if not isinstance(content, dict) or not isinstance(content.get("accepts"), list):
         raise invalid_terms("they list no accepted payments")
     version = content.get("x402Version")
-    if version not in (1, 2):
+    if isinstance(version, bool) or version not in (1, 2):
         raise invalid_terms("x402Version must be 1 or 2")
     return PaymentRequired(
         int(version),

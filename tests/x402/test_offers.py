@@ -104,6 +104,19 @@ async def test_values_nested_beyond_every_limit_are_no_terms() -> None:
         payment_required_from_client({"content": [{"type": "text", "text": nested(5_000)}]})
 
 
+async def test_integer_beyond_all_limits_spoils_only_its_entry(market: Market) -> None:
+    endless = "9" * 5_000
+    good = old_offer(market)
+    text = json.dumps({"x402Version": 1, "accepts": [{"amount": 0}, good], "extensions": {"a": 0}})
+    terms = payment_required_from_client(
+        {"content": [{"type": "text", "text": text.replace(": 0}", f": {endless}}}")}]}
+    )
+
+    assert (terms.accepts[1], terms.extensions) == (good, {})
+    with pytest.raises(BusinessError, match="x402Version must be 1 or 2"):
+        payment_required_from_client({"x402Version": True, "accepts": [good]})
+
+
 async def test_name_in_snake_case_is_malformed_in_version_1_too(market: Market) -> None:
     snake = {**old_offer(market), "max_amount_required": "1"}
     del snake["maxAmountRequired"]
