@@ -61,8 +61,8 @@ async def test_payment_stored_on_another_node_is_not_sent(
     paying, braking = (second, first) if engaging == "first" else (first, second)
     store, sends = paying.service.submitter._store, Sends(paying)
 
-    async def store_and_brake(plan: Plan, attempt: Attempt, claim: Claim) -> None:
-        await store(plan, attempt, claim)
+    async def store_and_brake(plan: Plan, attempt: Attempt, claim: Claim, *, charged: bool = False) -> None:
+        await store(plan, attempt, claim, charged=charged)
         await _engage(braking, wallet)
 
     monkeypatch.setattr(paying.service.submitter, "_store", store_and_brake)
