@@ -6,7 +6,8 @@ import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from heapq import heappop, heappush
+from typing import Any, Generic, TypeVar
 
 from app.core.recent import Recent
 
@@ -31,38 +32,66 @@ class Lane:
     brake: bool = False
 
 
+class Queue(Generic[T]):
+    """What waits, by name. The first name is the one that had its turn longest ago."""
+
+    def __init__(self, last: Recent[int]) -> None:
+        """``last`` has the number of each name's last turn."""
+        self.waiting: dict[str, T] = {}
+        self._last = last
+        self._order: list[tuple[int, str]] = []
+
+    def put(self, name: str, what: T) -> T:
+        """Add a name, and return what waits under it."""
+        heappush(self._order, (self._last.get(name) or 0, name))
+        self.waiting[name] = what
+        return what
+
+    def take(self) -> tuple[str, T]:
+        """Remove the first name, and return it with what waits under it."""
+        _, name = heappop(self._order)
+        return name, self.waiting.pop(name)
+
+
 class Line:
     """The waiting steps of one urgency, by organisation and key, and the seconds that steps used in this round."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, dict[str, deque[Step]]] = {}
         self.used = 0.0
         self._turns = 0
-        #: The number of the last turn of each organisation and each key.
         self._last: Recent[int] = Recent(_REMEMBERED)
+        self._orgs: Queue[Queue[deque[Step]]] = Queue(self._last)
+
+    @property
+    def waiting(self) -> bool:
+        """True if a step waits."""
+        return bool(self._orgs.waiting)
 
     def wait(self, lane: Lane) -> Generator[Any, None, None]:
         """Wait for a turn."""
-        step = asyncio.get_running_loop().create_future()
-        self.waiting.setdefault(lane.org, {}).setdefault(lane.key, deque()).append(step)
+        step, key = asyncio.get_running_loop().create_future(), f"{lane.org} {lane.key}"
+        keys = self._orgs.waiting.get(lane.org) or self._orgs.put(lane.org, Queue(self._last))
+        steps = keys.waiting.get(key) or keys.put(key, deque())
+        steps.append(step)
         yield from step
 
     def wake(self) -> None:
         """Let one step continue: of the organisation, and in it the key, whose last turn was longest ago."""
         while self.waiting:
-            org = min(self.waiting, key=lambda org: self._last.get(org) or 0)
-            keys = self.waiting[org]
-            key = min(keys, key=lambda key: self._last.get(f"{org} {key}") or 0)
-            step = keys[key].popleft()
-            if not keys[key]:
-                del keys[key]
-            if not keys:
-                del self.waiting[org]
-            if not step.done():
-                self._turns += 1
-                for name in (org, f"{org} {key}"):
-                    self._last.put(name, self._turns)
+            org, keys = self._orgs.take()
+            key, steps = keys.take()
+            step = steps.popleft()
+            cancelled = step.done()
+            if not cancelled:
                 step.set_result(None)
+                self._turns += 1
+                for name in (org, key):
+                    self._last.put(name, self._turns)
+            if steps:
+                keys.put(key, steps)
+            if keys.waiting:
+                self._orgs.put(org, keys)
+            if not cancelled:
                 return
 
 

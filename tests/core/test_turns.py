@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from app.core.turns import Lane, Turns
+from app.core.turns import Lane, Line, Turns
 
 _BUSY = 0.002
 
@@ -93,6 +93,23 @@ async def test_brakes_hold_others_back_for_half_of_the_time_at_most() -> None:
     gaps = [later - earlier for earlier, later in zip([0.0, *done], done, strict=False)]
     assert max(gaps) < 0.8
     assert sum(gap for gap in gaps if gap > 0.2) < 0.7 * done[-1]
+
+
+async def _wake_seconds(keys: int) -> float:
+    """Return the processor time of 100 turns while requests of a number of keys wait."""
+    line = Line()
+    waiting = [line.wait(Lane("org", str(key))) for key in range(keys) for _ in range(2)]
+    for one in waiting:
+        next(one)
+    began = time.process_time()
+    for _ in range(100):
+        line.wake()
+    return time.process_time() - began
+
+
+async def test_turn_costs_about_the_same_however_many_keys_wait() -> None:
+    few, many = [min([await _wake_seconds(keys) for _ in range(5)]) for keys in (50, 5_000)]
+    assert many < 10 * few
 
 
 async def _cancelled(inner: asyncio.Event, wait: Callable[[], Awaitable[object]]) -> None:
