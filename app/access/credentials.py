@@ -1,6 +1,7 @@
 """API keys and people as credentials: which still count, which descend from one, and how they end together."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
@@ -10,7 +11,15 @@ from app.core.actors import Actor
 from app.core.errors import BusinessError
 from app.store.audit import append
 from app.store.keys import ApiKey, api_key_by_id, api_keys
-from app.store.people import Person, end_invitation, open_invitations, people_of, person, remove_person
+from app.store.people import (
+    Invitation,
+    Person,
+    end_invitation,
+    open_invitations,
+    people_of,
+    person,
+    remove_person,
+)
 
 Credential = ApiKey | Person
 
@@ -24,15 +33,17 @@ def in_force(conn: Connection, actor: Actor, now: int) -> bool:
     """Return True unless the actor is a key that has ended or a person who was removed."""
     if actor.type == "person":
         return person(conn, actor.id) is not None
-    key = api_key_by_id(conn, actor.id) if actor.type == "key" else None
-    return actor.type != "key" or (key is not None and not key.ended(now))
+    if actor.type == "key":
+        key = api_key_by_id(conn, actor.id)
+        return key is not None and not key.ended(now)
+    return True
 
 
 def descendants(conn: Connection, by: Principal, of: Actor, now: int) -> list[Credential]:
     """Return the keys and people in force that an actor created, directly or through others.
 
-    Keys that replaced each other in rotations count as one key: those of a key's whole chain are included, with all
-    that they created. The caller ``by`` and its own descendants are left out, so that it never ends itself.
+    Keys that replaced each other in rotations count as one key: a key's whole chain is included, with everything that
+    the chain created. The caller ``by`` and its own descendants are left out, so that it never ends itself.
     """
     everyone: list[Credential] = [*api_keys(conn, by.org), *people_of(conn, by.org, removed=True)]
     below, replaced = defaultdict[Actor | None, list[Actor]](list), dict[Actor, Actor]()
@@ -51,7 +62,11 @@ def descendants(conn: Connection, by: Principal, of: Actor, now: int) -> list[Cr
             reached.add(actor)
             waiting += below[actor]
     reached.remove(of)
-    return [one for one in everyone if actor_of(one) in reached and in_force(conn, actor_of(one), now)]
+    return [one for one in everyone if actor_of(one) in reached and not _ended(one, now)]
+
+
+def _ended(one: Credential, now: int) -> bool:
+    return one.ended(now) if isinstance(one, ApiKey) else one.removed_at is not None
 
 
 def end_person(conn: Connection, by: Principal, one: Person, now: int) -> None:
@@ -60,22 +75,28 @@ def end_person(conn: Connection, by: Principal, one: Person, now: int) -> None:
     report(conn, by.entry("person.remove", one.person_id), "person.removed", one)
     for invitation in open_invitations(conn, by.org, now):
         if invitation.invited_by == actor_of(one):
-            end_invitation(conn, invitation.invitation_id)
-            append(conn, by.entry("invitation.withdraw", invitation.invitation_id, role=invitation.role))
+            withdraw(conn, by, invitation)
 
 
-def end_descendants(conn: Connection, ring: KeyRing, by: Principal, of: Actor, now: int) -> None:
-    """End all descendants of an actor. Raises ``last_admin_key`` if no admin key, or no admin person, would remain."""
-    had_admin = _has_admin_person(conn, by.org)
-    for one in descendants(conn, by, of, now):
+def withdraw(conn: Connection, by: Principal, invitation: Invitation) -> None:
+    """End an open invitation."""
+    end_invitation(conn, invitation.invitation_id)
+    append(conn, by.entry("invitation.withdraw", invitation.invitation_id, role=invitation.role))
+
+
+def end_all(conn: Connection, ring: KeyRing, by: Principal, ending: Sequence[Credential], now: int) -> None:
+    """End keys and people. Raises ``last_admin_key`` if no admin key remains, or if this ends the last admin person."""
+    for one in ending:
         if isinstance(one, ApiKey):
             ring.end(conn, by, one, now)
         else:
             end_person(conn, by, one, now)
     ring.require_admin_key(conn, by)
-    if had_admin and not _has_admin_person(conn, by.org):
+    if any(isinstance(one, Person) and one.role == "admin" for one in ending):
+        require_admin_person(conn, by.org)
+
+
+def require_admin_person(conn: Connection, org: str) -> None:
+    """Raise ``last_admin_key`` if none of the organisation's people is an admin."""
+    if all(one.role != "admin" for one in people_of(conn, org)):
         raise BusinessError("last_admin_key", "The organisation would have no admin. Invite another admin first.")
-
-
-def _has_admin_person(conn: Connection, org: str) -> bool:
-    return any(one.role == "admin" for one in people_of(conn, org))

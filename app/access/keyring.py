@@ -81,9 +81,11 @@ def unauthenticated() -> AuthenticationError:
 
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
-    """The terms of a new key: its role, wallet, name and prefix, its end in Unix milliseconds, and its networks.
+    """The terms of a new key.
 
-    None means no end, or any address. ``idempotency_key`` is that of the request.
+    ``live`` selects the prefix `avk_live_`. ``expires_at`` is the key's end in Unix milliseconds, or None for a key
+    without an end. ``allowed_addresses`` are networks in CIDR notation, or None if the key works from any address.
+    ``idempotency_key`` comes from the request.
     """
 
     role: Role
@@ -159,12 +161,23 @@ class KeyRing:
         if (terms.role == "agent") != (terms.wallet_id is not None):
             raise ValueError("an agent key requires a wallet, keys of other roles must not have one")
         key, now, owner = generate(live=terms.live), self._now(), organisation(conn, by.org)
-        key_id, end, networks = random_id("key_"), terms.expires_at, terms.allowed_addresses
-        record = ApiKey(key_id, by.org, terms.role, terms.wallet_id, terms.name, self.digest(key), key[-4:], now)
-        record = replace(record, expires_at=end, allowed_addresses=networks, created_by=by.actor, replaces=replaces)
+        record = ApiKey(
+            key_id=random_id("key_"),
+            org=by.org,
+            role=terms.role,
+            wallet_id=terms.wallet_id,
+            name=terms.name,
+            digest=self.digest(key),
+            hint=key[-4:],
+            created_at=now,
+            expires_at=terms.expires_at,
+            allowed_addresses=terms.allowed_addresses,
+            created_by=by.actor,
+            replaces=replaces,
+        )
         if record.ended(now):
             raise RequestError("invalid_request", "expiresAt: must be in the future.")
-        if owner is not None and owner.restricts_keys and not (end and networks):
+        if owner is not None and owner.restricts_keys and not (terms.expires_at and terms.allowed_addresses):
             both = "expiresAt, allowedAddresses: the organisation requires both for new keys."
             raise RequestError("invalid_request", both)
         insert_api_key(conn, record, idempotency_key=terms.idempotency_key)

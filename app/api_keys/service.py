@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from app.access.credentials import descendants, end_descendants
+from app.access.credentials import descendants, end_all
 from app.access.keyring import IssuedKey, KeyRing, KeyTerms, Principal, status_of
 from app.api.ending import Descendant, EndCredential
 from app.api_keys.models import (
@@ -78,7 +78,7 @@ async def revoke(
 ) -> RevokedKey:
     """Revoke a key immediately, and its descendants if the body says so, even those of a key that has already ended.
 
-    Raises the errors of ``KeyRing.revoke`` and of ``end_descendants``.
+    Raises the errors of ``KeyRing.revoke`` and of ``end_all``.
     """
     ring, now, actor = service.part(KeyRing), now_ms(), Actor("key", key_id)
     again = claim.repeats or body.end_descendants
@@ -86,7 +86,7 @@ async def revoke(
     def work(conn: Connection) -> RevokedKey:
         revoked, below = ring.revoke(conn, principal, key_id, again=again), descendants(conn, principal, actor, now)
         if body.end_descendants:
-            end_descendants(conn, ring, principal, actor, now)
+            end_all(conn, ring, principal, below, now)
         shown = [Descendant.showing(one) for one in below]
         return RevokedKey.of(revoked, status=status_of(revoked, now_ms()), descendants=shown)
 

@@ -6,11 +6,11 @@ from sqlalchemy import Connection
 
 from app.access.auth import authorise_address
 from app.access.credential_events import report
-from app.access.credentials import descendants, end_descendants, end_person, in_force
+from app.access.credentials import descendants, end_all, end_person, in_force, require_admin_person, withdraw
 from app.access.keyring import ROLES, KeyRing, Principal, Role
 from app.api.ending import Descendant, EndCredential
 from app.core.actors import Actor
-from app.core.errors import AuthenticationError, BusinessError, NotFoundError
+from app.core.errors import AuthenticationError, NotFoundError
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
 from app.people.models import (
@@ -30,7 +30,6 @@ from app.store.people import (
     Invitation,
     Passkey,
     Person,
-    end_invitation,
     insert_invitation,
     insert_passkey,
     insert_person,
@@ -173,8 +172,10 @@ def _may_invite(conn: Connection, invitation: Invitation, now: int) -> bool:
     A person may have been removed while their request created the invitation.
     """
     by = invitation.invited_by
-    if by is None or by.type != "person":
-        return by is None or in_force(conn, by, now)
+    if by is None:
+        return True
+    if by.type != "person":
+        return in_force(conn, by, now)
     found = person(conn, by.id)
     return found is not None and found.org == invitation.org and found.role == "admin"
 
@@ -185,15 +186,10 @@ async def withdraw_invitation(service: Service, principal: Principal, invitation
     def work(conn: Connection) -> None:
         for one in open_invitations(conn, principal.org, now):
             if one.invitation_id == invitation_id:
-                return _end(conn, principal, one)
+                return withdraw(conn, principal, one)
         raise NotFoundError("not_found", "The organisation has no open invitation with this id.")
 
     await service.db.write(work)
-
-
-def _end(conn: Connection, by: Principal, invitation: Invitation) -> None:
-    end_invitation(conn, invitation.invitation_id)
-    append(conn, by.entry("invitation.withdraw", invitation.invitation_id, role=invitation.role))
 
 
 def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasskey) -> Principal:
@@ -227,7 +223,7 @@ async def end(
     """Remove a person with their credentials, and their descendants if the body says so.
 
     This also ends their sessions and open invitations. Raises ``not_found``, and ``last_admin_key`` if the person is
-    the last admin, or an end of the descendants would leave no admin.
+    the last admin, or if ending the descendants would leave no admin.
     """
     ring, actor, now, again = service.part(KeyRing), person_actor(person_id), now_ms(), claim.repeats
 
@@ -236,14 +232,13 @@ async def end(
         found = next((one for one in everyone if one.person_id == person_id), None)
         if found is None:
             raise NotFoundError("not_found", "The organisation has no person with this id.")
-        others = (one for one in everyone if one.person_id != person_id and one.removed_at is None)
-        if found.role == "admin" and all(one.role != "admin" for one in others):
-            raise BusinessError("last_admin_key", "The organisation would have no admin. Invite another admin first.")
         if found.removed_at is None:
             end_person(conn, principal, found, now)
+        if found.role == "admin":
+            require_admin_person(conn, principal.org)
         below = descendants(conn, principal, actor, now)
         if body.end_descendants:
-            end_descendants(conn, ring, principal, actor, now)
+            end_all(conn, ring, principal, below, now)
         return RemovedPerson.of(found, descendants=[Descendant.showing(one) for one in below])
 
     removed = await claim.store(work)

@@ -1,6 +1,5 @@
 """API keys. Only a keyed digest and the last characters of each key are kept."""
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -66,7 +65,7 @@ class ApiKey:
 
     def ended(self, now: int) -> bool:
         """Return True if the key is revoked or expired at the Unix millisecond `now`."""
-        return min(one for one in (self.revoked_at, self.expires_at, math.inf) if one is not None) <= now
+        return any(end is not None and end <= now for end in (self.revoked_at, self.expires_at))
 
 
 def insert_api_key(connection: Connection, key: ApiKey, *, idempotency_key: str | None = None) -> None:
