@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from pydantic import ValidationError
-from pydantic.alias_generators import to_camel
 
 from app.access.keyring import COMMAND_LINE, KeyRing, Role, status_of, system
+from app.api.forms import InvalidFormError, validated
 from app.api_keys.models import MAX_OVERLAP, CreateKey
 from app.commands.command_options import address_of, data_folder, open_database, org_option, settings_of
 from app.core.errors import NotFoundError
@@ -63,14 +62,16 @@ def _is_live(db: Database) -> bool:
 @click.option("--expires-at", help="Time at which the key stops working, such as 2027-01-31T00:00:00Z.")
 @click.option("--allowed-addresses", multiple=True, help="An address or network that may use the key. Repeatable.")
 @_live
-def create_key(*, data_dir: Path | None, org: str | None, live: bool, **fields: Any) -> None:
+def create_key(
+    *, data_dir: Path | None, org: str | None, live: bool, allowed_addresses: tuple[str, ...], **fields: Any
+) -> None:
     """Create a key and print it. It cannot be shown again."""
     try:
-        asked = CreateKey.model_validate({name: value or None for name, value in fields.items()})
-    except ValidationError as error:
-        fault = error.errors()[0]
-        option = "".join(f"--{name.replace('_', '-')} " for name in fields if to_camel(name) in fault["loc"])
-        raise click.ClickException(f"{option}{fault['msg']}") from None
+        asked = validated(CreateKey, {**fields, "allowed_addresses": [*allowed_addresses] or None})
+    except InvalidFormError as error:
+        name, message = next(iter(error.messages.items()))
+        options = [one.opts[0] for one in click.get_current_context().command.params if one.name == name]
+        raise click.ClickException(" ".join([*options, message])) from None
     with _organisation(data_dir, org) as (db, ring, owner):
         wallet_id = asked.wallet_id
         if wallet_id is not None and not db.read_now(lambda conn: has_wallet(conn, owner, wallet_id)):

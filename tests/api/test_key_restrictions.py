@@ -5,10 +5,12 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from app.access.keyring import KeyRing
 from app.access.networks import contain, parse_network
 from app.access.recorder import Recorder
+from app.commands.main import main
 from app.core.timestamps import iso_ms, now_ms
 from app.events.catalogue import EVENTS
 from app.server.application import create_app
@@ -307,3 +309,19 @@ async def test_viewer_elsewhere_is_told_that_it_may_do_nothing(world: ServiceWor
 
     message = error_of(refused, 403, "insufficient_permissions")["message"]
     assert message == "The API key does not allow this address."
+
+
+@pytest.mark.sqlite("runs a command on the data folder")
+async def test_command_line_makes_restricted_keys(world: ServiceWorld) -> None:
+    command = ["keys", "create", "--data-dir", str(world.settings.data_dir), "--org", "test", "--role", "viewer"]
+    networks = [part for one in _OFFICE for part in ("--allowed-addresses", one)]
+
+    made = CliRunner().invoke(main, [*command, *networks, "--expires-at", "2099-01-31T00:00:00Z"])
+
+    assert made.exit_code == 0, made.output
+    [key] = (await world.ok("GET", "/v1/keys?limit=1"))["data"]
+    assert (key["expires_at"], key["allowed_addresses"]) == ("2099-01-31T00:00:00.000Z", _OFFICE)
+    for option, wrong in (("--expires-at", "soon"), ("--allowed-addresses", "office")):
+        refused = CliRunner().invoke(main, [*command, option, wrong])
+        assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
+        assert refused.output.startswith(f"Error: {option} ")
