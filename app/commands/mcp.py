@@ -130,9 +130,7 @@ class _Wire:
         """Return the message in a line, or None after an error response to it."""
         try:
             found = json_object(line.decode())
-            fault = (
-                error_response(INVALID_REQUEST, "A line must be one JSON object.") if found is None else fault_of(found)
-            )
+            fault = error_response(INVALID_REQUEST, _NO_OBJECT) if found is None else fault_of(found)
         except (ValueError, RecursionError):
             found, fault = None, error_response(PARSE_ERROR, "The line is not valid JSON in UTF-8.")
         except RequestError:

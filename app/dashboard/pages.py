@@ -102,6 +102,11 @@ class View:
         return self.signed_in is not None and self.signed_in.person is None
 
     @property
+    def only_brakes(self) -> bool:
+        """True if an admin key is signed in and may only view and brake; never on a localnet."""
+        return self.alone and self.service.identity.cluster != "localnet"
+
+    @property
     def company(self) -> str | None:
         """The name of the company's sign-in, or None if there is none."""
         return self.service.part(CompanySignIn).name
@@ -248,7 +253,7 @@ def action(
                 if view.signed_in is None:
                     raise AuthenticationError("authentication_failed", "Your session has ended. Sign in again.")
                 await _allow(view, roles, brake=brakes)
-                if not always and not brakes and only_brakes(view):
+                if not always and not brakes and view.only_brakes:
                     raise AuthenticationError("insufficient_permissions", _NO_PERSON)
                 if step_up and not view.stepped_up:
                     return await ask_first(view)
@@ -292,11 +297,6 @@ async def _carry_out(done: Done, view: View) -> Response | str:
     except AwaitingSignatureError:
         place = ("signatures",) if view.principal.role in ADMINS else ()
         return view.url(*place, done="awaiting-signature")
-
-
-def only_brakes(view: View) -> bool:
-    """Return True if an admin key is signed in and may only view and brake; never on a localnet."""
-    return view.alone and view.service.identity.cluster != "localnet"
 
 
 async def _view(request: Request) -> View:

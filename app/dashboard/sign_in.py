@@ -11,7 +11,7 @@ from app.access.keyring import Principal
 from app.access.rate_limit import RateLimits
 from app.access.recorder import Recorder
 from app.core.errors import AuthenticationError
-from app.dashboard.pages import View, action, ask_first, only_brakes, page
+from app.dashboard.pages import View, action, ask_first, page
 from app.dashboard.site import HEADERS
 from app.people import service as people
 from app.people import sessions
@@ -75,7 +75,7 @@ async def sign_in_with_passkey(view: View) -> Response:
 async def passkey(view: View) -> Response:
     """Offer to create a passkey. A person must confirm their identity first."""
     assert view.signed_in is not None
-    if only_brakes(view):
+    if view.only_brakes:
         return RedirectResponse(view.url("people"), 303, headers=HEADERS)
     if view.signed_in.person is not None and not view.signed_in.stepped_up(view.now):
         return await ask_first(view)
