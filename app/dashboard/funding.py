@@ -66,7 +66,7 @@ async def limit_sol(view: View) -> str:
     """Set the organisation's own limits in SOL. An empty field returns to the limit of the service."""
     body = view.body(UpdateOrganization)
     empty = {name: None for name in LIMITS if name not in body.model_fields_set}
-    await organisations.limit_sol(view.service, view.principal, body.model_copy(update=empty))
+    await organisations.limit_sol(view.service, view.principal, view.claim(), body.model_copy(update=empty))
     return view.url("funding", done="sol-limits-saved")
 
 

@@ -33,7 +33,7 @@ async def update_organization(call: Call, body: UpdateOrganization) -> Organizat
     The limits cannot exceed the service's own. A limit of `null` returns to the service's. Above a limit, payments,
     escrows and allowances get `429 sol_limit_reached`. Withdrawals, freezes, pauses and settlements are not limited.
     """
-    return await organisations.limit_sol(call.service, call.principal, body)
+    return await organisations.limit_sol(call.service, call.principal, call.claim, body)
 
 
 @operation(

@@ -138,9 +138,14 @@ async def show(service: Service, principal: Principal) -> Organization:
 
 
 async def restrict_keys(principal: Principal, claim: Claim, *, required: bool) -> None:
-    """Store whether new API keys of the caller's organisation need an end and allowed addresses."""
+    """Store whether new API keys of the caller's organisation need an end and allowed addresses.
+
+    A request repeated after a crash changes nothing, because the setting may have been changed since.
+    """
 
     def store(conn: Connection) -> None:
+        if claim.repeats:
+            return
         set_key_restrictions(conn, principal.org, required=required)
         append(conn, principal.entry("organization.restrict_keys", principal.org, required=required))
 
@@ -162,8 +167,12 @@ async def _sol(service: Service, org: str) -> SolUse:
     )
 
 
-async def limit_sol(service: Service, principal: Principal, body: UpdateOrganization) -> Organization:
-    """Set the organisation's own limits in SOL. Raises ``invalid_request`` for a limit above the service's."""
+async def limit_sol(service: Service, principal: Principal, claim: Claim, body: UpdateOrganization) -> Organization:
+    """Set the organisation's own limits in SOL.
+
+    A request repeated after a crash changes nothing, because the limits may have been changed since. Raises
+    ``invalid_request`` for a limit above the service's.
+    """
     org, payer = principal.org, service.part(FeePayer)
     given: dict[str, int | None] = {name: getattr(body, name) for name in LIMITS if name in body.model_fields_set}
     for name, limit in given.items():
@@ -171,10 +180,12 @@ async def limit_sol(service: Service, principal: Principal, body: UpdateOrganiza
             raise RequestError("invalid_request", f"{to_camel(name)}: must not exceed the limit of the service.")
 
     def store(conn: Connection) -> None:
+        if claim.repeats:
+            return
         own = limits_of(conn, org) | given
         put_limits(conn, org, {name: limit for name, limit in own.items() if limit is not None})
         details = {name: optional(format_sol, limit) for name, limit in given.items()}
         append(conn, principal.entry("organization.limit", org, **details))
 
-    await service.db.write(store)
+    await claim.store(store)
     return await show(service, principal)

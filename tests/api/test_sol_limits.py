@@ -273,6 +273,22 @@ async def test_admin_lowers_the_limits_of_the_service(own_world: ServiceWorld) -
     assert entry["details"] == {"sol_per_wallet_day": None}
 
 
+async def test_repeated_change_does_not_undo_a_later_one(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, path, same = own_world, "/v1/organization", {"Idempotency-Key": "limit"}
+    with monkeypatch.context() as unknown:
+        # The limit is stored, but the organisation cannot be shown.
+        unknown.setattr("app.organisations.service.reserve", lambda _conn, _org: None)
+        error_of(await world.call("PATCH", path, {"solPerDay": "3"}, headers=same), 503, "chain_unavailable")
+    await world.ok("PATCH", path, {"solPerDay": "1"})
+
+    repeated = await world.ok("PATCH", path, {"solPerDay": "3"}, headers=same)
+
+    assert repeated["sol"]["sol_per_day"] == "1.00"
+    assert len((await world.ok("GET", "/v1/audit-log?action=organization.limit"))["data"]) == 2
+
+
 async def test_use_and_days_left_are_shown(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
