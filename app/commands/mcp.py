@@ -87,8 +87,8 @@ async def _serve(url: str, headers: Mapping[str, str]) -> None:
 class _Wire:
     """Standard input and output, as the SDK reads and writes them.
 
-    Answers invalid messages itself, because the SDK ignores them. Reports the end of the input once all requests are
-    answered, because the SDK then drops their responses.
+    Answers invalid messages itself, because the SDK ignores them. Holds back the end of the input until all requests
+    are answered, because the SDK sends no response after it.
     """
 
     def __init__(self, received: BinaryIO, sent: BinaryIO) -> None:
@@ -128,19 +128,20 @@ class _Wire:
 
     async def _valid(self, line: bytes) -> Json | None:
         """Return the message in a line, or None after an error response to it."""
+        found: Json | None = None
         try:
             found = json_object(line.decode())
             fault = error_response(INVALID_REQUEST, _NO_OBJECT) if found is None else fault_of(found)
         except (ValueError, RecursionError):
-            found, fault = None, error_response(PARSE_ERROR, "The line is not valid JSON in UTF-8.")
+            fault = error_response(PARSE_ERROR, "The line is not valid JSON in UTF-8.")
         except RequestError:
-            found, fault = None, error_response(INVALID_REQUEST, "The line contains a name twice. Send each name once.")
-        if fault is not None:
+            fault = error_response(INVALID_REQUEST, "The line contains a name twice. Send each name once.")
+        if found is None or fault is not None:
             await self.write(f"{json.dumps(fault)}\n")
             return None
-        if found is not None and "method" in found and "id" in found:
+        if "method" in found and "id" in found:
             self._open.add(found["id"])
-        elif found is not None and found.get("method") == "notifications/cancelled":
+        elif found.get("method") == "notifications/cancelled":
             self._closed((found.get("params") or {}).get("requestId"))
         return found
 
