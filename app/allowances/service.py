@@ -69,19 +69,17 @@ async def _grant(call: Call, wallet_id: str, body: GrantAllowance) -> Outcome:
             body.amount,
             purpose="allowance",
             kind=GRANT,
-            service=service,
-            principal=call.principal,
+            call=call,
             memo=None,
             session=session,
-            gone=call.request.is_disconnected,
             reference=new_reference() if body.reference is None else bytes.fromhex(body.reference),
             allows_unverified=body.allow_unverified_recipient,
         )
         if not exists:
             await require_account(
-                expense, call.claim, "destination", "The address is not a USDC account and has no associated one."
+                expense, "destination", "The address is not a USDC account and has no associated one."
             )
-        return await submit_expense(expense, call.claim, lambda one: grant_plan(one, destination, delegate, expires_at))
+        return await submit_expense(expense, lambda one: grant_plan(one, destination, delegate, expires_at))
 
 
 def _delegate(service: Service, payer: WalletRecord, text: str) -> Pubkey:

@@ -83,15 +83,13 @@ async def _lock(call: Call, body: CreateEscrow) -> Outcome:
             body.amount,
             purpose="escrow",
             kind=LOCK,
-            service=service,
-            principal=call.principal,
+            call=call,
             memo=body.memo,
             session=session,
-            gone=call.request.is_disconnected,
             allows_unverified=body.allow_unverified_recipient,
         )
         expense.refusal = await unverified_refusal(expense) if opens else None
-        return await submit_expense(expense, call.claim, partial(_plan, body))
+        return await submit_expense(expense, partial(_plan, body))
 
 
 async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee, bool]:

@@ -9,30 +9,27 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.access.keyring import Principal
+from app.api.operation import Call
 from app.approvals.service import Expense
 from app.core.errors import ApiError
 from app.core.identifiers import EVENT_INNER_INDEX, new_reference
 from app.store.approvals import OnChainApproval
-from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Hook, Plan, PlanType
 
 
 @dataclass(slots=True, kw_only=True)
 class ExpenseRequest(Expense):
-    """An expense, the ``kind`` of its transaction, its requester, and the parts that refused simulations have required.
+    """An expense, the ``kind`` of its transaction, its ``call``, and the parts that refused simulations have required.
 
     Without a ``session``, the operator signs. These are added if needed: a token account for the payee, the operator's
     co-signature, or the operator's approval. ``sought_account`` is True after a search for the payee's token account.
-    ``unusable`` holds the addresses of approvals that the chain has refused. ``gone`` returns True if the client has
-    closed its connection.
+    ``unusable`` holds the addresses of approvals that the chain has refused.
     """
 
     kind: PlanType
-    service: Service
-    principal: Principal
+    call: Call
     session: Keypair | None
-    gone: Callable[[], Awaitable[bool]]
     #: True if a third party sends the transaction. Nothing may then be added to it: no second signature, no new token
     #: account.
     issued: bool = False
@@ -41,7 +38,7 @@ class ExpenseRequest(Expense):
     #: Error to raise once the policy has allowed the expense.
     refusal: ApiError | None = None
     #: Check made under the wallet's lock before anything is signed. Raises the error that refuses the expense.
-    first: Callable[["ExpenseRequest", Claim], Awaitable[None]] | None = None
+    first: Callable[["ExpenseRequest"], Awaitable[None]] | None = None
     reference: bytes = field(default_factory=new_reference)
     #: The signer's address. Deriving it from the key is slow.
     signer: Pubkey = field(init=False)
@@ -56,6 +53,16 @@ class ExpenseRequest(Expense):
         self.signer = self.service.signers.operator_address
         if self.session is not None and self.wallet.session_authority is not None:
             self.signer = Pubkey.from_string(self.wallet.session_authority)
+
+    @property
+    def service(self) -> Service:
+        """The service."""
+        return self.call.service
+
+    @property
+    def principal(self) -> Principal:
+        """The caller."""
+        return self.call.principal
 
     @property
     def policy_triggered(self) -> bool:

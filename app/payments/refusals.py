@@ -17,7 +17,6 @@ from app.store.alert_kinds import HOUR
 from app.store.attempts import Attempt, add_refusal, insert_attempt, take_unreported
 from app.store.daily_counts import count_record
 from app.submission.chain_state import unverified_recipients
-from app.submission.claim import Claim
 from app.submission.program_errors import invalid_recipient
 
 CO_SIGN = "require_co_sign"
@@ -53,7 +52,7 @@ async def unverified_refusal(expense: ExpenseRequest) -> BusinessError | None:
     return None if allowed else BusinessError("recipient_unverified", warning)
 
 
-async def require_account(expense: ExpenseRequest, claim: Claim, field: str, reason: str) -> None:
+async def require_account(expense: ExpenseRequest, field: str, reason: str) -> None:
     """Require the payee's token account if none can be opened.
 
     If the account is missing, raises ``invalid_recipient`` with the ``reason``. For a payee without a known owner that
@@ -66,17 +65,17 @@ async def require_account(expense: ExpenseRequest, claim: Claim, field: str, rea
     if (refusal := await unverified_refusal(expense)) is None:
         raise invalid_recipient(field, reason)
     broken = await broken_rule(service, expense, await verdict_on(service, expense, co_signed=True))
-    raise refusal if broken is None else await record_refusal(expense, claim, broken)
+    raise refusal if broken is None else await record_refusal(expense, broken)
 
 
-async def record_refusal(expense: ExpenseRequest, claim: Claim, found: dict[str, str]) -> ApiError:
+async def record_refusal(expense: ExpenseRequest, found: dict[str, str]) -> ApiError:
     """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error.
 
     Beyond the wallet's daily number of such rows, the refusals of an hour with the same type and rule share one row.
     ``report_refusals`` adds its event. Raises ``idempotency_in_progress`` if another node has claimed the same request.
     The policy may then have refused this expense because it already counts the other node's.
     """
-    await claim.require_free()
+    await expense.call.claim.require_free()
     service, wallet = expense.service, expense.wallet
     approval_id = remedy = None
     if found["rule"] == CO_SIGN and expense.session is not None:

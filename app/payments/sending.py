@@ -25,7 +25,6 @@ from app.payments.token_accounts import lacks_token_account
 from app.policies import service as policies
 from app.store.wallets import WalletRecord
 from app.submission.chain_state import stale_node_error
-from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
 from app.submission.pending_changes import require_no_pending_change
@@ -138,23 +137,23 @@ async def _open_account(expense: ExpenseRequest, refusal: _SimulationRefusal) ->
 _REPAIRS = (_refresh, _drop_approval, _ask_operator, _open_account)
 
 
-async def submit_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
+async def submit_expense(expense: ExpenseRequest, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
     """Simulate, send and wait for the outcome.
 
     The plain form comes first, and refused simulations show which parts to add. Raises ``policy_violation`` if the
     policy refuses in simulation. In that case nothing was sent, and the refusal is recorded. Raises ``rate_limited`` if
     too many expenses of the wallet are waiting.
     """
-    return await expense.service.submitter.wait(await send_expense(expense, claim, plan_of), claim)
+    return await expense.service.submitter.wait(await send_expense(expense, plan_of), expense.call.claim)
 
 
-async def send_expense(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
+async def send_expense(expense: ExpenseRequest, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
     """Do the same as ``submit_expense``, but do not wait for the outcome: a third party may take a while to send it."""
     service, most = expense.service, expense.service.settings.max_waiting_payments
     async with service.locks.hold(LockScope.WALLET_SENDING, expense.wallet.wallet_id, most_waiting=most):
         if expense.first is not None:
-            await expense.first(expense, claim)
-        return await _send(expense, claim, plan_of)
+            await expense.first(expense)
+        return await _send(expense, plan_of)
 
 
 async def admit(call: Call, kind: PlanType, wallet_id: str) -> tuple[WalletRecord, Keypair | None]:
@@ -199,33 +198,29 @@ async def set_aside(
     return made
 
 
-async def _send(expense: ExpenseRequest, claim: Claim, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
+async def _send(expense: ExpenseRequest, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
     while True:
-        if await expense.gone():
+        if await expense.call.request.is_disconnected():
             # The client does not see this error. It has given up and expects no payment.
             raise BusinessError("transaction_failed", "The client closed the connection. Nothing was sent.")
         try:
-            return await expense.service.submitter.send(plan_of(expense), claim)
+            return await expense.service.submitter.send(plan_of(expense), expense.call.claim)
         except SimulationFailedError as error:
             refusal = _SimulationRefusal.of(expense.service, error)
             for repair in _REPAIRS:
                 if await repair(expense, refusal):
                     break
             else:
-                raise await _error(expense, claim, refusal) from None
+                raise await _error(expense, refusal) from None
 
 
-async def _error(expense: ExpenseRequest, claim: Claim, refusal: _SimulationRefusal) -> ApiError:
+async def _error(expense: ExpenseRequest, refusal: _SimulationRefusal) -> ApiError:
     """Return the error for a refusal that no repair applies to."""
     service = expense.service
     if refusal.rule is not None:
         policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
         found = violation(service.codec, refusal.error.simulation.logs, policy)
-        return (
-            business_error(service.codec, refusal.error)
-            if found is None
-            else await record_refusal(expense, claim, found)
-        )
+        return business_error(service.codec, refusal.error) if found is None else await record_refusal(expense, found)
     if refusal.rejects_session(expense):
         return AuthenticationError("session_token_invalid")
     if refusal.name == "WalletFrozen" and await _has_expired(service, expense.wallet):
@@ -238,7 +233,7 @@ async def _error(expense: ExpenseRequest, claim: Claim, refusal: _SimulationRefu
         message = "The payment with the memo that the resource requires exceeds its compute budget. Nothing was paid."
         return BusinessError("x402_invalid_terms", message)
     if expense.issued and not is_known(refusal.name):
-        await require_account(expense, claim, "payTo", NO_ACCOUNT)
+        await require_account(expense, "payTo", NO_ACCOUNT)
     if expense.sought_account and refusal.name == "NotATokenAccount":
         # The look-up has shown the account that the simulation lacks.
         return stale_node_error()

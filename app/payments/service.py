@@ -41,14 +41,12 @@ async def pay(call: Call, wallet_id: str, body: PayFromWallet) -> Payment:
             payee,
             body.amount,
             kind=PAY,
-            service=service,
-            principal=call.principal,
+            call=call,
             memo=body.memo,
             session=session,
-            gone=call.request.is_disconnected,
             allows_unverified=body.allow_unverified_recipient,
         )
-        outcome = await submit_expense(expense, claim, _plan)
+        outcome = await submit_expense(expense, _plan)
         if outcome.status == "failed":
             raise await late_refusal(service, payer, outcome)
     # A replay reports the final outcome.

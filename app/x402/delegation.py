@@ -51,7 +51,7 @@ async def pay_by_allowance(payer: Payer, bought: PaidResourceTerms) -> tuple[Iss
         payer = replace(payer, wallet=wallet, session=session)
         expense = await payer.expense(offer, GRANT)
         destination = service.addresses.token_account(expense.payee.owner)
-        await require_account(expense, payer.call.claim, "payTo", NO_ACCOUNT)
+        await require_account(expense, "payTo", NO_ACCOUNT)
         blockhash = await service.chain.blockhash(fresh=True)
         expires_at = (await service.chain.clock()).unix_timestamp + _SECONDS
 
@@ -66,7 +66,7 @@ async def pay_by_allowance(payer: Payer, bought: PaidResourceTerms) -> tuple[Iss
 
             return grant_plan(one, destination, delegate, expires_at, store)
 
-        outcome = await submit_expense(expense, payer.call.claim, plan)
+        outcome = await submit_expense(expense, plan)
     if outcome.status == "failed":
         raise await late_refusal(service, payer.wallet, outcome)
     return stored[0], outcome

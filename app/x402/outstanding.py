@@ -7,10 +7,9 @@ from app.payments._simulation import broken_rule, verdict_on
 from app.payments.expenses import ExpenseRequest
 from app.payments.refusals import record_refusal
 from app.store.x402 import outstanding_payments
-from app.submission.claim import Claim
 
 
-async def check_outstanding(expense: ExpenseRequest, claim: Claim) -> None:
+async def check_outstanding(expense: ExpenseRequest) -> None:
     """Ask the program if the payment would still pass after all of the wallet's outstanding payments.
 
     If nothing is outstanding, or the program gives no verdict, the simulation of the payment itself decides. Raises
@@ -26,7 +25,7 @@ async def check_outstanding(expense: ExpenseRequest, claim: Claim) -> None:
         await service.catch_up()
         before, known = known, await _outstanding(expense)
         if known == before:
-            raise await record_refusal(expense, claim, refusal) if isinstance(refusal, dict) else refusal
+            raise await record_refusal(expense, refusal) if isinstance(refusal, dict) else refusal
 
 
 async def _outstanding(expense: ExpenseRequest) -> tuple[int, int]:

@@ -116,11 +116,9 @@ class Payer:
             offer.amount,
             purpose="payment" if kind is PAY else "allowance",
             kind=kind,
-            service=self.service,
-            principal=self.call.principal,
+            call=self.call,
             memo=None,
             session=self.session,
-            gone=self.call.request.is_disconnected,
             issued=kind is PAY,
             allows_unverified=self.allows_unverified,
             first=check_outstanding,
@@ -185,7 +183,7 @@ async def pay(payer: Payer, bought: PaidResourceTerms) -> tuple[IssuedPayment, O
             fee_payer=Pubkey.from_string(offer.fee_payer),
         )
 
-    outcome = await send_expense(expense, payer.call.claim, plan)
+    outcome = await send_expense(expense, plan)
     return stored[0], outcome
 
 

@@ -18,12 +18,15 @@ from solders.compute_budget import set_compute_unit_limit, set_compute_unit_pric
 from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
+from starlette.requests import Request
 
 from app.access.keyring import system
+from app.api.operation import Call
 from app.chain.transactions import sign_for
 from app.payments.expenses import ExpenseRequest
 from app.payments.service import PAY
 from app.recipients.service import resolve
+from app.submission.claim import Claim
 from app.x402.instructions import issued_payment
 from tests.support.service_world import Json
 from tests.x402.conftest import Buyer, Market
@@ -68,10 +71,6 @@ async def settler(market: Market) -> AsyncIterator[Settler]:
         yield found
 
 
-async def _never() -> bool:
-    return False
-
-
 async def expense(market: Market, buyer: Buyer, amount: int = 10_000, payee: str | None = None) -> ExpenseRequest:
     service = market.world.service
     session = Keypair.from_seed(b58decode(buyer.session.removeprefix("avs_").encode()))
@@ -80,11 +79,9 @@ async def expense(market: Market, buyer: Buyer, amount: int = 10_000, payee: str
         await resolve(service, market.world.org, payee or market.payee),
         amount,
         kind=PAY,
-        service=service,
-        principal=system(market.world.org, "test"),
+        call=Call(service, system(market.world.org, "test"), Request({"type": "http"}), Claim(service.db)),
         memo=None,
         session=session,
-        gone=_never,
         issued=True,
     )
 
