@@ -5,10 +5,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.core.identifiers import EVENT_PREFIX, derived_id, random_id
-from app.core.timestamps import iso_ms
+from app.core.timestamps import DAY, iso_ms
 from app.store.audit import NewLogEntry, append
 from app.store.feed import append_event
-from app.store.keys import DAY, FIRST_NOTICE, ApiKey, expiring_keys
+from app.store.keys import FIRST_NOTICE, ApiKey, expiring_keys
 from app.store.people import Person
 
 #: Notices before a key expires, in days.

@@ -9,7 +9,8 @@ from sqlalchemy import Connection
 
 from app.alerts._rules import Rules, effective
 from app.core.identifiers import derived_id
-from app.store.alert_kinds import HOUR, TYPE_OF, AlertType
+from app.core.timestamps import HOUR
+from app.store.alert_kinds import TYPE_OF, AlertType
 from app.store.alert_mails import Mail, count_since
 from app.store.feed import FeedEvent
 from app.store.wallets import labels

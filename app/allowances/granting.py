@@ -11,6 +11,7 @@ from app.chain.fees import ALLOWANCE_RENT
 from app.core.errors import BusinessError
 from app.core.identifiers import ALLOWANCE_EVENT_INNER_INDEX, allowance_id
 from app.core.money import format_usdc
+from app.core.timestamps import DAY
 from app.core.transaction_types import GRANT as GRANT_NAME
 from app.payments.expenses import ExpenseRequest
 from app.payments.sending import admit
@@ -37,8 +38,6 @@ GRANT = PlanType(
     on_failed=lambda conn, attempt: delete_pending_allowance(conn, attempt.tx_id),
 )
 
-_DAY_MS = 24 * 3600 * 1000
-
 
 def granting(service: Service, wallet_id: str) -> Held:
     """Return the lock for a wallet's grants.
@@ -62,7 +61,7 @@ async def admit_grant(call: Call, wallet_id: str) -> tuple[WalletRecord, Keypair
 
 async def _require_room(service: Service, wallet_id: str) -> None:
     """Refuse a grant above the daily number. Raises ``too_many_allowances``."""
-    most, since = service.settings.allowances_per_day, await service.clock.moment_ms() - _DAY_MS
+    most, since = service.settings.allowances_per_day, await service.clock.moment_ms() - DAY
     if await service.db.read(lambda conn: count_granted(conn, wallet_id, since)) >= most:
         raise BusinessError(
             "too_many_allowances", f"The wallet has reached its limit of {most} allowances in 24 hours. Retry later."

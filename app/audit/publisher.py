@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.core.background import Periodic
 from app.core.identifiers import EVENT_PREFIX, derived_id
-from app.core.timestamps import iso_ms
+from app.core.timestamps import DAY, iso_ms
 from app.database.interface import Database
 from app.store.audit import SERVICE, LogHead, delete_entries, due_heads, log_head, mark_published
 from app.store.feed import append_event
@@ -17,7 +17,6 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two checks for due heads.
 _INTERVAL = 60.0
-_DAY_MS = 86_400_000
 #: Entries deleted in one transaction, so that payments do not wait for a large one.
 _BATCH = 500
 
@@ -35,14 +34,14 @@ class HeadPublisher(Periodic):
     def __init__(self, db: Database, *, days: int, clock: Callable[[], float] = time.time) -> None:
         super().__init__(_INTERVAL)
         self._db = db
-        self._kept_ms = days * _DAY_MS
+        self._kept_ms = days * DAY
         self._clock = clock
 
     async def tick(self) -> int:
         """For each log with a due head, delete old entries and send the head. Return the number of heads sent."""
         now = int(self._clock() * 1000)
         sent = 0
-        for due in await self._db.read(lambda conn: due_heads(conn, now - _DAY_MS)):
+        for due in await self._db.read(lambda conn: due_heads(conn, now - DAY)):
             if self._kept_ms:
                 await self._delete(due.log, now - self._kept_ms)
             head = await self._db.write(lambda conn, due=due: _publish(conn, due, now))  # type: ignore[misc]

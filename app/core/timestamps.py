@@ -4,6 +4,8 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 
+HOUR, DAY = 3_600_000, 86_400_000
+"""One hour and one day in milliseconds."""
 #: 9999-12-31T23:59:59Z, the last second with a four-digit year in ISO 8601.
 MAX_SECONDS = 253_402_300_799
 _EPOCH = datetime.fromtimestamp(0, UTC)

@@ -10,6 +10,7 @@ from app.api_keys import service as keys
 from app.budgets import service as budgets
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.money import MICRO_PER_USDC
+from app.core.timestamps import DAY
 from app.dashboard import audit
 from app.dashboard.budgets import look, move
 from app.dashboard.forms.budget import bars
@@ -22,7 +23,6 @@ from app.policies import service as policies
 from app.store.alert_kinds import TYPE_OF
 from app.store.fleet import DaySpent
 from app.store.organisations import reserve
-from app.store.wallets import DAY
 from app.transactions import service as transactions
 from app.transactions.models import ListWalletTransactions
 from app.wallets import fleet, sessions

@@ -13,10 +13,10 @@ from app.chain.records import RawAccount
 from app.core.errors import RequestError, UnavailableError
 from app.core.money import format_sol, parse_usdc
 from app.core.paths import ConfigurationError
-from app.core.timestamps import now_ms
+from app.core.timestamps import DAY, now_ms
 from app.organisations.models import Organization, OrganizationRoles, SolUse, UpdateOrganization
 from app.store.audit import append
-from app.store.fee_payer_use import DAY, average_use, limits_of, put_limits, use_of
+from app.store.fee_payer_use import average_use, limits_of, put_limits, use_of
 from app.store.organisations import Organisation, insert_organisation, organisation, reserve, set_key_restrictions
 from app.submission.changes import carry_out
 from app.submission.claim import Claim

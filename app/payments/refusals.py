@@ -7,13 +7,13 @@ from sqlalchemy import Connection
 from app.approvals import service as approvals
 from app.core.errors import ApiError, BusinessError, PolicyViolationError
 from app.core.identifiers import derived_id, random_id
+from app.core.timestamps import HOUR
 from app.core.transaction_types import A2A_SEND
 from app.payments._events import append_blocked
 from app.payments._simulation import broken_rule, verdict_on
 from app.payments.expenses import ExpenseRequest
 from app.policies import service as policies
 from app.policies.terms import with_recipients
-from app.store.alert_kinds import HOUR
 from app.store.attempts import Attempt, add_refusal, insert_attempt, take_unreported
 from app.store.daily_counts import count_record
 from app.submission.chain_state import unverified_recipients

@@ -4,7 +4,8 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from app.core.errors import RequestError
-from app.store.fee_payer_use import DAY, use_of
+from app.core.timestamps import DAY
+from app.store.fee_payer_use import use_of
 from app.submission.context import Service
 
 #: Programs that own token accounts, mints, multisigs, programs and sysvars. No token account is opened for these.

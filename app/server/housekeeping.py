@@ -6,16 +6,15 @@ from collections.abc import Callable
 from app.access.credential_events import report_expiries
 from app.access.keyring import KeyRing
 from app.core.background import Periodic
+from app.core.timestamps import DAY, HOUR
 from app.database.interface import Database
 from app.payments.refusals import report_refusals
 from app.store import exports, fee_payer_use, request_log
-from app.store.alert_kinds import HOUR
 from app.store.keys import expiring_keys
 from app.store.retention import delete_events, delete_undecided_requests
 
 #: Number of records deleted in one database transaction. It is small because payments wait for such a transaction.
 _BATCH = 500
-_DAY_MS = 86_400_000
 
 
 class KeyUse(Periodic):
@@ -59,7 +58,7 @@ class Housekeeping(Periodic):
     ) -> None:
         super().__init__(interval)
         self._db = db
-        self._kept_ms = days * _DAY_MS
+        self._kept_ms = days * DAY
         self._requests = requests
         self._chain_clock = chain_clock
         self._clock = clock

@@ -20,6 +20,3 @@ EVENT_OF: Mapping[AlertType, str] = {
 }
 """The type of event that reports each type of alert."""
 TYPE_OF: Mapping[str, AlertType] = {event: kind for kind, event in EVENT_OF.items()}
-
-HOUR = 60 * 60 * 1000
-"""One hour in milliseconds."""

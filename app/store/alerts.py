@@ -30,11 +30,12 @@ from sqlalchemy import (
     select,
 )
 
+from app.core.timestamps import HOUR
 from app.core.transaction_types import SPENT
 from app.database.columns import metadata, upsert_all
 from app.database.records import columns_of, fetch_all
 from app.database.signals import RULES, signal
-from app.store.alert_kinds import BALANCE_LOW, HOUR, INACTIVITY, VELOCITY_SPIKE, AlertType
+from app.store.alert_kinds import BALANCE_LOW, INACTIVITY, VELOCITY_SPIKE, AlertType
 from app.store.read_tables import transactions, wallets
 
 MAX_THRESHOLD = 2**63 - 1

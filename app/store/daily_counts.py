@@ -4,11 +4,11 @@ from typing import Literal
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, String, Table, select
 
+from app.core.timestamps import DAY
 from app.database.columns import metadata, upsert
 
 MAX_RECORDS = 1_000
 """Records of a kind that a wallet adds singly in a UTC day."""
-DAY = 86_400_000
 
 RecordKind = Literal["refusal", "request", "facilitator", "rotation"]
 """A refused expense, a request for a resource that cost nothing, a facilitator seen first, or an agent's rotation."""

@@ -27,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app.chain.fees import ALLOWANCE_RENT, ESCROW_RENT
+from app.core.timestamps import DAY
 from app.database.columns import metadata
 from app.database.statements import execute_all, rows
 from app.store.allowances import OUTSTANDING, PENDING
@@ -45,8 +46,6 @@ table = Table(
     Index("fee_payer_use_by_day", "day"),
 )
 
-DAY = 86_400_000
-"""One day in milliseconds."""
 _AVERAGED = 7
 _LIMITS = "sol_limits:"
 

@@ -20,6 +20,7 @@ from sqlalchemy import (
     true,
 )
 
+from app.core.timestamps import DAY
 from app.core.transaction_types import REFUSED, SPENT
 from app.database.paging import unindexed
 from app.database.records import fetch_all
@@ -27,7 +28,7 @@ from app.store.read_tables import REFUSALS, escrows, reserves, transactions
 from app.store.read_tables import wallets as table
 from app.store.state_tables import wallet_details as details
 from app.store.state_tables import wallet_tags
-from app.store.wallets import DAY, STATUS, WALLETS, WalletRecord, wallet_record
+from app.store.wallets import STATUS, WALLETS, WalletRecord, wallet_record
 
 FleetOrder = Literal["label", "status", "balance", "spent", "active", "created"]
 FLEET_ORDERS: tuple[FleetOrder, ...] = get_args(FleetOrder)

@@ -7,6 +7,7 @@ from sqlalchemy import Column, Connection, String, Table, bindparam, insert, or_
 
 from app.core.actors import Actor
 from app.core.pages import RecordPage
+from app.core.timestamps import DAY
 from app.database.columns import metadata, upsert
 from app.database.paging import fetch_page, listing
 from app.database.records import columns_of, fetch_all, fetch_one
@@ -14,8 +15,6 @@ from app.database.signals import KEYS, signal
 from app.store.people_tables import people as people_table
 from app.store.state_tables import api_keys as table
 
-DAY = 86_400_000
-"""One day in milliseconds."""
 FIRST_NOTICE = 14
 """Days before a key expires at which its end is first announced."""
 

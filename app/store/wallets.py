@@ -24,6 +24,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.chain.rules import Rules
 from app.core.pages import RecordPage
+from app.core.timestamps import DAY
 from app.database.paging import Listing, fetch_page, listing
 from app.database.records import columns_of, fetch_one
 from app.database.statements import scalar
@@ -33,7 +34,6 @@ from app.store.read_tables import wallets as table
 from app.store.state_tables import policy_details, wallet_tags
 from app.store.state_tables import wallet_details as details
 
-DAY = 24 * 60 * 60 * 1000
 IDLE_AFTER = 7 * DAY
 """Milliseconds without a transaction after which a wallet is idle."""
 VIOLATION_SHOWN_FOR = DAY

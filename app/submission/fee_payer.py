@@ -15,9 +15,9 @@ from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.money import format_sol
 from app.core.settings import Settings
 from app.core.signers import Signer
-from app.core.timestamps import iso_ms
+from app.core.timestamps import DAY, iso_ms
 from app.store.attempts import Attempt
-from app.store.fee_payer_use import DAY, charge, held_rent
+from app.store.fee_payer_use import charge, held_rent
 from app.store.feed import append_event
 from app.submission.plan import Plan
 

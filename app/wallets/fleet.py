@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.api.fields import WHOLE_NUMBER, Query
 from app.chain.consumption import day_frees_at
+from app.core.timestamps import DAY
 from app.store.fleet import (
     DaySpent,
     FleetFilter,
@@ -21,7 +22,7 @@ from app.store.fleet import (
     spent_by_day,
     totals,
 )
-from app.store.wallets import DAY, WalletRecord
+from app.store.wallets import WalletRecord
 from app.submission.context import Service
 from app.wallets.models import WalletStatus
 

@@ -10,11 +10,12 @@ from app.access.keyring import Principal
 from app.core.errors import ApiError, AuthenticationError
 from app.core.identifiers import EVENT_INNER_INDEX, new_reference, transaction_id
 from app.core.money import format_usdc
+from app.core.timestamps import DAY
 from app.core.transaction_types import FUNDING, WITHDRAWAL
 from app.store.attempts import Attempt
 from app.store.organisations import reserve_balance
 from app.store.transactions import funded_since, transaction
-from app.store.wallets import DAY, WalletRecord
+from app.store.wallets import WalletRecord
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 from sqlalchemy import func, select
 
+from app.core.timestamps import HOUR
 from app.payments.refusals import report_refusals
 from app.server.housekeeping import Housekeeping
-from app.store.alert_kinds import HOUR
 from app.store.fleet import spent_by_day, totals
 from app.store.read_tables import feed
 from app.store.state_tables import attempts

@@ -12,8 +12,9 @@ from solders.system_program import TransferParams, transfer
 
 from app.chain.fees import ALLOWANCE_RENT, ESCROW_RENT, SETTLEMENT, SIGNATURE, TOKEN_ACCOUNT_RENT
 from app.core.money import format_sol
+from app.core.timestamps import DAY
 from app.events.catalogue import EVENTS
-from app.store.fee_payer_use import DAY, use_of
+from app.store.fee_payer_use import use_of
 from tests.support.escrows import A2A, agent, of, shows_output, terms
 from tests.support.sent import sent_to_sqlite
 from tests.support.service_world import Json, ServiceWorld, error_of

@@ -6,7 +6,8 @@ import pytest
 
 from app.chain.fees import SIGNATURE
 from app.core.money import format_sol
-from app.store.fee_payer_use import DAY, use_of
+from app.core.timestamps import DAY
+from app.store.fee_payer_use import use_of
 from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

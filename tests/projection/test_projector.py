@@ -22,6 +22,7 @@ from app.chain.instructions import compute_unit_limit
 from app.chain.rules import BudgetLimits, Rules
 from app.core.actors import Actor
 from app.core.identifiers import EVENT_INNER_INDEX, budget_id, policy_id, transaction_id, wallet_id
+from app.core.timestamps import DAY
 from app.database import Database, SqliteDatabase
 from app.database.postgres.database import PostgresDatabase
 from app.projection.projector import Changes, Projector
@@ -48,7 +49,6 @@ from app.store.schema import create_tables
 from app.store.transactions import TransactionFilter, transaction
 from app.store.transactions import transactions as list_transactions
 from app.store.wallets import (
-    DAY,
     AgentIdTakenError,
     WalletDetails,
     WalletRecord,
