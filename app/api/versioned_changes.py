@@ -33,7 +33,7 @@ class OutdatedVersionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class VersionedChange(ABC, Generic[Found]):
-    """A request to change or delete an object, which accepts some versions of it.
+    """A request to change or delete an object, with a precondition on its version.
 
     ``thing`` names the kind of object. ``outdated`` has the program errors of a transaction that was made from an
     outdated version, and ``preparing`` the plan types of transactions that only prepare a change.

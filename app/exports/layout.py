@@ -26,7 +26,7 @@ that never had a signature.
 """
 VIOLATION_FIELDS = tuple(Violation.model_fields)
 LEFT_OUT = frozenset({"x402", "refusals"})
-"""Fields of a transaction that a file lacks: claims of the service, which cannot be checked against the chain."""
+"""Transaction fields left out of files: claims of the service, not verifiable against the chain."""
 JSON_FIELDS = (*(name for name in Transaction.model_fields if name not in LEFT_OUT), *CHAIN_FIELDS)
 COLUMNS = tuple(
     column

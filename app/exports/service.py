@@ -102,8 +102,8 @@ async def page(service: Service, principal: Principal, query: ListExports) -> Ex
 async def find_file(service: Service, export_id: str, by: str, expires: str, signature: str) -> Path:
     """Return the path of the file that a download link names.
 
-    Raises ``download_link_invalid`` for a forged or expired link and one whose author has ended, and
-    ``export_not_found`` if the file was deleted.
+    Raises ``download_link_invalid`` for a forged or expired link, or if its author has ended, and ``export_not_found``
+    if the file was deleted.
     """
     if not service.part(DownloadLinks).is_valid(export_id, by, expires, signature):
         raise AuthenticationError("download_link_invalid")

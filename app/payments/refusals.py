@@ -123,7 +123,7 @@ async def record_refusal(expense: ExpenseRequest, found: dict[str, str]) -> ApiE
 
 
 def report_refusals(conn: Connection, before: int, *, most: int) -> int:
-    """Add the events of up to ``most`` rows that count the refusals of an hour which ended by a Unix millisecond.
+    """Add the events of up to ``most`` rows of hourly refusals from before a Unix millisecond, the end of an hour.
 
     Returns the number of events.
     """

@@ -93,7 +93,7 @@ def insert_attempt(connection: Connection, attempt: Attempt) -> None:
 
 
 def add_refusal(connection: Connection, refused: Attempt) -> None:
-    """Count a refusal in the blocked attempt with its id, which this stores if it is the first."""
+    """Count a refusal in the blocked attempt with its id. The first refusal is stored as that attempt."""
     for rows in (table, transactions):
         more = update(rows).where(rows.c.tx_id == refused.tx_id).values(refusals=rows.c.refusals + 1)
         if connection.execute(more).rowcount == 0:
@@ -103,9 +103,9 @@ def add_refusal(connection: Connection, refused: Attempt) -> None:
 
 
 def take_unreported(connection: Connection, before: int, *, most: int) -> list[Attempt]:
-    """Return up to `most` blocked attempts whose event is to be sent now, oldest first, and mark them as ended.
+    """Return up to `most` attempts that count refusals and have no event yet, oldest first, and mark them as ended.
 
-    These are the attempts before a Unix millisecond that count several refusals.
+    The attempts are from before a Unix millisecond.
     """
     waiting = select(table).where(table.c.refusals.is_not(None), table.c.ended_at.is_(None))
     chosen = waiting.where(table.c.created_at < before).order_by(table.c.created_at).limit(most)

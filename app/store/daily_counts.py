@@ -1,4 +1,4 @@
-"""The number of records of some kinds that each wallet has added today. They bound what an agent's key can store."""
+"""Daily numbers of each wallet's records, by kind. They bound the storage that an agent's key can use."""
 
 from typing import Literal
 

@@ -62,7 +62,7 @@ class IdempotencyRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reducible:
-    """The smaller form of a response, and the wallet's quota in bytes in which the response counts."""
+    """The smaller form of a response, and its wallet's quota for such responses in bytes."""
 
     wallet_id: str
     reduced: str

@@ -206,7 +206,7 @@ idempotency = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
     Column("scope", String, doc="wallet, viewer's API key or empty; null if from a version without scopes"),
-    Column("kept_for", String, doc="wallet in which quota the response counts, if it can be reduced"),
+    Column("kept_for", String, doc="wallet with the response in its quota; null if it cannot be reduced"),
     Column("kept_bytes", Integer, doc="size of such a response"),
     Column("reduced", String, doc="replaces the response once the quota is full; null if it is not to be replaced"),
     Index(

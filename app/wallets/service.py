@@ -219,9 +219,9 @@ async def update(
 ) -> WalletDetail:
     """Change a wallet: policy, budget and status in one transaction on the chain, label and tags in the database.
 
-    Lifting a manual freeze needs an admin's key and the authority. A repeated request that was answered already only
-    freezes the wallet again, if it is not frozen. A freeze overtakes payments, even if it comes with a
-    new policy and therefore waits for earlier changes.
+    Lifting a manual freeze needs an admin's key and the authority. A freeze overtakes payments, even if it comes with a
+    new policy and therefore waits for earlier changes. If a request was already answered, its repetition only freezes
+    the wallet again, unless the wallet is frozen.
     """
     if claim.attempt is None:
         await find_living(service, principal.org, wallet_id)

@@ -13,7 +13,7 @@ from app.payments.refusals import FACILITATOR_CANNOT_PAY, NO_ACCOUNT
 from app.x402.offers import MAX_REASONS, Offer, PaymentRequired, usable_offers
 from app.x402.paying import PAYS_ITSELF, Payer
 
-#: Maximum number of offers, cheapest first, whose accounts are looked up. One request returns up to 100 accounts.
+#: Number of the cheapest offers with accounts to look up. One request returns up to 100 accounts.
 _MAX_OFFERS = 49
 #: Lamports that a settlement costs: two signatures, and the priority fee rounded up.
 _FEE = 10_001
