@@ -148,13 +148,9 @@ def keep_within(connection: Connection, org: str, key: str, size: int, kept: Red
     execute(connection, _UPDATE, values, of_org=org, of_key=key)
     newest = table.c.created_at.desc(), table.c.key.desc()
     total = func.sum(table.c.kept_bytes).over(order_by=newest).label("total")
-    mine = select(table.c.org, table.c.key, total).where(
-        table.c.kept_for == kept.wallet_id, table.c.reduced.is_not(None)
-    )
-    sums = mine.subquery()
-    for found in connection.execute(select(sums.c.org, sums.c.key).where(sums.c.total > kept.quota)).all():
-        oldest = update(table).where(table.c.org == found.org, table.c.key == found.key)
-        connection.execute(oldest.values(response=table.c.reduced, reduced=None))
+    sums = select(table.c.key, total).where(table.c.kept_for == kept.wallet_id, table.c.reduced.is_not(None)).subquery()
+    beyond = table.c.key.in_(select(sums.c.key).where(sums.c.total > kept.quota))
+    connection.execute(update(table).where(table.c.org == org, beyond).values(response=table.c.reduced, reduced=None))
 
 
 def release(connection: Connection, org: str, key: str) -> None:
