@@ -76,16 +76,14 @@ class FeePayer:
             if limit is None:
                 continue
             if used > limit and plan.type.braked:
-                raise _reached("a day" if scope else "a day by the organisation", limit, attempt, (day + 1) * DAY)
+                raise _reached("wallet" if scope else "organisation", limit, "a day", attempt, (day + 1) * DAY)
             if 5 * (used - cost) < 4 * limit <= 5 * used:
                 _alert(conn, attempt, scope, used, limit)
         limit = self.limit(HELD_PER_WALLET, own)
         if plan.type.held and limit is not None:
             held, ends = held_rent(conn, plan.wallet_id)
             if held + plan.type.held > limit:
-                raise _reached(
-                    "as rent in open escrows and allowances", limit, attempt, max(ends * 1000, attempt.created_at)
-                )
+                raise _reached("wallet", limit, "of rent in open escrows and allowances", attempt, ends * 1000)
 
     async def balance(self) -> int | None:
         """Return the fee payer's lamports, or None if the chain does not answer within two seconds."""
@@ -102,10 +100,10 @@ def insufficient() -> UnavailableError:
     return UnavailableError("fee_payer_insufficient", headers={"Retry-After": "60"})
 
 
-def _reached(what: str, limit: int, attempt: Attempt, ends_at: int) -> RequestError:
+def _reached(who: str, limit: int, of_what: str, attempt: Attempt, ends_at: int) -> RequestError:
     wait = max(1, -((attempt.created_at - ends_at) // 1000))
     retry_at = iso_ms(max(ends_at, attempt.created_at))
-    message = f"The wallet has reached its limit of {format_sol(limit)} SOL {what}. Retry at {retry_at}."
+    message = f"The {who} has reached its limit of {format_sol(limit)} SOL {of_what}. Retry at {retry_at}."
     return RequestError("sol_limit_reached", message, fields={"retry_at": retry_at}, headers={"Retry-After": str(wait)})
 
 
