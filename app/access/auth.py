@@ -52,8 +52,8 @@ async def count(
     """Count a request of ``principal`` against the rate limit of its key, and wait for its turn.
 
     The response headers show the limit, unless it is off. A ``brake`` is counted separately and waits for other brakes
-    only, because it may have to stop a flood of other requests from the same key. One that ``lifts`` a brake takes
-    its turn among the brakes: no later freeze overtakes it. Raises ``rate_limited`` above the limit, and
+    only, because it may have to stop a flood of other requests from the same key. A request that ``lifts`` a brake
+    waits like a brake, so that no later freeze overtakes it. Raises ``rate_limited`` above the limit, and
     ``insufficient_permissions`` outside the key's addresses, unless the request is a ``brake``.
     """
     state = request.app.state

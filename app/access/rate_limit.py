@@ -12,7 +12,7 @@ from app.core.errors import RequestError
 from app.core.recent import Recent
 from app.core.settings import Settings
 
-#: Maximum number of buckets that are remembered. Beyond that, the one that has been unused for longest is forgotten.
+#: Maximum number of buckets that are remembered. Beyond that, the bucket unused for longest is forgotten.
 _MAX_NAMES = 10_000
 #: Tolerance for the rounding of the amounts in a bucket.
 _ROUNDING = 1e-6
@@ -93,7 +93,7 @@ class RateLimits:
     def count(self, key_id: str, weight: int = 1, *, brake: bool = False) -> dict[str, str]:
         """Count a request of an API key or person. Return the response headers about the limit; none if it is off.
 
-        ``weight`` is the cost of the request; that of a payment is 1. Freezes, pauses and withdrawals of transactions
+        ``weight`` is the cost of the request; a payment costs 1. Freezes, pauses and withdrawals of transactions
         (``brake``) have a bucket of their own, of the same size.
 
         Raises ``rate_limited`` above the limit.

@@ -2,7 +2,7 @@
 
 uvicorn 0.54 lacks four features for httptools: a timeout for a whole request, a limit on the bytes of a request's head
 (only h11 has one, `h11_max_incomplete_event_size`), a hook for the response to a malformed request, and the end of a
-response whose client has left while its later requests wait. Remove this module once uvicorn has all four.
+response when its client leaves while later requests wait. Remove this module once uvicorn has all four.
 https://github.com/Kludex/uvicorn/issues/157 asks for the first two.
 """
 

@@ -39,9 +39,9 @@ class SolUse(ResponseBody):
     """The SOL that the service's fee payer spends for the organisation, and its limits; null means no limit.
 
     `spent_today` counts fees, and rent that does not return, since midnight UTC. `fee_payer_days_left` is the number of
-    days for which the balance above the reserve lasts at the average use by all organisations over up to seven days. It
-    is null without any use. It and the balance are also null while the chain does
-    not answer.
+    days that the balance above the reserve lasts at the average daily use of all organisations. The average covers up
+    to seven days. Without any use, `fee_payer_days_left` is null. While the chain does not answer, it and the balance
+    are null.
     """
 
     sol_per_day: Sol | None

@@ -55,7 +55,7 @@ async def restrict_keys(call: Call, body: RestrictKeys) -> RestrictedKeys:
     """Require an end and allowed addresses for new API keys.
 
     With `required` = `true`, `expiresAt` and `allowedAddresses` are required for new keys. Existing keys keep working.
-    `GET /v1/keys` with `restricted` = `false` lists those that lack one of the two.
+    `GET /v1/keys` with `restricted` = `false` lists the keys that lack one of the two.
     """
     await organisations.restrict_keys(call.principal, call.claim, required=body.required)
     return RestrictedKeys(required=body.required)

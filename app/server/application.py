@@ -175,7 +175,10 @@ class RequestIds:
             )
 
     async def _in_turn(self, scope: Scope, work: Coroutine[Any, Any, None]) -> None:
-        """Serve a request in turn with others: until its caller is known at once, without a caller by its address."""
+        """Serve a request in turn with others.
+
+        A request that must authenticate waits for no turn until its caller is known. Others share turns by address.
+        """
         if scope["path"] in monitoring.PROBES:
             await work
             return
