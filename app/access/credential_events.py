@@ -13,7 +13,7 @@ from app.store.people import Person
 
 #: Notices before a key expires, in days.
 _NOTICES = (1, FIRST_NOTICE)
-#: Milliseconds in which uses of a key from outside its addresses are reported once per network.
+#: Period in milliseconds with at most one event about outside uses for each key and network.
 _OUTSIDE_MS = 3_600_000
 
 

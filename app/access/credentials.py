@@ -42,8 +42,8 @@ def in_force(conn: Connection, actor: Actor, now: int) -> bool:
 def descendants(conn: Connection, by: Principal, of: Actor, now: int) -> list[Credential]:
     """Return the keys and people in force that an actor created, directly or through others.
 
-    Keys that replaced each other in rotations count as one key: a key's whole chain is included, with everything that
-    the chain created. The caller ``by`` and its own descendants are left out, so that it never ends itself.
+    Keys that replaced each other in rotations count as one key: a key's whole chain is included, and all that the chain
+    created. The caller ``by`` and its own descendants are left out, so that it never ends itself.
     """
     everyone: list[Credential] = [*api_keys(conn, by.org), *people_of(conn, by.org, removed=True)]
     below, replaced = defaultdict[Actor | None, list[Actor]](list), dict[Actor, Actor]()

@@ -38,7 +38,8 @@ class Recorder(Periodic):
 
     No caller waits for it. Clients can cause failed authentications and refusals without limit, so these are counted.
     Failed authentications become at most one row a minute. For each caller, operation and reason, the first refusal in
-    a minute becomes a row, and its repeats become one more. ``timer`` returns the seconds that measure the minutes.
+    a minute becomes a row, and its repeats become one more. Uses of a key outside its addresses are counted in the same
+    way, for each operation and client network. ``timer`` returns the seconds that measure the minutes.
     """
 
     name = "audit"
@@ -127,7 +128,7 @@ class Recorder(Periodic):
         return len(batch)
 
     def _close_period(self) -> None:
-        """Queue one entry for all failed authentications and one per repeated refusal, and start a new minute."""
+        """Queue one entry for all failed authentications and one for each repeated refusal or use."""
         self._began = self._timer()
         failures, self._failures = self._failures, Counter()
         if failures:

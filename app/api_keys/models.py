@@ -83,7 +83,7 @@ class CreateKey(_Restricted):
 class RotateKey(_Restricted):
     """Body of a rotation. The old key works for `overlapSeconds` more; if absent, for the service's default overlap.
 
-    An absent restriction is that of the old key.
+    Absent restrictions keep the old key's values.
     """
 
     overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP)] | None = None

@@ -48,10 +48,9 @@ async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
     Returns a new key with the same role, wallet and name, and with the same end and addresses unless the body has
-    others. The old key works for `overlapSeconds` more, or for the
-    service's default overlap if the field is absent. With an overlap of 0, the old key stops working immediately, and
-    on other nodes within a second by default. A key that rotates itself then cannot repeat the request if the response
-    is lost.
+    others. The old key works for `overlapSeconds` more, or for the service's default overlap if the field is absent.
+    With an overlap of 0, the old key stops working immediately, and on other nodes within a second by default. A key
+    that rotates itself then cannot repeat the request if the response is lost.
     """
     return await keys.rotate(call.service, call.principal, call.claim, call.path("key_id"), body)
 

@@ -76,7 +76,7 @@ async def rotate(service: Service, principal: Principal, claim: Claim, key_id: s
 async def revoke(
     service: Service, principal: Principal, claim: Claim, key_id: str, body: EndCredential = _ALONE
 ) -> RevokedKey:
-    """Revoke a key immediately, and its descendants if the body says so, even those of a key that has already ended.
+    """Revoke a key immediately, and end its descendants if the body says so, even if the key itself has already ended.
 
     Raises the errors of ``KeyRing.revoke`` and of ``end_all``.
     """

@@ -50,7 +50,7 @@ _KINDS = (
         "transaction.blocked",
         "The wallet's policy or budget refused a payment, an escrow or an allowance. Nothing was sent to the chain. "
         "After 1,000 refusals of a wallet in a UTC day, one event after each hour counts the hour's `refusals` of one "
-        "type by one rule. Its other fields are those of the first.",
+        "type by one rule. Its other fields come from the first refusal.",
         ("wallet_id", "tx_id", "attempted_amount", "recipient", "violation", "refusals"),
         ("approval_id",),
     ),

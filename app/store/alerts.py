@@ -71,8 +71,7 @@ class AlertRule:
     """One alert type's rule for a `scope`: a wallet, or the organisation for all wallets without a rule of their own.
 
     `threshold` is in micro-USDC, hours or transactions per hour. It is None if the type has no threshold or the alert
-    is off. If a wallet's `emails` are None, the organisation's apply. With `freezes`, the alert
-    freezes the wallet.
+    is off. If a wallet's `emails` are None, the organisation's apply. With `freezes`, the alert freezes the wallet.
     """
 
     scope: str

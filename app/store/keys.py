@@ -16,7 +16,7 @@ from app.store.people_tables import people as people_table
 from app.store.state_tables import api_keys as table
 
 FIRST_NOTICE = 14
-"""Days before a key expires at which its end is first announced."""
+"""Days from the first notice of a key's end to the end."""
 
 # Lets a request repeated after a crash find the key that it created but never delivered.
 made_keys = Table(
@@ -145,7 +145,7 @@ def api_key_page(
 ) -> RecordPage[ApiKey]:
     """Return an organisation's keys, including ended ones, newest first. Raises `InvalidCursorError`.
 
-    With `unrestricted_at`, return those that work at this time and lack an end or allowed addresses.
+    With `unrestricted_at`, return the keys that work at this time without an end or without allowed addresses.
     """
     listed, now = (_LISTING, {}) if unrestricted_at is None else (_UNRESTRICTED, {"now": unrestricted_at})
     return fetch_page(connection, ApiKey, listed, {"org": org, **now}, limit=limit, cursor=cursor)
