@@ -29,11 +29,13 @@ from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, append_event, fee
 from app.store.idempotency import (
     LIFETIME,
     IdempotencyRecord,
+    Reducible,
     attach_transaction,
     claim,
     find,
     find_own,
     finish,
+    keep_within,
     purge,
     release,
 )
@@ -821,6 +823,24 @@ def test_running_key_is_kept_until_it_is_answered_and_its_time_is_up(db: Databas
     assert db.write_now(lambda c: purge(c, 10**15)) == 0
     db.write_now(lambda c: finish(c, ORG, "k", 200, "{}", 0))
     assert db.write_now(lambda c: purge(c, LIFETIME)) == 1
+
+
+def test_oldest_answers_beyond_a_wallets_quota_are_reduced(db: Database) -> None:
+    def add(conn: Connection, number: int, wallet_id: str) -> None:
+        key = f"{wallet_id}-{number}"
+        claim(conn, replace(RECORD, key=key, created_at=number))
+        finish(conn, ORG, key, 200, "whole", 100)
+        keep_within(conn, ORG, key, 10, Reducible(wallet_id, f"short {key}", 25))
+
+    def answers(wallet_id: str) -> list[str | None]:
+        held = (db.read_now(lambda c, key=f"{wallet_id}-{number}": find(c, ORG, key, 0)) for number in range(4))  # type: ignore[misc]
+        return [None if one is None else one.response for one in held]
+
+    for number in range(4):
+        db.write_now(lambda c, number=number: add(c, number, "wal_1"))  # type: ignore[misc]
+    db.write_now(lambda c: add(c, 0, "wal_2"))
+    assert answers("wal_1") == ["short wal_1-0", "short wal_1-1", "whole", "whole"]
+    assert answers("wal_2") == ["whole", None, None, None]
 
 
 # Keys
