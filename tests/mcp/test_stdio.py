@@ -26,6 +26,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
+def _environment(url: str, headers: dict[str, str]) -> dict[str, str]:
+    """Return the environment of a command for the API at an address, with the credentials in an agent's headers."""
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(_ROOT),
+        "AGENT_VAULT_URL": url,
+        "AGENT_VAULT_API_KEY": headers["Authorization"].removeprefix("Bearer "),
+        "AGENT_VAULT_SESSION_TOKEN": headers["Session-Token"],
+    }
+
+
 async def test_tools_over_standard_input_and_output(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="2")
     wallet, payee = await world.wallet(policy["policy_id"]), await world.payee()
@@ -34,13 +45,7 @@ async def test_tools_over_standard_input_and_output(world: ServiceWorld) -> None
         parameters = StdioServerParameters(
             command=sys.executable,
             args=["-c", COMMAND_LINE, "mcp"],
-            env={
-                "PATH": os.environ["PATH"],
-                "PYTHONPATH": str(_ROOT),
-                "AGENT_VAULT_URL": url,
-                "AGENT_VAULT_API_KEY": headers["Authorization"].removeprefix("Bearer "),
-                "AGENT_VAULT_SESSION_TOKEN": headers["Session-Token"],
-            },
+            env=_environment(url, headers),
         )
         async with Client(stdio_client(parameters)) as client:
             listed = await client.list_tools()
@@ -108,13 +113,7 @@ async def _process(world: ServiceWorld, wallet: Json) -> AsyncIterator[asyncio.s
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=2**24,
-            env={
-                "PATH": os.environ["PATH"],
-                "PYTHONPATH": str(_ROOT),
-                "AGENT_VAULT_URL": url,
-                "AGENT_VAULT_API_KEY": headers["Authorization"].removeprefix("Bearer "),
-                "AGENT_VAULT_SESSION_TOKEN": headers["Session-Token"],
-            },
+            env=_environment(url, headers),
         )
         client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         try:
