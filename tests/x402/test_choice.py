@@ -89,7 +89,7 @@ async def test_units_of_every_character_are_within_their_bound() -> None:
     svm.airdrop(payer.pubkey(), 10**9)
     for start in (*range(0, 0x30000, 0x80), 0xE0000, 0x10FF80):
         memo = chr(chosen.randrange(start, start + 0x80))
-        if memo.isprintable() or not 0xD800 <= ord(memo) < 0xE000:
+        if not 0xD800 <= ord(memo) < 0xE000:
             budget = set_compute_unit_limit(1_400_000)
             message = Message([budget, Instruction(_MEMO, memo.encode(), [])], payer.pubkey())
             ran = svm.simulate_transaction(Transaction([payer], message, svm.latest_blockhash()))
