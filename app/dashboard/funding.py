@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api.forms import Arguments, InvalidFormError, validated
-from app.core.errors import AuthenticationError, BusinessError, RequestError
+from app.core.errors import BusinessError, RequestError
 from app.core.money import parse_usdc
 from app.dashboard.fleet import addresses
 from app.dashboard.forms.formatting import usdc
@@ -191,14 +191,11 @@ async def review_topup(view: View) -> Response:
 async def put_topup(view: View) -> str:
     """Replace the vault's rule for automatic top-ups."""
     wallet_id, body = view.path("wallet_id"), _rule(view)
-    rule = await topups.get(view.service, view.principal, wallet_id)
-    if not view.stepped_up and _widens(body, rule):
-        raise AuthenticationError("step_up_required")
     await once(
         view,
         body,
         TopupRule,
-        lambda _claim: topups.put(view.service, view.principal, wallet_id, body),
+        lambda _claim: topups.put(view.service, view.principal, wallet_id, body, stepped_up=view.stepped_up),
     )
     return _place(view, "funding", done="topup")
 
@@ -255,14 +252,6 @@ def _rule(view: View) -> PutTopupRule:
         if enabled and not value:
             raise RequestError("invalid_request", f"{name}: is required while the rule is on.")
     return validated(PutTopupRule, {**given, "enabled": enabled, "idempotency_key": view.typed("idempotency_key")})
-
-
-def _widens(new: PutTopupRule, old: TopupRule) -> bool:
-    """Return True if a rule can move more than the old one. No amount bounds the sum that top-ups move in a day."""
-    if not new.enabled or not old.enabled:
-        return new.enabled
-    pairs = ((new.trigger_below, old.trigger_below), (new.topup_amount, old.topup_amount))
-    return any((after or 0) > parse_usdc(before or "0", allow_zero=True) for after, before in pairs)
 
 
 async def _reserve(view: View, needed: int, field: str = "") -> int:

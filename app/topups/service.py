@@ -3,6 +3,7 @@
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
+from app.core.errors import AuthenticationError
 from app.core.timestamps import now_ms
 from app.store.audit import append
 from app.store.topups import TopupRecord, put_topup_rule, topup_rule
@@ -11,19 +12,34 @@ from app.topups.models import PutTopupRule, TopupRule
 from app.wallets import service as wallets
 
 
-async def put(service: Service, principal: Principal, wallet_id: str, body: PutTopupRule) -> TopupRule:
-    """Replace the wallet's rule. Raises ``wallet_not_found`` and ``wallet_archived``."""
+async def put(
+    service: Service, principal: Principal, wallet_id: str, body: PutTopupRule, *, stepped_up: bool = True
+) -> TopupRule:
+    """Replace the wallet's rule.
+
+    Raises ``wallet_not_found``, ``wallet_archived`` and, for a wider rule unless ``stepped_up``, ``step_up_required``.
+    """
     await wallets.find_living(service, principal.org, wallet_id)
     rule = TopupRecord(wallet_id, body.enabled, body.trigger_below, body.topup_amount, now_ms())
     shown = TopupRule.of(rule)
     terms = shown.model_dump(include={"enabled", "trigger_below", "topup_amount"})
 
     def store(conn: Connection) -> None:
+        if not stepped_up and _widens(rule, topup_rule(conn, wallet_id)):
+            raise AuthenticationError("step_up_required")
         put_topup_rule(conn, rule)
         append(conn, principal.entry("topup.set", wallet_id, **terms))
 
     await service.db.write(store)
     return shown
+
+
+def _widens(new: TopupRecord, old: TopupRecord | None) -> bool:
+    """Return True if a rule can move more than the old one. No amount bounds the sum that top-ups move in a day."""
+    if old is None or not old.enabled or not new.enabled:
+        return new.enabled
+    pairs = ((new.trigger_below, old.trigger_below), (new.topup_amount, old.topup_amount))
+    return any((after or 0) > (before or 0) for after, before in pairs)
 
 
 async def get(service: Service, principal: Principal, wallet_id: str) -> TopupRule:
