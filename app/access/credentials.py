@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from app.access.credential_events import report
-from app.access.keyring import KeyRing, Principal
+from app.access.keyring import KeyRing, Principal, unauthenticated
 from app.core.actors import Actor
 from app.core.errors import BusinessError
+from app.core.timestamps import now_ms
 from app.store.audit import append
 from app.store.keys import ApiKey, api_key_by_id, api_keys
 from app.store.people import (
@@ -37,6 +38,12 @@ def in_force(conn: Connection, actor: Actor, now: int) -> bool:
         key = api_key_by_id(conn, actor.id)
         return key is not None and not key.ended(now)
     return True
+
+
+def require_in_force(conn: Connection, by: Principal) -> None:
+    """Raise ``authentication_failed`` if the caller's key or person has ended since the request was authenticated."""
+    if not in_force(conn, by.actor, now_ms()):
+        raise unauthenticated()
 
 
 def descendants(conn: Connection, by: Principal, of: Actor, now: int) -> list[Credential]:

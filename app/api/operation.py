@@ -20,7 +20,7 @@ from app.api._parsing import query_items, read_json, validation_error
 from app.api.error_bodies import ErrorEnvelope, PolicyViolationEnvelope
 from app.api.fields import Body, IdempotencyKey, Query
 from app.api.money_body import MoneyBody
-from app.api.replay import BRAKING_FIELDS, check_database_guard, fingerprint
+from app.api.replay import BRAKING_FIELDS, fingerprint, prepare
 from app.api.signing import awaiting_signature, signs_offline
 from app.api.versions import tag_header
 from app.core.errors import (
@@ -175,7 +175,7 @@ def operation(
             async def work(claim: Claim) -> bytes:
                 claim.sign_offline = offline
                 call = Call(service, principal, request, claim)
-                check_database_guard(service, claim, principal.org, arguments)
+                prepare(service, claim, principal, arguments)
                 result = await _result(handler, call, arguments)
                 if pays:
                     request.app.state.metrics.paid(cast(Any, result).status)

@@ -4,6 +4,7 @@ from functools import partial
 
 from pydantic import BaseModel
 
+from app.access.credentials import require_in_force
 from app.access.keyring import Principal
 from app.api.money_body import MoneyBody
 from app.submission.claim import Claim, Fingerprint, body_hash
@@ -30,16 +31,18 @@ def fingerprint(  # noqa: PLR0917
     return Fingerprint(by.org, key, method, path, body_hash(given, by.wallet_id), sealed_for, scope)
 
 
-def check_database_guard(service: Service, claim: Claim, org: str, arguments: BaseModel | None) -> None:
-    """Refuse a request that moves money if a restore or failover may have lost the record that it was carried out.
+def prepare(service: Service, claim: Claim, by: Principal, arguments: BaseModel | None) -> None:
+    """Let the claim's changes fail once the caller's credential has ended, and check the database guard.
 
-    The check runs now, unless the request resumes an earlier attempt, and again before a new transaction is sent.
+    The guard refuses a request that moves money if a restore or failover may have lost the record that it was carried
+    out. The check runs now, unless the request resumes an earlier attempt, and again before a new transaction is sent.
     Raises ``restore_catching_up`` while the service still reads later transactions from the chain, and
     ``restore_unacknowledged`` if the request lacks the client's confirmation.
     """
+    claim.authorise = partial(require_in_force, by=by)
     if not isinstance(arguments, MoneyBody):
         return
-    claim.admit = partial(service.part(DatabaseGuard).admit, org, acknowledged=arguments.after_restore)
+    claim.admit = partial(service.part(DatabaseGuard).admit, by.org, acknowledged=arguments.after_restore)
     if claim.attempt is None:
         # Checked before any lookup, because the refusal must not depend on lost records.
         claim.admit()

@@ -65,6 +65,10 @@ def _admit() -> None:
     """Admit every request."""
 
 
+def _authorise(_conn: Connection) -> None:
+    """Authorise every change: the service itself makes it."""
+
+
 def in_progress() -> ConflictError:
     """Return the error for a key that another request holds."""
     return ConflictError("idempotency_in_progress", headers={"Retry-After": "1"})
@@ -91,6 +95,8 @@ class Claim:
         self.open_ended = False
         #: Callback that raises an error if the request must not send a new transaction now.
         self.admit: Callable[[], None] = _admit
+        #: Callback that raises an error if the caller's credential has ended since the request was authenticated.
+        self.authorise: Callable[[Connection], None] = _authorise
         #: True if the organisation's authority signs this request's transaction offline.
         self.sign_offline = sign_offline
         #: True if an earlier run of the request claimed the key and stored its effect, but sent no final response.
@@ -170,7 +176,8 @@ class Claim:
     ) -> T:
         """Store an effect and claim the key in one database transaction. Return the effect's result.
 
-        ``tx_id`` names the attempt that the effect stores, if any; ``admit`` is then called again. ``lasts=False``
+        ``tx_id`` names the attempt that the effect stores, if any; ``admit`` is then called again. Any other effect is
+        stored only if ``authorise`` raises no error. ``lasts=False``
         marks an effect that may be stored again, so that a later error frees the key. ``repeatable`` is passed on to
         `Database.write`. Raises ``idempotency_in_progress`` if another process holds the key.
         """
@@ -179,6 +186,8 @@ class Claim:
             if tx_id is not None:
                 # Check again: only a database transaction reveals a failover, and the new server may have lost commits.
                 self.admit()
+            else:
+                self.authorise(conn)
             self._hold(conn, tx_id)
             return effect(conn)
 

@@ -209,8 +209,12 @@ class Submitter(Outcomes):
         attempt = attempt_for(plan, raw, status="pending", created_at=await self._clock.moment_ms())
         return replace(attempt, signature=signature, last_valid_block_height=last_height)
 
-    async def _store(self, plan: Plan, attempt: Attempt, claim: Claim, *, charged: bool = False) -> None:
+    async def _store(
+        self, plan: Plan, attempt: Attempt, claim: Claim, *, charged: bool = False, brakes: bool = False
+    ) -> None:
         def store(conn: Connection) -> None:
+            if plan.asked_by is None and not brakes:
+                claim.authorise(conn)
             self._brake.check_rows(
                 conn, plan.type, plan.org, plan.wallet_id, attested=plan.attested, asked_by=plan.asked_by
             )
@@ -232,7 +236,7 @@ class Submitter(Outcomes):
         """Store an attempt and return True if that succeeded in time."""
         try:
             async with asyncio.timeout(_STORING):
-                await self._store(plan, attempt, claim)
+                await self._store(plan, attempt, claim, brakes=True)
         except DUPLICATE_ERRORS:
             return True  # The first write was committed after its timeout.
         except (*WRITE_ERRORS, TimeoutError) as error:

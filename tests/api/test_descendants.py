@@ -1,5 +1,9 @@
 """People over the API, and the end of a key or person together with all that it created."""
 
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
 import httpx
 import pytest
 
@@ -246,3 +250,33 @@ async def test_caller_that_replaced_a_leaked_key_stays(world: ServiceWorld) -> N
 
     assert _ids(ended) == [made["key_id"]]
     assert [await _works(world, one) for one in (leaked, made, caller, own)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("change", ["key", "token", "funding", "policy", "webhook", "unfreeze"])
+async def test_revoked_key_changes_nothing_by_a_request_already_accepted(world: ServiceWorld, change: str) -> None:
+    wallet, admin = await world.wallet(), await _make(world, world.keys["admin"], "admin")
+    path, policy = f"/v1/wallets/{wallet['wallet_id']}", await world.ok("POST", "/v1/policies", {"name": "Own"})
+    if change == "unfreeze":
+        await world.ok("PATCH", path, {"status": "frozen"})
+    method, target, body = {
+        "key": ("POST", "/v1/keys", {"role": "admin"}),
+        "token": ("POST", f"{path}/rotate-token", {}),
+        "funding": ("POST", f"{path}/fund", {"amount": "1", "currency": "USDC"}),
+        "policy": ("PATCH", f"/v1/policies/{policy['policy_id']}", {"maxPerTx": "1.00"}),
+        "webhook": ("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/", "events": ["wallet.frozen"]}),
+        "unfreeze": ("PATCH", path, {"status": "active"}),
+    }[change]
+    accepted, revoked = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        accepted.set()
+        await revoked.wait()
+        yield json.dumps(body).encode()
+
+    headers = {"Authorization": f"Bearer {admin['key']}", "Content-Type": "application/json"}
+    sent = asyncio.create_task(world.client.request(method, target, content=slowly(), headers=headers))
+    await accepted.wait()
+    await world.ok("DELETE", f"/v1/keys/{admin['key_id']}", {"endDescendants": True})
+    revoked.set()
+
+    error_of(await sent, 401, "authentication_failed")

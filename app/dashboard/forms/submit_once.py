@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from app.access.sealing import ResponseSeal
 from app.api.fields import Body
-from app.api.replay import check_database_guard, fingerprint
+from app.api.replay import fingerprint, prepare
 from app.dashboard.pages import FORM_KEY, View
 from app.people.sessions import digest
 from app.submission.claim import Claim
@@ -30,14 +30,14 @@ async def once(
     """Carry out a form's action under the form's idempotency key. After a success, repeats get the stored response.
 
     A ``secret`` response is stored sealed under the browser's session token. The service keeps only the token's digest.
-    Raises the errors of ``Idempotency.run`` and ``check_database_guard``.
+    Raises the errors of ``Idempotency.run`` and ``prepare``.
     """
     service, by, key = view.service, view.principal, view.typed(FORM_KEY)
     seal = ResponseSeal(view.token, digest(view.token)) if secret else None
 
     async def run(claim: Claim) -> bytes:
         claim.sign_offline = view.sign_offline
-        check_database_guard(service, claim, by.org, arguments)
+        prepare(service, claim, by, arguments)
         return (await work(claim)).model_dump_json().encode()
 
     identity = None
