@@ -119,7 +119,7 @@ class Watcher(Periodic):
                 moved, self._moved = self._moved, set()
                 await self._check(VELOCITY_SPIKE, moved)
         while await self._db.look_up(unread):
-            await asyncio.gather(*(self._freeze(*one) for one in await self._db.write(self._read_feed)))
+            await asyncio.gather(*(self._freeze(*one) for one in set(await self._db.write(self._read_feed))))
 
     async def _check_all(self) -> None:
         async with self._projector.paused():

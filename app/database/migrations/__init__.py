@@ -16,7 +16,10 @@ Create = Callable[[Connection], None]
 """Creates all tables in an empty database."""
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0009", "0008", "0007", "0011", "0012")
-"""All revisions, oldest first. Listed here because importing Alembic takes longer than opening a database."""
+"""All revisions, oldest first; their numbers do not give the order.
+
+Listed here because importing Alembic takes longer than opening a database.
+"""
 OLDEST_SERVER = 150_000
 """The oldest supported PostgreSQL version, as a `server_version_num`."""
 
