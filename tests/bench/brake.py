@@ -8,10 +8,7 @@ the documentation, `/metrics` and exports. They use 1 viewer key and then 200, a
 import asyncio
 import itertools
 import multiprocessing
-import re
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -22,12 +19,13 @@ import httpx
 
 from tests.bench.serving import Served, serving
 from tests.bench.tables import table
+from tests.support.admin_sign_in import sign_in
+from tests.support.processes import command
 
 _CONNECTIONS = 16
 _LIVE_PAGES = 8
 _WARM_UP = 2.0
 """Seconds of the flood before the first freeze."""
-_CSRF = re.compile(r'name="csrf" value="([0-9a-f]{64})"')
 _LISTS = ("wallets", "transactions", "events", "payments/a2a", "recipients", "approvals", "webhooks", "policies")
 _LISTED = [f"/v1/{one}" + ("" if one == "policies" else "?limit=100") for one in _LISTS]
 _SINGLE = ("/v1/organization", "/v1/alerts", "/v1/budgets", "/v1/policies/pol_moderate", "/v1/wallets/wal_none")
@@ -45,15 +43,11 @@ def _requests() -> list[tuple[str, str, Any]]:
     return [*(("GET", path, None) for path in _GET), *calls, ("POST", "/v1/transactions/export", {"format": "csv"})]
 
 
-async def _sign_in(base: str, key: str) -> dict[str, str]:
+async def _session(base: str, key: str) -> dict[str, str]:
     """Return the cookies of an admin key's session at the dashboard."""
     base = base.replace("127.0.0.1", "localhost")
     async with httpx.AsyncClient(base_url=base, timeout=60) as client:
-        found = _CSRF.search((await client.get("/dashboard/sign-in")).text)
-        assert found is not None
-        fields = {"csrf": found[1], "admin_key": key}
-        answer = await client.post("/dashboard/sign-in", data=fields, headers={"origin": base})
-        assert answer.status_code == 303, answer.text
+        await sign_in(client, key)
         return dict(client.cookies)
 
 
@@ -100,11 +94,8 @@ def _flooded(base: str, keys: Sequence[str], cookies: dict[str, str]) -> Iterato
 
 def _other_organisation(served: Served) -> str:
     """Create a second organisation and return its admin key."""
-    command = ("-c", "from app.commands.main import main; main()", "orgs", "create", "other")
-    made = subprocess.run(
-        [sys.executable, *command, "--data-dir", str(served.data)], check=True, capture_output=True, text=True
-    )
-    return made.stdout.rsplit(" ", 1)[-1].strip()
+    made = asyncio.run(command("orgs", "create", "other", "--data-dir", str(served.data)))
+    return made.rsplit(" ", 1)[-1].strip()
 
 
 def _freezes(client: httpx.Client, name: str, count: int) -> list[float]:
@@ -131,7 +122,7 @@ def main(freezes: int) -> None:
     """Measure freezes under a flood; see the module."""
     with serving(AGENT_VAULT_RATE_LIMIT="100") as served:
         admin = _other_organisation(served)
-        cookies = asyncio.run(_sign_in(served.api, admin))
+        cookies = asyncio.run(_session(served.api, admin))
         headers = {"Authorization": f"Bearer {served.key}"}
         with httpx.Client(base_url=served.api, headers=headers, timeout=60) as client:
             made = [_viewer(served.api, admin, number) for number in range(200)]

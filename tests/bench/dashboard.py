@@ -5,7 +5,6 @@ in a separate process, with the embedded chain in a temporary folder. The vaults
 """
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,6 +18,7 @@ from tests.bench.load import percentile
 from tests.bench.serving import Served, serving
 from tests.bench.tables import table
 from tests.dashboard.many import multiply
+from tests.support.admin_sign_in import sign_in
 from tests.support.chromium import chromium
 
 _REQUESTS = 150
@@ -26,20 +26,15 @@ _QUERIES = ("", "?sort=spent&dir=desc", "?q=copy+99", "?sort=balance&dir=asc&pag
 _EVENTS = 20
 _TABS = 8
 _FREEZES = 10
-_CSRF = re.compile(r'name="csrf" value="([0-9a-f]{64})"')
 _WARM_UP = 2.0
 """Seconds after which a service that has just been asked is idle again."""
 
 
-async def _sign_in(served: Served) -> httpx.AsyncClient:
+async def _signed_in(served: Served) -> httpx.AsyncClient:
     """Return an admin's browser."""
     base = served.api.replace("127.0.0.1", "localhost")
     client = httpx.AsyncClient(base_url=base, timeout=60, limits=httpx.Limits(max_connections=None))
-    found = _CSRF.search((await client.get("/dashboard/sign-in")).text)
-    assert found is not None
-    fields = {"csrf": found[1], "admin_key": served.key}
-    answer = await client.post("/dashboard/sign-in", data=fields, headers={"origin": base})
-    assert answer.status_code == 303, answer.text
+    await sign_in(client, served.key)
     return client
 
 
@@ -127,7 +122,7 @@ async def _create(served: Served, client: httpx.AsyncClient, label: str) -> str:
 
 async def _run(vaults: int, pages: int, seconds: float) -> None:
     with serving() as served:
-        client = await _sign_in(served)
+        client = await _signed_in(served)
         print()
         for what, times in (
             ("from a change's answer to its event in an open page", await _live(served, client)),

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import itertools
 import random
-import re
 import signal
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ import pytest
 import pytest_asyncio
 
 from tests.nodes.nodes import Nodes, balanced, haproxy, nodes_on
+from tests.support.admin_sign_in import sign_in
 from tests.support.agreement import (
     export_problems,
     history,
@@ -55,7 +55,6 @@ _HUNG = 20.0
 """Seconds for which a node hangs, and in which the others must go on without it."""
 _LONGEST_GAP = 8.0
 """Seconds without any success while a node hangs: it is noticed within four, and the others have much to catch up."""
-_CSRF = re.compile(r'name="csrf" value="([0-9a-f]{64})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,11 +351,7 @@ async def test_node_that_hangs_stops_clients_and_streams_for_seconds(
 async def _browser(base: str, key: str) -> AsyncIterator[httpx.AsyncClient]:
     """Open a browser with an admin signed in to the dashboard."""
     async with httpx.AsyncClient(base_url=base, timeout=60) as client:
-        form = _CSRF.search((await client.get("/dashboard/sign-in")).text)
-        assert form is not None
-        fields = {"csrf": form[1], "admin_key": key}
-        answer = await client.post("/dashboard/sign-in", data=fields, headers={"origin": base})
-        assert answer.status_code == 303, answer.text
+        await sign_in(client, key)
         yield client
 
 
