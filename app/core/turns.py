@@ -19,6 +19,8 @@ _SLICE = 0.001
 #: Maximum number of seconds for which a brake holds back all other requests. As many seconds must then pass before
 #: another brake holds them back, so that a flood of brakes takes at most half of the time.
 _HOLD = 0.5
+#: Seconds without a step of a brake after which it holds back nobody, because it may wait for another request.
+_IDLE = 0.1
 #: Maximum number of organisations and keys whose last turn is remembered.
 _REMEMBERED = 10_000
 
@@ -58,6 +60,8 @@ class Line:
 
     def __init__(self) -> None:
         self.used = 0.0
+        #: The end of the last step.
+        self.ran_at = 0.0
         self._turns = 0
         self._last: Recent[int] = Recent(_REMEMBERED)
         self._orgs: Queue[Queue[deque[Step]]] = Queue(self._last)
@@ -100,7 +104,8 @@ class Turns:
 
     Steps run at once until they have used a millisecond of a round of the event loop. Further steps wait: one per round
     continues, chosen round-robin by organisation, and within each by key. Steps of brakes wait only for each other.
-    While a brake runs, all other steps are held back for up to half a second.
+    While a brake runs, all other steps are held back for up to half a second. They continue earlier if the brake
+    waits for more than 0.1 seconds, because it may wait for one of them.
     """
 
     def __init__(self) -> None:
@@ -132,7 +137,8 @@ class Turns:
                     result: T = end.value
                     return result
                 finally:
-                    line.used += time.perf_counter() - began
+                    line.ran_at = time.perf_counter()
+                    line.used += line.ran_at - began
                     self._tick_soon()
                 resume, value = work.send, None
                 try:
@@ -152,7 +158,8 @@ class Turns:
 
     def _held_for(self) -> float:
         """Return the seconds for which a running brake still holds back the other requests."""
-        return max(0.0, self._held_until - time.perf_counter()) if self._braking else 0.0
+        until = min(self._held_until, self._brakes.ran_at + _IDLE)
+        return max(0.0, until - time.perf_counter()) if self._braking else 0.0
 
     def _begin_brake(self) -> None:
         self._braking += 1

@@ -95,6 +95,27 @@ async def test_brakes_hold_others_back_for_half_of_the_time_at_most() -> None:
     assert sum(gap for gap in gaps if gap > 0.2) < 0.7 * done[-1]
 
 
+async def test_brake_that_waits_for_another_request_holds_it_back_only_for_a_moment() -> None:
+    turns, lock, taken = Turns(), asyncio.Lock(), asyncio.Event()
+
+    async def other() -> None:
+        async with lock:
+            taken.set()
+            await asyncio.sleep(_BUSY)
+
+    async def brake() -> None:
+        async with lock:
+            pass
+
+    holder = asyncio.create_task(turns.run(other(), lambda: Lane("org", "a")))
+    await taken.wait()
+    began = time.perf_counter()
+    await turns.run(brake(), lambda: Lane("org", "b", brake=True))
+
+    assert time.perf_counter() - began < 0.25
+    await holder
+
+
 async def _wake_seconds(keys: int) -> float:
     """Return the processor time of 100 turns while requests of a number of keys wait."""
     line = Line()
