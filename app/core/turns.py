@@ -19,7 +19,7 @@ _SLICE = 0.001
 #: Maximum number of seconds for which a brake holds back all other requests. As many seconds must then pass before
 #: another brake holds them back, so that a flood of brakes takes at most half of the time.
 _HOLD = 0.5
-#: Seconds without a step of a brake after which it holds back nobody, because it may wait for another request.
+#: Seconds without a step of a brake. After that, it holds back no requests, because it may wait for one of them.
 _IDLE = 0.1
 #: Maximum number of organisations and keys whose last turn is remembered.
 _REMEMBERED = 10_000
@@ -35,7 +35,7 @@ class Lane:
 
 
 class Queue(Generic[T]):
-    """What waits, by name. The first name is the one that had its turn longest ago."""
+    """Waiting values by name. The name with the oldest turn comes first."""
 
     def __init__(self, last: Recent[int]) -> None:
         """``last`` has the number of each name's last turn."""
@@ -43,14 +43,14 @@ class Queue(Generic[T]):
         self._last = last
         self._order: list[tuple[int, str]] = []
 
-    def put(self, name: str, what: T) -> T:
-        """Add a name, and return what waits under it."""
+    def put(self, name: str, value: T) -> T:
+        """Add a name with its waiting value, and return the value."""
         heappush(self._order, (self._last.get(name) or 0, name))
-        self.waiting[name] = what
-        return what
+        self.waiting[name] = value
+        return value
 
     def take(self) -> tuple[str, T]:
-        """Remove the first name, and return it with what waits under it."""
+        """Remove the first name, and return it with its value."""
         _, name = heappop(self._order)
         return name, self.waiting.pop(name)
 
@@ -80,7 +80,7 @@ class Line:
         yield from step
 
     def wake(self) -> None:
-        """Let one step continue: of the organisation, and in it the key, whose last turn was longest ago."""
+        """Let one step continue: of the organisation, and in it the key, with the oldest turn."""
         while self.waiting:
             org, keys = self._orgs.take()
             key, steps = keys.take()
