@@ -26,6 +26,10 @@ test *arguments:
 test-full *arguments:
     {{venv}}/pytest --full "$@"
 
+# Generate the types and operations of the clients from the models
+clients *arguments:
+    {{venv}}/python -m tests.clients.generate "$@"
+
 # Renew the lock files; needs uv
 lock:
     uv pip compile -q {{lock}} -o requirements.lock pyproject.toml

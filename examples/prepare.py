@@ -30,7 +30,9 @@ def main(data: Path) -> None:
 
     name = f"example-{uuid.uuid4().hex[:8]}"
     # At most 0.05 USDC a request, 1 USDC a day, and only from this machine.
-    policy = post("/v1/policies", name=name, maxPerTx="0.05", maxPerDay="1", x402Hosts=["127.0.0.1"])
+    policy = post(
+        "/v1/policies", name=name, maxPerTx="0.05", maxPerDay="1", x402Hosts=["127.0.0.1"], allowAllowances=True
+    )
     agent = post("/v1/wallets", agentId=name, label="Example agent", policyId=policy["policy_id"])
     post(f"/v1/wallets/{agent['wallet_id']}/fund", amount="5")
     # A facilitator can pay only an owner of a USDC account. A vault has one.

@@ -168,7 +168,7 @@ def part(of: Any, name: str, kind: type) -> Any:
     Raises `IncompleteTransactionError` if the field is null or absent, `UnreadableTransactionError` for another type.
     """
     if not isinstance(of, dict):
-        raise UnreadableTransactionError(f"the holder of {name} is not an object")
+        raise UnreadableTransactionError(f"the parent of {name} is not an object")
     found = of.get(name)
     if type(found) is kind:
         return found

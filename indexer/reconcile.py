@@ -149,8 +149,9 @@ class Reconciler:
     async def _is_in_chain(self, signature: str, slot: int, final: int) -> bool:
         """Return True if the finalized chain has, or may have, the transaction in this slot.
 
-        A node gives the same response for a skipped slot and for a block that it has lost. The slot is known
-        to be skipped only if the parent of the next block is in an earlier slot.
+        False if the slot's finalized block lacks the transaction, or if the slot was skipped. A node gives the same
+        response for a skipped slot and for a block that it has lost. The slot is known to be skipped only if the
+        parent of the next block is in an earlier slot.
         """
         for at in range(slot, min(slot + _SKIPPED_AT_MOST, final + 1)):
             block = await self._chain.finalized_block(at)

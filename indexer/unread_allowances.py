@@ -76,7 +76,10 @@ class UnreadAllowances:
         return found
 
     def sharing(self, destination: str, accounts: Sequence[str]) -> list[tuple[str, str]]:
-        """Return address and token account of each allowance to `destination` with a token account in `accounts`."""
+        """Return the address and token account of each granted allowance, read or unread.
+
+        `destination` is the token account that the allowance pays. `accounts` must contain its own token account.
+        """
         return [
             (address, tokens)
             for account in sorted(set(accounts))

@@ -191,6 +191,12 @@ MUTANTS = [
     *_each(TYPES, "self.last = charge.at;", "", "self.last = UnixTime(charge.at.0 + 1);"),
     *_each(TYPES, "self.day.add_to(charge.day_held, charge.at, charge.amount.0)?;", ""),
     *_each(TYPES, "self.month.add(charge.at, charge.amount)?;", ""),
+    # Held money
+    *_each(TYPES, "self.held.0.checked_add(charge.amount.0).ok_or(Overflow)?", "self.held.0"),
+    *_each(TYPES, "self.held.0.saturating_sub(amount.0)", "self.held.0", "self.held.0.saturating_sub(spent.0)"),
+    *_each(TYPES, "self.record(clock, spent, 0)?;", "", "self.record(clock, amount, 0)?;"),
+    *_each(BUDGET, "day_held, ledger.held", "day_held, Usdc(0)"),
+    *_each(LIB, "day_held, ledger.held", "day_held, Usdc(0)"),
     # What comes back
     *_each(WINDOW, "if slot > self.newest || self", "if slot >= self.newest || self", "if self"),
     *_each(
@@ -282,7 +288,9 @@ MUTANTS = [
     *_each(
         VERDICT, "ledger.hour.fits_from(now, 1, ", "ledger.hour.fits_from(now, 0, ", "ledger.hour.fits_from(now, 2, "
     ),
-    *_each(VERDICT, "if amount <= self.limit", "if amount < self.limit", "if amount >= self.limit"),
+    *_each(VERDICT, "&& wanted <= self.limit", "&& wanted < self.limit", "&& wanted >= self.limit"),
+    *_each(VERDICT, "amount.saturating_add(ledger.held.0)", "amount"),
+    *_each(VERDICT, "spent.saturating_add(amount) > self.limit", "true", "spent.saturating_add(amount) >= self.limit"),
     # Budgets
     *_each(BUDGET, "ledger.time(clock)", "clock"),
     *(Mutant(BUDGET, f"{rule}.refuse()?;", "") for rule in ("day", "month", "velocity")),

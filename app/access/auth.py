@@ -8,9 +8,9 @@ from based58 import b58decode, b58encode
 from solders.keypair import Keypair
 from starlette.requests import Request
 
-from app.access.keyring import KeyRing, Principal, Role, unauthenticated
-from app.access.recorder import Recorder
+from app.access.keyring import KeyRing, Principal, unauthenticated
 from app.chain.clock import ChainClock
+from app.core.actors import Role
 from app.core.errors import AuthenticationError, RequestError
 from app.core.turns import Lane
 from app.store.wallets import WalletRecord
@@ -31,19 +31,26 @@ async def admit(request: Request, keys: KeyRing) -> Principal:
     Raises the errors of ``authenticate``, and ``rate_limited`` instead of ``authentication_failed`` above the limit of
     failed authentications from the client's address.
     """
-    recorder: Recorder = request.app.state.recorder
     try:
         found = await authenticate(request, keys)
     except AuthenticationError:
-        client = request.client.host if request.client else None
-        recorder.failed(client)
-        request.app.state.rate_limits.failed(client)
+        count_failure(request)
         raise
     principal = replace(found, address=client_address(request), request_id=request.state.request_id)
     request.state.principal = principal
-    if principal.outside:
-        recorder.used_outside(principal, f"{request.method} {request.scope['route'].path}")
     return principal
+
+
+def count_failure(request: Request) -> None:
+    """Count a failed authentication. Raises ``rate_limited`` above the limit of the client's address."""
+    client = client_host(request)
+    request.app.state.recorder.failed(client)
+    request.app.state.rate_limits.failed(client)
+
+
+def client_host(request: Request) -> str | None:
+    """Return the client's address as the server or a trusted proxy states it, or None."""
+    return request.client.host if request.client else None
 
 
 async def count(
@@ -57,10 +64,17 @@ async def count(
     ``insufficient_permissions`` outside the key's addresses, unless the request is a ``brake``.
     """
     state = request.app.state
-    request.state.lane = Lane(principal.org, principal.key_id, brake or lifts)
+    if principal.outside:
+        state.recorder.used_outside(principal, f"{request.method} {request.scope['route'].path}")
     request.state.headers = state.rate_limits.count(principal.key_id, weight, brake=brake)
     authorise_address(principal, brake=brake)
+    request.state.lane = Lane(principal.org, principal.key_id, brake or lifts)
     await state.turns.pause(request.state.lane)
+
+
+def spend(request: Request, principal: Principal, weight: int) -> None:
+    """Count a cost of a request that is known only after its work. It is never refused."""
+    request.state.headers = request.app.state.rate_limits.count(principal.key_id, weight, spent=True)
 
 
 def authorise_address(principal: Principal, *, brake: bool) -> None:
@@ -78,7 +92,7 @@ def client_address(request: Request) -> str | None:
     A mapped IPv4 address is returned as IPv4.
     """
     try:
-        found = ip_address("" if request.client is None else request.client.host)
+        found = ip_address(client_host(request) or "")
     except ValueError:
         return None
     return str(getattr(found, "ipv4_mapped", None) or found)

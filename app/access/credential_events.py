@@ -41,7 +41,7 @@ def report_outside(conn: Connection, key: ApiKey, address: str | None, network: 
 
 
 def _append(conn: Connection, event: str, about: ApiKey | Person, event_id: str, now: int, **fields: Any) -> None:
-    payload = {"role": about.role, "name": about.name, **fields, "timestamp": iso_ms(now)}
+    payload = {"role": about.role, "name": about.name, **fields}
     if isinstance(about, ApiKey):
         payload |= {"key_id": about.key_id, "bound_wallet_id": about.wallet_id}
         summary = f"API key {about.name or about.key_id}"

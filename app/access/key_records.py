@@ -4,19 +4,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.access.networks import Network, parse_network
-from app.core.actors import Actor
 from app.database.interface import Database
 from app.store.keys import ApiKey, api_key_by_digest
-
-
-@dataclass(frozen=True, slots=True)
-class CachedKey:
-    """A key's record, its actor, and its allowed networks, or None if the key works from any address."""
-
-    record: ApiKey
-    actor: Actor
-    networks: list[Network] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,11 +28,11 @@ class KeyRecords:
         self._db = db
         self._cache_seconds = cache_seconds
         self._timer = timer
-        self._cache: dict[str, tuple[float, CachedKey]] = {}
+        self._cache: dict[str, tuple[float, ApiKey]] = {}
         self._readings: dict[str, _Reading] = {}
         self._changes = 0
 
-    async def find(self, digest: str) -> CachedKey | None:
+    async def find(self, digest: str) -> ApiKey | None:
         """Return the key with this digest, even an ended one, or None."""
         until, cached = self._cache.get(digest, (0.0, None))
         if cached is not None and self._timer() < until:
@@ -51,15 +40,10 @@ class KeyRecords:
         self._cache.pop(digest, None)
         reading = self._reading_of(digest)
         found = await asyncio.shield(reading.record)
-        if found is None:
-            return None
-        allowed = found.allowed_addresses
-        networks = None if allowed is None else [parse_network(one) for one in allowed]
-        cached = CachedKey(found, Actor("key", found.key_id), networks)
         # Do not cache a record if keys changed during the read: this one may have been revoked.
-        if reading.changes == self._changes:
-            self._cache[digest] = (reading.until, cached)
-        return cached
+        if found is not None and reading.changes == self._changes:
+            self._cache[digest] = (reading.until, found)
+        return found
 
     def forget(self) -> None:
         """Empty the cache."""

@@ -5,27 +5,27 @@ import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from sqlalchemy import Connection
 
 from app.access.credential_events import report
 from app.access.key_format import generate, well_formed
 from app.access.key_records import KeyRecords
-from app.access.networks import contain, parse_network
+from app.access.networks import allow, is_narrow
 from app.access.sealing import ResponseSeal
-from app.core.actors import Actor
+from app.core.actors import Actor, Role
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError, RequestError
 from app.core.identifiers import random_id
-from app.core.timestamps import iso_ms
+from app.core.timestamps import iso_ms, now_seconds
 from app.database.interface import Database
 from app.store.audit import NewLogEntry, append
 from app.store.audit_actions import Action
 from app.store.keys import (
     ApiKey,
     api_key,
+    api_key_by_id,
     api_key_made_under,
-    api_keys,
     has_admin_key,
     insert_api_key,
     replace_digest,
@@ -35,9 +35,11 @@ from app.store.keys import (
 from app.store.organisations import organisation
 from app.store.people import end_sessions
 
-Role = Literal["viewer", "agent", "operator", "admin"]
-ROLES: tuple[Role, ...] = get_args(Role)
-KeyStatus = Literal["active", "rotated", "revoked", "expired"]
+_OUTLIVES = "expiresAt: must not be later than the end of the API key that sends the request."
+_RESTRICTED = (
+    "expiresAt, allowedAddresses: the organisation requires both for new keys, and no network wider than /8 (IPv4) or "
+    "/32 (IPv6)."
+)
 
 COMMAND_LINE = "command_line"
 """Actor id of `agent-vault` commands run on the service's own machine."""
@@ -64,6 +66,11 @@ class Principal:
         """The id of the API key, or of the actor if the caller has no key."""
         return self.actor.id
 
+    @property
+    def owner(self) -> tuple[str, str]:
+        """The organisation, and the agent's wallet or else the key or person. Its requests share slots."""
+        return self.org, self.wallet_id or self.key_id
+
     def entry(self, action: Action, about: str | None = None, **details: Any) -> NewLogEntry:
         """Return an audit log entry for an action of this caller. ``about`` is the id of the affected object."""
         return NewLogEntry(self.org, action, self.actor, about, self.address, self.request_id, details)
@@ -89,9 +96,9 @@ class KeyTerms:
     """
 
     role: Role
-    wallet_id: str | None
-    name: str
-    live: bool
+    wallet_id: str | None = None
+    name: str = ""
+    live: bool = False
     expires_at: int | None = None
     allowed_addresses: list[str] | None = None
     idempotency_key: str | None = None
@@ -120,7 +127,7 @@ class KeyRing:
         secret: bytes,
         *,
         cache_seconds: float = 0.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = now_seconds,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._db = db
@@ -140,16 +147,12 @@ class KeyRing:
     async def recognise(self, key: str, address: str | None) -> Principal | None:
         """Return the key's principal at the client's address, or None for a malformed, unknown or ended key."""
         digest = self.digest(key)
-        cached = await self._records.find(digest) if well_formed(key) else None
-        if cached is None or not hmac.compare_digest(cached.record.digest, digest):
-            return None
-        record = cached.record
-        now = self._now()
-        if record.ended(now):
+        record, now = await self._records.find(digest) if well_formed(key) else None, self._now()
+        if record is None or not hmac.compare_digest(record.digest, digest) or record.ended(now):
             return None
         self._used[record.key_id] = now
-        outside = cached.networks is not None and not contain(cached.networks, address)
-        return Principal(cached.actor, record.org, _role(record), record.wallet_id, outside=outside)
+        outside = not allow(record.allowed_addresses, address)
+        return Principal(Actor("key", record.key_id), record.org, record.role, record.wallet_id, outside=outside)
 
     async def note_use(self) -> None:
         """Store the time of the last use of each key that was used since the previous call."""
@@ -177,9 +180,13 @@ class KeyRing:
         )
         if record.ended(now):
             raise RequestError("invalid_request", "expiresAt: must be in the future.")
-        if owner is not None and owner.restricts_keys and not (terms.expires_at and terms.allowed_addresses):
-            both = "expiresAt, allowedAddresses: the organisation requires both for new keys."
-            raise RequestError("invalid_request", both)
+        creator = api_key_by_id(conn, by.actor.id) if by.actor.type == "key" else None
+        latest = None if creator is None else creator.end
+        if latest is not None and (terms.expires_at is None or terms.expires_at > latest):
+            raise RequestError("invalid_request", f"{_OUTLIVES} Its end is {iso_ms(latest)}.")
+        narrow = terms.allowed_addresses and all(map(is_narrow, terms.allowed_addresses))
+        if owner is not None and owner.restricts_keys and not (terms.expires_at and narrow):
+            raise RequestError("invalid_request", _RESTRICTED)
         insert_api_key(conn, record, idempotency_key=terms.idempotency_key)
         return IssuedKey(key, record)
 
@@ -187,7 +194,8 @@ class KeyRing:
         """Create a key for the organisation of ``by`` and store its record.
 
         Raises ValueError if an agent's key has no wallet, or a key of another role has one. Raises ``invalid_request``
-        for an end in the past, and without the restrictions that the organisation requires.
+        for an end in the past or after the end of the caller's key, and without the restrictions that the organisation
+        requires.
         """
         made = self._add(conn, by, terms)
         entry = by.entry("key.create", made.record.key_id, role=terms.role, wallet_id=terms.wallet_id)
@@ -215,10 +223,6 @@ class KeyRing:
         ``by`` is the part of the service that creates it without an API key of its own.
         """
         return self._db.write_now(lambda conn: self.make(conn, system(org, by), KeyTerms(**terms))).key
-
-    async def list(self, org: str) -> list[ApiKey]:
-        """Return all keys of an organisation, including revoked ones, oldest first."""
-        return await self._db.read(lambda conn: api_keys(conn, org))
 
     def revoke(self, conn: Connection, by: Principal, key_id: str, *, again: bool = False) -> ApiKey:
         """Revoke a key of the caller's organisation. The caller is ``by``.
@@ -257,7 +261,7 @@ class KeyRing:
         if old.revoked_at is not None or old.ended(now):
             raise BusinessError("key_not_active")
         kept = {"expires_at": old.expires_at, "allowed_addresses": old.allowed_addresses}
-        made = self._add(conn, by, KeyTerms(_role(old), old.wallet_id, old.name, **(kept | changes)), key_id)
+        made = self._add(conn, by, KeyTerms(old.role, old.wallet_id, old.name, **(kept | changes)), key_id)
         until = now + overlap * 1000
         revoke_api_key(conn, by.org, key_id, until)
         entry = by.entry("key.rotate", made.record.key_id, replaces=key_id, overlap_seconds=overlap)
@@ -272,8 +276,8 @@ class KeyRing:
         Networks must contain the caller's address, unless the caller is the machine's command line or the service.
         """
 
-        def reachable(networks: list[str]) -> bool:
-            return by.actor.type == "system" or contain(map(parse_network, networks), by.address)
+        def reachable(networks: list[str] | None) -> bool:
+            return by.actor.type == "system" or allow(networks, by.address)
 
         if not has_admin_key(conn, by.org, self._now(), reachable):
             raise BusinessError("last_admin_key")
@@ -284,19 +288,6 @@ class KeyRing:
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
-
-
-def status_of(record: ApiKey, now: int) -> KeyStatus:
-    """Return a key's status at the Unix millisecond ``now``. A rotated key works until its ``revoked_at``."""
-    if record.revoked_at is not None and record.revoked_at <= now:
-        return "revoked"
-    if record.ended(now):
-        return "expired"
-    return "active" if record.revoked_at is None else "rotated"
-
-
-def _role(record: ApiKey) -> Role:
-    return next(role for role in ROLES if role == record.role)
 
 
 def _found(conn: Connection, org: str, key_id: str) -> ApiKey:

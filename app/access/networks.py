@@ -1,6 +1,7 @@
 """Networks of client addresses, in CIDR notation."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 Network = IPv4Network | IPv6Network
@@ -9,6 +10,7 @@ _MAPPED = IPv6Network("::ffff:0:0/96")
 _IPV4 = 0xFFFFFFFF
 
 
+@lru_cache(maxsize=10_000)
 def parse_network(text: str) -> Network:
     """Return the network in a text such as `203.0.113.0/24`. A network of mapped addresses becomes its IPv4 network.
 
@@ -22,9 +24,18 @@ def parse_network(text: str) -> Network:
     return found
 
 
-def contain(networks: Iterable[Network], address: str | None) -> bool:
-    """Return True if a network contains the address. An unknown address is outside."""
-    if address is None:
-        return False
+def is_narrow(network: str) -> bool:
+    """Return True unless the network is wider than /8 for IPv4 or /32 for IPv6."""
+    found = parse_network(network)
+    return found.prefixlen >= found.max_prefixlen // 4
+
+
+def allow(networks: Sequence[str] | None, address: str | None) -> bool:
+    """Return True if one of the networks contains the address, or if there is no restriction to networks.
+
+    An unknown address is in no network.
+    """
+    if networks is None or address is None:
+        return networks is None
     found = ip_address(address)
-    return any(found in one for one in networks)
+    return any(found in parse_network(one) for one in networks)

@@ -1,4 +1,4 @@
-"""Rate limits: requests per API key or person, failed authentications and started sign-ins per client address.
+"""Rate limits: requests per API key or person; failed authentications, started sign-ins and searches per address.
 
 Buckets are kept in memory only. With several nodes, each node grants its share of a limit.
 """
@@ -16,9 +16,9 @@ from app.core.settings import Settings
 _MAX_NAMES = 10_000
 #: Tolerance for the rounding of the amounts in a bucket.
 _ROUNDING = 1e-6
-#: The number of sign-ins that an address may start is this many times its limit of failed authentications, because many
-#: people can share an address.
-_BEGUN = 5
+#: The number of sign-ins that an address may start, and of its searches, is this many times its limit of failed
+#: authentications, because many people can share an address.
+_ANONYMOUS = 5
 
 
 class Buckets:
@@ -39,8 +39,10 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._taken)
 
-    def take(self, name: str, limit: int, weight: int = 1) -> tuple[bool, int, int, int]:
+    def take(self, name: str, limit: int, weight: int = 1, *, spent: bool = False) -> tuple[bool, int, int, int]:
         """Take ``weight`` from a bucket, or the whole bucket if it is smaller, provided that the bucket has as much.
+
+        With ``spent``, take what the bucket has.
 
         Return True if it had, the rest of the bucket, the seconds until it is full, and the seconds until it has
         ``weight`` again. ``limit`` is this node's share of the limit.
@@ -49,8 +51,8 @@ class Buckets:
         taken, then = self._taken.get(name) or (0.0, now)
         # Another node may have started since, which makes this node's bucket smaller.
         taken, weight = max(0.0, min(taken, limit) - (now - then) * rate), min(weight, limit)
-        passes = taken + weight <= limit + _ROUNDING
-        taken += weight if passes else 0
+        passes = spent or taken + weight <= limit + _ROUNDING
+        taken = min(taken + weight, limit) if passes else taken
         self._taken.put(name, (taken, now))
         full, again = taken / rate, (taken + weight - limit) / rate
         return passes, int(limit - taken + _ROUNDING), _seconds(full), _seconds(again)
@@ -73,7 +75,7 @@ class Peers:
 
 
 class RateLimits:
-    """Counts requests, failed authentications and started sign-ins, and refuses any beyond a limit.
+    """Counts requests, failed authentications, started sign-ins and searches, and refuses any beyond a limit.
 
     A limit that is 0 in the settings is off.
     """
@@ -82,19 +84,20 @@ class RateLimits:
         self, settings: Settings, peers: Peers | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._peers = peers or Peers()
-        self._requests = self._failures = self._begun = None
+        self._requests = self._failures = self._begun = self._searches = None
         if settings.rate_limit:
             seconds = settings.rate_limit_burst // settings.rate_limit
             self._requests = Buckets(settings.rate_limit_burst, seconds, clock=clock)
         if settings.failed_authentications:
             self._failures = Buckets(settings.failed_authentications, 60, clock=clock)
-            self._begun = Buckets(_BEGUN * settings.failed_authentications, 60, clock=clock)
+            self._begun = Buckets(_ANONYMOUS * settings.failed_authentications, 60, clock=clock)
+            self._searches = Buckets(_ANONYMOUS * settings.failed_authentications, 60, clock=clock)
 
-    def count(self, key_id: str, weight: int = 1, *, brake: bool = False) -> dict[str, str]:
+    def count(self, key_id: str, weight: int = 1, *, brake: bool = False, spent: bool = False) -> dict[str, str]:
         """Count a request of an API key or person. Return the response headers about the limit; none if it is off.
 
         ``weight`` is the cost of the request; a payment costs 1. Freezes, pauses and withdrawals of transactions
-        (``brake``) have a bucket of their own, of the same size.
+        (``brake``) have a bucket of their own, of the same size. A cost that is known only afterwards is ``spent``.
 
         Raises ``rate_limited`` above the limit.
         """
@@ -102,7 +105,7 @@ class RateLimits:
         if buckets is None:
             return {}
         limit = self._peers.share(buckets.limit)
-        passes, rest, full, again = buckets.take(f"{key_id} brake" if brake else key_id, limit, weight)
+        passes, rest, full, again = buckets.take(f"{key_id} brake" if brake else key_id, limit, weight, spent=spent)
         name = "brake" if brake else "default"
         headers = {
             "RateLimit-Policy": f'"{name}";q={limit};w={buckets.seconds}',
@@ -119,6 +122,10 @@ class RateLimits:
     def begun(self, client: str | None) -> None:
         """Count a sign-in started from a client's address. Raises ``rate_limited`` above the limit."""
         self._admit(self._begun, client, "Too many sign-ins were started from this address. Try again later.")
+
+    def searched(self, client: str | None) -> None:
+        """Count a search from a client's address. Raises ``rate_limited`` above the limit."""
+        self._admit(self._searches, client, "Too many searches came from this address. Search again later.")
 
     def _admit(self, buckets: Buckets | None, client: str | None, refusal: str) -> None:
         if buckets is None:

@@ -1,10 +1,11 @@
 """Writes audit log entries that belong to no other database transaction, or that are too urgent to wait for one."""
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -15,7 +16,7 @@ from app.access.keyring import Principal
 from app.access.rate_limit import network_of
 from app.core.actors import Actor
 from app.core.background import Periodic
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import DAY, iso_ms, now_ms
 from app.database.interface import WRITE_ERRORS, Database
 from app.store.audit import SERVICE, NewLogEntry, append
 from app.store.keys import api_key_by_id
@@ -26,11 +27,38 @@ _log = structlog.get_logger(__name__)
 _INTERVAL = 1.0
 #: Seconds during which failed authentications and repeated refusals are counted before the counts are written.
 PERIOD = 60.0
+#: Maximum number of a caller's first refusals in a UTC day that are counted by `PERIOD`. Later ones are counted by
+#: `LONG_PERIOD`.
+MAX_BY_MINUTE, LONG_PERIOD = 100, 3_600.0
 #: Maximum number of client networks counted separately in one period, and number of the most frequent ones that the
 #: period's audit log entry lists.
 _MAX_NETWORKS, _NAMED = 1_000, 10
 #: Number of waiting entries from which new refusals are only counted.
 _MAX_WAITING = 10_000
+
+
+@dataclass(slots=True)
+class _Count:
+    """The number of repeats of an entry by client network, up to the end of its period."""
+
+    entry: NewLogEntry
+    ends: float
+    networks: Counter[str] = field(default_factory=Counter)
+
+    def add(self, client: str | None) -> None:
+        network = network_of(client)
+        if network not in self.networks and len(self.networks) >= _MAX_NETWORKS:
+            network = ""
+        self.networks[network] += 1
+
+    def total(self) -> NewLogEntry:
+        """Return the entry of all repeats. Its time is the end of the period, and it names the networks."""
+        details: dict[str, Any] = {
+            "count": self.networks.total(),
+            "since": iso_ms(self.entry.timestamp),
+            "networks": [{"network": name, "count": count} for name, count in self.networks.most_common(_NAMED)],
+        }
+        return replace(self.entry.about(**details), timestamp=now_ms())
 
 
 class Recorder(Periodic):
@@ -39,7 +67,8 @@ class Recorder(Periodic):
     No caller waits for it. Clients can cause failed authentications and refusals without limit, so these are counted.
     Failed authentications become at most one row a minute. For each caller, operation and reason, the first refusal in
     a minute becomes a row, and its repeats become one more. Uses of a key outside its addresses are counted in the same
-    way, for each operation and client network. ``timer`` returns the seconds that measure the minutes.
+    way, for each operation and client network. After `MAX_BY_MINUTE` first rows of a caller in a UTC day, its further
+    rows are by the hour, and for each operation and reason. ``timer`` returns the seconds that measure the periods.
     """
 
     name = "audit"
@@ -51,9 +80,10 @@ class Recorder(Periodic):
         self._waiting: list[NewLogEntry] = []
         self._writing: asyncio.Task[int] | None = None
         self._began = timer()
-        self._failures: Counter[str] = Counter()
-        self._since = 0
-        self._refused: dict[tuple[object, ...], tuple[NewLogEntry, int]] = {}
+        self._counts: dict[tuple[object, ...], _Count] = {}
+        self._day = 0
+        self._firsts: Counter[tuple[object, ...]] = Counter()
+        """Numbers of first rows of each caller in the UTC day."""
 
     def later(self, entry: NewLogEntry) -> None:
         """Queue an entry. It is written as soon as possible."""
@@ -62,43 +92,47 @@ class Recorder(Periodic):
 
     def failed(self, client: str | None) -> None:
         """Count a failed authentication under the network of the client's address."""
-        network = network_of(client)
-        if not self._failures:
-            self._since = now_ms()
-        if network not in self._failures and len(self._failures) >= _MAX_NETWORKS:
-            network = ""
-        self._failures[network] += 1
+        entry = NewLogEntry(SERVICE, "authentication.failed", Actor("system", "api"))
+        self._counts.setdefault((entry.action,), _Count(entry, self._began + PERIOD)).add(client)
 
     def refused(self, principal: Principal, operation: str, **details: str) -> None:
-        """Record that an operation of ``principal`` was refused. Equal refusals in the same minute are only counted."""
-        self._counted(principal.entry("access.refused", operation=operation, **details), operation, *details.values())
+        """Record that an operation of ``principal`` was refused. Equal refusals in the same period are only counted."""
+        self._counted(principal.entry("access.refused", operation=operation, **details))
 
     def used_outside(self, principal: Principal, operation: str) -> None:
-        """Record and report that a key was used outside its addresses. Equal uses in the same minute are only counted.
+        """Record and report that a key was used outside its addresses. Equal uses in the same period are only counted.
 
         The event is sent at most once an hour for each key and client network.
         """
         entry = principal.entry("key.use_outside", principal.key_id, operation=operation)
-        self._counted(entry, operation, network_of(principal.address))
+        self._counted(entry, network_of(principal.address))
 
-    def _counted(self, entry: NewLogEntry, *alike: str) -> None:
-        which = (entry.log, entry.actor, entry.action, *alike)
-        first, repeats = self._refused.get(which, (None, 0))
-        if first is not None:
-            self._refused[which] = (first, repeats + 1)
-            return
-        if len(self._waiting) < _MAX_WAITING:
-            self._refused[which] = (entry, 0)
-            self.later(entry.about(count=1))
-        else:
-            self._refused[which] = (entry, 1)
+    def _counted(self, entry: NewLogEntry, *minutely: str) -> None:
+        """Queue an entry, or count it with its equals. ``minutely`` distinguishes entries counted by the minute."""
+        caller = (entry.log, entry.actor, entry.action)
+        alike = (*caller, *entry.details.values())
+        count = self._counts.get((*alike, *minutely)) or self._counts.get(alike)
+        if count is None:
+            which, period = (alike, LONG_PERIOD) if self._is_frequent(caller) else ((*alike, *minutely), PERIOD)
+            count = self._counts[which] = _Count(entry, self._began + period)
+            if len(self._waiting) < _MAX_WAITING:
+                self.later(entry.about(count=1))
+                return
+        count.add(entry.address)
+
+    def _is_frequent(self, caller: tuple[object, ...]) -> bool:
+        """Count a first row of a caller. Return True if it has had `MAX_BY_MINUTE` today."""
+        if (today := now_ms() // DAY) > self._day:
+            self._day, self._firsts = today, Counter()
+        self._firsts[caller] += 1
+        return self._firsts[caller] > MAX_BY_MINUTE
 
     async def stop(self) -> None:
         """Stop, and write the queued entries and the counts. If they cannot be written, their number is logged."""
         await super().stop()
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)
-        self._close_period()
+        self._close(math.inf)
         try:
             await self._write()
         except WRITE_ERRORS as error:
@@ -107,7 +141,8 @@ class Recorder(Periodic):
     async def tick(self) -> int:
         """Write the waiting entries and return their number."""
         if self._timer() - self._began >= PERIOD:
-            self._close_period()
+            self._began = self._timer()
+            self._close(self._began)
         return await self._write()
 
     async def _write(self) -> int:
@@ -127,21 +162,12 @@ class Recorder(Periodic):
             raise
         return len(batch)
 
-    def _close_period(self) -> None:
-        """Queue one entry for all failed authentications and one for each repeated refusal or use."""
-        self._began = self._timer()
-        failures, self._failures = self._failures, Counter()
-        if failures:
-            details: dict[str, Any] = {
-                "count": failures.total(),
-                "since": iso_ms(self._since),
-                "networks": [{"network": name, "count": count} for name, count in failures.most_common(_NAMED)],
-            }
-            self.later(NewLogEntry(SERVICE, "authentication.failed", Actor("system", "api"), details=details))
-        refused, self._refused = self._refused, {}
-        for entry, repeats in refused.values():
-            if repeats:
-                self.later(replace(entry.about(count=repeats), timestamp=now_ms()))
+    def _close(self, now: float) -> None:
+        """Queue an entry of the repeats of each period that has ended."""
+        ended = [which for which, count in self._counts.items() if count.ends <= now]
+        for count in map(self._counts.pop, ended):
+            if count.networks:
+                self.later(count.total())
 
 
 def _append(conn: Connection, batch: list[NewLogEntry]) -> None:

@@ -1,8 +1,11 @@
 """Writes the request log in batches, after the responses."""
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 
 import structlog
+from sqlalchemy import Connection
 from starlette.types import Scope
 
 from app.access.keyring import Principal
@@ -11,6 +14,7 @@ from app.core.identifiers import is_id
 from app.core.timestamps import now_ms
 from app.database.interface import WRITE_ERRORS, Database
 from app.store.request_log import RequestRecord, insert_requests
+from app.store.stopped_payments import count_stopped
 
 _log = structlog.get_logger(__name__)
 
@@ -74,7 +78,7 @@ class RequestLog(Periodic):
             written = 0
             while self._waiting:
                 batch = self._waiting[:_BATCH]
-                await self._db.write(lambda conn, batch=batch: insert_requests(conn, batch))  # type: ignore[misc]
+                await self._db.write(partial(_store, batch=batch))
                 # Rows of an abandoned write stay in the queue. Writing the same rows again changes nothing.
                 del self._waiting[: len(batch)]
                 written += len(batch)
@@ -87,6 +91,11 @@ class RequestLog(Periodic):
             await self.tick()
         except WRITE_ERRORS as error:
             _log.warning("requests_not_logged", requests=len(self._waiting), error=str(error))
+
+
+def _store(conn: Connection, batch: Sequence[RequestRecord]) -> None:
+    insert_requests(conn, batch)
+    count_stopped(conn, batch, now_ms())
 
 
 def _wallet_of(scope: Scope) -> str | None:

@@ -5,10 +5,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.core.identifiers import EVENT_PREFIX, derived_id
-from app.core.money import format_usdc
-from app.core.timestamps import iso_ms
-from app.store.alert_kinds import BALANCE_LOW, EVENT_OF, INACTIVITY, LARGE_TRANSACTION, AlertType
-from app.store.alerts import AlertTransition, velocity
+from app.core.money import format_usdc, parse_usdc
+from app.core.timestamps import DAY, HOUR, MINUTE, iso_ms
+from app.store.alert_kinds import EVENT_OF, AlertType
+from app.store.alerts import AlertRule, AlertTransition, has_new_payee, mark, recent, velocity
 from app.store.feed import FeedEvent, append_event
 
 
@@ -16,41 +16,65 @@ def append_lasting(conn: Connection, kind: AlertType, wallet: AlertTransition, e
     """Add the event that reports the beginning of a low balance, inactivity or a velocity spike."""
     threshold: str | int = wallet.threshold
     fields: dict[str, str | int | None]
-    if kind == BALANCE_LOW:
+    if kind == "balance_low":
         balance, threshold = format_usdc(wallet.balance), format_usdc(wallet.threshold)
         fields, summary = {"current_balance": balance}, f"{balance} USDC left, below {threshold}"
-    elif kind == INACTIVITY:
+    elif kind == "inactivity":
         last = None if wallet.last_transaction_at is None else iso_ms(wallet.last_transaction_at)
-        fields, summary = {"last_transaction_at": last}, f"No transaction for {threshold} hours"
+        fields, summary = {"last_transaction_at": last}, f"No payment, escrow or allowance for {threshold} hours"
     else:
         count = velocity(conn, wallet.wallet_id, now)
         fields, summary = {"transactions": count}, f"{count} transactions within an hour, above {threshold}"
-    fields |= {"threshold": threshold, "timestamp": iso_ms(now)}
+    fields["threshold"] = threshold
     _append(conn, kind, wallet.wallet_id, fields, event_id=event_id, org=wallet.org, timestamp=now, summary=summary)
 
 
-def append_large(conn: Connection, event: FeedEvent, limit: int, *, freeze: bool) -> None:
-    """Add the event that reports a payment or escrow above `limit`, in micro-USDC.
+def append_triggered(conn: Connection, kind: AlertType, event: FeedEvent, rule: AlertRule) -> bool:
+    """Add the event that reports a large transaction, many refusals or many new payees, if the rule's condition holds.
 
-    `event` is the event of the payment or escrow itself. With `freeze`, the rule freezes the wallet.
+    `event` is the event of the payment, escrow, allowance or refusal itself. Refusals and payees that an alert has
+    counted do not count for the next one. Returns True if the event was added.
     """
-    shown, threshold = event.payload, format_usdc(limit)
-    fields = {name: shown[name] for name in ("tx_id", "tx_signature", "amount", "on_chain_slot", "timestamp")}
-    if freeze:
-        fields["freeze"] = True
+    shown, threshold, wallet_id = event.payload, rule.threshold, event.wallet_id
+    if threshold is None or wallet_id is None:
+        return False
+    # If the transaction is rolled back, this event is removed by the transaction's signature. If it lands again, the
+    # event returns under the same id.
+    event_id = derived_id(EVENT_PREFIX, event.event_id, EVENT_OF[kind])
+    fields: dict[str, Any]
+    if kind == "large_transaction":
+        if parse_usdc(shown["amount"]) <= threshold:
+            return False
+        fields = {name: shown[name] for name in ("tx_id", "tx_signature", "amount", "on_chain_slot")}
+        fields |= {"recipient": shown.get("recipient", shown.get("to_wallet")), "threshold": format_usdc(threshold)}
+        summary = f"{shown['amount']} USDC in one transaction, above {fields['threshold']}"
+    else:
+        if kind == "new_payees" and not has_new_payee(conn, wallet_id, shown["tx_id"]):
+            return False
+        minutes, until = rule.minutes or DAY // MINUTE, event.timestamp
+        if shown.get("refusals", 1) > 1 and minutes * MINUTE >= HOUR:
+            # The refusals of an hour are only known to lie in it, so the period ends with the hour.
+            until = (until // HOUR + 1) * HOUR - 1
+        count = recent(conn, wallet_id, kind, until, minutes * MINUTE)
+        if count < threshold:
+            return False
+        mark(conn, wallet_id, kind, event_id, until)
+        fields = {"count": count, "threshold": threshold, "minutes": minutes}
+        summary = f"{count} {'refusals' if kind == 'refusals' else 'new payees'} within {minutes} minutes"
+    if rule.freezes:
+        fields["freeze"], summary = True, f"{summary}; freezes the vault"
     _append(
         conn,
-        LARGE_TRANSACTION,
-        event.wallet_id,
-        {**fields, "recipient": shown.get("recipient", shown.get("to_wallet")), "threshold": threshold},
-        # If the transaction is rolled back, this event is removed by the transaction's signature. If it lands again,
-        # the event returns under the same id.
-        event_id=derived_id(EVENT_PREFIX, event.event_id, EVENT_OF[LARGE_TRANSACTION]),
+        kind,
+        wallet_id,
+        {**fields, "timestamp": shown["timestamp"]},
+        event_id=event_id,
         signature=event.signature,
         org=event.org,
         timestamp=event.timestamp,
-        summary=f"{shown['amount']} USDC in one transaction, above {threshold}" + "; freezes the vault" * freeze,
+        summary=summary,
     )
+    return True
 
 
 def _append(conn: Connection, kind: AlertType, wallet_id: str | None, fields: dict[str, Any], **event: Any) -> None:

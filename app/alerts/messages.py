@@ -1,105 +1,92 @@
 """The texts and recipients of alert e-mails."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection
 
 from app.alerts._rules import Rules, effective
+from app.core.event_catalogue import EVENTS
 from app.core.identifiers import derived_id
 from app.core.timestamps import HOUR
-from app.store.alert_kinds import TYPE_OF, AlertType
-from app.store.alert_mails import Mail, count_since
+from app.store.alert_kinds import TYPE_OF
+from app.store.alert_mails import Mail, count_since, omitted_so_far
 from app.store.feed import FeedEvent
 from app.store.wallets import labels
 
 _log = structlog.get_logger(__name__)
 
+_To = tuple[str, str, str]
+"""An organisation, a type of event and an address. E-mails are counted for each."""
 _LAST = (
-    "This address has reached the hourly limit of e-mails about this type of alert. Further ones are omitted until "
-    "fewer were queued within the past hour. GET /v1/events lists all events.\n"
+    "Further e-mails about this {shared} are omitted until fewer were queued within the past hour. A summary will "
+    "state their number. GET /v1/events lists all events.\n"
 )
-_TEMPLATES: Mapping[AlertType, tuple[str, str, Mapping[str, str]]] = {
-    "balance_low": (
-        "Balance low",
-        "The balance of a wallet is below its threshold.",
-        {"Balance": "{current_balance} USDC", "Threshold": "{threshold} USDC"},
-    ),
-    "policy_violation": (
-        "Policy violation",
-        "The policy or budget of a wallet refused a payment, an escrow or an allowance. Nothing was sent.",
-        {
-            "Amount": "{attempted_amount} USDC",
-            "Recipient": "{recipient}",
-            "Rule": "{violation[rule]}",
-            "Limit": "{violation[limit]}",
-            "Attempted": "{violation[attempted]}",
-            "Refusals": "{refusals}",
-        },
-    ),
-    "inactivity": (
-        "Inactivity",
-        "A wallet had no transaction for a long time.",
-        {"Last": "{last_transaction_at}", "Threshold": "{threshold} hours"},
-    ),
-    "velocity_spike": (
-        "Velocity spike",
-        "A wallet had many payments, escrows and allowances within one hour.",
-        {"Count": "{transactions}", "Threshold": "{threshold} an hour"},
-    ),
-    "large_transaction": (
-        "Large transaction",
-        "A wallet made a large payment or escrow.",
-        {
-            "Amount": "{amount} USDC",
-            "Threshold": "{threshold} USDC",
-            "Recipient": "{recipient}",
-            "Transaction": "{tx_id}",
-        },
-    ),
-}
-"""Title, sentence and lines of each type's e-mail. The lines contain `{names}` of fields in the event's payload."""
 
 
-def compose(conn: Connection, events: Sequence[FeedEvent], rules: Rules, now: int, *, hourly: int) -> list[Mail]:
+def compose(
+    conn: Connection, events: Sequence[FeedEvent], rules: Rules, now: int, *, hourly: int, dashboard: str
+) -> list[Mail]:
     """Return the e-mails that the rules require for events, as queued at the Unix millisecond `now`.
 
-    An address gets at most `hourly` e-mails an hour about a type of alert; 0 means no limit. The limit is per
+    Each links to a page of the dashboard, at the address `dashboard`.
+    An address gets at most `hourly` e-mails an hour about a type of event; 0 means no limit. The limit is per
     organisation, so that no organisation uses up the limit of another. It is also per type: refused payments cost
-    nothing, and an agent that makes many of them must not suppress other alerts.
+    nothing, and an agent that makes many of them must not suppress other alerts. A wallet has at most a quarter of it,
+    and the last quarter is for wallets without an e-mail. At the end of an hour, a summary states the number omitted.
     """
     wanted = [(event, recipients) for event in events if (recipients := _recipients(event, rules))]
     names = labels(conn, {event.wallet_id for event, _ in wanted if event.wallet_id is not None})
-    counts: Counter[tuple[str, AlertType, str]] = Counter()
+    queued: dict[_To, Counter[str | None]] = {}
+    omitted: Counter[_To] = Counter()
     mails = []
     for event, recipients in wanted:
-        kind, (subject, body) = TYPE_OF[event.type], _text(event, names.get(event.wallet_id or "", ""))
+        wallet_id = event.wallet_id
+        subject, body = _text(event, names.get(wallet_id or "", ""), dashboard)
+        last = _LAST.format(shared="type of event" if wallet_id is None else "wallet and this type of event")
         for recipient in recipients:
-            counted = (event.org, kind, recipient)
-            if counted not in counts:
-                counts[counted] = count_since(conn, *counted, now - HOUR)
-            counts[counted] += 1
-            if hourly and counts[counted] > hourly:
+            to = event.org, event.type, recipient
+            if to not in queued:
+                queued[to] = Counter(count_since(conn, *to, now - HOUR))
+            if _is_full(queued[to], wallet_id, hourly):
                 _log.warning("alert_mail_omitted", event_id=event.event_id, hourly=hourly)
+                omitted[to] += 1
                 continue
-            mails.append(
-                Mail(
-                    mail_id=derived_id("mail_", event.event_id, recipient),
-                    event_id=event.event_id,
-                    org=event.org,
-                    type=kind,
-                    recipient=recipient,
-                    subject=subject,
-                    body=f"{body}\n{_LAST}" if counts[counted] == hourly else body,
-                    status="pending",
-                    attempts=0,
-                    due_at=now,
-                    created_at=now,
-                )
-            )
-    return mails
+            queued[to][wallet_id] += 1
+            text = f"{body}\n{last}" if _is_full(queued[to], wallet_id, hourly) else body
+            mail_id = derived_id("mail_", event.event_id, recipient)
+            shown = {"subject": subject, "body": text, "due_at": now, "created_at": now, "wallet_id": wallet_id}
+            mails.append(_mail(to, mail_id=mail_id, event_id=event.event_id, **shown))
+    return mails + [_summary(conn, to, count, now) for to, count in omitted.items()]
+
+
+def _is_full(queued: Counter[str | None], wallet_id: str | None, hourly: int) -> bool:
+    """Return True if the hour's e-mails leave none for a wallet, or for events without a wallet if it is None."""
+    mine, share = queued[wallet_id], hourly // 4
+    used_up = wallet_id is not None and mine >= max(1, share)
+    return hourly > 0 and (used_up or queued.total() >= hourly - (share if mine else 0))
+
+
+def _summary(conn: Connection, to: _To, count: int, now: int) -> Mail:
+    """Return the summary of an hour in which `count` more e-mails were omitted. It is due at the end of the hour."""
+    end = (now // HOUR + 1) * HOUR
+    summary_id = derived_id("mail_", *to, str(end))
+    count += omitted_so_far(conn, summary_id)
+    title, until = EVENTS[to[1]].mail_title, f"{datetime.fromtimestamp(end // 1000, UTC):%Y-%m-%d %H:%M} UTC"
+    text = (
+        f"In the hour until {until}, {count} e-mails about this type of event were omitted, because this address had\n"
+        "reached its hourly limit, or the limit's share of a wallet. GET /v1/events lists all events.\n"
+    )
+    shown = {"subject": f"{title}: {count} e-mails omitted", "body": text, "due_at": end, "created_at": now}
+    return _mail(to, mail_id=summary_id, event_id=summary_id, omitted=count, **shown)
+
+
+def _mail(to: _To, **fields: Any) -> Mail:
+    org, kind, recipient = to
+    return Mail(org=org, type=kind, recipient=recipient, **fields)
 
 
 def _recipients(event: FeedEvent, rules: Rules) -> Sequence[str]:
@@ -107,21 +94,25 @@ def _recipients(event: FeedEvent, rules: Rules) -> Sequence[str]:
     return emails if rule is not None and rule.enabled else ()
 
 
-def _text(event: FeedEvent, label: str) -> tuple[str, str]:
-    """Return the subject and the body of the e-mail about an event. `label` is the wallet's name."""
-    title, sentence, fields = _TEMPLATES[TYPE_OF[event.type]]
+def _text(event: FeedEvent, label: str, dashboard: str) -> tuple[str, str]:
+    """Return the subject and the body of the e-mail about an event. `label`: the wallet's name, or empty."""
+    kind, sentence = EVENTS[event.type], EVENTS[event.type].mail_text
+    of_wallets = "wallet_id" in kind.fields
+    about = event.wallet_id or ("all wallets" if of_wallets else event.payload.get("name") or "organisation")
     if event.payload.get("freeze"):
         sentence += " The rule freezes the wallet for this reason."
     # Refusals reported by an earlier version have no number.
     payload = {"refusals": 1} | {name: "none" if value is None else value for name, value in event.payload.items()}
+    page = kind.mail_link or ("vaults/{wallet_id}" if event.wallet_id else "")
     lines = {
-        "Wallet": f"{label} ({event.wallet_id})",
-        **{name: template.format_map(payload) for name, template in fields.items()},
+        **({"Wallet": f"{label} ({event.wallet_id})" if event.wallet_id else "all"} if of_wallets else {}),
+        **{name: template.format_map(payload) for name, template in kind.mail_lines.items()},
         "Time": f"{datetime.fromtimestamp(event.timestamp // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC",
         "Event": event.event_id,
+        "Link": f"{dashboard}/{page.format_map(payload)}".rstrip("/"),
     }
     table = "".join(f"{name + ':':<13}{_line(text)}\n" for name, text in lines.items())
-    return f"{title}: {_line(label) or event.wallet_id}", f"{sentence}\n\n{table}"
+    return f"{kind.mail_title}: {_line(label or about)}", f"{sentence}\n\n{table}"
 
 
 def _line(text: str) -> str:

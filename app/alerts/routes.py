@@ -1,32 +1,34 @@
 """Routes of alert rules."""
 
-from starlette.routing import Route
-
-from app.access.auth import OPERATORS, READERS, READERS_AND_AGENT
+from app.access.auth import OPERATORS, READERS
 from app.alerts import service as alerts
 from app.alerts.models import Alerts, PutAlerts, WalletAlerts
 from app.api.operation import Call, operation
 
 
-@operation(tag="alerts", roles=OPERATORS, errors=("invalid_amount",), changes=True)
+@operation("PUT /v1/alerts", roles=OPERATORS, errors=("invalid_amount",))
 async def put_alerts(call: Call, body: PutAlerts) -> Alerts:
     """Set the alerts of all wallets.
 
     An alert applies to every wallet without its own alert of the same type. The request replaces all earlier alerts of
     the organisation and leaves those of single wallets unchanged. An absent type is off, except `policyViolation`,
-    which is on. Each alert is reported by an event, and by e-mail to its `emails`. The guide "Alerts" explains when.
+    `solLimit` and `security`: their events are created in any case, and no e-mails are sent. Each alert is reported by
+    an event, and by e-mail to its `emails`. The guide "Alerts" explains when.
     """
-    return await alerts.put(call.service, call.principal, body)
+    return await alerts.put(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="alerts", roles=READERS)
+@operation("GET /v1/alerts", roles=READERS)
 async def get_alerts(call: Call) -> Alerts:
     """Get the alerts of all wallets."""
     return await alerts.get(call.service, call.principal)
 
 
 @operation(
-    tag="alerts", roles=OPERATORS, errors=("invalid_amount", "wallet_not_found", "wallet_archived"), changes=True
+    "PUT /v1/wallets/{wallet_id}/alerts",
+    tag="alerts",
+    roles=OPERATORS,
+    errors=("invalid_amount", "wallet_not_found", "wallet_archived"),
 )
 async def put_wallet_alerts(call: Call, body: PutAlerts) -> WalletAlerts:
     """Set a wallet's own alerts.
@@ -34,18 +36,13 @@ async def put_wallet_alerts(call: Call, body: PutAlerts) -> WalletAlerts:
     Each given type replaces the organisation's, even if it turns the alert off. An absent type, or absent `emails`, is
     inherited from the organisation. The request replaces all earlier alerts of the wallet.
     """
-    return await alerts.put_of_wallet(call.service, call.principal, call.path("wallet_id"), body)
+    return await alerts.put_of_wallet(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
-@operation(tag="alerts", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
+@operation("GET /v1/wallets/{wallet_id}/alerts", tag="alerts", roles=READERS, errors=("wallet_not_found",))
 async def get_wallet_alerts(call: Call) -> WalletAlerts:
-    """Get the alerts that apply to a wallet."""
+    """Get the alerts that apply to a wallet.
+
+    An agent's key cannot read them, because they show how to stay below the thresholds.
+    """
     return await alerts.get_of_wallet(call.service, call.principal, call.path("wallet_id"))
-
-
-routes = [
-    Route("/v1/alerts", get_alerts, methods=["GET"]),
-    Route("/v1/alerts", put_alerts, methods=["PUT"]),
-    Route("/v1/wallets/{wallet_id}/alerts", get_wallet_alerts, methods=["GET"]),
-    Route("/v1/wallets/{wallet_id}/alerts", put_wallet_alerts, methods=["PUT"]),
-]

@@ -1,25 +1,25 @@
 """Reports alerts when they begin, and queues e-mails about events."""
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 import structlog
 from sqlalchemy import Connection
 
 from app.access.keyring import system
-from app.alerts._events import append_large, append_lasting
+from app.alerts._events import append_lasting, append_triggered
 from app.alerts._rules import effective
 from app.alerts.messages import compose
+from app.alerts.spending import report_spending
+from app.chain.errors import ChainUnavailable, RpcError
 from app.core.actors import Actor
 from app.core.background import Periodic
-from app.core.errors import ApiError, UnavailableError
+from app.core.errors import UnavailableError
 from app.core.identifiers import EVENT_PREFIX, random_id
-from app.core.money import parse_usdc
 from app.core.settings import Settings
-from app.core.timestamps import now_ms
+from app.core.timestamps import MINUTE, now_ms
 from app.database.interface import Database
 from app.projection.projector import Projector
-from app.store.alert_kinds import BALANCE_LOW, EVENT_OF, INACTIVITY, LARGE_TRANSACTION, VELOCITY_SPIKE, AlertType
+from app.store.alert_kinds import TRIGGERS, TYPE_OF, AlertType
 from app.store.alert_mails import begin, queue, read_feed, unread
 from app.store.alerts import (
     AlertTransition,
@@ -33,17 +33,11 @@ from app.store.alerts import (
 )
 from app.store.brakes import BrakeRow, put_brake
 from app.store.deliveries import is_recent
-from app.submission.claim import Claim
 from app.submission.context import Service
-from app.wallets import freezing
 
 _log = structlog.get_logger(__name__)
 
-_FREEZER = Actor("system", "alert_rule_large_transaction")
 _BATCH = 200
-_MINUTE = 60 * 1000
-_SPENDING = ("transaction.completed", "escrow.created")
-"""Events of payments and escrows. Each of them may be a large transaction. Grants of allowances do not count."""
 
 
 class Watcher(Periodic):
@@ -52,11 +46,13 @@ class Watcher(Periodic):
     The read models decide if a lasting alert applies: a low balance, inactivity or a velocity spike. A mark records
     that the alert was reported. The mark is stored in the same transaction as the event, so that a restart neither
     loses nor repeats the alert. Balances are checked after each change. The velocity of a changed wallet is checked at
-    the next tick. All wallets are checked every minute, or every `interval` if that is longer. Large transactions, and
-    the e-mails of all alerts, come from the feed: one transaction stores them and moves the watcher's position in it.
+    the next tick, its limits within a minute. All wallets are checked every minute, or every `interval` if that is
+    longer. Alerts whose rules may freeze, and the e-mails of all alerts, come from the feed: one transaction stores
+    them and moves the watcher's position in it.
     """
 
     name = "alerts"
+    outages = (ChainUnavailable, RpcError)
 
     def __init__(
         self,
@@ -76,12 +72,16 @@ class Watcher(Periodic):
         self._projector = projector
         self._mails = bool(settings.smtp_host)
         self._hourly_mails = settings.alert_emails_per_hour
+        self._dashboard = f"{settings.base_url()}/dashboard"
         self._chain_clock = chain_clock
         self._clock = clock
         self._moved: set[str] = set()
         """Vaults that changed since the last check of the velocity."""
         self._watches_balances: bool | None = None
         self._check_all_at = 0
+        self._spent: set[str] = set()
+        """Vaults that changed since the last check of limits."""
+        self._check_limits_at = 0
         self.service: Service | None = None
         """The service that freezes wallets, set before the start."""
 
@@ -108,7 +108,7 @@ class Watcher(Periodic):
         now = self._clock()
         if now >= self._check_all_at:
             # Set before the check, because rules that change during the check request another one.
-            self._check_all_at = now + _MINUTE
+            self._check_all_at = now + MINUTE
             try:
                 await self._check_all()
             except BaseException:
@@ -117,24 +117,34 @@ class Watcher(Periodic):
         elif self._moved:
             async with self._projector.paused():
                 moved, self._moved = self._moved, set()
-                await self._check(VELOCITY_SPIKE, moved)
+                await self._check("velocity_spike", moved)
         while await self._db.look_up(unread):
-            await asyncio.gather(*(self._freeze(*one) for one in set(await self._db.write(self._read_feed))))
+            for row in await self._db.write(self._read_feed):
+                self._freeze(row)
+        if self.service is not None and self._spent and now >= self._check_limits_at:
+            self._check_limits_at = now + MINUTE
+            spent, self._spent = self._spent, set()
+            try:
+                await report_spending(self.service, spent)
+            except BaseException:
+                self._spent |= spent
+                raise
 
     async def _check_all(self) -> None:
         async with self._projector.paused():
             self._moved.clear()
             self._watches_balances = None
-            for kind in (BALANCE_LOW, INACTIVITY, VELOCITY_SPIKE):
+            for kind in ("balance_low", "inactivity", "velocity_spike"):
                 await self._check(kind)
 
     async def _changed(self, vaults: set[str]) -> None:
         self._moved |= vaults
+        self._spent |= vaults
         try:
             if self._watches_balances is None:
-                self._watches_balances = await self._db.read(lambda conn: watches(conn, [BALANCE_LOW]))
+                self._watches_balances = await self._db.read(lambda conn: watches(conn, ["balance_low"]))
             if self._watches_balances:
-                await self._check(BALANCE_LOW, vaults)
+                await self._check("balance_low", vaults)
         except UnavailableError as error:
             _log.warning("alerts_wait_for_storage", error=error.message)
         except Exception:  # noqa: BLE001 - the projection must continue; the next full check reports the alert
@@ -148,9 +158,9 @@ class Watcher(Periodic):
         now = self._chain_clock()
 
         def find(conn: Connection) -> Sequence[AlertTransition]:
-            if kind != VELOCITY_SPIKE:
+            if kind != "velocity_spike":
                 return changed_alerts(conn, kind, now, vaults=vaults, limit=_BATCH)
-            if vaults is not None and not watches(conn, [VELOCITY_SPIKE]):
+            if vaults is not None and not watches(conn, ["velocity_spike"]):
                 return ()
             return [one for one in busy_wallets(conn, now, vaults=vaults) if _spikes(conn, one, now) != one.marked]
 
@@ -163,44 +173,42 @@ class Watcher(Periodic):
                     mark(conn, one.wallet_id, kind, event_id, now)
                     append_lasting(conn, kind, one, event_id, now)
 
-        in_thread = vaults is None or kind == VELOCITY_SPIKE
+        in_thread = vaults is None or kind == "velocity_spike"
         while found := await self._db.read(find, in_thread=in_thread):
             for first in range(0, len(found), _BATCH):
                 await self._db.write(lambda conn: store(conn, found[first : first + _BATCH]))  # noqa: B023 - awaited immediately
 
-    async def _freeze(self, org: str, wallet_id: str) -> None:
-        """Freeze a wallet like an operator. The service continues on its own if the outcome is unknown."""
+    def _freeze(self, row: BrakeRow) -> None:
+        """Stop a wallet's payments now, and let the service freeze it on the chain without a request."""
         assert self.service is not None
-        try:
-            await freezing.freeze(self.service, system(org, _FREEZER.id), Claim(self._db), wallet_id)
-        except ApiError as error:
-            _log.warning("alert_freeze_unfinished", wallet_id=wallet_id, error=error.code)
+        brake = self.service.brake
+        brake.leave(brake.engage(system(row.org, row.actor.id), row.scope, "freeze"))
 
-    def _read_feed(self, conn: Connection) -> list[tuple[str, str]]:
-        """Read the next events of the feed, report large transactions among them, and queue e-mails.
+    def _read_feed(self, conn: Connection) -> Collection[BrakeRow]:
+        """Read the next events of the feed, report the alerts that they raise, and queue e-mails.
 
-        Return the wallets to freeze, with their organisations. The stored brakes freeze them even after a crash.
+        Return the brakes of the wallets to freeze. They are stored, so the wallets are frozen even after a crash.
         """
-        now, frozen = self._clock(), list[tuple[str, str]]()
-        types = set(_SPENDING if watches(conn, [LARGE_TRANSACTION]) else ())
-        if self._mails:
-            types |= set(EVENT_OF.values())
+        now, brakes = self._clock(), dict[str, BrakeRow]()
+        kinds = [kind for kind in TRIGGERS if watches(conn, [kind])]
+        types = {event for kind in kinds for event in TRIGGERS[kind]} | set(TYPE_OF if self._mails else ())
         # A rebuild of the read models also adds old events that the feed had already deleted.
         events = [one for one in read_feed(conn, types, _BATCH) if is_recent(one, self._chain_clock())]
         rules = rules_of(conn, {scope for one in events for scope in (one.org, one.wallet_id) if scope is not None})
-        for one in events:
-            if one.type in _SPENDING:
-                rule, _ = effective(rules, LARGE_TRANSACTION, one.org, one.wallet_id)
-                limit = None if rule is None else rule.threshold
-                if rule is not None and limit is not None and parse_usdc(one.payload["amount"]) > limit:
-                    append_large(conn, one, limit, freeze=rule.freezes)
-                    if rule.freezes and one.wallet_id is not None:
-                        put_brake(conn, BrakeRow(one.wallet_id, "freeze", one.org, _FREEZER, now, self._db.node))
-                        frozen.append((one.org, one.wallet_id))
+        for one, kind in ((one, kind) for one in events for kind in kinds if one.type in TRIGGERS[kind]):
+            rule, _ = effective(rules, kind, one.org, one.wallet_id)
+            if rule is not None and append_triggered(conn, kind, one, rule) and rule.freezes:
+                assert one.wallet_id is not None
+                actor = Actor("system", f"alert_rule_{kind}")
+                brakes[one.wallet_id] = BrakeRow(
+                    scope=one.wallet_id, kind="freeze", org=one.org, actor=actor, since=now, node=self._db.node
+                )
+        for row in brakes.values():
+            put_brake(conn, row)
         if self._mails:
-            reported = [one for one in events if one.type not in _SPENDING]
-            queue(conn, compose(conn, reported, rules, now, hourly=self._hourly_mails))
-        return frozen
+            reported = [one for one in events if one.type in TYPE_OF]
+            queue(conn, compose(conn, reported, rules, now, hourly=self._hourly_mails, dashboard=self._dashboard))
+        return brakes.values()
 
 
 def _spikes(conn: Connection, wallet: AlertTransition, now: int) -> bool:

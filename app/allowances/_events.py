@@ -4,7 +4,7 @@ from sqlalchemy import Connection
 
 from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.money import format_usdc
-from app.core.timestamps import iso, iso_ms
+from app.core.timestamps import iso
 from app.store.allowances import AllowanceRecord
 from app.store.feed import append_event
 
@@ -27,6 +27,5 @@ def append_overdue(connection: Connection, found: AllowanceRecord, now: int) -> 
             "amount": format_usdc(found.amount),
             "delegate": found.delegate,
             "expires_at": iso(found.expires_at),
-            "timestamp": iso_ms(now),
         },
     )

@@ -84,7 +84,9 @@ def grant_plan(
     arguments = expense.arguments()
     # The operator signs in its own role here. That is no co-signature.
     del arguments["co_signer"]
-    instruction = service.instructions(paying.org).grant_allowance(
+    build = service.instructions(paying.org)
+    front = [build.create_token_account(payer=payer, owner=expense.payee.owner)] if expense.opens_account else []
+    instruction = build.grant_allowance(
         payer=payer,
         operator=signers.operator_address,
         destination=destination,
@@ -122,4 +124,7 @@ def grant_plan(
     entry = expense.principal.entry(
         "allowance.grant", allowance_id(address), amount=format_usdc(expense.amount), delegate=str(delegate)
     )
-    return replace(expense.plan([instruction], store, event_inner=ALLOWANCE_EVENT_INNER_INDEX), entry=entry)
+    plan = expense.plan(
+        [*front, instruction], store, event_instruction=len(front), event_inner=ALLOWANCE_EVENT_INNER_INDEX
+    )
+    return replace(plan, entry=entry)

@@ -9,16 +9,19 @@ from app.api.fields import (
     AllowanceId,
     Amount,
     ChainTime,
-    IdempotencyKey,
+    Confirmation,
+    Currency,
     ListResponse,
     Page,
     ReadFrom,
     RecipientText,
     ResponseBody,
+    Signature,
     Time,
     TransactionId,
     Usdc,
     WalletId,
+    example,
 )
 from app.api.money_body import MoneyBody
 
@@ -26,8 +29,9 @@ from app.api.money_body import MoneyBody
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 5, 180, 60
 
 AllowanceStatus = Literal["pending", "outstanding", "settled"]
+_REFERENCE = "3f2504e04f8911d39a0c0305e82c3301"
 #: The 16-byte reference in a grant. The events of the allowance repeat it.
-Reference = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{32}$")]
+Reference = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{32}$"), example(_REFERENCE)]
 
 
 class GrantAllowance(MoneyBody):
@@ -37,18 +41,31 @@ class GrantAllowance(MoneyBody):
     """
 
     amount: Amount
+    """The maximum that the delegate can transfer."""
     destination: RecipientText
-    delegate: RecipientText
-    expires_in: Annotated[int, Field(ge=MIN_SECONDS, le=MAX_SECONDS)] = DEFAULT_SECONDS
+    """The USDC account to pay, or the address of its owner. The account must exist. Nothing binds the delegate to it.
+    """
+    delegate: Annotated[RecipientText, example("DqNMcDg7pgHmpJmTqmyRqDD2rVJUbfCmnpKjG5uTAPGN")]
+    """The address of the key that will sign the transfer. It must not be the operator, the authority, the wallet's
+    session key or an account of the program.
+    """
+    expires_in: Annotated[int, Field(ge=MIN_SECONDS, le=MAX_SECONDS), example(60)] = DEFAULT_SECONDS
+    """Seconds until the service settles the allowance, 5 to 180. The time is shortened if the session or
+    the policy ends earlier.
+    """
     reference: Reference | None = None
-    allow_unverified_recipient: bool = False
-    idempotency_key: IdempotencyKey | None = None
+    """16 bytes in hex, stored with the grant on the chain; random by default."""
+    allow_unverified_recipient: Confirmation = False
+    """True to accept an address without a known owner. It still needs a USDC account, because an allowance never opens
+    one.
+    """
 
 
 class ListAllowances(Page):
     """Query of a wallet's allowances."""
 
     status: AllowanceStatus | None = None
+    """The status of the allowances: `pending`, `outstanding` or `settled`."""
 
 
 class Allowance(ResponseBody):
@@ -59,26 +76,47 @@ class Allowance(ResponseBody):
     """
 
     allowance_id: AllowanceId
+    """The allowance's id, under both names. It begins with `alw_`."""
     id: Annotated[AllowanceId, ReadFrom("allowance_id")]
+    """The allowance's id, under both names. It begins with `alw_`."""
     wallet_id: WalletId
+    """The wallet that owns the money."""
     amount: Usdc
-    currency: str
+    """The amount set aside."""
+    currency: Currency
+    """The currency, always `USDC`."""
     status: AllowanceStatus
-    recipient: Address
-    destination: Address
-    delegate: Address
-    reference: str
-    chain_address: Annotated[Address, ReadFrom("address")]
-    token_account: Annotated[Address, ReadFrom("tokens")]
+    """The status: `pending`, `outstanding` or `settled`."""
+    recipient: Annotated[Address, example("9xQeWvG816bUx9EPjHmaT23yvVM2ZWbrrpZb9PusVFin")]
+    """The owner of the account that the delegate is to pay."""
+    destination: Annotated[Address, example("9xQeWvG816bUx9EPjHmaT23yvVM2ZWbrrpZb9PusVFin")]
+    """The address of the account that the delegate is to pay."""
+    delegate: Annotated[Address, example("DqNMcDg7pgHmpJmTqmyRqDD2rVJUbfCmnpKjG5uTAPGN")]
+    """The address that can transfer the money until the settlement."""
+    reference: Annotated[str, example(_REFERENCE)]
+    """16 bytes in hex."""
+    chain_address: Annotated[Address, ReadFrom("address"), example("GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2")]
+    """The allowance's address."""
+    token_account: Annotated[Address, ReadFrom("tokens"), example("GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2")]
+    """The token account that the delegate pays from."""
     expires_at: ChainTime
+    """The time from which anyone may settle the allowance. Until it is settled, the delegate can pay."""
     created_at: Time
+    """The time of the request."""
     tx_id: TransactionId | None
-    tx_signature: Annotated[str | None, ReadFrom("signature")]
+    """The transaction of the grant. It is listed as a payment."""
+    tx_signature: Annotated[Signature | None, ReadFrom("signature")]
+    """The signature of that transaction."""
     spent_amount: Annotated[Usdc | None, ReadFrom("spent")]
+    """The amount that the delegate spent. Null until the settlement."""
     returned_amount: Annotated[Usdc | None, ReadFrom("returned")]
+    """The amount that came back. Null until the settlement."""
     settled_at: Time | None
-    settlement_signature: str | None
-    transfers: list[str] | None
+    """The time of the settlement."""
+    settlement_signature: Signature | None
+    """The signature of the settlement."""
+    transfers: list[Signature] | None
+    """The signatures of the delegate's transfers. Null until they have been read from the chain."""
 
 
 class AllowancePage(ListResponse[Allowance]):

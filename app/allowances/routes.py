@@ -1,7 +1,5 @@
 """Operations that grant, list and settle allowances."""
 
-from starlette.routing import Route
-
 from app.access.auth import OPERATORS, PAYERS, READERS_AND_AGENT
 from app.allowances import service as allowances
 from app.allowances.models import Allowance, AllowancePage, GrantAllowance, ListAllowances
@@ -11,10 +9,10 @@ from app.payments.expense_errors import SPENDING_ERRORS
 
 
 @operation(
+    "POST /v1/wallets/{wallet_id}/allowances",
     tag="allowances",
     roles=OPERATORS,
     errors=(*SPENDING_ERRORS, "allowances_not_allowed", "too_many_allowances"),
-    changes=True,
     session=True,
 )
 async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
@@ -31,10 +29,10 @@ async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
 
 
 @operation(
+    "POST /v1/wallets/{wallet_id}/allowances/{allowance_id}/settle",
     tag="allowances",
     roles=PAYERS,
     errors=("wallet_not_found", "allowance_not_found", "transaction_failed"),
-    changes=True,
     session=True,
 )
 async def settle_allowance(call: Call, _body: EmptyBody) -> Allowance:
@@ -47,14 +45,9 @@ async def settle_allowance(call: Call, _body: EmptyBody) -> Allowance:
     return await allowances.settle(call, call.path("wallet_id"), call.path("allowance_id"))
 
 
-@operation(tag="allowances", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
+@operation(
+    "GET /v1/wallets/{wallet_id}/allowances", tag="allowances", roles=READERS_AND_AGENT, errors=("wallet_not_found",)
+)
 async def list_allowances(call: Call, query: ListAllowances) -> AllowancePage:
     """List a wallet's allowances, newest first."""
     return await allowances.page(call.service, call.principal, call.path("wallet_id"), query)
-
-
-routes = [
-    Route("/v1/wallets/{wallet_id}/allowances", grant_allowance, methods=["POST"]),
-    Route("/v1/wallets/{wallet_id}/allowances", list_allowances, methods=["GET"]),
-    Route("/v1/wallets/{wallet_id}/allowances/{allowance_id}/settle", settle_allowance, methods=["POST"]),
-]

@@ -4,6 +4,7 @@ import asyncio
 import json
 from codecs import BOM_UTF8
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -165,13 +166,15 @@ def validation_error(error: ValidationError, whole: str) -> RequestError:
 def field_messages(error: ValidationError) -> dict[str, str]:
     """Return the first message about each field, by the field's name in the API. `""` stands for the whole body.
 
+    The name of a field in an object follows the object's name and `_`.
+
     A message about an entry of a list begins with the entry's number.
     """
     found: dict[str, str] = {}
     for one in error.errors(include_url=False, include_input=False):
-        name, *place = one["loc"] or ("",)
-        entry = f"Entry {place[0] + 1} " if place and isinstance(place[0], int) else ""
-        found.setdefault(str(name), f"{entry}{_words(one)}.")
+        names = list(takewhile(lambda part: isinstance(part, str), one["loc"]))
+        entries = [f"Entry {part + 1} " for part in one["loc"] if isinstance(part, int)][:1]
+        found.setdefault("_".join(map(str, names)), f"{''.join(entries)}{_words(one)}.")
     return found
 
 

@@ -4,7 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from app.api.fields import ApprovalId, PolicyId, ResponseBody, TransactionId, WalletId
+from app.api.fields import (
+    AllowanceId,
+    ApprovalId,
+    PolicyId,
+    RequestId,
+    ResponseBody,
+    TransactionId,
+    WalletId,
+    example,
+)
 
 
 class ErrorBody(ResponseBody):
@@ -13,23 +22,35 @@ class ErrorBody(ResponseBody):
     model_config = ConfigDict(extra="allow")
 
     code: Annotated[str, Field(examples=["wallet_not_found"])]
-    message: str
-    docs: Annotated[str, WithJsonSchema({"type": "string", "format": "uri"})]
-    request_id: Annotated[str, WithJsonSchema({"type": "string", "pattern": "^req_[0-9A-Za-z]+$"})]
+    """The error's code for programs."""
+    message: Annotated[str, example("The wallet's policy refuses the payment.")]
+    """The error's message for people."""
+    docs: Annotated[
+        str,
+        WithJsonSchema({"type": "string", "format": "uri"}),
+        example("http://127.0.0.1:8402/docs/errors/policy_violation"),
+    ]
+    """The link to the page of the code."""
+    request_id: RequestId
+    """The id of the request. Quote it when you ask for support."""
 
 
 class ErrorEnvelope(ResponseBody):
     """The body of every error."""
 
     error: ErrorBody
+    """The error: its code, a message for people, and further members of this code."""
 
 
 class Violation(ResponseBody):
     """The rule that refused the payment, its limit, and the value that the payment would have reached."""
 
-    rule: str
-    limit: str
-    attempted: str
+    rule: Annotated[str, example("max_per_tx")]
+    """The broken rule. See the table of rules."""
+    limit: Annotated[str, example("5.00")]
+    """The limit of the rule."""
+    attempted: Annotated[str, example("6.00")]
+    """The value that the payment would have reached."""
 
 
 class PolicyViolationBody(ErrorBody):
@@ -37,20 +58,30 @@ class PolicyViolationBody(ErrorBody):
 
     `tx_id` is the id of its row in the list of transactions. The row is `blocked`, or `failed` if the program refused
     the transaction only after it was sent. `approval_id` is the id of the approval that would let the payment,
-    escrow or allowance pass, if there is one.
+    escrow or allowance pass, if there is one. `open_allowances` are outstanding allowances, if only their
+    money refuses the payment.
     """
 
     model_config = ConfigDict(extra="allow")
 
     code: Literal["policy_violation"]
+    """The code, always `policy_violation`."""
     violation: Violation
+    """The violation: the rule that refused, its limit, and the value that the payment would have reached."""
     wallet_id: WalletId
+    """The paying wallet."""
     policy_id: PolicyId
+    """The wallet's policy at that time."""
     tx_id: TransactionId
+    """The id of the refused payment or escrow in the list of transactions."""
     approval_id: ApprovalId = ""
+    """The id of the request for an operator's approval. Absent if no approval helps."""
+    open_allowances: tuple[AllowanceId, ...] = ()
+    """The ids of the outstanding allowances. Absent unless only their money refuses the payment."""
 
 
 class PolicyViolationEnvelope(ResponseBody):
     """The body of the error `policy_violation`."""
 
     error: PolicyViolationBody
+    """The error: its code, a message for people, and further members of this code."""

@@ -1,6 +1,5 @@
 """The parts that all models share: naming, strictness, and field types with their limits."""
 
-import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,34 +13,50 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     StringConstraints,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import PydanticCustomError
 
+from app.api._checks import (
+    Plain,
+    after_start,
+    all_or_money,
+    category,
+    idempotency_key,
+    moment,
+    money,
+    not_blank,
+    positive,
+    recipient,
+    tag_list,
+    timestamp,
+    trimmed,
+    visible,
+    whole,
+    without_comma,
+)
+from app.api.field_docstrings import DocumentedModel
 from app.chain.rules import CATEGORIES
-from app.core.money import format_usdc, parse_usdc
+from app.core.money import format_usdc
 from app.core.pages import RecordPage
-from app.core.text import CONTROL, EMOJI_FORM, HIDDEN, composed, has_control, has_hidden
-from app.core.timestamps import iso, iso_ms, parse_iso_ms
+from app.core.text import EMOJI_FORM, HIDDEN, composed
+from app.core.timestamps import iso, iso_ms
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _DECIMAL = {"type": "string", "pattern": r"^[0-9]{1,14}(\.[0-9]{1,6})?$", "examples": ["12.50"]}
 _DECIMAL_OR_ALL = {"anyOf": [_DECIMAL, {"const": "all"}], "examples": ["all"]}
+_ADDRESS = "9xQeWvG816bUx9EPjHmaT23yvVM2ZWbrrpZb9PusVFin"
+_CURSOR = "eyJhZnRlciI6MTAyNH0"
 _TIMESTAMP = {"type": "string", "format": "date-time", "examples": ["2026-05-01T00:00:00Z"]}
 
 
-class _Request(BaseModel):
+class _Request(DocumentedModel):
     """Input from a client. Only known names are accepted, each in camelCase or in snake_case."""
 
     model_config = ConfigDict(
@@ -83,10 +98,16 @@ class ReadFrom:
     path: str
 
 
-class ResponseBody(BaseModel):
+def without_defaults(schema: dict[str, Any]) -> None:
+    """Remove the defaults from a model's schema. Its clients need none."""
+    for field in schema.get("properties", {}).values():
+        field.pop("default", None)
+
+
+class ResponseBody(DocumentedModel):
     """A response body in snake_case. It is validated from the record that it shows."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, json_schema_extra=without_defaults)
 
     @classmethod
     def of(cls, record: object, **values: Any) -> Self:
@@ -115,112 +136,30 @@ def _reader(model: type[BaseModel], *given: str) -> tuple[Sequence[str], Callabl
     return tuple(fields), attrgetter(*paths)
 
 
-def _money(value: Any) -> int:
-    if not isinstance(value, str):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        raise PydanticCustomError("invalid_amount", f"must be a decimal string{', not a number' if number else ''}")
-    try:
-        return parse_usdc(value, allow_zero=True)
-    except ValueError as error:
-        raise PydanticCustomError("invalid_amount", "{reason}", {"reason": str(error)}) from None
-
-
-def _check(holds: Callable[[Any], object], message: str, code: str = "value") -> Callable[[Any], Any]:
-    """Return a validator that accepts a value only if ``holds`` is true for it."""
-
-    def validate(value: Any) -> Any:
-        if not holds(value):
-            raise PydanticCustomError(code, message)
-        return value
-
-    return validate
-
-
-_positive = _check(bool, "must be greater than zero", "invalid_amount")
-_not_blank = _check(str.strip, "must not be blank")
-_trimmed = _check(lambda text: text == text.strip(), "must not begin or end with a space")
-_plain = _check(lambda text: not has_control(text), "must not contain control characters")
-_visible = _check(
-    lambda text: not has_hidden(text),
-    "must not contain control, zero-width, invisible or direction-changing characters",
-)
-_whole = _check(lambda sent: not isinstance(sent, str) or re.fullmatch("-?[0-9]+", sent), "must be a whole number")
-_without_comma = _check(lambda tag: "," not in tag, "must not contain a comma, which separates tags")
-_category = _check(CATEGORIES.__contains__, f"must be one of {', '.join(CATEGORIES)}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Plain:
-    """Text without control characters."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(_plain, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(schema), "pattern": f"^[^{CONTROL}]*$"}
-
-
-def _key(value: str) -> str:
-    if not (value.isascii() and value.isprintable() and 0 < len(value.strip()) == len(value) <= 255):
-        words = "must have 1 to 255 printable ASCII characters, without a space at either end"
-        raise PydanticCustomError("idempotency_key", words)
-    return value
-
-
-def _recipient(value: Any, validate: ValidatorFunctionWrapHandler) -> str:
-    try:
-        return str(validate(value))
-    except ValidationError:
-        raise PydanticCustomError(
-            "invalid_recipient", "must be a string of 1 to 253 characters, without control characters"
-        ) from None
-
-
-def _moment(value: Any) -> int:
-    try:
-        return parse_iso_ms(value if isinstance(value, str) else "")
-    except ValueError as error:
-        raise PydanticCustomError("timestamp", "{reason}", {"reason": str(error)}) from None
-
-
-def _timestamp(value: Any) -> int:
-    return _moment(value) // 1000
-
-
-def _after_start(value: int, info: ValidationInfo) -> int:
-    start = info.data.get("from_")
-    if start is not None and value <= start:
-        raise PydanticCustomError("period", "must be after from")
-    return value
-
-
-def _tag_list(value: Any) -> list[str]:
-    return value.split(",") if isinstance(value, str) else []
-
-
-def _all_or_money(value: Any) -> int | None:
-    return None if value == "all" else _positive(_money(value))
-
-
 #: Micro-USDC from a decimal string, zero allowed. Used for the limits of policies and budgets.
-Limit = Annotated[int, BeforeValidator(_money), WithJsonSchema(_DECIMAL)]
+Limit = Annotated[int, BeforeValidator(money), WithJsonSchema(_DECIMAL)]
 #: Micro-USDC from a decimal string, above zero.
-Amount = Annotated[int, AfterValidator(_positive), BeforeValidator(_money), WithJsonSchema(_DECIMAL)]
+Amount = Annotated[int, AfterValidator(positive), BeforeValidator(money), WithJsonSchema(_DECIMAL)]
 #: Micro-USDC from a decimal string above zero, or None for the literal ``all``.
-AmountOrAll = Annotated[int | None, BeforeValidator(_all_or_money), WithJsonSchema(_DECIMAL_OR_ALL)]
+AmountOrAll = Annotated[int | None, BeforeValidator(all_or_money), WithJsonSchema(_DECIMAL_OR_ALL)]
 #: Unix seconds from an ISO 8601 timestamp.
-Timestamp = Annotated[int, BeforeValidator(_timestamp), WithJsonSchema(_TIMESTAMP)]
+Timestamp = Annotated[int, BeforeValidator(timestamp), WithJsonSchema(_TIMESTAMP)]
 #: Unix milliseconds from an ISO 8601 timestamp.
-Moment = Annotated[int, BeforeValidator(_moment), WithJsonSchema(_TIMESTAMP)]
+Moment = Annotated[int, BeforeValidator(moment), WithJsonSchema(_TIMESTAMP)]
 #: The end of a period. The preceding field `from_` is its start.
-End = Annotated[Moment, AfterValidator(_after_start)]
+End = Annotated[Moment, AfterValidator(after_start)]
 
 
-def _text(pattern: str) -> dict[str, Any]:
-    return {"type": "string", "minLength": 1, "maxLength": 128, "pattern": pattern}
+def example(value: Any) -> Any:
+    """Return the annotation that gives a field or type its example in the OpenAPI document."""
+    return Field(examples=[value])
 
 
-Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128), _Plain()]
+def _text(pattern: str, shown: str) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "maxLength": 128, "pattern": pattern, "examples": [shown]}
+
+
+Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128), Plain()]
 _NAME = StringConstraints(min_length=1, max_length=128)
 #: A visible character; every name needs at least one.
 _SEEN = rf"[^\s{EMOJI_FORM}{HIDDEN}]"
@@ -228,56 +167,58 @@ _SEEN = rf"[^\s{EMOJI_FORM}{HIDDEN}]"
 Name = Annotated[
     str,
     _NAME,
-    AfterValidator(_visible),
+    AfterValidator(visible),
     AfterValidator(composed),
-    AfterValidator(_not_blank),
-    WithJsonSchema(_text(rf"^[^{HIDDEN}]*{_SEEN}[^{HIDDEN}]*$")),
+    AfterValidator(not_blank),
+    WithJsonSchema(_text(rf"^[^{HIDDEN}]*{_SEEN}[^{HIDDEN}]*$", "Shopping")),
 ]
 #: A name that a client cannot change later. A space at either end is refused, because it would be an invisible mistake.
 NewIdentifier = Annotated[
     str,
     _NAME,
-    AfterValidator(_visible),
+    AfterValidator(visible),
     AfterValidator(composed),
-    AfterValidator(_trimmed),
-    AfterValidator(_not_blank),
-    WithJsonSchema(_text(rf"^{_SEEN}([^{HIDDEN}]*{_SEEN})?$")),
+    AfterValidator(trimmed),
+    AfterValidator(not_blank),
+    WithJsonSchema(_text(rf"^{_SEEN}([^{HIDDEN}]*{_SEEN})?$", "agent-7")),
 ]
 _IN_TAG = f"[^,{HIDDEN}]*"
 _TAG_TEXT = rf"{_IN_TAG}[^\s,{EMOJI_FORM}{HIDDEN}]{_IN_TAG}"
 Tag = Annotated[
     str,
     StringConstraints(min_length=1, max_length=64),
-    AfterValidator(_visible),
-    AfterValidator(_without_comma),
+    AfterValidator(visible),
+    AfterValidator(without_comma),
     AfterValidator(composed),
-    AfterValidator(_not_blank),
-    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 64, "pattern": f"^{_TAG_TEXT}$"}),
+    AfterValidator(not_blank),
+    WithJsonSchema(
+        {"type": "string", "minLength": 1, "maxLength": 64, "pattern": f"^{_TAG_TEXT}$", "examples": ["shop"]}
+    ),
 ]
 Tags = Annotated[list[Tag], Field(max_length=32)]
 #: Tags from comma-separated text.
 TagList = Annotated[
     list[Tag],
     Field(max_length=32),
-    BeforeValidator(_tag_list),
+    BeforeValidator(tag_list),
     WithJsonSchema({"type": "string", "pattern": f"^{_TAG_TEXT}(,{_TAG_TEXT}){{0,31}}$", "examples": ["a,b"]}),
 ]
-Memo = Annotated[str, StringConstraints(max_length=512), _Plain()]
+Memo = Annotated[str, StringConstraints(max_length=512), Plain(), example("Order 1024")]
 #: A longer text, such as a task or the reason for a dispute.
-Text = Annotated[str, StringConstraints(min_length=1, max_length=2_000), _Plain()]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=2_000), Plain()]
 #: An address has at most 44 characters, a domain at most 253.
-RecipientText = Annotated[str, StringConstraints(min_length=1, max_length=253), _Plain()]
+RecipientText = Annotated[str, StringConstraints(min_length=1, max_length=253), Plain(), example(_ADDRESS)]
 #: The recipient of a payment. Malformed text gives `invalid_recipient`, like text that matches no recipient.
-Recipient = Annotated[RecipientText, WrapValidator(_recipient)]
-Category = Annotated[str, AfterValidator(_category), WithJsonSchema({"type": "string", "enum": list(CATEGORIES)})]
+Recipient = Annotated[RecipientText, WrapValidator(recipient)]
+Category = Annotated[str, AfterValidator(category), WithJsonSchema({"type": "string", "enum": list(CATEGORIES)})]
 #: Printable ASCII without a space at either end, so that a key is the same in a header and in a body.
 IdempotencyKey = Annotated[
     str,
-    AfterValidator(_key),
+    AfterValidator(idempotency_key),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"}),
 ]
-Cursor = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-WHOLE_NUMBER = BeforeValidator(_whole)  # place it after limits, or the schema lacks them
+Cursor = Annotated[str, StringConstraints(min_length=1, max_length=512), example(_CURSOR)]
+WHOLE_NUMBER = BeforeValidator(whole)  # place it after limits, or the schema lacks them
 PageSize = Annotated[int, Field(ge=1, le=100), WHOLE_NUMBER]
 
 
@@ -297,40 +238,70 @@ ChainTime = Annotated[str, _text_of(iso), WithJsonSchema(_TIMESTAMP)]
 TextOrEmpty = Annotated[str, BeforeValidator(lambda value: value or "")]
 #: Base64 from bytes.
 Base64 = Annotated[str, BeforeValidator(lambda value: b64encode(value) if isinstance(value, bytes) else value)]
-Address = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[1-9A-HJ-NP-Za-km-z]{32,44}$"})]
+Address = Annotated[
+    str, WithJsonSchema({"type": "string", "pattern": "^[1-9A-HJ-NP-Za-km-z]{32,44}$", "examples": [_ADDRESS]})
+]
+#: The recipient of a transaction in a response: an address, or a domain as the request named it.
+RecipientShown = Annotated[str, example(_ADDRESS)]
+#: The signature of a transaction.
+Signature = Annotated[
+    str, example("GSVddtw6XXirvwr1T9Ncu189Cupiqg9SVbQZn5waWQg9R2vZ4aawVtCwYpCzNa7pstBu79s3s9LT2fwkX3hv3fX")
+]
+#: `sha256:` and a hash.
+Digest = Annotated[str, example("sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
+#: A hash built from its hexadecimal digits. Like every conversion here, it does not change the values of a stored
+#: response.
+HexHash = Annotated[Digest, BeforeValidator(lambda digits: f"sha256:{digits.removeprefix('sha256:')}")]
+Currency = Annotated[str, example("USDC")]
+Warnings = Annotated[list[str], example(["The address is a vault."])]
+#: A confirmation that skips a check. A copied example must not skip it.
+Confirmation = Annotated[bool, example(False)]
 
 
-def _id(prefix: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": f"^{prefix}_[0-9A-Za-z]+$"})
+def _id(shown: str) -> WithJsonSchema:
+    """Return the schema of an id with the prefix of the example."""
+    pattern = f"^{shown.partition('_')[0]}_[0-9A-Za-z]+$"
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [shown]})
 
 
-WalletId = Annotated[str, _id("wal")]
-PolicyId = Annotated[str, _id("pol")]
-BudgetId = Annotated[str, _id("bud")]
-TransactionId = Annotated[str, _id("tx")]
-EscrowId = Annotated[str, _id("escrow")]
-AllowanceId = Annotated[str, _id("alw")]
-ApprovalId = Annotated[str, _id("apr")]
-ExportId = Annotated[str, _id("exp")]
-WebhookId = Annotated[str, _id("wh")]
-DeliveryId = Annotated[str, _id("dlv")]
-EventId = Annotated[str, _id("evt")]
-KeyId = Annotated[str, _id("key")]
+WalletId = Annotated[str, _id("wal_VDycjSYafbJkJfSRKajygt")]
+PolicyId = Annotated[str, _id("pol_VzU53AtbSxsDL2M2jvnpAT")]
+BudgetId = Annotated[str, _id("bud_T4kWq8ZxJm2VfNc7RbYp5L")]
+TransactionId = Annotated[str, _id("tx_KiEQfkf6fLwrUKr9MX11QZ")]
+EscrowId = Annotated[str, _id("escrow_8NwmQ2nfT6xEzUuBp4v5Yd")]
+AllowanceId = Annotated[str, _id("alw_9RkWm3XtY6fQpZs2nVbHcD")]
+ApprovalId = Annotated[str, _id("apr_3mJr7AoUXx2Wqd4pTkBnEs")]
+ExportId = Annotated[str, _id("exp_5T1wWcHn8sYqL6bVfRk9Jd")]
+WebhookId = Annotated[str, _id("wh_Q7xJt2uGm4kBv9eZpN6sAc")]
+DeliveryId = Annotated[str, _id("dlv_B2kYw8rXf5TqHn3mLcV7uE")]
+EventId = Annotated[str, _id("evt_H4sNc9zKq1VdWp6xRbT8mY")]
+KeyId = Annotated[str, _id("key_M3vLp8fRz2JtXk5wQnB7cG")]
+PersonId = Annotated[str, _id("per_W8tRk3nZp5XcQy7mVb2LdH")]
+RequestId = Annotated[str, _id("req_NaLTW5KRAT7GNcwLfd2Mhr")]
+#: Ids in requests. They may have any form, because an unknown object is not found, whatever its id.
+WalletRef = Annotated[Identifier, example("wal_VDycjSYafbJkJfSRKajygt")]
+PolicyRef = Annotated[Identifier, example("pol_VzU53AtbSxsDL2M2jvnpAT")]
+BudgetRef = Annotated[Identifier, example("bud_T4kWq8ZxJm2VfNc7RbYp5L")]
 
 
 class Page(Query):
     """The paging parameters of list endpoints."""
 
-    limit: PageSize = 20
+    limit: Annotated[PageSize, example(20)] = 20
+    """The number of rows on the page."""
     cursor: Cursor | None = None
+    """The value of `next_cursor` on the previous page."""
 
 
 class ListResponse(ResponseBody, Generic[T]):
     """One page of a list."""
 
     data: list[T]
+    """The rows of the page."""
     has_more: bool
-    next_cursor: str | None
+    """True if there is a next page."""
+    next_cursor: Annotated[str | None, example("eyJhZnRlciI6MTAyNH0")]
+    """The value of `cursor` for the next page; null on the last page."""
 
     @classmethod
     def showing(cls, found: RecordPage[R], shown: Callable[[R], T]) -> Self:
@@ -344,7 +315,16 @@ def optional(convert: Callable[[R], T], value: R | None) -> T | None:
     return None if value is None else convert(value)
 
 
-class EmptyBody(Body):
-    """The body of requests that need no input except their path."""
+class ChangeBody(Body):
+    """The body of a request that changes something."""
 
     idempotency_key: IdempotencyKey | None = None
+    """A random key chosen by the client.
+
+    Within 24 hours, a replay of a successful request gets the stored response and has no effect. A refused request that
+    is repeated is judged again.
+    """
+
+
+class EmptyBody(ChangeBody):
+    """The body of requests that need no input except their path."""

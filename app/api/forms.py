@@ -12,7 +12,7 @@ from app.core.errors import RequestError
 Arguments = TypeVar("Arguments", bound=Body | Query)
 Fields = list[tuple[str, str]]
 
-__all__ = ["Fields", "InvalidFormError", "merged", "read_form", "validated"]
+__all__ = ["Fields", "InvalidFormError", "read_form", "validated"]
 
 
 class InvalidFormError(RequestError):
@@ -34,10 +34,3 @@ def validated(model: type[Arguments], values: Mapping[str, Any]) -> Arguments:
         return cast(Arguments, model.model_validate(given))
     except ValidationError as error:
         raise InvalidFormError(error) from None
-
-
-def merged(faults: Mapping[str, InvalidFormError]) -> InvalidFormError:
-    """Return one error for all parts of a form. Its messages are keyed by `part_field`."""
-    first = next(iter(faults.values()))
-    first.messages = {f"{part}_{name}": text for part, one in faults.items() for name, text in one.messages.items()}
-    return first

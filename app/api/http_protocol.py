@@ -63,6 +63,9 @@ class _LimitedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's
         self._refuse("The request is not HTTP/1.1 with a known method and a path in ASCII.")
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing. A server may ignore Upgrade (RFC 9110, section 7.8), and uvicorn's lines advise a package."""
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._start_timer()
@@ -142,6 +145,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     def _time_out(self) -> None:
         if self._in_head or self.cycle.response_complete:
             self.transport.close()
+        else:
+            self._start_timer()  # the rest of the body may still be missing after the response
 
 
 def protocol(seconds: float) -> type[_LimitedProtocol]:

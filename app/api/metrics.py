@@ -26,7 +26,7 @@ _STATUSES = ("2xx", "3xx", "4xx", "5xx")
 _GROUPS = {
     "escrows": ("/v1/payments/a2a",),
     "payments": ("/v1/payments", "/v1/wallets/{wallet_id}/pay"),
-    "x402": ("/v1/x402",),
+    "x402": ("/v1/paid-requests", "/v1/x402"),
     "wallets": ("/v1/wallets", "/v1/organization"),
     "policies": ("/v1/policies", "/v1/budgets", "/v1/recipients", "/v1/approvals"),
     "history": ("/v1/transactions", "/v1/events", "/v1/audit-log", "/v1/request-log"),

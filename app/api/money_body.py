@@ -1,9 +1,9 @@
 """The common part of the bodies of requests that move money."""
 
-from app.api.fields import Body
+from app.api.fields import ChangeBody, Confirmation
 
 
-class MoneyBody(Body):
+class MoneyBody(ChangeBody):
     """Body of a request that moves money.
 
     With ``after_restore``, the client confirms that the same request was not carried out before. After a restore from a
@@ -11,4 +11,7 @@ class MoneyBody(Body):
     in this field.
     """
 
-    after_restore: bool = False
+    after_restore: Confirmation = False
+    """True if you have checked that this request was not carried out before. Required for 24 hours after a restore or
+    lost commits, unless the gap was declared checked.
+    """

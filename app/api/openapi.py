@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document, built from the operations that the routes declare.
 
-This module adds the parts that the models of requests and responses lack: headers, links and examples.
+The models give the meaning and the example of each field. This module adds headers, links, and examples of bodies.
 """
 
 import json
@@ -9,21 +9,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from pydantic import TypeAdapter
-from starlette.applications import Starlette
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.routing import Route
 
-from app.api._field_examples import FieldExamples
-from app.api.fields import IdempotencyKey
-from app.api.openapi_examples import BODIES, POLICY_VIOLATION
-from app.api.operation import Headers, api
+from app.api.declared import Declared
+from app.api.error_bodies import ErrorEnvelope, PolicyViolationEnvelope
+from app.api.fields import IdempotencyKey, Query
+from app.api.signing import AwaitingSignature
+from app.core.http_api import VERSION
 
 Json = dict[str, Any]
-#: The meanings of fields, by schema or by method and path. `*` has the fields that mean the same in all schemas.
-Meanings = Mapping[str, Mapping[str, str]]
 
 _JSON = "application/json"
-_REFERENCE = re.compile(r"#/components/schemas/(\w+)")
+_SCHEMAS = "#/components/schemas/"
+_REFERENCE = re.compile(_SCHEMAS + r"(\w+)")
+_PARAMETER = re.compile(r"{(\w+)}")
+_ABOUT = (
+    "Agents pay USDC from vaults. The on-chain program enforces the policy of each vault. "
+    "Request fields are accepted in camelCase and in snake_case; responses are in snake_case. "
+    "Amounts are decimal strings. Times are ISO 8601 in UTC."
+)
 
 _REQUEST_HEADERS: Mapping[str, Json] = {
     "Idempotency-Key": {
@@ -53,6 +59,12 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
         "description": "The request's id, for questions to support. Errors also contain it as `request_id`.",
         "required": True,
         "schema": {"type": "string", "pattern": "^req_[0-9A-Za-z]+$"},
+    },
+    "Service-Time": {
+        "description": "The service's time, by which idempotency keys end. On an embedded chain, the test clock moves "
+        "it.",
+        "required": True,
+        "schema": {"type": "string", "format": "date-time"},
     },
     "RateLimit-Policy": {
         "description": "Size of the API key's bucket for this kind of request (`q`) at the node that answered, and "
@@ -91,114 +103,197 @@ _SIGN: Json = {
     "description": "With `offline`, a change that the organisation's authority must sign is not sent. The response is "
     "an unsigned transaction on a durable nonce. A change without that signature, such as a freeze or a pause, is "
     "refused with `invalid_request`, because it would take effect immediately.",
-    "schema": {"type": "string", "enum": ["offline"]},
+    "schema": {"type": "string", "enum": ["offline"], "examples": ["offline"]},
 }
 
-#: Tags in the order that a newcomer needs them.
-_TAGS = (
-    *("policies", "wallets", "payments", "transactions", "approvals", "escrows", "x402", "allowances", "budgets"),
-    *("recipients", "events", "webhooks", "alerts", "keys", "people", "organization", "audit", "signing"),
-)
+_TAGS: Mapping[str, str] = {
+    "policies": "A policy is a set of rules for the wallets that it is attached to. The program enforces it.",
+    "wallets": "A wallet is an agent's vault on the chain, with its policy, its balance and its session.",
+    "payments": "A payment moves USDC from a wallet to an address, a domain or another wallet.",
+    "transactions": "Transactions are all movements of money, including refused ones. Exports contain them as files.",
+    "insights": "Insights are sums of payments and refusals by day, wallet, tag and other groups.",
+    "approvals": "An approval is an operator's consent to one payment above a policy's threshold.",
+    "escrows": "An escrow locks money for another agent's work until a proof, a decision or its deadline.",
+    "paid-requests": "A paid request gets a resource that answers HTTP 402 and pays for it, by x402 or MPP.",
+    "x402": "The older paths of paid requests. New code uses `/v1/paid-requests`.",
+    "allowances": "An allowance sets money aside for a delegate that pays by plain token transfers.",
+    "budgets": "A budget is a limit that several wallets share, in addition to their policies.",
+    "recipients": "A registration gives an address a category and a domain that policies can name.",
+    "events": "An event records a change of an object. Webhooks receive the same events.",
+    "webhooks": "A webhook is an address of your server that receives events, signed and in order.",
+    "alerts": "Alerts watch wallets and send events or e-mails when a threshold is reached.",
+    "keys": "An API key authenticates a client and has one role. The request log shows the use of keys.",
+    "people": "People sign in to the dashboard with a passkey or a company account.",
+    "organization": "The organisation owns the wallets and the reserve. Pausing it stops all payments.",
+    "audit": "The audit log records each change with its caller, in a chain of hashes.",
+    "signing": "Unsigned transactions of an organisation that keeps its authority key elsewhere.",
+    "testing": "The test clock of the embedded chain moves time, so that limits and deadlines can be tried.",
+}
+"""The object of each tag, in the order that a newcomer needs the tags."""
 #: Statuses of responses that may have Retry-After.
-_RETRIED = frozenset({"409", "429", "503"})
+_RETRIED = frozenset({409, 429, 503})
 
 
-def document(routes: Sequence[Route], base_url: str, meanings: Meanings) -> Json:
-    """Return the document of these routes, as served at `/openapi.json`. ``meanings`` describes the fields."""
-    api.app = Starlette(routes=list(routes))
-    # A copy, because spectree can generate the document only once per process: generating consumes the nested models.
-    found: Json = deepcopy(api.spec)
-    found["servers"] = [{"url": base_url}]
-    found["tags"].sort(key=lambda tag: _TAGS.index(tag["name"]))
-    components = found["components"]
-    components["headers"] = deepcopy(dict(_RESPONSE_HEADERS))
-    for path, method, operation, headers in _operations(found["paths"], routes):
-        _complete(operation, headers, components["schemas"])
-        _explain_parameters(operation, meanings.get(f"{method.upper()} {path}", {}))
+def document(routes: Sequence[Route], base_url: str) -> Json:
+    """Return the document of these routes, as served at `/openapi.json`."""
+    operations = [
+        (route.path, method.lower(), Declared.of(route.endpoint))
+        for route in routes
+        for method in (route.methods or set()) - {"HEAD"}
+    ]
+    schemas = _schemas([declared for _, _, declared in operations])
+    paths: Json = {}
+    for path, method, declared in operations:
+        paths.setdefault(path, {})[method] = _operation(path, declared, schemas)
+    for path, method, _ in operations:
         if method == "post" and "{" not in path:
-            _link(operation, found["paths"], components["schemas"])
-        if headers.signable:
-            _sign_elsewhere(operation)
-    components["schemas"] = _used(found["paths"], components["schemas"])
-    for name, schema in components["schemas"].items():
-        _explain(schema.get("properties", {}), meanings.get(name, {}), meanings["*"])
-        _say_defaults(schema)
-    examples = FieldExamples(components["schemas"])
-    examples.complete()
-    for _path, _method, operation, _headers in _operations(found["paths"], routes):
-        for parameter in operation["parameters"]:
-            examples.complete_parameter(parameter)
+            _link(paths[path][method], paths, schemas)
+    schemas = _used(paths, schemas)
+    for field in _fields(schemas):
+        _say_default(field)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Agent Vault Payment Service", "version": VERSION, "description": _ABOUT},
+        "servers": [{"url": base_url}],
+        "tags": [{"name": tag, "description": about} for tag, about in _TAGS.items()],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "headers": deepcopy(dict(_RESPONSE_HEADERS)),
+            "securitySchemes": {"api_key": {"type": "http", "scheme": "bearer", "bearerFormat": "API key"}},
+        },
+        "security": [{"api_key": []}],
+    }
+
+
+def _schemas(operations: Sequence[Declared]) -> Json:
+    """Return the schemas of all bodies, queries and responses, by the names of their models."""
+    modes: dict[type[BaseModel], JsonSchemaMode] = {one.answer: "serialization" for one in operations}
+    modes |= dict.fromkeys((AwaitingSignature, ErrorEnvelope, PolicyViolationEnvelope), "serialization")
+    modes |= {one.model: "validation" for one in operations if one.model is not None}
+    found: Json = models_json_schema(list(modes.items()), ref_template=_SCHEMAS + "{model}")[1]["$defs"]
+    for field in _fields(found):
+        field["description"] = " ".join(field.get("description", "").split())
+        if shown := _examples(field, found):
+            field["examples"] = shown
     return found
 
 
-def _operations(paths: Json, routes: Sequence[Route]) -> Iterator[tuple[str, str, Json, Headers]]:
-    for route in routes:
-        for method in (route.methods or set()) - {"HEAD"}:
-            headers: Headers = route.endpoint.__dict__["headers"]
-            yield route.path, method.lower(), paths[route.path][method.lower()], headers
+def _fields(schemas: Json) -> Iterator[Json]:
+    return (field for schema in schemas.values() for field in schema.get("properties", {}).values())
 
 
-def _complete(operation: Json, headers: Headers, schemas: Json) -> None:
-    for parameter in operation["parameters"]:
-        _without_null(parameter["schema"])
-        if parameter["in"] == "path":
-            parameter["schema"] = {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
-    body = operation.get("requestBody")
-    if body is not None:
-        media = body["content"][_JSON]
-        schema = _named(media["schema"], schemas)
-        body["required"] = "required" in schema or "minProperties" in schema.get("else", ())
-        if operation["operationId"] in BODIES:
-            media["example"] = deepcopy(BODIES[operation["operationId"]])
-    taken = {"Idempotency-Key": headers.repeats, "Session-Token": headers.session, "If-Match": headers.version}
-    operation["parameters"] += [
-        {"name": name, "in": "header", "required": False, **deepcopy(header)}
-        for name, header in _REQUEST_HEADERS.items()
-        if taken[name]
-    ]
-    for status, response in operation["responses"].items():
-        if status == "402":
-            response["content"][_JSON]["example"] = deepcopy(POLICY_VIOLATION)
-        answered = {
-            "Request-Id": True,
-            "RateLimit-Policy": True,
-            "RateLimit": True,
-            "Retry-After": status in _RETRIED,
-            "WWW-Authenticate": status == "401",
-            "ETag": status == "200" and headers.tag,
-            "Idempotent-Replayed": status == "200" and headers.repeats,
+def _examples(schema: Json, schemas: Json) -> list[Any]:
+    """Return the example of a schema in a list: its own, or one made from its type. Empty if there is none."""
+    if "examples" in schema:
+        return list(schema["examples"])
+    if "const" in schema:
+        return [schema["const"]]
+    if "enum" in schema:
+        return list(schema["enum"][:1])
+    if "$ref" in schema:
+        return _examples(schemas[schema["$ref"].removeprefix(_SCHEMAS)], schemas)
+    if "properties" in schema:
+        fields = {name: _examples(field, schemas) for name, field in schema["properties"].items()}
+        return [{name: shown[0] for name, shown in fields.items() if shown}]
+    if "anyOf" in schema:
+        return next((shown for kind in schema["anyOf"] if (shown := _examples(kind, schemas))), [])
+    if schema.get("type") == "array":
+        return [shown] if (shown := _examples(schema["items"], schemas)) else []
+    return [True] if schema.get("type") == "boolean" else []
+
+
+def _operation(path: str, declared: Declared, schemas: Json) -> Json:
+    summary, *rest = (" ".join(part.split()) for part in declared.meaning.split("\n\n"))
+    operation: Json = {
+        "summary": summary,
+        "operationId": declared.name,
+        "description": "\n\n".join(rest),
+        "tags": [declared.tag],
+        "x-roles": sorted(declared.roles),
+        "x-weight": declared.weight,
+        "parameters": list(_parameters(path, declared, schemas)),
+        "responses": {"200": _response(200, "Success.", declared.answer, declared)},
+    }
+    for status, codes in sorted(declared.errors.items()):
+        envelope = PolicyViolationEnvelope if codes == ["policy_violation"] else ErrorEnvelope
+        operation["responses"][str(status)] = _response(status, ", ".join(codes), envelope, declared)
+    if 402 in declared.errors:
+        refused = operation["responses"]["402"]["content"][_JSON]
+        refused["example"] = _examples(refused["schema"], schemas)[0]
+    if declared.signable:
+        content = operation["responses"]["200"]["content"][_JSON]
+        content["schema"] = {"anyOf": [content["schema"], _content(AwaitingSignature)[_JSON]["schema"]]}
+    if declared.model is not None and not issubclass(declared.model, Query):
+        schema = schemas[declared.model.__name__]
+        required = "required" in schema or "minProperties" in schema.get("else", ())
+        operation["requestBody"] = {"content": _content(declared.model), "required": required}
+        if shown := _body(declared.model, schema["properties"]):
+            operation["requestBody"]["content"][_JSON]["example"] = shown
+    return operation
+
+
+def _content(model: type[BaseModel]) -> Json:
+    return {_JSON: {"schema": {"$ref": _SCHEMAS + model.__name__}}}
+
+
+def _body(model: type[BaseModel], properties: Json) -> Json:
+    """Return the example of a body: its required fields, and the fields with an example of their own."""
+    return {
+        name: properties[name]["examples"][0]
+        for name, field in ((field.alias or name, field) for name, field in model.model_fields.items())
+        if field.is_required() or (field.examples and field.examples[0] != field.default)
+    }
+
+
+def _parameters(path: str, declared: Declared, schemas: Json) -> Iterator[Json]:
+    for name in _PARAMETER.findall(path):
+        kind = name.removesuffix("_id").replace("_", " ")
+        shown = next(
+            one["properties"][name]["examples"] for one in schemas.values() if name in one.get("properties", ())
+        )
+        yield {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": "The object's id." if kind == "id" else f"The {kind}'s id.",
+            "schema": {"type": "string", "minLength": 1, "pattern": "^[^/]+$", "examples": shown},
         }
-        response["headers"] = {
-            name: {"$ref": f"#/components/headers/{name}"} for name, applies in answered.items() if applies
-        }
+    if declared.model is not None and issubclass(declared.model, Query):
+        schema = deepcopy(schemas[declared.model.__name__])
+        for name, field in schema["properties"].items():
+            _without_null(field)
+            described = {"description": field.pop("description"), "schema": field}
+            yield {"name": name, "in": "query", "required": name in schema.get("required", ()), **described}
+    taken = {"Idempotency-Key": declared.repeats, "Session-Token": declared.session, "If-Match": declared.version}
+    for name, header in _REQUEST_HEADERS.items():
+        if taken[name]:
+            yield {"name": name, "in": "header", "required": False, **deepcopy(header)}
+    if declared.signable:
+        yield deepcopy(_SIGN)
 
 
-def _explain_parameters(operation: Json, meanings: Mapping[str, str]) -> None:
-    for one in operation["parameters"]:
-        if one["in"] == "query":
-            _explain({one["name"]: one}, meanings, {})
-        elif one["in"] == "path":
-            kind = one["name"].removesuffix("_id").replace("_", " ")
-            one["description"] = "The object's id." if kind == "id" else f"The {kind}'s id."
+def _response(status: int, description: str, model: type[BaseModel], declared: Declared) -> Json:
+    answered = {
+        "Request-Id": True,
+        "Service-Time": True,
+        "RateLimit-Policy": True,
+        "RateLimit": True,
+        "Retry-After": status in _RETRIED,
+        "WWW-Authenticate": status == 401,
+        "ETag": status == 200 and declared.tagged,
+        "Idempotent-Replayed": status == 200 and declared.repeats,
+    }
+    headers = {name: {"$ref": f"#/components/headers/{name}"} for name, applies in answered.items() if applies}
+    return {"description": description, "content": _content(model), "headers": headers}
 
 
-def _explain(described: Mapping[str, Json], meanings: Mapping[str, str], everywhere: Mapping[str, str]) -> None:
-    for name, schema in described.items():
-        meaning = meanings.get(name) or everywhere.get(name)
-        if meaning is not None:
-            schema["description"] = meaning
-
-
-def _say_defaults(schema: Json) -> None:
-    """Move the defaults of fields into their descriptions.
-
-    Otherwise, generated clients would require or send such fields.
-    """
-    for field in schema.get("properties", {}).values():
-        default = field.pop("default", None)
-        if default not in (None, [], {}, ""):
-            text = default if isinstance(default, str) else json.dumps(default)
-            field["description"] = f"{field.get('description', '')} By default `{text}`.".strip()
+def _say_default(field: Json) -> None:
+    """Move a field's default into its description. Otherwise, generated clients would require or send the field."""
+    default = field.pop("default", None)
+    if default not in (None, [], {}, ""):
+        text = default if isinstance(default, str) else json.dumps(default)
+        field["description"] += f" By default `{text}`."
 
 
 def _without_null(schema: Json) -> None:
@@ -214,7 +309,9 @@ def _without_null(schema: Json) -> None:
 def _link(operation: Json, paths: Json, schemas: Json) -> None:
     """Link an operation that creates an object to all operations with the object's id as their only path parameter."""
     answer = operation["responses"]["200"]
-    fields = list(_named(answer["content"][_JSON]["schema"], schemas).get("properties", ()))
+    answered = answer["content"][_JSON]["schema"]
+    reference = answered["anyOf"][0] if "anyOf" in answered else answered
+    fields = list(schemas[reference["$ref"].removeprefix(_SCHEMAS)].get("properties", ()))
     # The response of a creation starts with the object's id and repeats it as `id`.
     if "id" not in fields:
         return
@@ -230,13 +327,6 @@ def _link(operation: Json, paths: Json, schemas: Json) -> None:
     answer["links"] = links
 
 
-def _sign_elsewhere(operation: Json) -> None:
-    """Add to an operation the query parameter for signing elsewhere, and the response with an unsigned transaction."""
-    operation["parameters"].append(deepcopy(_SIGN))
-    content = operation["responses"]["200"]["content"][_JSON]
-    content["schema"] = {"anyOf": [content["schema"], {"$ref": "#/components/schemas/AwaitingSignature"}]}
-
-
 def _used(paths: Json, schemas: Json) -> Json:
     """Return the schemas that operations refer to. Queries are described as parameters and need no schema."""
     used: set[str] = set()
@@ -245,8 +335,3 @@ def _used(paths: Json, schemas: Json) -> Json:
         used |= found
         found = {name for one in found for name in _REFERENCE.findall(json.dumps(schemas[one]))} - used
     return {name: schema for name, schema in schemas.items() if name in used}
-
-
-def _named(reference: Json, schemas: Json) -> Json:
-    schema: Json = schemas[reference["$ref"].rpartition("/")[2]]
-    return schema

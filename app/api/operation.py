@@ -1,28 +1,37 @@
 """Turns a handler into an endpoint: authentication, parsing, idempotency, and its entry in the OpenAPI document."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import get_annotations
+from inspect import get_annotations, getdoc
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from solders.keypair import Keypair
-from spectree import Response as Responses
-from spectree import SecurityScheme, SpecTree
-from spectree.models import SecureType, SecuritySchemeData
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from app.access.auth import admit, authorise, authorise_address, authorise_wallet, count, presented_key, session_key
-from app.access.keyring import KeyRing, Principal, Role
+from app.access.auth import (
+    admit,
+    authorise,
+    authorise_address,
+    authorise_wallet,
+    count,
+    presented_key,
+    session_key,
+    spend,
+)
+from app.access.keyring import KeyRing, Principal
 from app.access.sealing import ResponseSeal
 from app.api._parsing import query_items, read_json, validation_error
-from app.api.error_bodies import ErrorEnvelope, PolicyViolationEnvelope
-from app.api.fields import Body, IdempotencyKey, Query
+from app.api.declared import Declared
+from app.api.fields import Body, ChangeBody, IdempotencyKey, Query
 from app.api.money_body import MoneyBody
 from app.api.replay import BRAKING_FIELDS, fingerprint, prepare
 from app.api.signing import awaiting_signature, signs_offline
 from app.api.versions import tag_header
+from app.core.actors import Role
 from app.core.errors import (
     CATALOGUE,
     ApiError,
@@ -32,7 +41,7 @@ from app.core.errors import (
     RequestError,
     UnavailableError,
 )
-from app.core.http_api import FIRST_CALL, PREFER_FIRST_CALL, VERSION
+from app.core.http_api import FIRST_CALL, PREFER_FIRST_CALL
 from app.core.timestamps import iso_ms
 from app.store.wallets import WalletRecord
 from app.submission.claim import Claim, Fingerprint
@@ -40,7 +49,6 @@ from app.submission.context import Service
 from app.submission.idempotency import Idempotency
 from app.submission.plan import AwaitingSignatureError
 
-Endpoint = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[BaseModel]])
 
 _ALWAYS = (
@@ -60,42 +68,6 @@ _CHANGES = ("idempotency_conflict", "idempotency_in_progress", "signer_unavailab
 
 #: The rows of a page that cost 1 of the rate limit.
 _ROWS = 10
-
-#: Collects the operations while their routes are imported. ``app.server.application`` turns them into `/openapi.json`.
-api = SpecTree(
-    "starlette",
-    annotations=False,
-    mode="strict",
-    title="Agent Vault Payment Service",
-    version=VERSION,
-    description=(
-        "Agents pay USDC from vaults. The on-chain program enforces the policy of each vault. "
-        "Request fields are accepted in camelCase and in snake_case; responses are in snake_case. "
-        "Amounts are decimal strings. Times are ISO 8601 in UTC."
-    ),
-    security_schemes=[
-        SecurityScheme(
-            name="api_key", data=SecuritySchemeData(type=SecureType.HTTP, scheme="bearer", bearer_format="API key")
-        )
-    ],
-    security={"api_key": []},
-    naming_strategy=lambda model: model.__name__,
-    nested_naming_strategy=lambda _parent, child: child,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Headers:
-    """Flags for the optional headers of an operation: Session-Token, If-Match, ETag and Idempotency-Key.
-
-    ``signable`` is True if the operation accepts the query `sign=offline`.
-    """
-
-    session: bool
-    version: bool
-    tag: bool
-    repeats: bool
-    signable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +94,12 @@ class Call:
 
 
 def operation(
+    place: str,
     *,
-    tag: str,
+    tag: str | None = None,
     roles: Collection[Role],
     errors: Collection[str] = (),
-    changes: bool = False,
+    changes: bool = True,
     session: bool = False,
     version: bool = False,
     tagged: bool = False,
@@ -135,25 +108,30 @@ def operation(
     signable: bool = False,
     weight: int = 1,
     brakes: bool = False,
-) -> Callable[[Handler], Endpoint]:
-    """Make an endpoint from ``handler(call, body or query)``. The handler's annotations declare the models.
+) -> Callable[[Handler], Route]:
+    """Make the route of ``handler(call, body or query)``. The handler's annotations declare the models.
 
+    - ``place``: the method and the path, such as `GET /v1/wallets`.
+    - ``tag``: the operation's section in the OpenAPI document, by default the first part of the path after `/v1`.
     - ``errors``: error codes in addition to the codes of every operation.
-    - ``changes``: the operation accepts idempotency keys.
+    - ``changes``: the operation uses the idempotency key of its body, if the body has one.
     - ``session``: document the header Session-Token and its errors.
     - ``version``: document the request header If-Match.
     - ``tagged``: responses have the header ETag.
     - ``secret``: the response is stored sealed under the request's API key, and only this key can replay it.
     - ``pays``: the outcome counts as the outcome of a payment in the metrics.
-    - ``weight``: the cost of a request for the rate limit. A list with pages also costs 1 for every 10 rows of a page.
+    - ``weight``: the cost of a request for the rate limit. A list also costs 1 for every 10 rows, or with pages for
+      every 10 rows of a full page.
     - ``brakes``: the operation stops something, unless the body's ``brakes`` is False. The rate limit counts such a
       request apart from the key's other requests. Its stored response is replayed only while the brake is in force.
     - ``signable``: the operation accepts the query `sign=offline`, which returns its transaction to sign elsewhere.
     """
+    method, path = place.split()
 
-    def decorate(handler: Handler) -> Endpoint:
+    def decorate(handler: Handler) -> Route:
         model, answer = _models(handler)
         body = model if model is not None and issubclass(model, Body) else None
+        repeats = changes and body is not None and issubclass(body, ChangeBody)
 
         async def endpoint(request: Request) -> Response:
             service: Service = request.app.state.service
@@ -179,10 +157,11 @@ def operation(
                 result = await _result(handler, call, arguments)
                 if pays:
                     request.app.state.metrics.paid(cast(Any, result).status)
+                _count_rows(call, arguments, result)
                 return result.model_dump_json().encode()
 
             seal = keys.seal(presented_key(request) or "") if secret else None
-            identity = _fingerprint(request, principal, arguments, seal) if changes else None
+            identity = _fingerprint(request, principal, arguments, seal) if repeats else None
             if identity is not None and offline:
                 # With `sign=offline`, the same body is a different request.
                 identity = replace(identity, path=f"{identity.path}?{request.url.query}")
@@ -209,28 +188,36 @@ def operation(
         codes = {
             *_ALWAYS,
             "insufficient_permissions",
-            *(_CHANGES if changes else ()),
+            *(_CHANGES if repeats else ()),
             *(_BODIES if body else ()),
             *(_MONEY if body and issubclass(body, MoneyBody) else ()),
             *(_SESSION if session else ()),
             *(_SIGNED_ELSEWHERE if signable else ()),
             *errors,
         }
-        documented = api.validate(
-            query=model if body is None else None,
-            json=body,
-            resp=_responses(answer, codes),
-            tags=(tag,),
-            skip_validation=True,
-            operation_id=handler.__name__,
-            validation_error_status=400,
+        endpoint.__dict__["declared"] = Declared(
+            name=handler.__name__,
+            tag=tag or path.split("/")[2],
+            roles=roles,
+            weight=weight,
+            meaning=getdoc(handler) or "",
+            model=model,
+            answer=answer,
+            errors=_by_status(codes),
+            session=session,
+            version=version,
+            tagged=tagged,
+            repeats=repeats,
+            signable=signable,
         )
-        documented_endpoint: Endpoint = documented(endpoint)
-        headers = Headers(session=session, version=version, tag=tagged, repeats=changes, signable=signable)
-        documented_endpoint.__dict__["headers"] = headers
-        return documented_endpoint
+        return Route(path, endpoint, methods=[method])
 
     return decorate
+
+
+def routes_of(*modules: ModuleType) -> list[Route]:
+    """Return the routes that modules declare, in the order of their declaration."""
+    return [one for module in modules for one in vars(module).values() if isinstance(one, Route)]
 
 
 def _models(handler: Handler) -> tuple[type[Body] | type[Query] | None, type[BaseModel]]:
@@ -291,6 +278,12 @@ async def _counted(
     return arguments
 
 
+def _count_rows(call: Call, arguments: Any, result: Any) -> None:
+    """Count the rows of a list without pages. Their number is known only now."""
+    if hasattr(result, "data") and not hasattr(arguments, "limit"):
+        spend(call.request, call.principal, len(result.data) // _ROWS)
+
+
 async def _arguments(
     request: Request, model: type[Body] | type[Query] | None, *, signable: bool
 ) -> Body | Query | None:
@@ -338,12 +331,8 @@ def _fingerprint(
     return fingerprint(principal, key, request.method, request.url.path, arguments, owner)
 
 
-def _responses(answer: type[BaseModel], codes: Collection[str]) -> Responses:
-    by_status: dict[int, list[str]] = {}
+def _by_status(codes: Collection[str]) -> Mapping[int, Sequence[str]]:
+    found: dict[int, list[str]] = {}
     for code in sorted(codes):
-        by_status.setdefault(CATALOGUE[code].status, []).append(code)
-    models: dict[str, Any] = {"HTTP_200": (answer, "Success.")}
-    for status, names in sorted(by_status.items()):
-        envelope = PolicyViolationEnvelope if names == ["policy_violation"] else ErrorEnvelope
-        models[f"HTTP_{status}"] = (envelope, ", ".join(names))
-    return Responses(**models)
+        found.setdefault(CATALOGUE[code].status, []).append(code)
+    return found

@@ -13,15 +13,18 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from app.api.fields import Body
+from app.api.fields import ChangeBody, without_defaults
 
 _KEY = "idempotency_key"
 #: Fields of updates that may be `null`: the idempotency key, which is no change, and fields that `null` clears.
 _MAY_BE_NULL = (_KEY, "budget_id")
 
 
-class PartialBody(Body):
+class PartialBody(ChangeBody):
     """A body in which `null` differs from absence: ``model_fields_set`` lists the fields that were sent."""
+
+    # An absent field of an update or a copy has another value than the default.
+    model_config = ConfigDict(json_schema_extra=without_defaults)
 
     @model_serializer(mode="wrap")
     def _as_sent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -40,7 +43,7 @@ def _at_least_one_change(schema: dict[str, Any]) -> None:
     schema["else"] = {"minProperties": 1}
 
 
-class UpdateBody(Body):
+class UpdateBody(ChangeBody):
     """A body that changes at least one field. Absent fields keep their values."""
 
     model_config = ConfigDict(json_schema_extra=_at_least_one_change)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from starlette.requests import Request
 
-from app.api.fields import Address, Base64, ReadFrom, ResponseBody, Time, TransactionId
+from app.api.fields import Address, Base64, ReadFrom, ResponseBody, Time, TransactionId, example
 from app.core.errors import RequestError, UnavailableError
 from app.store.attempts import Attempt
 from app.store.unsigned_transactions import UnsignedTransaction, unsigned_transaction
@@ -19,16 +19,29 @@ class AwaitingSignature(ResponseBody):
     """
 
     id: Annotated[TransactionId, ReadFrom("tx_id")]
+    """The transaction's id, which it keeps once it is sent."""
     status: Literal["awaiting_signature"]
-    type: str
-    object: Annotated[str | None, ReadFrom("subject")]
-    organization_address: Annotated[Address, ReadFrom("org")]
-    signer: Address
-    nonce_account: Address
-    transaction: Annotated[Base64, ReadFrom("raw")]
-    accounts: dict[str, str]
+    """The status, always `awaiting_signature`."""
+    type: Annotated[str, example("payment")]
+    """The kind of change."""
+    object: Annotated[str | None, ReadFrom("subject"), example("wal_VDycjSYafbJkJfSRKajygt")]
+    """The id of the changed object, such as a wallet or a policy. Null if there is none."""
+    organization_address: Annotated[Address, ReadFrom("org"), example("6sfaqKosKfqQuVk3A6hD8Muh2cqqFfSNpc4vHrVJoEHT")]
+    """The address of the organisation."""
+    signer: Annotated[Address, example("6sfaqKosKfqQuVk3A6hD8Muh2cqqFfSNpc4vHrVJoEHT")]
+    """The address of the authority that must sign."""
+    nonce_account: Annotated[Address, example("HXtBm8XZbxaTt41uqaKhwUAa6Z1aPyvJdsZVENiWsetg")]
+    """The nonce account. The transaction uses its nonce instead of a blockhash."""
+    transaction: Annotated[Base64, ReadFrom("raw"), example("AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==")]
+    """The unsigned transaction in base64."""
+    accounts: Annotated[dict[str, str], example({"GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2": "AQAAAA=="})]
+    """The program's accounts and the token accounts that the transaction names, as the service read them: base64 by
+    address. `agent-vault sign` shows old values from them as claims, never as facts.
+    """
     created_at: Time
+    """The time of the creation."""
     expires_at: Time
+    """The time of the expiry. Afterwards the transaction is void."""
 
 
 def signs_offline(request: Request) -> bool:

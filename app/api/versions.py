@@ -4,19 +4,26 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from app.core.errors import ConflictError, RequestError
+from app.store.policies import DETAILS
 
 _NAME_DIGITS = 8
 
 
-def entity_tag(version: int, name: str, hosts: Sequence[str] | None = None) -> str:
-    """Return an entity tag: the version, and a digest of the name and, for a policy, its hosts.
+def entity_tag(version: int, name: str, *details: object) -> str:
+    """Return an entity tag: the version, and a digest of the name and, for a policy, its other off-chain details.
 
-    The version stays the same when the name or the hosts change, so the digest covers them.
+    The version stays the same when a detail changes, so the digest covers them.
     """
-    details = "\n".join([name, *(() if hosts is None else ("", *hosts))])
-    return f"{version}-{hashlib.sha256(details.encode()).hexdigest()[:_NAME_DIGITS]}"
+    texts = [
+        ["", *one] if isinstance(one, list) else ["", str(one)]
+        for one in details
+        if one is not None and one is not False
+    ]
+    content = "\n".join([name, *chain.from_iterable(texts)])
+    return f"{version}-{hashlib.sha256(content.encode()).hexdigest()[:_NAME_DIGITS]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,9 @@ class Precondition:
             raise RequestError("invalid_request", 'If-Match: must be the ETag of a response, such as "3-5d41402a".')
         return cls([one[1:-1] for one in tags])
 
-    def check(self, version: int, name: str, hosts: Sequence[str] | None = None) -> None:
+    def check(self, version: int, name: str, *details: object) -> None:
         """Raise ``version_conflict`` unless the object's version alone, or its entity tag, is accepted."""
-        accepted = {str(version), entity_tag(version, name, hosts)}
+        accepted = {str(version), entity_tag(version, name, *details)}
         if self.tags is not None and accepted.isdisjoint(self.tags):
             raise ConflictError("version_conflict", fields={"version": version})
 
@@ -51,4 +58,4 @@ def tag_header(content: bytes) -> dict[str, str]:
     # A transaction that waits for a signature has no version yet.
     if "version" not in shown:
         return {}
-    return {"etag": f'"{entity_tag(shown["version"], shown["name"], shown.get("x402_hosts"))}"'}
+    return {"etag": f'"{entity_tag(shown["version"], *(shown.get(name) for name in DETAILS))}"'}

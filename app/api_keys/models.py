@@ -5,13 +5,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.access.keyring import KeyStatus, Role
 from app.access.networks import parse_network
 from app.api.ending import Descendant
 from app.api.fields import (
     WHOLE_NUMBER,
-    Body,
-    IdempotencyKey,
+    ChangeBody,
     Identifier,
     KeyId,
     ListResponse,
@@ -22,8 +20,11 @@ from app.api.fields import (
     ResponseBody,
     Time,
     WalletId,
+    WalletRef,
+    example,
 )
-from app.core.actors import Actor
+from app.core.actors import Actor, Role
+from app.store.keys import KeyStatus
 
 #: Maximum time in seconds that a rotated key may still work.
 MAX_OVERLAP = 30 * 86_400
@@ -46,9 +47,16 @@ Networks = Annotated[
 ]
 
 
-class _Restricted(Body):
+class _Restricted(ChangeBody):
     expires_at: Moment | None = None
-    allowed_addresses: Networks | None = None
+    """When the key stops working. A key with an end makes and rotates to no key that outlives it. In a rotation, the
+    old key's value applies if it is absent.
+    """
+    allowed_addresses: Annotated[Networks, example(["203.0.113.0/24", "2001:db8::/32"])] | None = None
+    """At most 50 IP addresses or networks in CIDR notation. The key works from these addresses; elsewhere, keys of
+    operators and admins may only freeze wallets and pause the organisation, and other keys may do nothing. In a
+    rotation, the old key's value applies if it is absent.
+    """
 
     @property
     def restrictions(self) -> dict[str, Any]:
@@ -58,7 +66,7 @@ class _Restricted(Body):
 
 
 class CreateKey(_Restricted):
-    """Body of a key creation. An agent's key needs its wallet; other keys must not have one."""
+    """Body of a request to create a key. An agent's key needs its wallet; other keys must not have one."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -69,9 +77,11 @@ class CreateKey(_Restricted):
     )
 
     role: Role
-    wallet_id: Identifier | None = None
+    """The role of the key: `viewer`, `agent`, `operator` or `admin`."""
+    wallet_id: WalletRef | None = None
+    """The wallet of an agent's key. Required for the role `agent`, and refused for other roles."""
     name: Name | None = None
-    idempotency_key: IdempotencyKey | None = None
+    """A display name for people."""
 
     @model_validator(mode="after")
     def _names_a_wallet(self) -> "CreateKey":
@@ -86,14 +96,17 @@ class RotateKey(_Restricted):
     Absent restrictions keep the old key's values.
     """
 
-    overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP)] | None = None
-    idempotency_key: IdempotencyKey | None = None
+    overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP), example(3600)] | None = None
+    """The number of seconds for which the old key still works, 0 to 2,592,000. The default is the setting
+    `key_rotation_overlap`.
+    """
 
 
 class ListKeys(Page):
     """Query of the key list. `restricted` = `false` selects working keys without an end or without addresses."""
 
     restricted: Literal["false"] | None = None
+    """Only `false`: lists the working keys without an end or without allowed addresses."""
 
 
 class Key(ResponseBody):
@@ -103,30 +116,47 @@ class Key(ResponseBody):
     """
 
     key_id: KeyId
+    """The key's id, under both names. It begins with `key_`."""
     id: Annotated[KeyId, ReadFrom("key_id")]
+    """The key's id, under both names. It begins with `key_`."""
     role: Role
+    """The role of the key. See the roles."""
     wallet_id: WalletId | None
-    name: str
-    hint: str
+    """The wallet of an agent's key. Null for other roles."""
+    name: Annotated[str, example("Shopping")]
+    """The display name for people."""
+    hint: Annotated[str, example("x7Qd")]
+    """The last four characters of the key."""
     status: KeyStatus
+    """The status: `active`, `rotated` (works until `revoked_at`), `revoked` or `expired`."""
     created_at: Time
+    """The time of the creation."""
     last_used_at: Time | None
+    """The time of the key's last request, stored once a minute. Null if there was none."""
     revoked_at: Time | None
+    """The time when the key stops or stopped working. Null while no end is set."""
     expires_at: Time | None
-    allowed_addresses: list[str] | None
+    """When the key expires. Null if it does not expire."""
+    allowed_addresses: Annotated[list[str] | None, example(["203.0.113.0/24", "2001:db8::/32"])]
+    """The allowed networks. Null if it works from any address."""
     created_by: Actor | None
+    """The creator of the key, as type and id. Null if the audit log no longer had it when this field was introduced."""
 
 
 class NewKey(Key):
     """A new API key with its text, `key`. Only this response and its replays show the text."""
 
-    key: str
+    key: Annotated[str, example("avk_7mVwGKnUZuVnbH2WuJbSyRhZ2HrYVXpXRvMQqsQqWk3Z")]
+    """The key itself. Only this response and its replays show it."""
 
 
 class RevokedKey(Key):
     """A revoked key, and the keys and people in force that it created, directly or through others."""
 
     descendants: list[Descendant]
+    """The keys and people in force that the key created, directly or through others. With `endDescendants` they have
+    ended.
+    """
 
 
 class KeyPage(ListResponse[Key]):
@@ -136,25 +166,39 @@ class KeyPage(ListResponse[Key]):
 class ListRequests(Page):
     """Query of the request log. All given filters must match."""
 
-    key_id: Identifier | None = None
+    key_id: Annotated[Identifier | None, example("key_M3vLp8fRz2JtXk5wQnB7cG")] = None
+    """The id of the API key that sent the requests."""
     status: Annotated[int, Field(ge=100, le=599, examples=[403]), WHOLE_NUMBER] | None = None
-    code: Identifier | None = None
-    wallet_id: Identifier | None = None
+    """The HTTP status of the responses."""
+    code: Annotated[Identifier | None, example("insufficient_permissions")] = None
+    """The error code of the responses."""
+    wallet_id: WalletRef | None = None
+    """The wallet that the requests named, or that their agent's key is bound to."""
 
 
 class LoggedRequest(ResponseBody):
     """A request with a valid API key, and its response."""
 
-    request_id: str
+    request_id: Annotated[str, example("req_NaLTW5KRAT7GNcwLfd2Mhr")]
+    """The id of the request, as in the response's header `Request-Id`."""
     timestamp: Time
+    """The time of the response."""
     key_id: KeyId
-    key_name: str
-    method: str
-    path: str
-    status: int
-    code: str | None
-    duration_ms: int
-    wallet_id: str | None
+    """The API key that sent the request."""
+    key_name: Annotated[str, example("Back office")]
+    """The name of that API key."""
+    method: Annotated[str, example("POST")]
+    """The method of the request."""
+    path: Annotated[str, example("/v1/payments")]
+    """The path of the request without the query, cut after 256 characters."""
+    status: Annotated[int, example(403)]
+    """The HTTP status of the response."""
+    code: Annotated[str | None, example("insufficient_permissions")]
+    """The error code of the response. Null for a success."""
+    duration_ms: Annotated[int, example(84)]
+    """The time from the request to its response, in milliseconds."""
+    wallet_id: Annotated[str | None, example("wal_VDycjSYafbJkJfSRKajygt")]
+    """The wallet that the request named, or that its key is bound to. Null if there is none."""
 
 
 class RequestLogPage(ListResponse[LoggedRequest]):

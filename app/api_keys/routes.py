@@ -1,7 +1,5 @@
 """Operations on API keys, for admins: create, list, rotate and revoke."""
 
-from starlette.routing import Route
-
 from app.access.auth import ADMINS
 from app.api.ending import EndCredential
 from app.api.operation import Call, operation
@@ -20,7 +18,7 @@ from app.api_keys.models import (
 _CHANGING = ("key_not_found", "key_not_active")
 
 
-@operation(tag="keys", roles=ADMINS, errors=("wallet_not_found",), changes=True, secret=True)
+@operation("POST /v1/keys", roles=ADMINS, errors=("wallet_not_found",), secret=True)
 async def create_key(call: Call, body: CreateKey) -> NewKey:
     """Create an API key.
 
@@ -33,7 +31,7 @@ async def create_key(call: Call, body: CreateKey) -> NewKey:
     return await keys.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="keys", roles=ADMINS)
+@operation("GET /v1/keys", roles=ADMINS)
 async def list_keys(call: Call, query: ListKeys) -> KeyPage:
     """List the API keys.
 
@@ -43,7 +41,7 @@ async def list_keys(call: Call, query: ListKeys) -> KeyPage:
     return await keys.page(call.service, call.principal, query)
 
 
-@operation(tag="keys", roles=ADMINS, errors=(*_CHANGING, "last_admin_key"), changes=True, secret=True)
+@operation("POST /v1/keys/{key_id}/rotate", roles=ADMINS, errors=(*_CHANGING, "last_admin_key"), secret=True)
 async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
@@ -55,7 +53,7 @@ async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     return await keys.rotate(call.service, call.principal, call.claim, call.path("key_id"), body)
 
 
-@operation(tag="keys", roles=ADMINS, errors=(*_CHANGING, "last_admin_key"), changes=True)
+@operation("DELETE /v1/keys/{key_id}", roles=ADMINS, errors=(*_CHANGING, "last_admin_key"))
 async def revoke_key(call: Call, body: EndCredential) -> RevokedKey:
     """Revoke an API key.
 
@@ -69,21 +67,12 @@ async def revoke_key(call: Call, body: EndCredential) -> RevokedKey:
     return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"), body)
 
 
-@operation(tag="keys", roles=ADMINS)
+@operation("GET /v1/request-log", tag="keys", roles=ADMINS)
 async def list_requests(call: Call, query: ListRequests) -> RequestLogPage:
     """List the requests of the last 24 hours.
 
     Lists requests under `/v1` with a valid API key, newest first, with the status and error code of their responses. A
-    request appears about a second after its response. The newest 100,000 requests of the organisation are kept unless
-    the operator of the service has set another number.
+    request appears about a second after its response. Only the newest requests of the organisation are kept; the guide
+    "Limits and figures" states their number.
     """
     return await keys.requests(call.service, call.principal, query)
-
-
-routes = [
-    Route("/v1/keys", list_keys, methods=["GET"]),
-    Route("/v1/keys", create_key, methods=["POST"]),
-    Route("/v1/keys/{key_id}/rotate", rotate_key, methods=["POST"]),
-    Route("/v1/keys/{key_id}", revoke_key, methods=["DELETE"]),
-    Route("/v1/request-log", list_requests, methods=["GET"]),
-]

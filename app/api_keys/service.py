@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from app.access.credentials import descendants, end_all
-from app.access.keyring import IssuedKey, KeyRing, KeyTerms, Principal, status_of
+from app.access.keyring import IssuedKey, KeyRing, KeyTerms, Principal
 from app.api.ending import Descendant, EndCredential
 from app.api_keys.models import (
     CreateKey,
@@ -21,14 +21,12 @@ from app.api_keys.models import (
 )
 from app.core.actors import Actor
 from app.core.timestamps import now_ms
-from app.store.keys import ApiKey, api_key_page, key_names
-from app.store.request_log import KEPT_MS, Refusals, RequestFilter, refusals, request_page
+from app.store.keys import api_key_page, key_names
+from app.store.request_log import KEPT_MS, Refusals, refusals, request_page
+from app.store.stopped_payments import REASONS
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.wallets import service as wallets
-
-#: Errors of requests that were refused without storing a transaction, for example because of a freeze or a pause.
-_STOPPED = ("wallet_frozen", "org_paused", "wallet_insufficient_balance")
 
 _ALONE = EndCredential()
 
@@ -53,7 +51,7 @@ async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPa
     found = await service.db.read(
         lambda conn: api_key_page(conn, org, unrestricted_at, limit=query.limit, cursor=query.cursor)
     )
-    return KeyPage.showing(found, _shown)
+    return KeyPage.showing(found, Key.of)
 
 
 async def rotate(service: Service, principal: Principal, claim: Claim, key_id: str, body: RotateKey) -> NewKey:
@@ -88,7 +86,7 @@ async def revoke(
         if body.end_descendants:
             end_all(conn, ring, principal, below, now)
         shown = [Descendant.showing(one) for one in below]
-        return RevokedKey.of(revoked, status=status_of(revoked, now_ms()), descendants=shown)
+        return RevokedKey.of(revoked, descendants=shown)
 
     shown = await claim.store(work)
     ring.forget()
@@ -97,7 +95,7 @@ async def revoke(
 
 async def requests(service: Service, principal: Principal, query: ListRequests) -> RequestLogPage:
     """Return one page of the requests that the organisation's keys made in the last day, newest first."""
-    wanted = RequestFilter(query.key_id, query.status, query.code, query.wallet_id)
+    wanted = query.model_dump(include={"key_id", "status", "code", "wallet_id"}, exclude_none=True)
 
     def read(conn: Connection) -> RequestLogPage:
         found = request_page(conn, principal.org, wanted, limit=query.limit, cursor=query.cursor)
@@ -113,28 +111,22 @@ async def stopped(service: Service, org: str, wallet_id: str) -> Refusals:
     They were refused because the wallet was frozen, its balance too low or the organisation paused.
     """
     since = now_ms() - KEPT_MS
-    return await service.db.read(lambda conn: refusals(conn, org, wallet_id, _STOPPED, since))
+    return await service.db.read(lambda conn: refusals(conn, org, wallet_id, REASONS, since))
 
 
 async def _issue(
     service: Service, principal: Principal, claim: Claim, issue: Callable[[Connection], IssuedKey]
 ) -> NewKey:
     """Store a new key. If an earlier run of the request stored a key but sent no response, replace that key's text."""
-    ring, again, idempotency_key = service.part(KeyRing), claim.repeats, claim.key
+    ring = service.part(KeyRing)
 
     def store(conn: Connection) -> IssuedKey:
-        earlier = None
-        if again and idempotency_key is not None:
-            earlier = ring.reissue(conn, principal, idempotency_key, live=_is_live(service))
-        return earlier or issue(conn)
+        live = _is_live(service)
+        return claim.earlier_in(conn, lambda conn, key: ring.reissue(conn, principal, key, live=live)) or issue(conn)
 
     issued = await claim.store(store)
-    return NewKey.of(issued.record, status=status_of(issued.record, now_ms()), key=issued.key)
+    return NewKey.of(issued.record, key=issued.key)
 
 
 def _is_live(service: Service) -> bool:
     return service.identity.cluster == "mainnet-beta"
-
-
-def _shown(record: ApiKey) -> Key:
-    return Key.of(record, status=status_of(record, now_ms()))

@@ -1,7 +1,5 @@
 """Approvals: the operator's decisions on payments above a policy's threshold for a co-signature."""
 
-from starlette.routing import Route
-
 from app.access.auth import OPERATORS, READERS_AND_AGENT
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
@@ -9,23 +7,22 @@ from app.approvals import service as approvals
 from app.approvals.models import Approval, ApprovalPage, ListApprovals
 
 
-@operation(tag="approvals", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
+@operation("GET /v1/approvals", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def list_approvals(call: Call, query: ListApprovals) -> ApprovalPage:
     """List approvals, newest first."""
     return await approvals.page(call.service, call.principal, query)
 
 
-@operation(tag="approvals", roles=READERS_AND_AGENT, errors=("approval_not_found",))
+@operation("GET /v1/approvals/{approval_id}", roles=READERS_AND_AGENT, errors=("approval_not_found",))
 async def get_approval(call: Call) -> Approval:
     """Get an approval."""
     return await approvals.get(call.service, call.principal, call.path("approval_id"))
 
 
 @operation(
-    tag="approvals",
+    "POST /v1/approvals/{approval_id}/approve",
     roles=OPERATORS,
     errors=("approval_not_found", "approval_not_pending", "approval_outdated", "wallet_archived", "transaction_failed"),
-    changes=True,
 )
 async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
     """Approve a payment.
@@ -37,10 +34,9 @@ async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
 
 
 @operation(
-    tag="approvals",
+    "POST /v1/approvals/{approval_id}/reject",
     roles=OPERATORS,
     errors=("approval_not_found", "approval_not_pending", "transaction_failed"),
-    changes=True,
 )
 async def reject_payment(call: Call, _body: EmptyBody) -> Approval:
     """Reject a payment.
@@ -48,11 +44,3 @@ async def reject_payment(call: Call, _body: EmptyBody) -> Approval:
     Also withdraws an unused approval, even an expired one. The rent of its account is returned.
     """
     return await approvals.reject(call.service, call.principal, call.claim, call.path("approval_id"))
-
-
-routes = [
-    Route("/v1/approvals", list_approvals, methods=["GET"]),
-    Route("/v1/approvals/{approval_id}", get_approval, methods=["GET"]),
-    Route("/v1/approvals/{approval_id}/approve", approve_payment, methods=["POST"]),
-    Route("/v1/approvals/{approval_id}/reject", reject_payment, methods=["POST"]),
-]

@@ -4,7 +4,7 @@ The refusal of a payment, escrow or allowance creates the request. After an oper
 chain. The agent then sends the same request again, which uses the approval up.
 """
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,7 +13,7 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.approvals.models import Approval, ApprovalPage, ListApprovals
+from app.approvals.models import Approval, ApprovalPage, EscrowTerms, ListApprovals
 from app.chain.payment_instructions import SpendingKind
 from app.core.actors import Actor
 from app.core.errors import BusinessError, ConflictError, NotFoundError
@@ -22,6 +22,7 @@ from app.core.identifiers import approval_reference, new_reference
 from app.core.pages import RecordPage
 from app.core.transaction_types import Purpose
 from app.recipients.service import Payee
+from app.store.approval_events import report_approval, shown_actor
 from app.store.approval_requests import (
     LIFETIME,
     ApprovalRequest,
@@ -31,12 +32,14 @@ from app.store.approval_requests import (
     approval_requests_of,
     decide,
 )
-from app.store.approvals import OnChainApproval, approval, open_approval
+from app.store.approvals import approval, open_approval
 from app.store.attempts import Attempt, pending_changes
 from app.store.audit import append
+from app.store.daily_counts import count_record
+from app.store.read_tables import OnChainApproval
 from app.store.wallets import WalletRecord
-from app.submission.chain_state import require_no_gap
-from app.submission.changes import earlier_outcome, submit
+from app.submission.chain_state import current_account, require_no_gap
+from app.submission.changes import earlier_outcome, submit_current
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
@@ -63,6 +66,7 @@ class Expense:
     amount: int
     purpose: Purpose = "payment"
     memo: str | None = None
+    terms: EscrowTerms | None = None
 
 
 async def request(service: Service, by: Actor, refused: Expense, *, unusable: Collection[str] = ()) -> str:
@@ -88,9 +92,18 @@ async def request(service: Service, by: Actor, refused: Expense, *, unusable: Co
         threshold=policy.rules.require_co_sign,
         requested_by=by,
         memo=refused.memo,
+        terms=None if refused.terms is None else refused.terms.digest,
+        escrow_terms=None if refused.terms is None else refused.terms.model_dump(),
         created_at=service.clock.now_ms(),
     )
-    return await service.db.write(lambda conn: add_request(conn, new, unusable=unusable))
+
+    def store(conn: Connection) -> str:
+        identifier = add_request(conn, new, unusable=unusable)
+        if identifier == new.approval_id and count_record(conn, new.wallet_id, "approval", new.created_at):
+            report_approval(conn, "requested", new, new.created_at)
+        return identifier
+
+    return await service.db.write(store)
 
 
 async def find_usable(service: Service, expense: Expense, *, unusable: Collection[str] = ()) -> OnChainApproval | None:
@@ -100,8 +113,9 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
     """
     org, vault, payee = expense.wallet.org, expense.wallet.vault, str(expense.payee.owner)
     amount, purpose, now = expense.amount, expense.purpose, service.clock.now()
+    terms = None if expense.terms is None else expense.terms.digest
     return await service.db.read(
-        lambda conn: open_approval(conn, org, vault, payee, amount, purpose, now, unusable=unusable)
+        lambda conn: open_approval(conn, org, vault, payee, amount, purpose, now, terms=terms, unusable=unusable)
     )
 
 
@@ -143,13 +157,12 @@ async def approve(service: Service, principal: Principal, claim: Claim, approval
     Raises ``approval_not_pending`` if it was used or rejected, or has expired. Raises ``approval_outdated`` if the
     policy that refused the payment is no longer the wallet's policy, or has changed.
     """
-    if claim.attempt is None:
-        await _find(service, principal, approval_id)
-    async with service.locks.hold(LockScope.APPROVAL, approval_id):
+    wallet_id = (await _find(service, principal, approval_id)).wallet_id
+    async with service.locks.hold(LockScope.APPROVAL, wallet_id):
         if await earlier_outcome(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
             if found.status == "pending":
-                await _submit(service, claim, found, _plan(service, principal, found, await _approval(service, found)))
+                await _submit(service, principal, claim, found, _approval)
             elif found.status != "approved":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
     return await get(service, principal, approval_id)
@@ -160,17 +173,15 @@ async def reject(service: Service, principal: Principal, claim: Claim, approval_
 
     Raises ``approval_not_pending`` if the approval was used, or if it expired without a decision.
     """
-    if claim.attempt is None:
-        await _find(service, principal, approval_id)
-    async with service.locks.hold(LockScope.APPROVAL, approval_id):
+    wallet_id = (await _find(service, principal, approval_id)).wallet_id
+    async with service.locks.hold(LockScope.APPROVAL, wallet_id):
         if await earlier_outcome(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
             if found.on_chain == "open":
-                plan = _plan(service, principal, found, await _withdrawal(service, found), rejects=True)
-                await _submit(service, claim, found, plan)
+                await _submit(service, principal, claim, found, _withdrawal)
             elif found.status == "pending":
                 now = service.clock.now_ms()
-                await service.db.write(lambda conn: _reject(conn, principal, found, now))
+                await claim.store(lambda conn: _reject(conn, principal, found, now))
             elif found.status != "rejected":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
     return await get(service, principal, approval_id)
@@ -198,6 +209,7 @@ async def _approval(service: Service, found: ApprovalRequest) -> Instruction:
     wallet = await wallets.find_living(service, found.org, found.wallet_id)
     if (wallet.policy.address, wallet.policy.version) != (found.policy, found.policy_version):
         raise BusinessError("approval_outdated")
+    vault = await current_account(service, wallet.vault, "Vault", sequence=wallet.sequence)
     return service.instructions(found.org).approve_payment(
         payer=service.signers.fee_payer_address,
         operator=service.signers.operator_address,
@@ -208,6 +220,9 @@ async def _approval(service: Service, found: ApprovalRequest) -> Instruction:
         amount=found.amount,
         expires_at=await _chain_time(service) + LIFETIME // 1000,
         kind=cast(SpendingKind, found.purpose.capitalize()),
+        terms=bytes(32) if found.terms is None else bytes.fromhex(found.terms),
+        policy_version=found.policy_version,
+        expected_approvals=vault["approvals"],
     )
 
 
@@ -249,6 +264,8 @@ def _reject(conn: Connection, principal: Principal, found: ApprovalRequest, now:
     _require_undecided(conn, found, now)
     decide(conn, found.approval_id, by=principal.actor, now=now, rejected=True)
     append(conn, principal.entry("approval.reject", found.approval_id))
+    by = shown_actor(principal.actor)
+    report_approval(conn, "decided", found, now, decision="rejected", decided_by=by)
 
 
 def _require_undecided(conn: Connection, found: ApprovalRequest, now: int, mine: Attempt | None = None) -> None:
@@ -270,9 +287,18 @@ def _state(found: ApprovalRequest) -> tuple[str, str | None]:
     return found.status, found.on_chain
 
 
-async def _submit(service: Service, claim: Claim, found: ApprovalRequest, plan: Plan) -> None:
+async def _submit(
+    service: Service,
+    principal: Principal,
+    claim: Claim,
+    found: ApprovalRequest,
+    build: Callable[[Service, ApprovalRequest], Awaitable[Instruction]],
+) -> None:
+    async def plan() -> Plan:
+        return _plan(service, principal, found, await build(service, found), rejects=build is _withdrawal)
+
     try:
-        await submit(service, plan, claim)
+        await submit_current(service, plan, claim)
     except SimulationFailedError as refused:
         if refused.lacks_account:
             # A payment has just used the approval up.

@@ -1,6 +1,5 @@
 """Publishes the newest hash of every audit log once a day, and deletes entries past their retention time."""
 
-import time
 from collections.abc import Callable
 
 import structlog
@@ -8,7 +7,7 @@ from sqlalchemy import Connection
 
 from app.core.background import Periodic
 from app.core.identifiers import EVENT_PREFIX, derived_id
-from app.core.timestamps import DAY, iso_ms
+from app.core.timestamps import DAY, now_seconds
 from app.database.interface import Database
 from app.store.audit import SERVICE, LogHead, delete_entries, due_heads, log_head, mark_published
 from app.store.feed import append_event
@@ -31,7 +30,7 @@ class HeadPublisher(Periodic):
 
     name = "audit_heads"
 
-    def __init__(self, db: Database, *, days: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, db: Database, *, days: int, clock: Callable[[], float] = now_seconds) -> None:
         super().__init__(_INTERVAL)
         self._db = db
         self._kept_ms = days * DAY
@@ -71,6 +70,6 @@ def _publish(conn: Connection, due: LogHead, now: int) -> LogHead | None:
             type="audit.head",
             timestamp=now,
             summary=f"The newest entry of the audit log has the number {head.number}",
-            payload={"number": head.number, "hash": head.hash, "timestamp": iso_ms(now)},
+            payload={"number": head.number, "hash": head.hash},
         )
     return head

@@ -1,14 +1,12 @@
 """Route of the audit log."""
 
-from starlette.routing import Route
-
 from app.access.auth import ADMINS
 from app.api.operation import Call, operation
 from app.audit import service as audit
 from app.audit.models import AuditLogPage, ListAuditLog
 
 
-@operation(tag="audit", roles=ADMINS)
+@operation("GET /v1/audit-log", tag="audit", roles=ADMINS)
 async def list_audit_log(call: Call, query: ListAuditLog) -> AuditLogPage:
     """List the audit log.
 
@@ -19,6 +17,3 @@ async def list_audit_log(call: Call, query: ListAuditLog) -> AuditLogPage:
     match. The guide "Audit log" explains how to check that nothing is missing.
     """
     return await audit.page(call.service, call.principal, query)
-
-
-routes = [Route("/v1/audit-log", list_audit_log, methods=["GET"])]

@@ -13,7 +13,6 @@ from app.budgets import service as budgets
 from app.budgets.models import Budget, UpdateBudget
 from app.core.errors import UnavailableError
 from app.core.identifiers import random_id
-from app.core.timestamps import iso_ms
 from app.projection.differences import shown_limits
 from app.store.audit import NewLogEntry, append
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, put_budget_details
@@ -104,6 +103,7 @@ async def _close(request: BudgetChange, before: BudgetRecord) -> str | None:
         authority=authority.address,
         budget=Pubkey.from_string(before.address),
         rent_receiver=(await known_account(request.service, before.address))["payer"],
+        expected_version=before.version,
     )
     entry = request.principal.entry("budget.delete", request.object_id)
     return await _submit(request, _CLOSE, instruction, authority, entry)
@@ -132,8 +132,8 @@ async def _rename(request: BudgetChange, name: str) -> None:
         current = budget(conn, principal.org, request.object_id)
         if current is None or current.name == name:
             return
-        ids = (current.budget_id, current.org, current.address)
-        put_budget_details(conn, BudgetDetails(*ids, name=name, created_at=current.created_at))
+        ids = {one: getattr(current, one) for one in ("budget_id", "org", "address", "created_at")}
+        put_budget_details(conn, BudgetDetails(**ids, name=name))
         append(conn, principal.entry("budget.update", current.budget_id, fields=["name"]))
         shown = {"budget_id": current.budget_id, "version": current.version, **shown_limits(current.limits)}
         append_event(
@@ -143,7 +143,7 @@ async def _rename(request: BudgetChange, name: str) -> None:
             type="budget.updated",
             timestamp=now,
             summary=f"Budget {current.budget_id} renamed",
-            payload={**shown, "name": name, "timestamp": iso_ms(now)},
+            payload={**shown, "name": name},
         )
 
     await request.claim.store(write)

@@ -1,7 +1,5 @@
 """Budgets: limits that several wallets share."""
 
-from starlette.routing import Route
-
 from app.access.auth import ADMINS, READERS
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
@@ -14,7 +12,7 @@ _WRITING = ("invalid_amount", "transaction_failed")
 _CHANGING = ("budget_not_found", "version_conflict", "transaction_failed")
 
 
-@operation(tag="budgets", roles=ADMINS, tagged=True, errors=_WRITING, changes=True, signable=True)
+@operation("POST /v1/budgets", roles=ADMINS, tagged=True, errors=_WRITING, signable=True)
 async def create_budget(call: Call, body: CreateBudget) -> Budget:
     """Create a budget.
 
@@ -24,13 +22,13 @@ async def create_budget(call: Call, body: CreateBudget) -> Budget:
     return await budgets.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="budgets", roles=READERS, errors=("chain_unavailable",), weight=10)
+@operation("GET /v1/budgets", roles=READERS, errors=("chain_unavailable",))
 async def list_budgets(call: Call) -> BudgetList:
     """List budgets, oldest first."""
     return await budgets.list_all(call.service, call.principal)
 
 
-@operation(tag="budgets", roles=READERS, tagged=True, errors=("budget_not_found", "chain_unavailable"))
+@operation("GET /v1/budgets/{budget_id}", roles=READERS, tagged=True, errors=("budget_not_found", "chain_unavailable"))
 async def get_budget(call: Call) -> Budget:
     """Get a budget.
 
@@ -41,11 +39,10 @@ async def get_budget(call: Call) -> Budget:
 
 
 @operation(
-    tag="budgets",
+    "PATCH /v1/budgets/{budget_id}",
     roles=ADMINS,
     tagged=True,
     errors=("invalid_amount", *_CHANGING),
-    changes=True,
     version=True,
     signable=True,
 )
@@ -59,11 +56,10 @@ async def update_budget(call: Call, body: UpdateBudget) -> Budget:
 
 
 @operation(
-    tag="budgets",
+    "DELETE /v1/budgets/{budget_id}",
     roles=ADMINS,
     tagged=True,
     errors=("budget_in_use", *_CHANGING),
-    changes=True,
     version=True,
     signable=True,
 )
@@ -73,12 +69,3 @@ async def delete_budget(call: Call, _body: EmptyBody) -> Budget:
     It must contain no wallet. Returns the budget as it was, without consumption and headroom.
     """
     return await changes.delete(BudgetChange.of(call, "budget_id"))
-
-
-routes = [
-    Route("/v1/budgets", list_budgets, methods=["GET"]),
-    Route("/v1/budgets", create_budget, methods=["POST"]),
-    Route("/v1/budgets/{budget_id}", get_budget, methods=["GET"]),
-    Route("/v1/budgets/{budget_id}", update_budget, methods=["PATCH"]),
-    Route("/v1/budgets/{budget_id}", delete_budget, methods=["DELETE"]),
-]

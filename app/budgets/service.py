@@ -14,7 +14,7 @@ from app.core.errors import ApiError, NotFoundError
 from app.core.identifiers import budget_id, budget_key, new_key
 from app.store.attempts import Attempt
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, budgets, put_budget_details
-from app.submission.chain_state import pending_or_missing
+from app.submission.chain_state import authority_sequence, pending_or_missing
 from app.submission.changes import carry_out, earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
@@ -78,8 +78,11 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         authority=authority.address,
         key=budget_key(identifier),
         limits=with_changes(BudgetLimits(), body),
+        expected_sequence=await authority_sequence(service, org),
     )
-    new = BudgetDetails(identifier, org, str(address), body.name, await service.clock.moment_ms())
+    new = BudgetDetails(
+        budget_id=identifier, org=org, address=str(address), name=body.name, created_at=await service.clock.moment_ms()
+    )
 
     def store(conn: Connection, _attempt: Attempt) -> None:
         put_budget_details(conn, new)
@@ -126,13 +129,13 @@ def shown(found: BudgetRecord, spent: Consumption | None = None) -> Budget:
 
 
 def _headroom(limits: BudgetLimits, spent: Consumption) -> BudgetHeadroom:
-    def left(limit: int | None, held: int) -> int | None:
-        return None if limit is None else max(0, limit - held)
+    def left(limit: int | None, counted: int) -> int | None:
+        return None if limit is None else max(0, limit - counted)
 
     return BudgetHeadroom.model_validate(
         {
-            "day": left(limits.max_per_day, spent.day),
-            "month": left(limits.max_per_month, spent.month),
+            "day": left(limits.max_per_day, spent.day + spent.held),
+            "month": left(limits.max_per_month, spent.month + spent.held),
             "payments_in_hour": left(limits.velocity_cap, spent.hour),
         }
     )

@@ -1,11 +1,15 @@
 """Builds the instructions of allowances."""
 
 from dataclasses import dataclass
+from typing import Unpack
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
-from app.chain.builder import Builder
+from app.chain.builder import Builder, GrantAccounts, complete
+
+MAX_OPEN_ALLOWANCES = 4
+"""Maximum number of a vault's outstanding allowances, equal to the program's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +43,12 @@ class AllowanceInstructions(Builder):
         amount: int,
         reference: bytes,
         expires_at: int,
-        allowlist: Pubkey | None = None,
-        recipient: Pubkey | None = None,
-        approval: Pubkey | None = None,
-        approval_rent_receiver: Pubkey | None = None,
-        budget: Pubkey | None = None,
+        **optional: Unpack[GrantAccounts],
     ) -> Instruction:
         """Set aside money that `delegate` can transfer; `counter` is the vault's `allowance_counter`.
 
         The policy judges the grant as a payment into the existing token account `destination`. The delegate is not
-        bound to this destination: the holder of its key can transfer the money anywhere. The optional accounts have the
-        same meaning as in `execute_payment`.
+        bound to this destination: the holder of its key can transfer the money anywhere.
         """
         allowance, bump = self._addresses.allowance_with_bump(vault, counter)
         return self._build(
@@ -64,11 +63,7 @@ class AllowanceInstructions(Builder):
             delegate=delegate,
             allowance=allowance,
             allowance_tokens=self._addresses.allowance_tokens(allowance),
-            allowlist=allowlist,
-            recipient=recipient,
-            approval=approval,
-            approval_rent_receiver=approval_rent_receiver,
-            budget=budget,
+            **complete(GrantAccounts, optional),
         )
 
     def settle_allowance(

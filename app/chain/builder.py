@@ -1,12 +1,39 @@
 """The base class of the instruction builders."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import Addresses
 from idl.codec import Codec
+
+
+class GrantAccounts(TypedDict, total=False):
+    """The optional accounts of a payment, an escrow or an allowance.
+
+    Pass the policy's `allowlist` if it has one, and the vault's `budget` if it has one. `recipient` is the account that
+    holds the organisation's registration of the paid owner. It is needed if the policy blocks a category or may allow a
+    domain. The rent of an `approval` goes to `approval_rent_receiver`.
+    """
+
+    allowlist: Pubkey | None
+    recipient: Pubkey | None
+    approval: Pubkey | None
+    approval_rent_receiver: Pubkey | None
+    budget: Pubkey | None
+
+
+class SpendingAccounts(GrantAccounts, total=False):
+    """The optional accounts of a payment or an escrow, which the operator may co-sign as `co_signer`."""
+
+    co_signer: Pubkey | None
+
+
+def complete(names: type[GrantAccounts], given: Mapping[str, Any]) -> dict[str, Pubkey | None]:
+    """Return the given optional accounts, and None for the others."""
+    return {**dict.fromkeys(names.__annotations__), **given}
 
 
 class Builder:

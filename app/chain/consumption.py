@@ -19,22 +19,26 @@ def day_frees_at(paid_at: int) -> int:
 class Consumption:
     """The spending in the last 24 hours and in the UTC month, in micro-USDC, and the payments in the last hour.
 
+    ``held`` is the money of outstanding allowances, which counts towards the limits of day and month as well.
+
     The rolling windows also count the rest of their oldest slot: up to 15 minutes of a day, and one minute of an hour.
     """
 
     day: int
     month: int
     hour: int
+    held: int
 
     @classmethod
     def at(cls, ledger: Mapping[str, Any], clock: int) -> Self:
         """Return a ledger's spending at the Unix second `clock`, or at the ledger's last payment if that is later."""
         now = max(clock, int(ledger["last"]))
         month = int(ledger["month_spent"]) if now < ledger["month_ends_at"] else 0
-        return cls(_held(ledger["day"], now // _DAY_SLOT), month, _held(ledger["hour"], now // _HOUR_SLOT))
+        day, hour = _counted(ledger["day"], now // _DAY_SLOT), _counted(ledger["hour"], now // _HOUR_SLOT)
+        return cls(day, month, hour, int(ledger["held"]))
 
 
-def _held(window: Mapping[str, Any], slot: int) -> int:
+def _counted(window: Mapping[str, Any], slot: int) -> int:
     """Return the sum of the slots that the window still covers when `slot` is the current absolute slot number."""
     slots, newest = window["slots"], int(window["newest"])
     first = max(slot, newest) - len(slots) + 1

@@ -41,7 +41,10 @@ class BlockhashNotFound(RpcError):  # noqa: N818 - Solana's name for it
 
 
 class HistoryNotAvailable(RpcError):  # noqa: N818 - Solana's name for it
-    """The node lacks part of the history that it, or another node at its address, has listed."""
+    """The node lacks part of the history that it, or another node at its address, has listed.
+
+    Also raised for a transaction of an allowance that cannot be read.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(-32011, message)

@@ -1,13 +1,14 @@
-"""Builds the instructions of escrows."""
+"""Builds escrow instructions."""
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM
-from app.chain.builder import Builder
+from app.chain.builder import Builder, SpendingAccounts, complete
 
 INSTRUCTIONS_SYSVAR = Pubkey.from_string("Sysvar1nstructions1111111111111111111111111")
 ED25519_PROGRAM = Pubkey.from_string("Ed25519SigVerify111111111111111111111111111")
@@ -22,6 +23,15 @@ _KEY_OFFSET, _SIGNATURE_OFFSET, _MESSAGE_OFFSET = 16, 48, 112
 def output_commitment(expected_output: bytes) -> bytes:
     """Return the SHA-256 of the hash `expected_output`. The chain stores only this: the hash itself is a proof."""
     return hashlib.sha256(expected_output).digest()
+
+
+def terms_hash(  # noqa: PLR0917
+    task_hash: bytes, commitment: bytes | None, proof_kinds: int, timeout: int, verifier: Pubkey, arbiter: Pubkey
+) -> bytes:
+    """Return the hash in an approval for an escrow's terms, other than its receiver and amount."""
+    committed = bytes([commitment is not None]) + (commitment or bytes(32))
+    numbers = bytes([proof_kinds]) + timeout.to_bytes(4, "little")
+    return hashlib.sha256(task_hash + committed + numbers + bytes(verifier) + bytes(arbiter)).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +67,12 @@ class EscrowInstructions(Builder):
         proof_kinds: int,
         timeout: int,
         expected_output: bytes | None = None,
-        allowlist: Pubkey | None = None,
-        recipient: Pubkey | None = None,
-        co_signer: Pubkey | None = None,
-        approval: Pubkey | None = None,
-        approval_rent_receiver: Pubkey | None = None,
-        budget: Pubkey | None = None,
+        **optional: Unpack[SpendingAccounts],
     ) -> Instruction:
         """Lock money of the vault for the receiver; `counter` is the vault's `escrow_counter`.
 
         `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. `expected_output` is the hash required of the
-        output; only its SHA-256 goes on the chain. The optional accounts have the same meaning as in
-        `execute_payment`.
+        output; only its SHA-256 goes on the chain.
         """
         escrow, bump = self._addresses.escrow_with_bump(vault, counter)
         terms = {
@@ -90,12 +94,7 @@ class EscrowInstructions(Builder):
             receiver_tokens=self._addresses.token_account(receiver),
             escrow=escrow,
             escrow_tokens=self._addresses.escrow_tokens(escrow),
-            allowlist=allowlist,
-            recipient=recipient,
-            co_signer=co_signer,
-            approval=approval,
-            approval_rent_receiver=approval_rent_receiver,
-            budget=budget,
+            **complete(SpendingAccounts, optional),
         )
 
     def complete_escrow(
@@ -113,9 +112,15 @@ class EscrowInstructions(Builder):
         """Refund an undisputed escrow after its deadline, or a disputed one 30 days after the dispute was raised."""
         return self._settle("refund_escrow", {}, escrow, payer=None)
 
-    def resolve_dispute(self, escrow: OpenEscrow, *, payer: Pubkey, arbiter: Pubkey, released: int) -> Instruction:
-        """Release the amount `released` of a disputed escrow, from zero to the full amount, and refund the rest."""
-        return self._settle("resolve_dispute", {"released": released}, escrow, payer=payer, signer=arbiter)
+    def resolve_dispute(
+        self, escrow: OpenEscrow, *, payer: Pubkey, arbiter: Pubkey, released: int, expected_sequence: int
+    ) -> Instruction:
+        """Release the amount `released` of a disputed escrow, from zero to the full amount, and refund the rest.
+
+        `expected_sequence` is the escrow's `dispute_sequence`.
+        """
+        args: dict[str, object] = {"released": released, "expected_sequence": expected_sequence}
+        return self._settle("resolve_dispute", args, escrow, payer=payer, signer=arbiter)
 
     def collect_escrow(self, escrow: OpenEscrow, *, payer: Pubkey) -> Instruction:
         """Pay the shares of a split escrow that could not be paid when it was split."""
@@ -137,11 +142,14 @@ class EscrowInstructions(Builder):
             escrow=escrow.address,
         )
 
-    def withdraw_dispute(self, escrow: OpenEscrow, *, signer: Pubkey) -> Instruction:
-        """Withdraw an escrow's dispute. The new deadline restores the time that was left when the dispute began."""
+    def withdraw_dispute(self, escrow: OpenEscrow, *, signer: Pubkey, expected_sequence: int) -> Instruction:
+        """Withdraw an escrow's dispute. The new deadline restores the time that was left when the dispute began.
+
+        `expected_sequence` is the escrow's `dispute_sequence`.
+        """
         return self._build(
             "withdraw_dispute",
-            {},
+            {"expected_sequence": expected_sequence},
             signer=signer,
             vault=escrow.vault,
             receiver=escrow.receiver,

@@ -1,4 +1,4 @@
-"""Builds the program's instructions. Each one has a pure function of addresses and values."""
+"""Builds the program's instructions. Each one is built by a pure function of addresses and values."""
 
 from typing import Any, Literal
 
@@ -95,9 +95,12 @@ class Instructions(
         args = {"changes": {**dict.fromkeys(_ORG_CHANGES), **changes}, "expected_sequence": expected_sequence}
         return self._build("update_org", args, signer=signer)
 
-    def accept_authority(self, *, new_authority: Pubkey) -> Instruction:
-        """Pass the authority's role to the proposed authority, which signs."""
-        return self._build("accept_authority", {}, new_authority=new_authority)
+    def accept_authority(self, *, new_authority: Pubkey, expected_sequence: int) -> Instruction:
+        """Pass the authority's role to the proposed authority, which signs.
+
+        `expected_sequence` is the organisation's `authority_sequence`.
+        """
+        return self._build("accept_authority", {"expected_sequence": expected_sequence}, new_authority=new_authority)
 
     def create_wallet(
         self,
@@ -106,17 +109,18 @@ class Instructions(
         operator: Pubkey,
         agent_id: str,
         policy: Pubkey,
+        policy_version: int,
         session: Session | None = None,
         authority: Pubkey | None = None,
     ) -> Instruction:
-        """Create the agent's vault and token account.
+        """Create the agent's vault and token account under the policy, which must be at `policy_version`.
 
         With the organisation's `authority_attaches`, the `authority` also signs.
         """
         vault = self._addresses.vault(self.org, agent_id)
         return self._build(
             "create_wallet",
-            {"agent_hash": agent_hash(agent_id), "session": _session(session)},
+            {"agent_hash": agent_hash(agent_id), "session": _session(session), "policy_version": policy_version},
             payer=payer,
             operator=operator,
             authority=authority,
@@ -130,17 +134,30 @@ class Instructions(
         operator: Pubkey,
         vault: Pubkey,
         session: Session | None = None,
+        expected_sessions: int | None = None,
         policy: Pubkey | None = None,
         new_policy: Pubkey | None = None,
+        policy_version: int | None = None,
+        expected_attachments: int | None = None,
         authority: Pubkey | None = None,
     ) -> Instruction:
         """Give the vault a session authority, move it from `policy` to `new_policy`, or both.
+
+        A session names the vault's present `sessions`. A move names its present `attachments`, and the version of
+        `new_policy`.
 
         With the organisation's `authority_attaches`, the `authority` also signs a move.
         """
         return self._build(
             "update_wallet",
-            {"session": _session(session)},
+            {
+                "session_change": None
+                if session is None
+                else {"session": _session(session), "expected_sessions": expected_sessions},
+                "policy_change": None
+                if new_policy is None
+                else {"policy_version": policy_version, "expected_attachments": expected_attachments},
+            },
             operator=operator,
             authority=authority,
             vault=vault,
@@ -153,28 +170,36 @@ class Instructions(
         *,
         signer: Pubkey,
         vault: Pubkey,
-        policy: Pubkey,
+        policy: Pubkey | None = None,
         action: Literal["Freeze", "Unfreeze", "Expire"],
         expected_sequence: int | None = None,
     ) -> Instruction:
         """Freeze the vault, unfreeze it, or record that its policy expired.
 
-        When unfreezing, pass the vault's `frozen_sequence` as `expected_sequence`.
+        `Freeze` needs no `policy`, so that changes of the policy cannot delay it. When unfreezing, pass the vault's
+        `frozen_sequence` as `expected_sequence`.
         """
         args = {"action": action, "expected_sequence": expected_sequence}
         return self._build("freeze_wallet", args, signer=signer, vault=vault, policy=policy)
 
     def close_wallet(
-        self, *, operator: Pubkey, vault: Pubkey, policy: Pubkey, rent_receiver: Pubkey, budget: Pubkey | None = None
+        self,
+        *,
+        operator: Pubkey,
+        vault: Pubkey,
+        policy: Pubkey,
+        rent_receiver: Pubkey,
+        expected_sequence: int,
+        budget: Pubkey | None = None,
     ) -> Instruction:
-        """Archive an empty vault and take it out of its budget.
+        """Archive an empty vault that is still at `expected_sequence`, and take it out of its budget.
 
         The vault's account remains, but shrinks. The rent that it no longer needs goes back to its payer,
         `rent_receiver`.
         """
         return self._build(
             "close_wallet",
-            {},
+            {"expected_sequence": expected_sequence},
             operator=operator,
             vault=vault,
             policy=policy,
@@ -234,20 +259,28 @@ class Instructions(
         )
 
     def register_recipient(
-        self, *, payer: Pubkey, signer: Pubkey, address: Pubkey, category: int, domain: str | None
+        self, *, payer: Pubkey, signer: Pubkey, address: Pubkey, category: int, domain: str | None, replaces: int
     ) -> Instruction:
-        """Register the category and domain of a recipient's address."""
+        """Register the category and domain of a recipient's address.
+
+        `replaces` is the sequence of the address's present registration, or zero if it has none.
+        """
         return self._build(
             "register_recipient",
             {
                 "address": address,
                 "domain_digest": None if domain is None else domain_digest(domain),
                 "category": category,
+                "replaces": replaces,
             },
             payer=payer,
             signer=signer,
             recipient=self._addresses.recipient(self.org, address),
         )
+
+    def migrate(self, *, payer: Pubkey, account: Pubkey | None = None) -> Instruction:
+        """Enlarge an account of an earlier layout, or the organisation's own, to the current layout."""
+        return self._build("migrate", {}, payer=payer, account=account)
 
     def create_token_account(self, *, payer: Pubkey, owner: Pubkey) -> Instruction:
         """Create the owner's associated token account, or do nothing if it exists."""

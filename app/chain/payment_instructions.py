@@ -1,11 +1,11 @@
 """Builds the instructions of payments and their approvals."""
 
-from typing import Literal
+from typing import Literal, Unpack
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
-from app.chain.builder import Builder
+from app.chain.builder import Builder, SpendingAccounts, complete
 
 SpendingKind = Literal["Payment", "Escrow", "Allowance"]
 """The purpose of an approval. The index of a kind is its code in accounts and events."""
@@ -25,9 +25,16 @@ class PaymentInstructions(Builder):
         recipient: Pubkey,
         amount: int,
         expires_at: int,
+        policy_version: int,
+        expected_approvals: int,
         kind: SpendingKind = "Payment",
+        terms: bytes = bytes(32),
     ) -> Instruction:
-        """Store the operator's approval of one payment, escrow or allowance with this exact amount and recipient."""
+        """Store the operator's approval of one payment, escrow or allowance with this exact amount and recipient.
+
+        The policy must be at `policy_version`, and the vault must have had `expected_approvals`. ``terms`` is the
+        `terms_hash` of an escrow.
+        """
         return self._build(
             "approve_payment",
             {
@@ -36,6 +43,9 @@ class PaymentInstructions(Builder):
                 "amount": amount,
                 "expires_at": expires_at,
                 "kind": kind,
+                "terms": terms,
+                "policy_version": policy_version,
+                "expected_approvals": expected_approvals,
             },
             payer=payer,
             operator=operator,
@@ -59,19 +69,9 @@ class PaymentInstructions(Builder):
         destination: Pubkey,
         amount: int,
         reference: bytes,
-        allowlist: Pubkey | None = None,
-        recipient: Pubkey | None = None,
-        co_signer: Pubkey | None = None,
-        approval: Pubkey | None = None,
-        approval_rent_receiver: Pubkey | None = None,
-        budget: Pubkey | None = None,
+        **optional: Unpack[SpendingAccounts],
     ) -> Instruction:
-        """Pay from the vault into the existing token account `destination`.
-
-        Pass the policy's `allowlist` if it has one, and the vault's `budget` if it has one. `recipient` is the account
-        that holds the organisation's registration of the destination's owner. It is needed if the policy blocks a
-        category or may allow a domain.
-        """
+        """Pay from the vault into the existing token account `destination`."""
         return self._build(
             "execute_payment",
             {"amount": amount, "reference": reference},
@@ -79,12 +79,7 @@ class PaymentInstructions(Builder):
             policy=policy,
             **self._vault_accounts(vault),
             destination=destination,
-            allowlist=allowlist,
-            recipient=recipient,
-            co_signer=co_signer,
-            approval=approval,
-            approval_rent_receiver=approval_rent_receiver,
-            budget=budget,
+            **complete(SpendingAccounts, optional),
         )
 
     def check_payment(
@@ -101,7 +96,7 @@ class PaymentInstructions(Builder):
         outstanding_amount: int = 0,
         outstanding_count: int = 0,
     ) -> Instruction:
-        """Return every rule's verdict. Use this instruction only in simulations.
+        """Return every rule's verdict and the other checks of a payment. Use this instruction only in simulations.
 
         Pass the vault's `budget` if it has one. Outstanding payments (issued to a third party and not seen on the chain
         yet) count as if they were already paid.
@@ -117,6 +112,7 @@ class PaymentInstructions(Builder):
             },
             policy=policy,
             vault=vault,
+            vault_tokens=self._addresses.token_account(vault),
             allowlist=allowlist,
             recipient_account=recipient_account,
             budget=budget,

@@ -14,11 +14,13 @@ from app.chain.rules import Rules
 class PolicyInstructions(Builder):
     """Builds the instructions that create, change and close policies and write their allowlists."""
 
-    def create_policy(self, *, payer: Pubkey, authority: Pubkey, key: bytes, rules: Rules) -> Instruction:
-        """Create a policy without an allowlist."""
+    def create_policy(
+        self, *, payer: Pubkey, authority: Pubkey, key: bytes, rules: Rules, expected_sequence: int
+    ) -> Instruction:
+        """Create a policy without an allowlist. `expected_sequence` is the organisation's `authority_sequence`."""
         return self._build(
             "create_policy",
-            {"key": key, "rules": rules.to_args()},
+            {"key": key, "rules": rules.to_args(), "expected_sequence": expected_sequence},
             payer=payer,
             authority=authority,
             policy=self._addresses.policy(self.org, key),
@@ -61,15 +63,19 @@ class PolicyInstructions(Builder):
         authority: Pubkey,
         policy: Pubkey,
         policy_rent_receiver: Pubkey,
+        expected_version: int,
         next_version: int,
         allowlist: Pubkey | None = None,
         allowlist_rent_receiver: Pubkey | None = None,
         next_rent_receiver: Pubkey | None = None,
     ) -> Instruction:
-        """Close a policy without vaults, its allowlist, and its next allowlist (`next_version`) if that was written."""
+        """Close a policy without vaults that is still at `expected_version`, and its allowlist.
+
+        Also closes its next allowlist (`next_version`) if that was written.
+        """
         return self._build(
             "close_policy",
-            {},
+            {"expected_version": expected_version},
             authority=authority,
             policy=policy,
             policy_rent_receiver=policy_rent_receiver,

@@ -120,7 +120,7 @@ class RawAccount:
         try:
             return codec.decode_account(self.data)
         except CodecError as error:
-            raise ChainUnavailable("the node returned an account that is not one of the program's") from error
+            raise ChainUnavailable("the node returned data that is not an account of the program") from error
 
 
 @dataclass(frozen=True, slots=True)

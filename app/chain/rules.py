@@ -48,6 +48,9 @@ RULES = (
 BUDGET_RULES = RULES[10:]
 """Rules of the budget that a wallet shares. All other rules belong to its policy."""
 
+HOLDING_RULES = frozenset({"max_per_day", "max_per_month", "budget_max_per_day", "budget_max_per_month"})
+"""Rules that count the held money of outstanding allowances as spent."""
+
 RULE_ERRORS = (
     "OrgPaused",
     "WalletFrozen",

@@ -25,8 +25,8 @@ from app.core.paths import ConfigurationError
 _MANIFEST, _SEALED = "manifest.json", "keys.sealed"
 _MAX_MANIFEST = 16 * 1024 * 1024
 #: The only names that are ever restored to a disk. An archive is refused if it holds other data or keys.
-_DATA = re.compile(r"agent-vault\.db|chain\.db|localnet/localnet\.db|exports/exp_[0-9A-Za-z]{1,64}\.(csv|json)")
-_KEYS = re.compile(r"keys/[0-9A-Za-z][0-9A-Za-z._-]{0,100}|admin-api-key|localnet/faucet\.json")
+DATA = re.compile(r"agent-vault\.db|chain\.db|localnet/localnet\.db|exports/exp_[0-9A-Za-z]{1,64}\.(csv|json)")
+KEYS = re.compile(r"keys/[0-9A-Za-z][0-9A-Za-z._-]{0,100}|admin-api-key|localnet/faucet\.json")
 _MAC_LABEL = b"agent-vault backup manifest"
 _CHUNK = 1024 * 1024
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError)
@@ -99,7 +99,7 @@ def create_archive(
             zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
             for name, source in sorted(files.items()):
-                assert _DATA.fullmatch(name), name
+                assert DATA.fullmatch(name), name
                 with source.open("rb") as content, archive.open(name, "w", force_zip64=True) as member:
                     manifest.files[name] = _copy(content, member)
             if keys is not None:
@@ -133,7 +133,7 @@ def open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
             names = archive.namelist()
             if len(names) != len(expected) or set(names) != expected:
                 raise ConfigurationError(f"{path} is broken: its files are not the files in its manifest")
-            if not all(_DATA.fullmatch(name) for name in manifest.files) or "agent-vault.db" not in manifest.files:
+            if not all(DATA.fullmatch(name) for name in manifest.files) or "agent-vault.db" not in manifest.files:
                 raise ConfigurationError(f"{path} has files that do not belong in a backup, or lacks the database")
             yield archive, manifest
     except _BROKEN as error:
@@ -160,14 +160,14 @@ def extract_keys(archive: zipfile.ZipFile, manifest: Manifest, folder: Path, pas
     except InvalidTag:
         raise ConfigurationError("the passphrase is wrong, or the archive was altered") from None
     for name, text in json.loads(bundle).items():
-        if not _KEYS.fullmatch(name):
+        if not KEYS.fullmatch(name):
             raise ConfigurationError("the archive has key files that do not belong in a backup")
         with _new(folder / name) as file:
             file.write(b64decode(text))
 
 
 def _seal(keys: Mapping[str, Path], passphrase: str, bound: bytes) -> tuple[bytes, _Seal]:
-    assert all(_KEYS.fullmatch(name) for name in keys)
+    assert all(KEYS.fullmatch(name) for name in keys)
     salt, nonce = os.urandom(16), os.urandom(12)
     bundle = json.dumps({name: b64encode(path.read_bytes()).decode() for name, path in keys.items()}).encode()
     content = ChaCha20Poly1305(_derive(passphrase, salt)).encrypt(nonce, bundle, bound)
@@ -182,16 +182,6 @@ def _seal(keys: Mapping[str, Path], passphrase: str, bound: bytes) -> tuple[byte
 def _derive(passphrase: str, salt: bytes) -> bytes:
     # Each guess costs 128 MB and half a second. The format's version fixes the cost, so no archive can demand more.
     return Scrypt(salt=salt, length=32, n=2**17, r=8, p=1).derive(passphrase.encode())
-
-
-def is_key(name: str) -> bool:
-    """Return True if a file, named relative to the data folder, belongs to the keys."""
-    return _KEYS.fullmatch(name) is not None
-
-
-def is_data(name: str) -> bool:
-    """Return True if a file, named relative to the data folder, belongs in every backup."""
-    return _DATA.fullmatch(name) is not None
 
 
 def _new(path: Path) -> IO[bytes]:

@@ -1,7 +1,9 @@
 """Processes that run next to a service and use its data, such as a keeper."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 from app.core import file_lock
 from app.core.paths import ConfigurationError, Paths
@@ -9,6 +11,8 @@ from app.core.settings import Settings
 from app.exports.exporter import LOCK
 from app.server.bootstrap import prepare, running
 from app.submission.context import Service
+
+Result = TypeVar("Result")
 
 
 @asynccontextmanager
@@ -25,6 +29,16 @@ async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
             yield service
 
 
+def on_service(settings: Settings, work: Callable[[Service], Coroutine[Any, Any, Result]]) -> Result:
+    """Do a command's work on parts of a service that run next to it, and return the result."""
+
+    async def run() -> Result:
+        async with running_sidecar(settings) as service:
+            return await work(service)
+
+    return asyncio.run(run())
+
+
 @contextmanager
 def alone_on(paths: Paths) -> Iterator[None]:
     """Keep services, keepers and commands that run like them from starting on a data folder.
@@ -35,6 +49,8 @@ def alone_on(paths: Paths) -> Iterator[None]:
     with ExitStack() as stack:
         for path in (paths.serving, paths.exports / LOCK, paths.sidecars):
             if (lock := file_lock.take(path)) is None:
-                raise ConfigurationError(f"a service or keeper is running on {paths.root}; stop it first")
+                raise ConfigurationError(
+                    f"a service, a keeper or another command is running on {paths.root}; stop it first"
+                )
             stack.enter_context(lock)
         yield

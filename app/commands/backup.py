@@ -9,24 +9,22 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 from sqlalchemy import Connection
 
-from app.access.keyring import COMMAND_LINE, system
-from app.commands._archive import Manifest, create_archive, extract, extract_keys, is_data, is_key, open_archive
-from app.commands.command_options import data_folder, open_database, settings_of
-from app.core.paths import ConfigurationError, Paths, keep_private
+from app.commands._archive import DATA, KEYS, Manifest, create_archive, extract, extract_keys, open_archive
+from app.commands.command_options import data_folder, open_database, record_for_all, settings_of
+from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
 from app.core.signers import KeyFileError, read_secret
 from app.core.timestamps import iso_ms, now_ms
 from app.database import SqliteDatabase
 from app.database.interface import WRITE_ERRORS
+from app.database.sqlite import copy_database
 from app.server.bootstrap import service_secret
+from app.server.data_folder import require_data
 from app.server.databases import IN_USE, data_name, require_file, require_intact
-from app.store.audit import append
-from app.store.audit_actions import Action
 from app.store.guard import forgotten_transactions, mark_checked, mark_restored
 from app.store.organisations import organisations
 from app.store.schema import create_tables
@@ -53,9 +51,8 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
     """Back up the data folder to a new FILE. The service may be running. Keys are included only with --with-keys."""
     settings = settings_of(data_dir=data_dir)
     require_file(settings, "this command")
+    require_data(settings)
     paths = settings.paths()
-    if not paths.database.is_file():
-        raise ConfigurationError(f"there is no service data in {paths.root}; name its folder with --data-dir")
     if file.exists():
         raise ConfigurationError(f"{file} already exists; name a new file")
     folder = file.absolute().parent
@@ -70,7 +67,9 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
     manifest = Manifest(created_at=iso_ms(now_ms()), files={})
     with tempfile.TemporaryDirectory(prefix=".agent-vault-", dir=folder) as name:
         files = _snapshots(paths, Path(name))
-        keys = {found: paths.root / found for found in _names(paths.root) if is_key(found)} if with_keys else None
+        keys = (
+            {found: paths.root / found for found in _names(paths.root) if KEYS.fullmatch(found)} if with_keys else None
+        )
         create_archive(file.absolute(), manifest, files, keys, passphrase, secret=secret)
     paths.backed_up.touch()
     click.echo(f"{file}: {len(files)} files as of {manifest.created_at}")
@@ -124,7 +123,9 @@ def restore(
         if paths.root.exists() and any(paths.root.iterdir()):
             raise ConfigurationError(f"{paths.root} is not empty; name a new folder with --data-dir")
     except NotADirectoryError:
-        raise ConfigurationError(f"{paths.root} is not a folder") from None
+        raise ConfigurationError(
+            f"the data folder {paths.root} is not a folder; name a new folder with --data-dir"
+        ) from None
     with open_archive(file) as (archive, manifest):
         proof = None
         if fingerprint is not None or manifest.sealed is not None or not accept_unverified:
@@ -184,7 +185,9 @@ def _declare_checked(settings: Settings, *, gap_checked: bool) -> None:
         )
     with open_database(settings.data_dir) as (db, _ring):
         if not db.write_now(_check):
-            raise ConfigurationError(f"{data_name(settings)} was not restored and has lost no commits")
+            raise ConfigurationError(
+                f"there is no gap to declare checked: {data_name(settings)} was not restored and has lost no commits"
+            )
         for one in db.read_now(organisations):
             for event in db.read_now(partial(forgotten_transactions, org=one.org)):
                 shown = event.payload
@@ -196,50 +199,27 @@ def _declare_checked(settings: Settings, *, gap_checked: bool) -> None:
 def _check(conn: Connection) -> bool:
     if not mark_checked(conn):
         return False
-    _record(conn, "backup.gap_checked")
+    record_for_all(conn, "backup.gap_checked")
     return True
 
 
-def _record(conn: Connection, action: Action, **details: Any) -> None:
-    """Add an entry to the audit log of every organisation."""
-    for one in organisations(conn):
-        append(conn, system(one.org, COMMAND_LINE).entry(action, **details))
-
-
 def _snapshots(paths: Paths, folder: Path) -> dict[str, Path]:
-    """Copy the databases and the exports into a folder. Return the copies by their names in the data folder.
-
-    The chain's events are copied after the service's database, and the embedded chain last. Each copy may be newer than
-    the one before it, but must not be older.
-    """
+    """Copy the databases and the exports into a folder. Return the copies by their names in the data folder."""
     copies = {}
-    for number, source in enumerate((paths.database, paths.events, paths.localnet / "localnet.db")):
-        if source.exists():
-            copies[str(source.relative_to(paths.root))] = folder / str(number)
-            _snapshot(source, folder / str(number))
+    for source in filter(Path.exists, paths.databases):
+        copies[str(source.relative_to(paths.root))] = copy = folder / source.name
+        try:
+            copy_database(source, copy)
+        except sqlite3.Error as error:
+            raise ConfigurationError(f"cannot copy {source}: {error}") from None
     for number, name in enumerate(_names(paths.root)):
-        if is_data(name) and name.startswith("exports/"):
+        if DATA.fullmatch(name) and name.startswith("exports/"):
             try:
                 shutil.copyfile(paths.root / name, folder / f"export-{number}")
             except FileNotFoundError:
                 continue  # The export has expired since it was listed.
             copies[name] = folder / f"export-{number}"
     return copies
-
-
-def _snapshot(source: Path, target: Path) -> None:
-    """Copy a database as of one commit, even while other processes write to it."""
-    keep_private(target)
-    try:
-        with (
-            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, timeout=30)) as live,
-            closing(sqlite3.connect(target)) as copy,
-        ):
-            # Copy all pages in one step: a write between two steps would restart the copy.
-            live.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")
-    except sqlite3.Error as error:
-        raise ConfigurationError(f"cannot copy {source}: {error}") from None
 
 
 def _names(root: Path) -> list[str]:
@@ -278,7 +258,7 @@ def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool, v
         put_value(conn, IN_USE, "")
         mark_restored(conn, gap_checked=gap_checked)
         details = {"backup_of": manifest.created_at, "gap_checked": gap_checked, "verified_by": verified_by}
-        _record(conn, "backup.restore", **details)
+        record_for_all(conn, "backup.restore", **details)
 
     try:
         require_intact(paths.database, paths.events)

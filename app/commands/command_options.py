@@ -7,13 +7,16 @@ from typing import Any, TypeVar
 
 import click
 from solders.pubkey import Pubkey
+from sqlalchemy import Connection
 
-from app.access.keyring import KeyRing
+from app.access.keyring import COMMAND_LINE, KeyRing, system
 from app.core.money import InvalidAmountError, parse_usdc
 from app.core.settings import Settings
 from app.database.interface import Database
 from app.server.bootstrap import key_ring, open_state
 from app.server.data_folder import require_data
+from app.store.audit import append
+from app.store.audit_actions import Action
 from app.store.organisations import organisation, organisation_by_id
 from app.store.organisations import organisations as all_organisations
 
@@ -90,3 +93,9 @@ def address_of(db: Database, org: str | None) -> str:
             f"choose an organisation with --org: {named}" if named else "there is no organisation yet"
         )
     return every[0].org
+
+
+def record_for_all(conn: Connection, action: Action, **details: Any) -> None:
+    """Record an action of the command line in the audit log of every organisation."""
+    for one in all_organisations(conn):
+        append(conn, system(one.org, COMMAND_LINE).entry(action, **details))

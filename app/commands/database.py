@@ -1,4 +1,7 @@
-"""`agent-vault db`: prepares a PostgreSQL database and moves a data folder into it."""
+"""`agent-vault db`: prepares a PostgreSQL database and moves a data folder's records and exports into it.
+
+The key files stay in the folder.
+"""
 
 import asyncio
 import sqlite3
@@ -25,6 +28,7 @@ from app.store.copying import CommitDoubtError, CopyReport, Source, commit, copy
 from app.store.exports import put_chunk, with_status
 from app.store.organisations import organisations
 from app.store.schema import create_tables
+from app.store.values import clock_ahead
 from indexer import EventStore
 
 
@@ -71,6 +75,8 @@ def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
         raise ConfigurationError(f"there is no service data in {paths.root}; name its folder with --data-dir")
     require_intact(paths.database, paths.events)
     with alone_on(paths), closing(open_file(paths)) as db:
+        if db.read_now(clock_ahead):
+            raise ConfigurationError(f"the test clock of {paths.root} is ahead; run `agent-vault clock reset` first")
         name, done = db.read_now(lambda conn: _copy(conn, settings, url))
     click.echo(f"{name}: {done.rows} rows in {done.tables} tables, the same counts as in {paths.root}")
     click.echo(
@@ -136,9 +142,11 @@ async def _require_same_chain(settings: Settings, chain: FolderChain) -> None:
         await node.genesis_hash()
     except WrongChainError as error:
         of = chain_name(chain.identity.genesis_hash)
-        raise ConfigurationError(f"the data folder {settings.data_dir} belongs to {of}, but {place}: {error}") from None
+        raise ConfigurationError(
+            f"{place} cannot be used: {error}. The data folder {settings.data_dir} belongs to {of}"
+        ) from None
     except (ChainUnavailable, RpcError) as error:
-        raise ConfigurationError(f"{place} gives no usable response ({error}): nothing was copied") from None
+        raise ConfigurationError(f"no usable response from {place} ({error}): nothing was copied") from None
     finally:
         await node.aclose()
 

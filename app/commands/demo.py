@@ -29,9 +29,7 @@ async def run(say: Say) -> None:
             await fill_fee_payer(service, localnet)
             organisation = await organisations.create(service, "demo")
             await localnet.mint_usdc(service.instructions(organisation.org).reserve_tokens, RESERVE)
-            key = service.part(KeyRing).create(
-                org=organisation.org, role="admin", wallet_id=None, name="demo", live=False
-            )
+            key = service.part(KeyRing).create(org=organisation.org, role="admin", name="demo")
             say(f"An in-memory chain with the program at {service.codec.program_id}")
             say(f"Organisation {organisation.org} with a reserve of 1,000,000 USDC\n")
             async with httpx.AsyncClient(

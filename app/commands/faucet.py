@@ -76,7 +76,7 @@ async def _mint(settings: Settings, address: Pubkey, amount: int) -> tuple[Pubke
             ) from None
         except ChainUnavailable as error:
             raise ConfigurationError(
-                f"{place} gives no usable response ({error}); start `agent-vault serve` on {paths.root} first"
+                f"no usable response from {place} ({error}); run `agent-vault serve --data-dir {paths.root}` first"
             ) from None
         mint, found = await chain.accounts([USDC_MINT, address])
         if mint is None or Mint.from_bytes(mint.data).mint_authority != key.pubkey():

@@ -7,12 +7,13 @@ from typing import Any, get_args
 
 import click
 
-from app.access.keyring import COMMAND_LINE, KeyRing, Role, status_of, system
+from app.access.keyring import COMMAND_LINE, KeyRing, system
 from app.api.forms import InvalidFormError, validated
 from app.api_keys.models import MAX_OVERLAP, CreateKey
 from app.commands.command_options import address_of, data_folder, open_database, org_option, settings_of
+from app.core.actors import Role
 from app.core.errors import NotFoundError
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import iso_ms
 from app.database.interface import Database
 from app.server.data_folder import remembered
 from app.store.keys import api_key_by_id, api_keys
@@ -30,14 +31,14 @@ def keys() -> None:
 
 @contextmanager
 def _organisation(data_dir: Path | None, org: str | None) -> Iterator[tuple[Database, KeyRing, str]]:
-    """Open the database. Yield it with its API keys and the address of the organisation ``org``."""
+    """Open the database. Yield it with all its API keys and the address of the organisation ``org``."""
     with open_database(data_dir) as (db, ring):
         yield db, ring, address_of(db, org)
 
 
 @contextmanager
 def _owner(data_dir: Path | None, org: str | None, key_id: str) -> Iterator[tuple[Database, KeyRing, str]]:
-    """Open the database. Yield it with its API keys and the address of the key's organisation.
+    """Open the database. Yield it with all its API keys and the address of the key's organisation.
 
     ``org`` is optional. If it is given, the key must belong to this organisation.
     """
@@ -89,7 +90,7 @@ def list_keys(data_dir: Path | None, org: str | None) -> None:
         for key in db.read_now(lambda conn: api_keys(conn, owner)):
             used = "never used" if key.last_used_at is None else f"used {iso_ms(key.last_used_at)}"
             click.echo(
-                f"{key.key_id}  {key.role:8}  …{key.hint}  {status_of(key, now_ms()):7}  {iso_ms(key.created_at)}  "
+                f"{key.key_id}  {key.role:8}  …{key.hint}  {key.status:7}  {iso_ms(key.created_at)}  "
                 f"{used:29}  {key.wallet_id or '-'}  {key.name}"
             )
 

@@ -13,6 +13,7 @@ import click
 _COMMANDS = {
     "audit": "audit:audit",
     "backup": "backup:backup",
+    "clock": "clock:clock",
     "db": "database:database",
     "demo": "serve:demo",
     "faucet": "faucet:faucet",

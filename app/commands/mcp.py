@@ -16,6 +16,7 @@ from mcp.server.stdio import stdio_server
 from mcp.types import INVALID_REQUEST, PARSE_ERROR, Tool
 
 from app.api._parsing import json_object
+from app.commands._api import API_KEY, api_url
 from app.core.errors import RequestError
 from app.core.paths import ConfigurationError
 from app.mcp.messages import error_response, fault_of
@@ -26,13 +27,11 @@ from app.mcp.tools import TOOLS
 #: Timeout of a request, longer than the service takes to report a payment as pending.
 _SECONDS = 120.0
 _NO_OBJECT = "A line must be one JSON object."
-_KEY, _TOKEN = "AGENT_VAULT_API_KEY", "AGENT_VAULT_SESSION_TOKEN"
+_TOKEN = "AGENT_VAULT_SESSION_TOKEN"  # noqa: S105 - a name
 
 
 @click.command("mcp")
-@click.option(
-    "--url", envvar="AGENT_VAULT_URL", default="http://127.0.0.1:8402", show_default=True, help="Address of the API."
-)
+@api_url
 def mcp(url: str) -> None:
     """Serve a vault's tools over standard input and output (MCP).
 
@@ -48,10 +47,10 @@ def mcp(url: str) -> None:
 
 def _credentials(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the headers for every request. Raises ConfigurationError without a key, or if one is malformed."""
-    key, token = environment.get(_KEY, "").strip(), environment.get(_TOKEN, "").strip()
+    key, token = environment.get(API_KEY, "").strip(), environment.get(_TOKEN, "").strip()
     if not key:
-        raise ConfigurationError(f"set {_KEY} to the agent's API key")
-    for name, value in ((_KEY, key), (_TOKEN, token)):
+        raise ConfigurationError(f"set {API_KEY} to the agent's API key")
+    for name, value in ((API_KEY, key), (_TOKEN, token)):
         if not (value.isascii() and value.isprintable()):
             raise ConfigurationError(f"{name} contains characters that are not valid in a key or token")
     return {"Authorization": f"Bearer {key}"} | ({"Session-Token": token} if token else {})
@@ -162,11 +161,9 @@ class _Operations:
         return await asyncio.shield(self._loading)
 
     def _load(self) -> Operations:
-        from app.api.openapi import document  # noqa: PLC0415
-        from app.docs.meanings import meanings  # noqa: PLC0415
-        from app.server.application import operations  # noqa: PLC0415
+        from app.server.application import openapi  # noqa: PLC0415
 
-        return Operations(document(operations, self._url, meanings()))
+        return Operations(openapi(self._url))
 
 
 def _guide() -> str:

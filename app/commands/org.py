@@ -1,6 +1,5 @@
 """`agent-vault orgs`: creates and lists organisations, and withdraws from their reserves."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +7,16 @@ import click
 from solders.pubkey import Pubkey
 
 from app.access.keyring import KeyRing
-from app.commands._sidecar import running_sidecar
+from app.commands._sidecar import on_service
 from app.commands.command_options import address_argument, data_folder, open_database, rpc_url, settings_of, usdc_mint
 from app.commands.role import amount_argument, change_options, withdraw_from_reserve
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
 from app.organisations import service as organisations
 from app.server.data_folder import sidecar_settings
+from app.store.organisations import Organisation, reserve
 from app.store.organisations import organisations as all_organisations
-from app.store.organisations import reserve
+from app.submission.context import Service
 
 
 @click.group()
@@ -41,21 +41,17 @@ def create_org(org_id: str, **given: Any) -> None:
     If the organisation exists, it only gets another admin key.
     """
     organisations.check_id(org_id)
-    settings = sidecar_settings(settings_of(**given, keeper=False))
 
-    async def run() -> None:
-        async with running_sidecar(settings) as service:
-            await organisations.ensure_fees(service)
-            made = await organisations.create(service, org_id)
-            live = service.identity.cluster == "mainnet-beta"
-            key = service.part(KeyRing).create(
-                org=made.org, role="admin", wallet_id=None, name="orgs create", live=live
-            )
-        click.echo(f"Organisation {org_id}: {made.org}")
-        click.echo(f"Deposit USDC (mint {made.mint}) into its reserve: {made.reserve}")
-        click.echo(f"Admin API key, shown only once: {key}")
+    async def create(service: Service) -> tuple[Organisation, str]:
+        await organisations.ensure_fees(service)
+        made = await organisations.create(service, org_id)
+        live = service.identity.cluster == "mainnet-beta"
+        return made, service.part(KeyRing).create(org=made.org, role="admin", name="orgs create", live=live)
 
-    asyncio.run(run())
+    made, key = on_service(sidecar_settings(settings_of(**given, keeper=False)), create)
+    click.echo(f"Organisation {org_id}: {made.org}")
+    click.echo(f"Deposit USDC (mint {made.mint}) into its reserve: {made.reserve}")
+    click.echo(f"Admin API key, shown only once: {key}")
 
 
 @orgs.command("withdraw")

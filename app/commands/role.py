@@ -1,7 +1,7 @@
 """`agent-vault roles`: shows and changes the keys that may act for an organisation."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
 
 from app.api.signing import awaiting_signature
-from app.commands._sidecar import running_sidecar
+from app.commands._sidecar import on_service
 from app.commands.command_options import (
     address_argument,
     address_of,
@@ -114,16 +114,18 @@ class _Signing:
 def _change(given: dict[str, Any], signer: str, change: Change) -> bool:
     """Carry out a change signed by the holder of the role ``signer``. Return False if it waits for a signature."""
     org, key_file, offline_file = given.pop("org"), given.pop("key_file"), given.pop("offline_file")
-    settings = existing_sidecar_settings(settings_of(**given, keeper=False))
-    signing = _Signing(key_file, offline_file)
+    settings, signing = _settings(given), _Signing(key_file, offline_file)
 
-    async def run() -> bool:
-        async with running_sidecar(settings) as service:
-            address = address_of(service.db, org)
-            holder = (await organisation_roles.roles_of(service, address))[signer]
-            return await signing.run(service, change(service, address, await signing.by(service, holder)))
+    async def signed(service: Service) -> bool:
+        address = address_of(service.db, org)
+        holder = (await organisation_roles.roles_of(service, address))[signer]
+        return await signing.run(service, change(service, address, await signing.by(service, holder)))
 
-    return asyncio.run(run())
+    return on_service(settings, signed)
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    return existing_sidecar_settings(settings_of(**given, keeper=False))
 
 
 def change_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -135,11 +137,7 @@ def change_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def withdraw_from_reserve(amount: int | None, owner: Pubkey, **given: Any) -> None:
     """Withdraw `amount` micro-USDC, or everything if None, from an organisation's reserve to `owner`."""
-
-    async def change(service: Service, org: str, authority: Authority) -> None:
-        await organisation_roles.withdraw_reserve(service, org, authority, amount, owner)
-
-    if _change(given, "authority", change):
+    if _change(given, "authority", partial(organisation_roles.withdraw_reserve, amount=amount, owner=owner)):
         click.echo("Withdrawn.")
 
 
@@ -154,16 +152,14 @@ def amount_argument(ctx: click.Context, param: click.Parameter, text: str) -> in
 @org_option
 def show_roles(org: str | None, **given: Any) -> None:
     """Show the address of each role on the chain, and of the service's fee payer."""
-    settings = existing_sidecar_settings(settings_of(**given, keeper=False))
 
-    async def run() -> None:
-        async with running_sidecar(settings) as service:
-            found = await organisation_roles.roles_of(service, address_of(service.db, org))
-            for name, address in found.items():
-                click.echo(f"{name}: {'nobody' if address == Pubkey.default() else address}")
-            click.echo(f"fee_payer: {service.signers.fee_payer_address}")
+    async def show(service: Service) -> None:
+        found = await organisation_roles.roles_of(service, address_of(service.db, org))
+        for name, address in found.items():
+            click.echo(f"{name}: {'nobody' if address == Pubkey.default() else address}")
+        click.echo(f"fee_payer: {service.signers.fee_payer_address}")
 
-    asyncio.run(run())
+    on_service(_settings(given), show)
 
 
 @roles.command("set")
@@ -192,11 +188,7 @@ def set_roles(operator: Pubkey | None, arbiter: Pubkey | None, verifier: Pubkey 
 @change_options
 def propose_authority(address: Pubkey, **given: Any) -> None:
     """Propose a new authority. It must accept before it takes over."""
-
-    async def change(service: Service, org: str, authority: Authority) -> None:
-        await organisation_roles.change_roles(service, org, authority, pending_authority=address)
-
-    if _change(given, "authority", change):
+    if _change(given, "authority", partial(organisation_roles.change_roles, pending_authority=address)):
         click.echo(f"{address} is proposed. To take over, run `agent-vault roles accept-authority` with its key.")
 
 
@@ -220,7 +212,7 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
     With --offline, repeat the command after the signed transaction has landed. Old keys are kept as ROLE.old.json,
     ROLE.old-2.json and so on.
     """
-    settings = existing_sidecar_settings(settings_of(**given, keeper=False))
+    settings = _settings(given)
     name = f"{role.replace('-', '_')}_key"
     if getattr(settings, name) is not None:
         raise ConfigurationError(
@@ -229,14 +221,13 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
         )
     signing = _Signing(key_file, offline_file)
 
-    async def run() -> bool:
-        async with running_sidecar(settings) as service:
-            if role == "fee-payer":
-                await _fill(service, settings)
-                return True
-            return await _give_role(service, settings, role, signing)
+    async def give(service: Service) -> bool:
+        if role == "fee-payer":
+            await _fill(service, settings)
+            return True
+        return await _give_role(service, settings, role, signing)
 
-    if not asyncio.run(run()):
+    if not on_service(settings, give):
         click.echo("Once the signed transaction has landed, put the new key in place:")
         click.echo(f"repeat `agent-vault roles rotate {role}`.")
         return

@@ -110,7 +110,7 @@ def _codec(program_id: str | None) -> Codec:
 
 
 def _content(file: Path) -> tuple[bytes, Mapping[Pubkey, bytes]]:
-    """Return the transaction in a file and the claimed accounts stored with it."""
+    """Return the transaction in a file, and the account data that the file claims."""
     try:
         with file.open("rb") as source:
             text = source.read(_MAX_FILE + 1)

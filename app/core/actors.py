@@ -1,8 +1,12 @@
-"""The type of an actor, used everywhere that the service names one, such as in the audit log and in approvals."""
+"""Actors and their roles, used everywhere that the service names one, such as in the audit log and in approvals."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from pydantic import ConfigDict, Field
+
+Role = Literal["viewer", "agent", "operator", "admin"]
+"""The role of an API key or a person."""
 ActorType = Literal["key", "person", "system", "chain"]
 ACTOR_TYPES: tuple[ActorType, ...] = get_args(ActorType)
 
@@ -17,8 +21,12 @@ class Actor:
     - `chain`: the signer of a transaction made without this service, by address; `on-chain` if the signer is unknown.
     """
 
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
+
     type: ActorType
-    id: str
+    """The type: `key`, `person`, `system` or `chain`."""
+    id: Annotated[str, Field(examples=["key_M3vLp8fRz2JtXk5wQnB7cG"])]
+    """The id of the key or person, the part of the service, or an on-chain address."""
 
     def __str__(self) -> str:
         """Return the actor as text, such as `key:key_…`. Actors are stored and searched in this form."""

@@ -1,4 +1,4 @@
-"""Background tasks of the service."""
+"""Base classes of the service's background tasks, and the function that starts them."""
 
 import asyncio
 import contextlib

@@ -13,6 +13,16 @@ class ErrorKind:
     meaning: str
     remedy: str
 
+    @property
+    def retryable(self) -> bool:
+        """True if the same request, with the same idempotency key, can succeed later without another change."""
+        waits = self.status in _PASSING and self.code not in {"sol_limit_reached", "authority_offline"}
+        return waits or self.code == "idempotency_in_progress"
+
+
+#: Statuses of errors with a temporary cause.
+_PASSING = frozenset({408, 429, 500, 503})
+
 
 # The formatter would spread each entry over seven lines.
 # fmt: off
@@ -38,8 +48,8 @@ KINDS = (
         "Send the request again with the same idempotency key."),
     ErrorKind("rate_limited", 429, "Requests",
         "Too many requests came with this API key, or from this address without a valid key. Or the organisation "
-        "already runs its maximum of previews, exports, paid requests or test deliveries, or too many payments, "
-        "escrows or allowances of the wallet are waiting to be sent.",
+        "already runs its maximum of previews, exports, paid requests or test deliveries, or too many domains are "
+        "being looked up, or too many payments, escrows or allowances of the wallet are waiting to be sent.",
         "Wait for the number of seconds in `Retry-After`. `RateLimit-Policy` gives the requests (`q`) allowed in any "
         "window of `w` seconds. `RateLimit` gives the requests that remain (`r`) and the seconds until one more is "
         "available (`t`)."),
@@ -85,16 +95,18 @@ KINDS = (
         "payment, or its facilitator lacks SOL to settle it. Nothing was paid.",
         "Check the URL and retry later."),
     ErrorKind("x402_invalid_terms", 422, "x402",
-        "The resource answered 402, but its payment terms are not valid x402 terms. Nothing was paid.",
-        "Report this to the resource's operator. The service supports versions 1 and 2 of x402."),
+        "The resource answered 402, but its payment terms are not valid x402 or MPP terms. Nothing was paid.",
+        "Report this to the resource's operator. The service supports versions 1 and 2 of x402, and MPP."),
     ErrorKind("x402_no_acceptable_offer", 422, "x402",
-        "The resource does not accept USDC on this chain with the scheme `exact`. Nothing was paid.",
+        "The resource does not accept USDC on this chain by the scheme `exact` of x402 or the method `solana` of MPP. "
+        "Nothing was paid.",
         "Pay for the resource in another way, or use another resource."),
     ErrorKind("x402_price_too_high", 422, "x402",
         "The resource costs more than `maxAmount`. Nothing was paid.",
         "Raise `maxAmount` to the `price` in the error if the resource is worth it."),
     ErrorKind("x402_wallet_not_supported", 422, "x402",
-        "The resource's facilitator settles only plain transfers, not payments by a vault's program. Nothing was paid.",
+        "The resource speaks MPP, or its facilitator settles only plain transfers, not payments by a vault's program. "
+        "Nothing was paid.",
         "Have an admin set `allowAllowances` in the wallet's policy, so that an allowance can pay. Or ask the "
         "facilitator's operator to allow the program; the service tries a facilitator of x402 version 2 again after an "
         "hour."),
@@ -111,19 +123,26 @@ KINDS = (
     ErrorKind("wallet_not_empty", 422, "Wallets",
         "The wallet cannot be archived, because it still holds USDC or has open escrows or allowances.",
         "Withdraw the balance, and wait until the wallet's escrows and allowances are settled."),
+    ErrorKind("wallet_receives_escrows", 422, "Wallets",
+        "Open escrows pay the wallet. Archiving ends its session, so it can no longer complete or dispute them.",
+        "Wait until they are settled, or set acceptIncomingEscrows. An operator then completes them, or they are "
+        "refunded at their deadline."),
     ErrorKind("wallet_insufficient_balance", 422, "Wallets",
         "The wallet holds less USDC than the payment, or than the payment and the outstanding issued ones together.",
-        "Fund the wallet and send the payment again. If outstanding issued payments use up the balance, you can also "
-        "wait for their outcome."),
+        "Fund the wallet and send the payment again. An agent reads its balance with `GET /v1/wallets/{wallet_id}`. If "
+        "outstanding issued payments use up the balance, you can also wait for their outcome."),
     ErrorKind("wallet_agent_id_conflict", 409, "Wallets",
         "The organisation already has, or once had, a wallet for this agent id.",
         "Use the existing wallet, or another agent id."),
     ErrorKind("policy_violation", 402, "Payments",
         "The wallet's policy or budget refuses this payment, escrow or allowance. No money has moved.",
-        "Read `violation`, which names the rule, its limit, and the value that the payment would have reached. `tx_id` "
-        "is the id of the refused row: `blocked`, or `failed` if the program refused it only on the chain. If the "
-        "error has an `approval_id`, send the payment again once an operator has approved it. If the rule is "
-        "`require_co_sign` and there is no `approval_id`, also send the header `Session-Token`."),
+        "The next step depends on the `rule` in `violation`. `max_per_tx`: pay at most the limit, or have an admin "
+        "change the policy. Limits of an hour, day or month: send the payment again at the `retry_at` that `POST "
+        "/v1/payments/simulate` returns, pay less if an amount is limited, or have an admin change the policy or "
+        "budget. Recipient, category and expiry: have an admin change the policy. `require_co_sign`: send the payment "
+        "again once an operator has approved the `approval_id` in the error. Without an `approval_id`, send it with "
+        "the session token, in the header `Session-Token` or as the client's `session`. `tx_id` names the refused "
+        "row, `blocked` or `failed`."),
     ErrorKind("approval_not_found", 404, "Payments",
         "The organisation has no approval with this id.",
         "List the approvals with `GET /v1/approvals`."),
@@ -177,9 +196,9 @@ KINDS = (
         "Request a range within the size in the `Content-Range` header. If the response lacks this header, correct the "
         "syntax of `Range`, or request the whole file without it."),
     ErrorKind("too_many_exports", 422, "Exports",
-        "The organisation has reached its limit of unfinished or unexpired exports.",
+        "The organisation, or the API key, has reached its limit of unfinished or unexpired exports.",
         "Wait until an export is ready. If the response has `Retry-After`, wait for that number of seconds instead. "
-        "The number of transactions in all unexpired exports is limited too."),
+        "The number of transactions in all unexpired exports is limited too: export shorter periods."),
     ErrorKind("transaction_failed", 422, "Payments",
         "The chain rejected the transaction, or it expired before it landed. Nothing was moved.",
         "Read the message for the cause, then send the request again."),
@@ -278,6 +297,11 @@ KINDS = (
     ErrorKind("too_many_unsigned_transactions", 422, "Signing elsewhere",
         "The organisation has reached its limit of transactions that wait for a signature.",
         "Sign or withdraw a waiting transaction; list them with `GET /v1/signed-transactions`."),
+    ErrorKind("test_clock_refused", 422, "Testing",
+        "The test clock needs the embedded chain, run by this service with its database in the data folder and with a "
+        "single organisation. It can be at most 400 days ahead.",
+        "Start a service without `--rpc-url` for tests. If the message names a total, stop the service and run "
+        "`agent-vault clock reset`."),
     ErrorKind("chain_unavailable", 503, "Service",
         "The chain does not answer, or the service cannot tell its current state. "
         "Nothing is lost: signed payments are recovered later.",

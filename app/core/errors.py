@@ -2,7 +2,7 @@
 
 import errno
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.core.error_catalogue import KINDS, ErrorKind
@@ -51,7 +51,8 @@ class ApiError(Exception):
         self.status = kind.status
         self.message = message or kind.meaning
         self.fields = dict(fields or {})
-        self.headers = dict(headers or {})
+        again = {"Retry-After": RETRY_AFTER} if kind.status == 503 and code != "authority_offline" else {}
+        self.headers = {**again, **(headers or {})}
         super().__init__(self.message)
 
     def envelope(self, *, docs: str, request_id: str) -> dict[str, Any]:
@@ -85,17 +86,6 @@ class UnavailableError(ApiError):
 
     The response has ``Retry-After``, except for ``authority_offline``, because waiting does not help there.
     """
-
-    def __init__(
-        self,
-        code: str,
-        message: str | None = None,
-        *,
-        fields: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        again = {} if code == "authority_offline" else {"Retry-After": RETRY_AFTER}
-        super().__init__(code, message, fields=fields, headers={**again, **(headers or {})})
 
 
 class OutdatedError(UnavailableError):
@@ -160,7 +150,8 @@ class PolicyViolationError(ApiError):
     """The wallet's policy or budget refuses the payment, escrow or allowance (402).
 
     ``tx_id`` is the id of the refused expense's row. ``approval_id`` is the id of the approval that would let the
-    expense pass, if there is one. ``remedy`` is appended to the message.
+    expense pass, if there is one. ``remedy`` is appended to the message. ``open_allowances`` are the ids of
+    outstanding allowances, if only their money refuses the expense.
     """
 
     def __init__(
@@ -172,6 +163,7 @@ class PolicyViolationError(ApiError):
         tx_id: str,
         approval_id: str | None = None,
         remedy: str | None = None,
+        open_allowances: Sequence[str] = (),
     ) -> None:
         fields: dict[str, Any] = {
             "violation": dict(violation),
@@ -181,6 +173,8 @@ class PolicyViolationError(ApiError):
         }
         if approval_id is not None:
             fields["approval_id"] = approval_id
+        if open_allowances:
+            fields["open_allowances"] = list(open_allowances)
         message = violation_sentence(violation)
         super().__init__("policy_violation", message if remedy is None else f"{message} {remedy}", fields=fields)
 

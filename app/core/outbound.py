@@ -14,7 +14,7 @@ from functools import cache, partial
 import brotli
 import httpx
 
-from app.core.errors import UnavailableError
+from app.core.slots import SlotsByOrg
 
 #: IPv6 networks with an IPv4 address in their last 32 bits: IPv4-compatible, translated and NAT64.
 _EMBED_IPV4 = tuple(map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
@@ -35,7 +35,12 @@ _NOT_PUBLIC = tuple(
 )
 _PORTS = {"https": 443, "http": 80}
 
+_CROWDED = "Too many domains are being looked up. Retry."
+
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+Owner = tuple[str, str]
+"""An organisation, and its wallet, API key, person or webhook that causes a request."""
+_NO_OWNER: Owner = ("", "")
 
 
 class ForbiddenAddressError(ValueError):
@@ -84,43 +89,45 @@ class HostResolver:
 
     A lookup cannot be cancelled: its thread waits for a silent name server long after the caller gave up. In the event
     loop's shared threads, a handful of such lookups would block every commit. Concurrent requests for a name and port
-    share one thread. One owner gets at most `share` threads, so that one owner's silent names leave threads for others.
+    share one thread. Each organisation gets at most one `part`-th of the threads, and each of its members a quarter of
+    that. The last quarter of the threads goes only to owners without a running lookup. So the silent names of one owner
+    leave threads for others.
     """
 
     def __init__(
-        self, limit: int = 8, resolve: Callable[[str, int], Sequence[str]] | None = None, *, share: int | None = None
+        self, limit: int = 64, resolve: Callable[[str, int], Sequence[str]] | None = None, *, part: int = 4
     ) -> None:
-        self._limit = limit
-        self._share = limit if share is None else share
+        share = max(1, limit // part)
+        self._orgs = SlotsByOrg(limit, _CROWDED, share)
+        self._members = SlotsByOrg(share, _CROWDED, max(1, share // 4))
         self._resolve = resolve or _addresses
         self._threads = ThreadPoolExecutor(limit, thread_name_prefix="names")
-        self._running: dict[tuple[str, int], tuple[str, asyncio.Future[Sequence[str]]]] = {}
-        """Owner and result of each running lookup, by name and port."""
+        self._running: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
+        """Result of each running lookup, by name and port."""
 
-    async def __call__(self, domain: str, port: int, owner: str = "") -> Sequence[str]:
+    async def __call__(self, domain: str, port: int, owner: Owner = _NO_OWNER) -> Sequence[str]:
         """Return the addresses of a name. A running lookup of the same name and port is joined.
 
-        Raises OSError if the lookup fails. Raises ``chain_unavailable`` if a new lookup is needed while all threads, or
-        all threads that the `owner` may use, are busy.
+        Raises OSError if the lookup fails. Raises ``rate_limited`` if a new lookup is needed while all threads that the
+        `owner` may use are busy.
         """
         name = (domain, port)
         if name not in self._running:
-            taken = sum(owner == other for other, _ in self._running.values())
-            if len(self._running) >= self._limit or (owner and taken >= self._share):
-                raise UnavailableError(
-                    "chain_unavailable", "Too many domains are being looked up. Retry.", headers={"Retry-After": "1"}
-                )
-            found = asyncio.get_running_loop().run_in_executor(self._threads, self._resolve, domain, port)
-            self._running[name] = (owner, found)
-            found.add_done_callback(lambda ended: self._ended(name, ended))
-        return await asyncio.shield(self._running[name][1])
+            with contextlib.ExitStack() as held:
+                held.enter_context(self._orgs.hold("", owner[0]))
+                held.enter_context(self._members.hold(*owner))
+                found = asyncio.get_running_loop().run_in_executor(self._threads, self._resolve, domain, port)
+                self._running[name] = found
+                found.add_done_callback(partial(self._ended, name, held.pop_all()))
+        return await asyncio.shield(self._running[name])
 
     def close(self) -> None:
         """Start no further lookups, and do not wait for running ones."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _ended(self, name: tuple[str, int], ended: asyncio.Future[Sequence[str]]) -> None:
+    def _ended(self, name: tuple[str, int], held: contextlib.ExitStack, ended: asyncio.Future[Sequence[str]]) -> None:
         del self._running[name]
+        held.close()
         if not ended.cancelled():
             ended.exception()  # Retrieved here, because every waiter may have given up.
 
@@ -143,11 +150,14 @@ class Outbound:
         lookup: Lookup | None = None,
         allowed: Callable[[str], bool] = is_public,
         tls: ssl.SSLContext | None = None,
-        lookups: int = 8,
-        share: int = 2,
+        lookups: int = 64,
+        part: int = 4,
     ) -> None:
-        """Allow `lookups` lookups at a time and `share` per owner. A given `lookup` is used instead, without limits."""
-        self._names = HostResolver(lookups, share=share)
+        """Allow `lookups` lookups at a time, and each organisation one `part`-th of them.
+
+        A given `lookup` is used instead, without limits.
+        """
+        self._names = HostResolver(lookups, part=part)
         self._lookup = lookup
         self._allowed = allowed
         # A kept connection would be reused for its address, but its certificate was checked for one host name only.
@@ -160,7 +170,7 @@ class Outbound:
 
     @contextlib.asynccontextmanager
     async def request(
-        self, method: str, url: httpx.URL, *, headers: Mapping[str, str], content: bytes = b"", owner: str = ""
+        self, method: str, url: httpx.URL, *, headers: Mapping[str, str], content: bytes = b"", owner: Owner = _NO_OWNER
     ) -> AsyncIterator[httpx.Response]:
         """Send a request on behalf of an owner, and yield the response with its body unread. Sets no timeout.
 
@@ -182,7 +192,14 @@ class Outbound:
             await response.aclose()
 
     async def exchange(  # noqa: PLR0917
-        self, method: str, url: httpx.URL, headers: Mapping[str, str], body: bytes, owner: str, most: int, within: float
+        self,
+        method: str,
+        url: httpx.URL,
+        headers: Mapping[str, str],
+        body: bytes,
+        most: int,
+        within: float,
+        owner: Owner = _NO_OWNER,
     ) -> Received:
         """Send a request on behalf of an owner, and return the response with at most ``most`` bytes of its body.
 
@@ -207,7 +224,7 @@ class Outbound:
                 raise
         return _received(response, bytes(raw), most, whole=whole)
 
-    async def _address(self, host: str, port: int, owner: str) -> str:
+    async def _address(self, host: str, port: int, owner: Owner) -> str:
         try:
             addresses: Sequence[str] = [str(ipaddress.ip_address(host))]
         except ValueError:

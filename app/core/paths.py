@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -10,72 +9,39 @@ class ConfigurationError(Exception):
     """The settings do not fit each other, the files, the database or the chain, or the data is in use."""
 
 
-@dataclass(frozen=True, slots=True)
 class Paths:
     """Paths in the data folder. ``keys_dir`` is the folder of the keys if they are not in the data folder."""
 
-    root: Path
-    keys_dir: Path | None = None
-
-    @property
-    def database(self) -> Path:
-        """The SQLite file with the service's own state and its read models."""
-        return self.root / "agent-vault.db"
-
-    @property
-    def moved(self) -> Path:
-        """The file with the name of the database that the service's state was moved to; absent before the move."""
-        return self.root / "moved-to"
-
-    @property
-    def in_use(self) -> Path:
-        """The file with the token of the run that uses the SQLite files; absent after a clean stop."""
-        return self.root / "in-use"
-
-    @property
-    def backed_up(self) -> Path:
-        """An empty file, modified by the last backup; without a backup, by the first start."""
-        return self.root / "backed-up"
-
-    @property
-    def events(self) -> Path:
-        """The SQLite file with the decoded events of the chain."""
-        return self.root / "chain.db"
-
-    @property
-    def localnet(self) -> Path:
-        """The folder with the state of the embedded chain."""
-        return self.root / "localnet"
-
-    @property
-    def serving(self) -> Path:
-        """The lock file of the process that serves this folder."""
-        return self.root / "serve.lock"
-
-    @property
-    def exports(self) -> Path:
-        """The folder with the files of exports."""
-        return self.root / "exports"
-
-    @property
-    def sidecars(self) -> Path:
-        """The lock file on which all processes next to the service hold a shared lock."""
-        return self.root / "sidecars.lock"
-
-    @property
-    def keys(self) -> Path:
-        """The folder with the signing keys and the service's secret."""
-        return self.keys_dir or self.root / "keys"
-
-    @property
-    def secret(self) -> Path:
-        """The file with the service's secret, used to recognise API keys, encrypt webhook secrets and sign links."""
-        return self.keys / "service-secret"
-
-    @property
-    def admin_key(self) -> Path:
-        """The file with the admin API key that the quickstart creates."""
-        return self.root / "admin-api-key"
+    def __init__(self, root: Path, keys_dir: Path | None = None) -> None:
+        self.root = root
+        #: The SQLite file with the service's own state and its read models.
+        self.database = root / "agent-vault.db"
+        #: The file with the name of the database that the service's state was moved to; absent before the move.
+        self.moved = root / "moved-to"
+        #: The file with the random token that marks the SQLite files as in use; absent after a clean stop.
+        self.in_use = root / "in-use"
+        #: An empty file, modified by the last backup; without a backup, by the first start.
+        self.backed_up = root / "backed-up"
+        #: The SQLite file with the decoded events of the chain.
+        self.events = root / "chain.db"
+        #: The folder with copies of the databases as they were before the test clock was first advanced.
+        self.before_clock = root / "before-test-clock"
+        #: The folder with the state of the embedded chain.
+        self.localnet = root / "localnet"
+        #: The lock file of the process that serves this folder.
+        self.serving = root / "serve.lock"
+        #: The folder with the files of exports.
+        self.exports = root / "exports"
+        #: The lock file on which all processes next to the service hold a shared lock.
+        self.sidecars = root / "sidecars.lock"
+        #: The folder with the signing keys and the service's secret.
+        self.keys = keys_dir or root / "keys"
+        #: The file with the service's secret, used to recognise API keys, encrypt webhook secrets and sign links.
+        self.secret = self.keys / "service-secret"
+        #: The file with the admin API key that the quickstart creates.
+        self.admin_key = root / "admin-api-key"
+        #: The SQLite files in the order for copies. Each copy may be newer than the one before it, never older.
+        self.databases = self.database, self.events, self.localnet / "localnet.db"
 
 
 def keep_private(path: str | Path) -> None:

@@ -76,5 +76,5 @@ def _absolute(options: Mapping[str, str], name: str) -> Path:
         given = unquote(parts.path) if parts.netloc in {"", "localhost"} else ""
     path = Path(given)
     if not path.is_absolute():
-        raise ValueError(f"the URI's {name} must be the absolute path of a file")
+        raise ValueError(f"the URI's {name} must be the absolute path of a file, or a file: URI with one")
     return path

@@ -166,7 +166,7 @@ class Settings(FeeSettings):
 
     Deleted entries leave a checkpoint, from which the verification of the remaining entries continues.
     """
-    request_log_size: int = Field(default=100_000, ge=0)
+    request_log_size: int = Field(default=50_000, ge=0)
     """Requests of the last 24 hours that the request log keeps for each organisation. Housekeeping deletes the oldest
     ones above this number. 0 keeps none."""
     housekeeping_interval: float = Field(default=60.0, gt=0)
@@ -194,8 +194,8 @@ class Settings(FeeSettings):
     alert_interval: float = Field(default=1.0, gt=0)
     """Pause between two rounds of alerts and of their e-mails."""
     alert_emails_per_hour: int = Field(default=100, ge=0)
-    """E-mails an hour that one address gets from one organisation about one type of alert. Further e-mails are not
-    sent. 0 for no limit."""
+    """E-mails an hour that one address gets from one organisation about one type of alert. A wallet causes at most
+    a quarter of them. Further e-mails are not sent; a summary states their number. 0 for no limit."""
     smtp_host: str | None = None
     """Mail server for the e-mails of alerts. Without it, none are sent."""
     smtp_port: int = Field(default=587, gt=0, lt=65_536)
@@ -300,7 +300,7 @@ class Settings(FeeSettings):
         if url is not None:
             parts = urlsplit(url)
             if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-                raise ValueError("must begin with https://, except on this machine")
+                raise ValueError("must begin with https://, unless its host is this machine")
             if parts.username is not None or "?" in url or "#" in url:
                 raise ValueError("must have no user name, query or fragment")
         return url

@@ -1,16 +1,22 @@
-"""Slots that members share for a short time, such as the senders of webhooks."""
+"""Slots that members share for a short time, such as the senders of webhooks or an organisation's previews."""
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from app.core.errors import RequestError
+
 
 class Slots:
-    """A number of slots. The last quarter is only for members that hold none, so that no member takes all of them."""
+    """A number of slots. The last quarter is only for members that hold none, so that no member takes all of them.
 
-    def __init__(self, limit: int) -> None:
+    A ``share`` is the maximum number that one member holds.
+    """
+
+    def __init__(self, limit: int, share: int | None = None) -> None:
         self._limit = limit
+        self._share = limit if share is None else share
         self._held: Counter[str] = Counter()
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
 
@@ -20,7 +26,8 @@ class Slots:
 
     def is_free(self, member: str) -> bool:
         """Return True if the member may take a slot now."""
-        return self._held.total() < self._limit - (self._limit // 4 if self._held[member] else 0)
+        held = self._held[member]
+        return held < self._share and self._held.total() < self._limit - (self._limit // 4 if held else 0)
 
     @contextmanager
     def held(self, member: str) -> Iterator[None]:
@@ -59,3 +66,27 @@ class Slots:
                     self._held[other] += 1
                     given.set_result(None)
                     return
+
+
+class SlotsByOrg:
+    """Slots of each organisation in this process, shared by its keys or wallets. ``refusal`` is the error's message.
+
+    A ``share`` is the maximum number that one key or wallet holds.
+    """
+
+    def __init__(self, limit: int, refusal: str, share: int | None = None) -> None:
+        self._limit, self._refusal, self._share = limit, refusal, share
+        self.held: dict[str, Slots] = {}
+
+    @contextmanager
+    def hold(self, org: str, member: str) -> Iterator[None]:
+        """Hold a slot of an organisation. Raises ``rate_limited`` if none is free for the member."""
+        slots = self.held.setdefault(org, Slots(self._limit, self._share))
+        if not slots.is_free(member):
+            raise RequestError("rate_limited", self._refusal, headers={"Retry-After": "1"})
+        try:
+            with slots.held(member):
+                yield
+        finally:
+            if not slots:
+                self.held.pop(org, None)

@@ -4,7 +4,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 
-HOUR, DAY = 3_600_000, 86_400_000
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 """One hour and one day in milliseconds."""
 #: 9999-12-31T23:59:59Z, the last second with a four-digit year in ISO 8601.
 MAX_SECONDS = 253_402_300_799
@@ -16,8 +16,30 @@ _FORM = re.compile(f"{_DATE}({_TIME}([Zz]|[+-]{_OFFSET})?)?", re.ASCII)
 _SPACED = re.compile(f"{_DATE}{_TIME} {_OFFSET}", re.ASCII)
 
 
+class _Clock:
+    """The clock of this process: the host's clock plus the lead of an embedded chain's test clock, in seconds.
+
+    `agent-vault clock advance` sets `ahead`. For any other chain it stays 0.
+    """
+
+    ahead = 0
+
+
+CLOCK = _Clock()
+
+
+def now_seconds() -> float:
+    """Return the current Unix seconds."""
+    return time.time() + CLOCK.ahead
+
+
 def now_ms() -> int:
     """Return the current Unix milliseconds."""
+    return host_ms() + CLOCK.ahead * 1000
+
+
+def host_ms() -> int:
+    """Return the host's Unix milliseconds, which other machines compare with their own. The test clock is ignored."""
     return time.time_ns() // 1_000_000
 
 

@@ -45,5 +45,9 @@ PURPOSES: Sequence[Purpose] = get_args(Purpose)
 
 SettlementPath = Literal["enforced", "allowance"]
 """The settlement path of an issued payment: by the program itself, or by a delegate out of an allowance."""
+ProtocolName = Literal["x402", "mpp"]
+"""The protocol of a paid request."""
+MPP_SCHEME: Final = "Payment"
+"""The HTTP authentication scheme of MPP. Its challenges and credentials begin with this name."""
 ENFORCED: Final = "enforced"
 ALLOWANCE: Final = "allowance"

@@ -21,17 +21,26 @@ _SLICE = 0.001
 _HOLD = 0.5
 #: Seconds without a step of a brake. After that, it holds back no requests, because it may wait for one of them.
 _IDLE = 0.1
+#: Seconds between two steps of requests that may be brakes, while a brake holds back all others. Their callers are
+#: unknown, so a flood of them must not use up the time of the running brake.
+_GAP = 0.002
 #: Maximum number of organisations and keys whose last turn is remembered.
 _REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The owner of a request: its organisation and its key. A request with ``brake`` waits for such requests only."""
+    """The owner of a request: its organisation and its key. A request with ``brake`` waits for such requests only.
+
+    An ``unknown`` caller is not authenticated yet, and its request waits only while a brake holds it back. If it
+    ``may_brake``, even a held back request continues, but slowly.
+    """
 
     org: str
     key: str
     brake: bool = False
+    unknown: bool = False
+    may_brake: bool = False
 
 
 class Queue(Generic[T]):
@@ -105,29 +114,32 @@ class Turns:
     Steps run at once until they have used a millisecond of a round of the event loop. Further steps wait: one per round
     continues, chosen round-robin by organisation, and within each by key. Steps of brakes wait only for each other.
     While a brake runs, all other steps are held back for up to half a second. They continue earlier if the brake
-    waits for more than 0.1 seconds, because it may wait for one of them.
+    waits for more than 0.1 seconds, because it may wait for one of them. A request that may turn out to be a brake
+    continues, with one step of all such requests every 2 milliseconds.
     """
 
     def __init__(self) -> None:
-        self._others, self._brakes = Line(), Line()
+        self._others, self._brakes, self._arriving = Line(), Line(), Line()
         self._ticking = False
+        self._later: asyncio.TimerHandle | None = None
         self._braking = 0
         self._held_until = 0.0
 
     @types.coroutine
-    def run(self, work: Coroutine[Any, Any, T], lane: Callable[[], Lane | None]) -> Generator[Any, Any, T]:
-        """Run a request to its end and return its result. While its ``lane`` is None, it waits for no turn."""
+    def run(self, work: Coroutine[Any, Any, T], lane: Callable[[], Lane]) -> Generator[Any, Any, T]:
+        """Run a request to its end and return its result. Its ``lane`` changes when its caller becomes known."""
         line, resume, value = self._others, work.send, None
         try:
             while True:
                 try:
-                    if (mine := lane()) is not None:
-                        if mine.brake and line is self._others:
-                            line = self._brakes
+                    mine = lane()
+                    if line is not self._brakes:
+                        line = self._line(mine)
+                        if mine.brake:
                             self._begin_brake()
-                        if not self._is_free(line):
-                            self._tick_soon()
-                            yield from line.wait(mine)
+                    if not self._is_free(line, mine):
+                        self._tick_soon()
+                        yield from line.wait(mine)
                 except BaseException as error:  # noqa: BLE001 - the request handles its own cancellation
                     resume, value = work.throw, error
                 began = time.perf_counter()
@@ -150,11 +162,25 @@ class Turns:
 
     async def pause(self, lane: Lane) -> None:
         """End the running step of a request whose ``lane`` has just become known, if it must wait for a turn."""
-        if not self._is_free(self._brakes if lane.brake else self._others):
+        if not self._is_free(self._line(lane), lane):
             await asyncio.sleep(0)
 
-    def _is_free(self, line: Line) -> bool:
-        return not line.waiting and line.used < _SLICE and (line is self._brakes or not self._held_for())
+    def _line(self, lane: Lane) -> Line:
+        if lane.brake:
+            return self._brakes
+        return self._arriving if lane.may_brake else self._others
+
+    def _is_free(self, line: Line, lane: Lane) -> bool:
+        held = line is not self._brakes and self._held_for() > 0
+        if lane.unknown and not held:
+            return True
+        if line.waiting or line.used >= _SLICE:
+            return False
+        return not held or (line is self._arriving and not self._gap())
+
+    def _gap(self) -> float:
+        """Return the seconds until a held back request that may be a brake may continue."""
+        return max(0.0, self._arriving.ran_at + _GAP - time.perf_counter())
 
     def _held_for(self) -> float:
         """Return the seconds for which a running brake still holds back the other requests."""
@@ -171,14 +197,23 @@ class Turns:
             self._ticking = True
             asyncio.get_running_loop().call_soon(self._tick)
 
+    def _tick_later(self, seconds: float) -> None:
+        if self._later is not None:
+            self._later.cancel()
+        self._later = asyncio.get_running_loop().call_later(seconds, self._tick_soon)
+
     def _tick(self) -> None:
-        """Begin a round of the event loop: let a waiting step continue, and one of the brakes."""
+        """Begin a round of the event loop: let a waiting step of each urgency continue that may."""
         self._ticking, held = False, self._held_for()
-        self._brakes.used = self._others.used = 0.0
+        self._brakes.used = self._others.used = self._arriving.used = 0.0
         self._brakes.wake()
         if not held:
             self._others.wake()
-        if self._brakes.waiting or (self._others.waiting and not held):
+        if not held or not self._gap():
+            self._arriving.wake()
+        if self._brakes.waiting or (not held and (self._others.waiting or self._arriving.waiting)):
             self._tick_soon()
+        elif self._arriving.waiting:
+            self._tick_later(min(held, self._gap() or _GAP))
         elif self._others.waiting:
-            asyncio.get_running_loop().call_later(held, self._tick_soon)
+            self._tick_later(held)

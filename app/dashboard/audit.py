@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from starlette.responses import Response
 
 from app.access.auth import ADMINS
-from app.api.forms import InvalidFormError
 from app.audit import service as audit
 from app.audit.models import AuditLogEntry, ListAuditLog
-from app.core.errors import ApiError
 from app.dashboard.actors import names_of
+from app.dashboard.forms.filters import filtered
 from app.dashboard.forms.formatting import Words, moment, short
 from app.dashboard.pages import View, page
-from app.store.audit_actions import Action
+from app.store.audit_actions import ACTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +39,13 @@ class AuditLine:
 @page("/audit", roles=ADMINS)
 async def show(view: View) -> Response:
     """Show the audit log. If a filter is invalid, show the whole log with a message."""
-    given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
-    try:
-        found = await audit.page(view.service, view.principal, view.query(ListAuditLog))
-    except ApiError as error:
-        if error.status >= 500:
-            raise
-        view.errors = error.messages if isinstance(error, InvalidFormError) else {"": error.message}
-        found = await audit.page(view.service, view.principal, ListAuditLog())
+    found, listed = await filtered(view, ListAuditLog, audit.page, "audit")
     return view.render(
         "audit.html",
         entries=await recorded(view, found.data),
         unreadable=found.unreadable,
-        given=given,
-        actions=sorted(get_args(Action)),
-        address=view.url("audit", **given),
-        first="cursor" not in view.request.query_params,
-        following=view.url("audit", **{**given, "cursor": found.next_cursor}) if found.next_cursor else None,
+        actions=sorted(ACTIONS),
+        **listed,
     )
 
 

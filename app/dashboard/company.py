@@ -13,7 +13,7 @@ from app.access.recorder import Recorder
 from app.core.actors import Actor
 from app.core.errors import NotFoundError
 from app.dashboard.pages import View, action, page
-from app.dashboard.sign_in import count_begun, count_failure, enter, invited_by, visiting
+from app.dashboard.sign_in import count_begun, count_refused, enter, invited_by, visiting
 from app.dashboard.site import HEADERS
 from app.people import company, sessions
 from app.people import service as people
@@ -99,20 +99,12 @@ async def _confirm(view: View, begun: OpenIdRequest, identity: Identity) -> Resp
     return JSONResponse({"location": view.url(done="confirmed"), "confirmed": True}, headers=HEADERS)
 
 
-async def _begin(
-    view: View,
-    purpose: Purpose,
-    *,
-    person_id: str | None = None,
-    invitation: str | None = None,
-    name: str | None = None,
-) -> str:
+async def _begin(view: View, purpose: Purpose, **about: str) -> str:
     _require(view)
-    begun = OpenIdRequest("", "", purpose, "", view.now, view.now, person_id, invitation, name)
+    browser = _browser(view)
+    begun = company.request_for(browser, purpose, **about)
     try:
-        return await company.begin(
-            view.service, _browser(view), purpose, person_id=person_id, invitation=invitation, name=name
-        )
+        return await company.begin(view.service, browser, begun)
     except _FAULTS as error:
         await _record(view, error, begun)
         raise
@@ -136,7 +128,7 @@ async def _record(view: View, error: SignInRefusedError | SignInUnavailableError
     # Keep the error page from recording it a second time.
     view.request.state.recorded = True
     if isinstance(error, SignInRefusedError):
-        count_failure(view)
+        count_refused(view)
 
 
 async def _about(view: View, begun: OpenIdRequest | None) -> Principal:

@@ -4,15 +4,20 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from app.access.auth import ADMINS, READERS
-from app.api.forms import InvalidFormError
 from app.api_keys import service as keys
 from app.api_keys.models import CreateKey, KeyPage, ListKeys, ListRequests, NewKey, RotateKey
-from app.core.errors import ApiError, RequestError
+from app.core.actors import Actor
+from app.core.errors import RequestError
+from app.dashboard.ending import end_and_list
+from app.dashboard.forms.filters import filtered
+from app.dashboard.forms.formatting import entries
 from app.dashboard.forms.submit_once import once
 from app.dashboard.forms.vault_lookup import vault_named
 from app.dashboard.pages import View, action, page
+from app.organisations import service as organisations
 from app.store.audit import append
 from app.store.guard import forgotten_transactions, mark_checked
+from app.store.organisations import organisation
 from app.store.wallets import labels
 from app.submission.database_guard import DatabaseGuard
 
@@ -38,6 +43,7 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
         found = await keys.page(service, by, view.listed(ListKeys, limit=50))
         ids = {one.wallet_id for one in found.data if one.wallet_id is not None}
         named = await service.db.read(lambda conn: labels(conn, ids)) if ids else {}
+    org = await service.db.read(lambda conn: organisation(conn, by.org))
     return view.render(
         "developers.html",
         keys=found,
@@ -45,6 +51,7 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
         made=made,
         rotated=rotated,
         overlaps=_OVERLAPS,
+        restricts=org is not None and org.restricts_keys,
         identity=service.identity,
         report=await view.request.app.state.health.report(),
         guard=service.part(DatabaseGuard).state(by.org),
@@ -61,7 +68,7 @@ async def release(view: View) -> str:
         if mark_checked(conn, by.org):
             append(conn, by.entry("backup.gap_checked"))
 
-    await view.service.db.write(check)
+    await view.claim().store(check)
     await database_guard.tick()
     return view.url("developers", done="gap-checked")
 
@@ -75,7 +82,9 @@ async def create(view: View) -> Response:
             "invalid_request", "wallet_id: Only an agent's key is bound to a vault. Leave this field empty."
         )
     wallet_id = (await vault_named(view, "wallet_id")).wallet_id if agents else None
-    body = view.body(CreateKey, wallet_id=wallet_id)
+    day, allowed = view.typed("expires_at"), entries(view.typed("allowed_addresses")) or None
+    end = day and f"{day}T00:00:00Z"
+    body = view.body(CreateKey, wallet_id=wallet_id, expires_at=end, allowed_addresses=allowed)
     made = await once(view, body, NewKey, view.asks(keys.create, body), secret=True)
     return await _show(view, made)
 
@@ -89,30 +98,22 @@ async def rotate(view: View) -> Response:
 
 
 @action("/developers/keys/{key_id}/revoke", roles=ADMINS, back=show, step_up=True)
-async def revoke(view: View) -> str:
+async def revoke(view: View) -> Response | str:
     """Revoke a key immediately."""
-    await keys.revoke(view.service, view.principal, view.claim(), view.path("key_id"))
-    return view.url("developers", done="key-revoked")
+    key = Actor("key", view.path("key_id"))
+    return await end_and_list(view, key, keys.revoke, view.url("developers", done="key-revoked"))
+
+
+@action("/developers/key-restrictions", roles=ADMINS, back=show, step_up=True)
+async def restrict(view: View) -> str:
+    """Require an end and allowed addresses of new keys, or stop requiring them."""
+    await organisations.restrict_keys(view.principal, view.claim(), required=bool(view.typed("required")))
+    return view.url("developers", done="key-restrictions-saved")
 
 
 @page("/developers/requests", roles=ADMINS)
 async def requests(view: View) -> Response:
     """Show the request log of the last day. If a filter is invalid, show the whole log with a message."""
-    service, by = view.service, view.principal
-    given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
-    try:
-        found = await keys.requests(service, by, view.query(ListRequests))
-    except ApiError as error:
-        if error.status >= 500:
-            raise
-        view.errors = error.messages if isinstance(error, InvalidFormError) else {"": error.message}
-        found = await keys.requests(service, by, ListRequests())
-    return view.render(
-        "requests.html",
-        requests=found,
-        keys=(await keys.page(service, by, ListKeys(limit=100))).data,
-        given=given,
-        following=view.url("developers", "requests", **{**given, "cursor": found.next_cursor})
-        if found.next_cursor
-        else None,
-    )
+    found, listed = await filtered(view, ListRequests, keys.requests, "developers", "requests")
+    every = await keys.page(view.service, view.principal, ListKeys(limit=100))
+    return view.render("requests.html", requests=found, keys=every.data, **listed)

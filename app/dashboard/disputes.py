@@ -83,15 +83,12 @@ async def review(view: View) -> Response:
         raise BusinessError("escrow_not_disputed" if found.status == LOCKED else "escrow_already_settled")
     released = settlement.share_of(found, body)
     payer = await wallets.find(service, by.org, found.wallet_id)
-    shifts = [BeforeAfter.of("Locked in the escrow", found.amount, 0)]
-    name, held = await _receiver(service, found)
-    shifts.append(
-        BeforeAfter(name, "unknown", f"{usdc(released)} more")
-        if held is None
-        else BeforeAfter.of(name, held, held + released)
-    )
     back = found.amount - released
-    shifts.append(BeforeAfter.of(f"{payer.label or payer.wallet_id}, the payer", payer.balance, payer.balance + back))
+    shifts = [
+        BeforeAfter.of("Locked in the escrow", found.amount, 0),
+        await _receiver(service, found, released),
+        BeforeAfter.of(f"{payer.label or payer.wallet_id}, the payer", payer.balance, payer.balance + back),
+    ]
     text = f"{usdc(released)} USDC go to the receiver, {usdc(back)} USDC return to the payer. The decision is final."
     path = view.url("disputes", found.escrow_id, "decide")
     return ask(view, Review(f"Decide: {body.decision}", text, shifts, "Decide", path, _HERE))
@@ -115,17 +112,17 @@ def _decision(view: View) -> ResolveDispute:
     return view.body(ResolveDispute, released_amount=amount)
 
 
-async def _receiver(service: Service, found: EscrowRecord) -> tuple[str, int | None]:
-    """Return the receiver's name and balance, in micro-USDC.
+async def _receiver(service: Service, found: EscrowRecord, released: int) -> BeforeAfter:
+    """Return the receiver's balance before and after it gets ``released``, in micro-USDC.
 
-    The balance of a receiver without a vault is read from the chain. It is None if the chain does not answer.
+    The balance of a receiver without a vault is read from the chain. It is unknown if the chain does not answer.
     """
     if found.to_wallet is not None:
-        wallet = await wallets.find(service, found.org, found.to_wallet)
-        return f"{wallet.label or wallet.wallet_id}, the receiver", wallet.balance
-    tokens = service.addresses.token_account(Pubkey.from_string(found.receiver))
+        to = await wallets.find(service, found.org, found.to_wallet)
+        return BeforeAfter.of(f"{to.label or to.wallet_id}, the receiver", to.balance, to.balance + released)
+    name, owner = f"{found.receiver}, the receiver", Pubkey.from_string(found.receiver)
     try:
-        held = await service.chain.token_balance(tokens) or 0
+        held = await service.chain.token_balance(service.addresses.token_account(owner)) or 0
     except (ChainUnavailable, RpcError):
-        held = None
-    return f"{found.receiver}, the receiver", held
+        return BeforeAfter(name, "unknown", f"{usdc(released)} more")
+    return BeforeAfter.of(name, held, held + released)

@@ -41,11 +41,8 @@ def _progress(export: Export, now: int) -> int:
 
 def _file(export: Export) -> str | None:
     """Return the link to an export's file, relative to the host of the page."""
-    return (
-        None
-        if export.download_url is None
-        else urlunsplit(urlsplit(export.download_url)._replace(scheme="", netloc=""))
-    )
+    url = export.download_url
+    return None if url is None else urlunsplit(urlsplit(url)._replace(scheme="", netloc=""))
 
 
 def _day_after(typed: str) -> str:

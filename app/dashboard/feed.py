@@ -9,17 +9,19 @@ from starlette.responses import Response
 
 from app.access.auth import READERS
 from app.api.fields import Body
-from app.api.forms import InvalidFormError
+from app.approvals import service as approvals
+from app.approvals.models import ListApprovals
 from app.budgets import service as budgets
-from app.core.errors import ApiError
+from app.core.event_catalogue import EVENTS
+from app.dashboard.forms.filters import filtered
 from app.dashboard.pages import View, action, page
 from app.events import service as events
-from app.events.catalogue import EVENTS
 from app.events.models import Event, ListEvents
 from app.policies import service as policies
 from app.store.feed_readers import mark_read, unread_among
 from app.store.wallets import labels
 
+_PENDING = ListApprovals(status="pending", limit=100)
 _FIELDS = ("wallet_id", "from_wallet", "to_wallet")
 #: Pages of objects of an event other than its vault: the field with the id, the page's path, and the link's label.
 _OBJECTS = (("policy_id", "policies", "Policy"), ("budget_id", "budgets", "Budget"))
@@ -37,35 +39,26 @@ class _Read(Body):
 @page("/feed", roles=READERS)
 async def show(view: View) -> Response:
     """Show the feed. If a filter is invalid, show the whole feed with a message."""
-    try:
-        query = view.query(ListEvents)
-        found = await events.page(view.service, view.principal, query)
-    except ApiError as error:
-        if error.status >= 500:
-            raise
-        message = next(iter(error.messages.items())) if isinstance(error, InvalidFormError) else ("", error.message)
-        view.errors = {"": ": ".join(one for one in message if one)}
-        query = ListEvents()
-        found = await events.page(view.service, view.principal, query)
+    found, listed = await filtered(view, ListEvents, events.page, "feed")
+    if view.errors:
+        first = next(iter(view.errors.items()))
+        view.errors = {"": ": ".join(one for one in first if one)}
     ids = {str(value) for one in found.data for name in _FIELDS if (value := (one.model_extra or {}).get(name))}
     named = await view.service.db.read(lambda conn: labels(conn, ids))
     shown, by = [one.event_id for one in found.data], view.principal
     unread = await view.service.db.read(lambda conn: unread_among(conn, by.org, by.actor, shown))
     there = await _there(view, found.data)
-    given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
     return view.render(
         "feed.html",
         events=[
             (one, _details(one), (one.model_extra or {}).get("wallet_id"), _links(view, one, there))
             for one in found.data
         ],
-        following=view.url("feed", **{**given, "cursor": found.next_cursor}) if found.next_cursor else None,
-        address=view.url("feed", **given),
-        first="cursor" not in view.request.query_params,
-        given=given,
         labels=named,
         unread=unread,
+        waiting={one.approval_id for one in (await approvals.page(view.service, by, _PENDING)).data},
         types=sorted(EVENTS),
+        **listed,
     )
 
 
@@ -92,6 +85,8 @@ def _links(view: View, event: Event, there: Collection[str]) -> list[tuple[str, 
     """Return an event's links other than to its vault. An object that no longer exists gets none."""
     given = event.model_extra or {}
     found = [(view.url(page, str(given[name])), label) for name, page, label in _OBJECTS if given.get(name) in there]
+    if given.get("approval_id"):
+        found.append((view.url("approvals"), "Approvals"))
     if event.event == "escrow.disputed" and given.get("escrow_id"):
         found.append((view.url("disputes", str(given["escrow_id"])), "Dispute"))
     return found

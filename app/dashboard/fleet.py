@@ -8,6 +8,7 @@ from starlette.responses import Response
 from app.access.auth import ADMINS, OPERATORS, READERS
 from app.core.errors import ApiError, RequestError
 from app.dashboard.pages import View, action, page
+from app.dashboard.weights import charge
 from app.organisations import pausing
 from app.organisations.models import PauseOrganisation
 from app.wallets import fleet
@@ -29,6 +30,7 @@ async def show(view: View) -> Response:
     """Show the fleet. If the query is invalid, show the whole fleet with a message."""
     query = view.understood(FleetQuery)
     found = await fleet.show(view.service, view.principal, query)
+    charge(view.request, view.principal, found.totals.summed + sum(one.spent.summed for one in found.rows))
     return view.render("fleet.html", fleet=found, query=query, columns=_COLUMNS, address=addresses(view, query))
 
 
@@ -81,7 +83,7 @@ async def pause(view: View) -> str:
     return view.url(done="paused")
 
 
-@action("/unpause", roles=ADMINS, back=show, step_up=True)
+@action("/unpause", roles=ADMINS, back=show, step_up=True, lifts=True)
 async def unpause(view: View) -> str:
     """End the pause of the organisation."""
     await pausing.set_paused(view.service, view.principal, view.claim(), paused=False)

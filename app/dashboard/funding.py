@@ -16,6 +16,7 @@ from app.dashboard.forms.formatting import usdc
 from app.dashboard.forms.review import BeforeAfter, Review, ask
 from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
+from app.dashboard.weights import charge
 from app.organisations import service as organisations
 from app.organisations.deposits import deposit_address
 from app.organisations.models import UpdateOrganization
@@ -50,11 +51,13 @@ async def show(view: View) -> Response:
     """Show the reserve, its deposit address, and a page of the vaults with their balances."""
     query = view.understood(FundingQuery)
     deposit = await deposit_address(view.service, view.principal)
+    found = await overview.show(view.service, view.principal, query)
+    charge(view.request, view.principal, found.totals.summed)
     return view.render(
         "funding.html",
         deposit=deposit,
         qr=_qr(deposit.organization.reserve_address),
-        funding=await overview.show(view.service, view.principal, query),
+        funding=found,
         query=query,
         address=addresses(view, query, "funding"),
         most=MAX_ALLOCATIONS,
@@ -191,12 +194,7 @@ async def review_topup(view: View) -> Response:
 async def put_topup(view: View) -> str:
     """Replace the vault's rule for automatic top-ups."""
     wallet_id, body = view.path("wallet_id"), _rule(view)
-    await once(
-        view,
-        body,
-        TopupRule,
-        lambda _claim: topups.put(view.service, view.principal, wallet_id, body, stepped_up=view.stepped_up),
-    )
+    await once(view, body, TopupRule, view.asks(topups.put, wallet_id, body, view.stepped_up))
     return _place(view, "funding", done="topup")
 
 

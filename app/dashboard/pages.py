@@ -15,15 +15,15 @@ Paths are below `/dashboard`. A page is served by GET and an action by POST. A p
 visitors without a session to the sign-in. An action's request must come from a page of the dashboard: it is refused
 without the CSRF token of the browser's cookie, or with a different `Origin`. With `step_up`, or if it raises
 ``step_up_required``, it also needs a confirmation of the last five minutes. With `brakes`, the rate limit counts it
-apart. If it raises another ApiError, its `back` page is shown with the typed values and the message, next to the field
-if the error names one; scripts get the error as JSON. A change that the organisation's authority must sign elsewhere
-becomes a transaction that waits on the page of signatures. This requires a claim from `view.claim()` or `once`.
+apart; with `lifts`, it takes its turn among the brakes. If it raises another ApiError, its `back` page is shown with
+the typed values and the message, next to the field if the error names one; scripts get the error as JSON. A change that
+the organisation's authority must sign elsewhere becomes a transaction that waits on the page of signatures. This
+requires a claim from `view.claim()` or `once`.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from hmac import compare_digest
 from typing import Any, TypeVar, TypeVarTuple, Union
 from urllib.parse import quote, urlencode
 
@@ -33,9 +33,11 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from app.access.auth import ADMINS, authorise, client_address, count
-from app.access.keyring import Principal, Role
+from app.access.keyring import Principal
+from app.api.declared import Endpoint
 from app.api.forms import Arguments, Fields, InvalidFormError, read_form, validated
-from app.api.operation import Endpoint
+from app.api.replay import prepare
+from app.core.actors import Role
 from app.core.errors import ApiError, AuthenticationError, OutdatedError, UnavailableError
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
@@ -44,6 +46,7 @@ from app.dashboard.forms.notices import NOTICES
 from app.dashboard.progress import Progress, progress
 from app.dashboard.refusals import record
 from app.dashboard.site import HEADERS, ROOT, Site, template, wants_json
+from app.dashboard.weights import WEIGHT
 from app.people.company import confirmations
 from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony
@@ -67,8 +70,6 @@ FORM_KEY = "idempotency_key"
 CHANGE = "change"
 _MAX_DIGITS = 15
 _NO_PERSON = "An admin key may only view, freeze and pause here. Invite a person with `agent-vault people invite`."
-#: The cost of a page for the rate limit.
-WEIGHT = 8
 
 
 @dataclass(slots=True)
@@ -108,7 +109,7 @@ class View:
 
     @property
     def company(self) -> str | None:
-        """The name of the company's sign-in, or None if there is none."""
+        """The name of the company's sign-in provider, or None if none is configured."""
         return self.service.part(CompanySignIn).name
 
     @property
@@ -118,7 +119,9 @@ class View:
 
     def claim(self) -> Claim:
         """Return a claim without an idempotency key, for a use case that makes a change."""
-        return Claim(self.service.db, sign_offline=self.sign_offline)
+        claim = Claim(self.service.db, sign_offline=self.sign_offline)
+        prepare(self.service, claim, self.principal, None)
+        return claim
 
     def asks(
         self, change: Callable[[Service, Principal, Claim, *Given], Awaitable[Changed]], *given: *Given
@@ -235,11 +238,19 @@ def page(path: str, *, roles: Roles) -> Callable[[Shown], PageRoute]:
 
 
 def action(
-    path: str, *, roles: Roles, back: Back = None, step_up: bool = False, always: bool = False, brakes: bool = False
+    path: str,
+    *,
+    roles: Roles,
+    back: Back = None,
+    step_up: bool = False,
+    always: bool = False,
+    brakes: bool = False,
+    lifts: bool = False,
 ) -> Callable[[Done], Route]:
     """Turn a form's action into its route. See the module's docstring.
 
-    The admin key of an organisation without people may do it on a cluster only with ``brakes`` or ``always``.
+    On a public cluster, the admin key of an organisation without people may use the action only with ``brakes`` or
+    ``always``.
     """
 
     def decorate(done: Done) -> Route:
@@ -248,11 +259,11 @@ def action(
             view = await _view(request)
             settings = view.service.settings
             view.form = await read_form(request, limit=settings.max_body_bytes, seconds=settings.request_timeout)
-            _check_source(view)
+            view.site.check_source(request, view.typed(_CSRF))
             if roles is not None:
                 if view.signed_in is None:
                     raise AuthenticationError("authentication_failed", "Your session has ended. Sign in again.")
-                await _allow(view, roles, brake=brakes)
+                await _allow(view, roles, brake=brakes, lifts=lifts)
                 if not always and not brakes and view.only_brakes:
                     raise AuthenticationError("insufficient_permissions", _NO_PERSON)
                 if step_up and not view.stepped_up:
@@ -305,29 +316,18 @@ async def _view(request: Request) -> View:
     token, now = request.cookies.get(site.cookie), now_ms()
     if token is None:
         return View(request, site, service, new_token(), None, now, known=False)
-    found, reached = await service.db.read(lambda conn: _recognised(conn, token, now))
+    found, reached = await service.db.read(lambda conn: _recognised(conn, token, now, service.clock.now_ms()))
     return View(request, site, service, token, found, now, reached)
 
 
-def _recognised(conn: Connection, token: str, now: int) -> tuple[SignedIn | None, Progress]:
+def _recognised(conn: Connection, token: str, now: int, chain_now: int) -> tuple[SignedIn | None, Progress]:
     found = recognise(conn, token, now)
-    return found, Progress() if found is None else progress(conn, found.session.org, found.session.actor)
+    return found, Progress() if found is None else progress(conn, found.session.org, found.session.actor, chain_now)
 
 
-def _check_source(view: View) -> None:
-    """Require that the form was sent by a page of the dashboard.
-
-    Raises ``host_not_allowed`` for a different `Origin`, and ``form_outdated`` without the browser's CSRF token.
-    """
-    if view.request.headers.get("origin") != view.site.origin(view.request):
-        raise AuthenticationError("host_not_allowed", "The form was not sent by a page of this dashboard.")
-    if not view.known or not compare_digest(view.typed(_CSRF).encode(), csrf_token(view.token).encode()):
-        raise AuthenticationError("form_outdated")
-
-
-async def _allow(view: View, roles: Collection[Role], weight: int = 1, *, brake: bool = False) -> None:
+async def _allow(view: View, roles: Collection[Role], weight: int = 1, **kind: bool) -> None:
     principal = view.request.state.principal = view.principal
-    await count(view.request, principal, weight, brake=brake)
+    await count(view.request, principal, weight, **kind)
     try:
         authorise(principal, roles)
     except AuthenticationError:

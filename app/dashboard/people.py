@@ -1,11 +1,13 @@
 """People: persons who may sign in, invitations, and the caller's sessions."""
 
+from functools import partial
+
 from starlette.responses import Response
 
 from app.access.auth import ADMINS, READERS
-from app.api.ending import EndCredential
 from app.core.errors import BusinessError, NotFoundError
 from app.dashboard.actors import names_of
+from app.dashboard.ending import end_and_list
 from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
 from app.people import service as people
@@ -49,13 +51,8 @@ async def invite(view: View) -> Response:
     if view.alone:
         raise BusinessError("invalid_request", _FIRST)
     body = view.body(InvitePerson)
-    made = await once(
-        view,
-        body,
-        NewInvitation,
-        lambda claim: people.invite_person(view.principal, claim, body, view.now),
-        secret=True,
-    )
+    make = partial(people.invite_person, view.principal, body=body, now=view.now)
+    made = await once(view, body, NewInvitation, make, secret=True)
     origin = view.site.origin(view.request)
     return await _show(view, f"{origin}{view.url('join')}#{made.token}", made.name)
 
@@ -63,15 +60,15 @@ async def invite(view: View) -> Response:
 @action("/invitations/{invitation_id}/withdraw", roles=ADMINS, back=list_people, step_up=True)
 async def withdraw(view: View) -> str:
     """Withdraw an open invitation."""
-    await people.withdraw_invitation(view.service, view.principal, view.path("invitation_id"), view.now)
+    await people.withdraw_invitation(view.principal, view.claim(), view.path("invitation_id"), view.now)
     return view.url("people", done="invitation-withdrawn")
 
 
 @action("/people/{person_id}/remove", roles=ADMINS, back=list_people, step_up=True)
-async def remove(view: View) -> str:
+async def remove(view: View) -> Response | str:
     """Remove a person from the organisation."""
-    await people.end(view.service, view.principal, view.claim(), view.path("person_id"), EndCredential())
-    return view.url("people", done="removed")
+    actor = sessions.person_actor(view.path("person_id"))
+    return await end_and_list(view, actor, people.end, view.url("people", done="removed"))
 
 
 @action("/sessions/{session_id}/end", roles=READERS, back=list_people)

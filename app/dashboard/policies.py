@@ -37,11 +37,10 @@ from app.dashboard.pages import View, action, page
 from app.policies import audit, changes
 from app.policies import service as policies
 from app.policies.changes import PolicyChange
-from app.policies.details import DETAILS
 from app.policies.models import ClonePolicy, CreatePolicy, Policy, PreviewPolicy, UpdatePolicy
 from app.policies.preview import preview
 from app.projection.differences import Shown
-from app.store.policies import attached_wallets, policy_audit_log
+from app.store.policies import DETAILS, attached_wallets, policy_audit_log
 from app.store.wallets import labels
 
 #: Maximum number of changes, and of vaults, on a page.

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from app.core.actors import Actor
+from app.store.approval_requests import count_waiting
 from app.store.audit import log_lengths
+from app.store.escrows import count_disputes
 from app.store.feed import last_position
 from app.store.feed_readers import MOST, count_unread
 
@@ -16,24 +18,31 @@ class Progress:
     """The progress of an organisation at one read of the database.
 
     Every event of the feed and every entry of the organisation's audit log raises the ``total``. ``position`` is the
-    position of the feed's last event. ``unread`` is the reader's number of unread alerts, from `count_unread`.
+    position of the feed's last event. ``unread`` is the reader's number of unread alerts, ``waiting`` the number of
+    pending approvals, and ``disputed`` that of disputes. These numbers are at most one above `MOST`.
     """
 
     total: int = 0
     position: int = 0
     unread: int = 0
+    waiting: int = 0
+    disputed: int = 0
 
-    @property
-    def counted(self) -> str:
-        """The number of unread alerts in the form shown on pages: `3` or `99+`."""
-        return f"{MOST}+" if self.unread > MOST else str(self.unread)
+    def counted(self, name: str) -> str:
+        """Return one of the numbers in the form shown on pages: `3` or `99+`."""
+        number = getattr(self, name)
+        return f"{MOST}+" if number > MOST else str(number)
 
 
-def progress(conn: Connection, org: str, reader: Actor) -> Progress:
-    """Return an organisation's progress and the number of alerts that the reader has not read."""
+def progress(conn: Connection, org: str, reader: Actor, now: int) -> Progress:
+    """Return an organisation's progress and the numbers for the reader's menu.
+
+    Approvals are pending as of the Unix millisecond `now`.
+    """
     position = last_position(conn)
     reached = total(position, log_lengths(conn, [org]), [org])[org]
-    return Progress(reached, position, count_unread(conn, org, reader))
+    waiting, disputed = count_waiting(conn, org, now, MOST + 1), count_disputes(conn, org, MOST + 1)
+    return Progress(reached, position, count_unread(conn, org, reader), waiting, disputed)
 
 
 def total(position: int, lengths: dict[str, int], orgs: Collection[str]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from starlette.requests import Request
 
-from app.access.auth import client_address
+from app.access.auth import client_address, client_host
 from app.access.recorder import Recorder
 from app.core.errors import ApiError
 from app.people.sessions import SignedIn
@@ -24,4 +24,4 @@ def record(request: Request, error: ApiError, signed_in: SignedIn | None) -> Non
         by = signed_in.principal(client_address(request), request.state.request_id)
         recorder.refused(by, f"{request.method} {path}")
     elif error.status != 404:
-        recorder.failed(request.client.host if request.client else None)
+        recorder.failed(client_host(request))

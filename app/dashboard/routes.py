@@ -2,6 +2,7 @@
 
 from starlette.routing import Route
 
+from app.api.operation import routes_of
 from app.dashboard import (
     alerts,
     approvals,
@@ -33,6 +34,6 @@ _MODULES = (
 )
 
 routes: list[Route] = [
-    *(one for module in _MODULES for one in vars(module).values() if isinstance(one, Route)),
+    *routes_of(*_MODULES),
     Route("/dashboard/static/{path:path}", static, methods=["GET"]),
 ]

@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 from sqlalchemy import Connection
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from app.access.auth import READERS, client_address
+from app.access.auth import READERS, client_address, client_host, count_failure
 from app.access.keyring import Principal
-from app.access.rate_limit import RateLimits
 from app.access.recorder import Recorder
 from app.core.errors import AuthenticationError
 from app.dashboard.pages import View, action, ask_first, page
@@ -62,9 +62,7 @@ async def sign_in_with_passkey(view: View) -> Response:
         found = person(conn, view.ceremony.used(conn, body.credential, "sign_in"))
         if found is None:
             raise AuthenticationError("authentication_failed")
-        visit = visiting(view)
-        role = people.role_of(found)
-        return Principal(sessions.person_actor(found.person_id), found.org, role, None, visit.address, visit.request_id)
+        return visiting(view).principal(found)
 
     with _counted(view):
         principal = await view.service.db.write(work)
@@ -101,9 +99,9 @@ async def add_passkey(view: View) -> Response | str:
     body, by, signed_in = view.body(RegisteredPasskey), view.principal, view.signed_in
     assert signed_in is not None
     if signed_in.person is not None:
-        await view.service.db.write(lambda conn: people.add_passkey(conn, by, view.ceremony, body.credential))
+        await view.claim().store(lambda conn: people.add_passkey(conn, by, view.ceremony, body.credential))
         return view.url("people")
-    added = await view.service.db.write(lambda conn: people.add_first(conn, by, view.ceremony, body))
+    added = await view.claim().store(lambda conn: people.add_first(conn, by, view.ceremony, body))
     return await enter(view, added, "passkey", view.url(done="joined"))
 
 
@@ -151,7 +149,7 @@ async def step_up(view: View) -> Response:
     with _counted(view):
         await _confirm(view, signed_in)
     session_id = signed_in.session.session_id
-    await view.service.db.write(lambda conn: sessions.step_up(conn, by, session_id, view.now))
+    await view.claim().store(lambda conn: sessions.step_up(conn, by, session_id, view.now))
     return JSONResponse({}, headers=HEADERS)
 
 
@@ -196,7 +194,7 @@ async def enter(view: View, who: Principal, way: str, location: str, *, stepped_
     The session has a new cookie, so that a cookie planted in the browser by an attacker is useless.
     """
     where = visiting(view)
-    by = Principal(who.actor, who.org, who.role, None, where.address, where.request_id)
+    by = replace(who, address=where.address, request_id=where.request_id, outside=False)
     agent = view.request.headers.get("user-agent", "")
     token = await view.service.db.write(
         lambda conn: sessions.open_session(conn, by, agent, view.now, way=way, stepped_up=stepped_up)
@@ -210,23 +208,18 @@ async def enter(view: View, who: Principal, way: str, location: str, *, stepped_
 
 
 def count_begun(view: View) -> None:
-    """Count a started sign-in, because anyone can start one and each is stored.
+    """Count a started sign-in against the rate limit: anyone can start one, and each is stored.
 
     Raises ``rate_limited`` if the client's address has reached its limit.
     """
-    limits: RateLimits = view.request.app.state.rate_limits
-    limits.begun(_client(view))
+    view.request.app.state.rate_limits.begun(client_host(view.request))
 
 
-def count_failure(view: View) -> None:
+def count_refused(view: View) -> None:
     """Count a failed sign-in, once. Raises ``rate_limited`` if the client's address has reached its limit."""
-    client = _client(view)
     if view.signed_in is None:
         view.request.state.recorded = True
-    recorder: Recorder = view.request.app.state.recorder
-    recorder.failed(client)
-    limits: RateLimits = view.request.app.state.rate_limits
-    limits.failed(client)
+    count_failure(view.request)
 
 
 @contextmanager
@@ -235,12 +228,8 @@ def _counted(view: View) -> Iterator[None]:
     try:
         yield
     except AuthenticationError:
-        count_failure(view)
+        count_refused(view)
         raise
-
-
-def _client(view: View) -> str | None:
-    return view.request.client.host if view.request.client else None
 
 
 @asynccontextmanager
@@ -255,5 +244,5 @@ async def invited_by(view: View, token: str) -> AsyncIterator[None]:
             recorder.refused(
                 visiting(view).invited_to(found.org), f"{view.request.method} {view.request.scope['route'].path}"
             )
-        count_failure(view)
+        count_refused(view)
         raise

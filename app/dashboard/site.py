@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from functools import cache
+from hmac import compare_digest
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
+from app.core.errors import AuthenticationError
 from app.core.hosts import is_loopback
 from app.core.settings import Settings
 from app.dashboard.forms.formatting import FILTERS
 from app.people.relying_party import RelyingParty, relying_party
+from app.people.sessions import csrf_token
 
 ROOT = "/dashboard"
 _COOKIE = "agent-vault-session"
@@ -45,7 +48,10 @@ class Site:
 
     @classmethod
     def of(cls, settings: Settings) -> "Site":
-        """Return the dashboard of these settings. Raises ConfigurationError like ``relying_party``."""
+        """Return the dashboard for these settings.
+
+        Raises ConfigurationError under the same conditions as ``relying_party``.
+        """
         party = relying_party(settings)
         return cls(party, party.prefix + ROOT)
 
@@ -70,6 +76,17 @@ class Site:
         query = f"?{request.url.query}" if request.url.query else ""
         return f"http://{self.party.id}{port}{self.party.prefix}{request.url.path}{query}"
 
+    def check_source(self, request: Request, sent: str) -> None:
+        """Require that a form was sent by a page of the dashboard, with the CSRF token ``sent``.
+
+        Raises ``host_not_allowed`` for a different `Origin`, and ``form_outdated`` without the browser's CSRF token.
+        """
+        token = request.cookies.get(self.cookie)
+        if request.headers.get("origin") != self.origin(request):
+            raise AuthenticationError("host_not_allowed", "The form was not sent by a page of this dashboard.")
+        if token is None or not compare_digest(sent.encode(), csrf_token(token).encode()):
+            raise AuthenticationError("form_outdated")
+
     def set_cookie(self, response: Response, token: str) -> None:
         """Set the browser's cookie to a token, replacing an earlier one."""
         response.set_cookie(
@@ -85,6 +102,12 @@ def on_dashboard(path: str) -> bool:
 def template(name: str, **context: Any) -> str:
     """Return a rendered template. All values except markup are escaped."""
     return _environment().get_template(name).render(context)
+
+
+def load_templates() -> None:
+    """Compile all templates. Otherwise the first request of each page would block the event loop for that time."""
+    for name in _environment().list_templates(["html"]):
+        _environment().get_template(name)
 
 
 @cache

@@ -3,34 +3,37 @@
 import json
 from contextlib import suppress
 
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api_keys import service as keys
 from app.budgets import service as budgets
 from app.chain.errors import ChainUnavailable, RpcError
-from app.core.money import MICRO_PER_USDC
+from app.core.money import MICRO_PER_USDC, format_usdc
 from app.core.timestamps import DAY
 from app.dashboard import audit
 from app.dashboard.budgets import look, move
 from app.dashboard.forms.budget import bars
 from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
+from app.dashboard.weights import charge
 from app.escrows import service as escrows
 from app.escrows.models import ListEscrows
 from app.events import service as events
 from app.policies import service as policies
 from app.store.alert_kinds import TYPE_OF
+from app.store.approval_requests import approval_requests_of
 from app.store.fleet import DaySpent
-from app.store.organisations import reserve
+from app.store.organisations import Reserve, reserve
 from app.transactions import service as transactions
 from app.transactions.models import ListWalletTransactions
 from app.wallets import fleet, sessions
 from app.wallets import service as wallets
 from app.wallets.models import MIN_TTL, RotateToken, SessionToken, UpdateWallet
 
-#: Maximum numbers of transactions, of alerts and of audit log entries on the page.
-_SHOWN, _ALERTED, _RECORDED = 10, 5, 8
+#: Maximum numbers of transactions, of alerts and of audit log entries on the page, and of pending approvals read.
+_SHOWN, _ALERTED, _RECORDED, _PENDING = 10, 5, 8, 100
 
 
 @page("/vaults/{wallet_id}", roles=READERS)
@@ -42,10 +45,16 @@ async def show(view: View) -> Response:
 async def _show(view: View, token: SessionToken | None = None) -> Response:
     service, by, wallet_id = view.service, view.principal, view.path("wallet_id")
     found = await wallets.find(service, by.org, wallet_id)
-    days = await fleet.month_of(service, wallet_id)
+    days, spent = await fleet.spent_by(service, wallet_id)
+    charge(view.request, view.principal, spent.summed)
     listed = view.listed(ListWalletTransactions, limit=_SHOWN)
-    spent = await fleet.spent_by(service, wallet_id)
-    state = await service.db.read(lambda conn: reserve(conn, by.org))
+    now = service.clock.now_ms()
+
+    def read(conn: Connection) -> tuple[Reserve | None, set[tuple[str, str]]]:
+        asked = approval_requests_of(conn, by.org, now, wallet_id=wallet_id, status="pending", limit=_PENDING)
+        return reserve(conn, by.org), {(one.recipient, format_usdc(one.amount)) for one in asked.data}
+
+    state, waiting = await service.db.read(read, in_thread=True)
     shared = None if found.budget_id is None else await look(view, found.budget_id)
     return view.render(
         "vault.html",
@@ -55,7 +64,8 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
         chart=_chart(days, found.policy.rules.max_per_day),
         spent=spent,
         freeing=fleet.freeing(service, spent),
-        transactions=await transactions.page(service, by, listed, wallet_id, None),
+        transactions=await transactions.page(service, by, listed, wallet_id),
+        waiting=waiting,
         alerts=await events.newest(service, by.org, wallet_id, list(TYPE_OF), _ALERTED),
         more_alerts=view.url("feed", wallet_id=wallet_id, type=",".join(TYPE_OF)),
         stopped=await keys.stopped(service, by.org, wallet_id),
@@ -89,7 +99,7 @@ async def freeze(view: View) -> str:
     return await _update(view, UpdateWallet(status="frozen"), "frozen")
 
 
-@action("/vaults/{wallet_id}/unfreeze", roles=ADMINS, back=show, step_up=True)
+@action("/vaults/{wallet_id}/unfreeze", roles=ADMINS, back=show, step_up=True, lifts=True)
 async def unfreeze(view: View) -> str:
     """Make the vault active again."""
     return await _update(view, UpdateWallet(status="active"), "unfrozen")

@@ -6,10 +6,10 @@ from starlette.responses import Response
 
 from app.access.auth import OPERATORS, READERS
 from app.api.fields import EmptyBody, Page
+from app.core.event_catalogue import EVENTS
 from app.core.timestamps import parse_iso_ms
 from app.dashboard.forms.submit_once import once
 from app.dashboard.pages import View, action, page
-from app.events.catalogue import EVENTS
 from app.store.webhooks import ALL_EVENTS
 from app.webhooks import deliveries
 from app.webhooks import service as webhooks

@@ -39,7 +39,10 @@ Step = Callable[[Work[Any]], Awaitable[Any]]
 
 
 async def patiently(waiting: Awaitable[T]) -> T:
-    """Wait for a call within the request's patience. Raises `StorageDoubtError` after that: the call may go on."""
+    """Wait for a call, but no longer than the request's patience.
+
+    Raises `StorageDoubtError` after that: the call may still be running.
+    """
     left, began = patience.get(), time.monotonic()
     if left is None:
         return await waiting

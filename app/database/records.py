@@ -16,7 +16,7 @@ def fetch_one(
 ) -> T | None:
     """Return the only row of a query as a record, or `None` if there is no row.
 
-    With `parameters`, even empty ones, build the query once and keep it, because its compiled form is cached.
+    The compiled form of a query with `parameters`, even empty ones, is cached. Build such a query once.
     """
     found = fetch_all(connection, record, query, parameters)
     if len(found) > 1:

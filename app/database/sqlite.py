@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -136,11 +136,14 @@ class SqliteDatabase(Database):
         Waits for running reads, even if their callers gave up, because their connections are still in use.
         """
         self._reading.shutdown(cancel_futures=True)
-        with self._lock:
-            for connection in (self._connection, *self._open_readers):
-                connection.close()
         self._committer.shutdown(wait=False)
         self._long.shutdown(wait=False)
+        # A flush between two steps holds the lock. It cannot continue while this call blocks its event loop.
+        free = self._lock.acquire(timeout=_BUSY_TIMEOUT)
+        for connection in (self._connection, *self._open_readers):
+            connection.close()
+        if free:
+            self._lock.release()
         self._writer.dispose()
         self._readers.dispose()
 
@@ -290,3 +293,15 @@ def _engine(path: str | Path, begin: str, *, timeout: float) -> Engine:
         _driver(connection).execute(begin)
 
     return engine
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy a SQLite file as of one commit, even while other processes write to it. Raises sqlite3.Error."""
+    keep_private(target)
+    with (
+        closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, timeout=30)) as live,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        # Copy all pages in one step: a write between two steps would restart the copy.
+        live.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")

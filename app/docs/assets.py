@@ -6,24 +6,9 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
-_TYPES: Mapping[str, str] = {
-    "js": "text/javascript",
-    "css": "text/css",
-    "svg": "image/svg+xml",
-    "txt": "text/plain",
-}
-_OWN = ("docs.js", "explorer.js", "explorer.css", "icon.svg")
-#: Files of the package swagger-ui-dist. `app/docs/swagger-ui/README.md` has the version and explains how to update
-#: them.
-_SWAGGER = (
-    "swagger-ui.css",
-    "swagger-ui-bundle.js",
-    "swagger-ui-bundle.js.LICENSE.txt",
-    "LICENSE.txt",
-    "NOTICE.txt",
-)
-ASSETS: Mapping[str, str] = {name: name for name in _OWN} | {name: f"swagger-ui/{name}" for name in _SWAGGER}
-"""Location in `app/docs` of each served file, by its name under `/docs/assets`."""
+_TYPES: Mapping[str, str] = {"js": "text/javascript", "svg": "image/svg+xml"}
+ASSETS = frozenset({"docs.js", "icon.svg"})
+"""Files of `app/docs` that are served under `/docs/assets`."""
 
 
 @cache
@@ -40,17 +25,12 @@ def media_type(name: str) -> str:
 @cache
 def digest(name: str) -> str:
     """Return a file's hash as a source of a Content-Security-Policy and as a value of `integrity`."""
-    return "sha256-" + b64encode(sha256(content(ASSETS.get(name, name))).digest()).decode()
+    return "sha256-" + b64encode(sha256(content(name)).digest()).decode()
 
 
 def script(name: str) -> str:
     """Return the element that loads a script. Browsers refuse other content at its address."""
     return f'<script src="{_address(name)}" integrity="{digest(name)}" defer></script>'
-
-
-def style_link(name: str) -> str:
-    """Return the element that loads a style sheet."""
-    return f'<link rel="stylesheet" href="{_address(name)}">'
 
 
 def icon_link() -> str:
@@ -60,16 +40,14 @@ def icon_link() -> str:
 
 def _address(name: str) -> str:
     # New content gets a new address, so that caches never mix two versions.
-    return f"/docs/assets/{name}?v={sha256(content(ASSETS[name])).hexdigest()[:12]}"
+    return f"/docs/assets/{name}?v={sha256(content(name)).hexdigest()[:12]}"
 
 
 _COMMON = "default-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-PAGES_POLICY = f"{_COMMON}; style-src '{digest('style.css')}'; script-src '{digest('docs.js')}'; img-src 'self'"
-"""Policy of the documents. It allows their own style and one script."""
-EXPLORER_POLICY = (
-    f"{_COMMON}; style-src 'self'; script-src '{digest('swagger-ui-bundle.js')}' '{digest('explorer.js')}'; "
-    "img-src 'self' data:; connect-src 'self'"
+PAGES_POLICY = (
+    f"{_COMMON}; style-src '{digest('style.css')}'; script-src '{digest('docs.js')}'; img-src 'self'; "
+    "connect-src 'self'"
 )
-"""Policy of the explorer. The explorer may call only this service."""
+"""Policy of the documents. It allows their own style and one script, which may fetch search results."""
 PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 """Policy of the diagrams, which are pictures with an inline style."""

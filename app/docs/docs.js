@@ -1,4 +1,4 @@
-// Adds to the documents what they can do without: one language at a time, and buttons that copy.
+// Improves pages that also work without it: one language at a time, buttons that copy, results while typing.
 "use strict";
 
 const KEY = "agent-vault-docs-language";
@@ -83,3 +83,58 @@ for (const code of document.querySelectorAll("main pre")) {
   code.replaceWith(frame);
   frame.append(code, button);
 }
+
+// Links to an operation or object on the former single page of the reference lead to its own page.
+if (location.pathname === "/docs/api" && location.hash) {
+  const entry = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const link = entry?.querySelector("a");
+  if (link) location.replace(link.href);
+}
+
+const field = document.querySelector("[role=search] input");
+const found = document.createElement("div");
+found.className = "found";
+found.setAttribute("role", "status");
+found.hidden = true;
+field.form.append(found);
+const SHOWN = 6;
+let waiting, latest;
+
+async function search() {
+  const query = field.value.trim();
+  latest = query;
+  if (query === "") {
+    found.hidden = true;
+    return;
+  }
+  const shown = await results(query).catch(() => "The search does not answer. Press Enter to try it on its own page.");
+  // A slower answer to an earlier query must not replace a newer one.
+  if (latest !== query) return;
+  found.replaceChildren(shown);
+  found.hidden = false;
+}
+
+async function results(query) {
+  const response = await fetch(`${field.form.action}?q=${encodeURIComponent(query)}`);
+  if (!response.ok) throw new Error(response.statusText);
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const list = page.querySelector(".results");
+  for (const item of [...(list?.children ?? [])].slice(SHOWN)) item.remove();
+  return list ?? page.querySelector("main p");
+}
+
+field.addEventListener("input", () => {
+  clearTimeout(waiting);
+  waiting = setTimeout(search, 200);
+});
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.matches("input, textarea, select");
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    event.preventDefault();
+    field.focus();
+    field.select();
+  } else if (event.key === "Escape") {
+    found.hidden = true;
+  }
+});

@@ -1,200 +1,220 @@
-"""Renders the API reference from the OpenAPI document, with a curl command for each operation."""
+"""The API reference, made from the OpenAPI document: an overview, a page per object and a page per operation."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
+from functools import cached_property
 from typing import Any
 
 from starlette.routing import Route
 
-from app.docs.layout import DocPage
-from app.docs.text import inline, table
+from app.core.errors import CATALOGUE
+from app.docs.layout import DocPage, object_title
+from app.docs.samples import Sample
+from app.docs.text import fence, table
 
 Json = Mapping[str, Any]
 
 _JSON = "application/json"
-_TITLES = ("Type", "Meaning", "Example")
-#: Headers in the curl commands, each with its variable. Clients rarely send other headers.
-_SHOWN = {"Idempotency-Key": "$NEW_KEY", "Session-Token": "$TOKEN"}
+_FIELDS = ("Type", "Meaning")
+_BOUNDS = (
+    *(("minimum", "at least {}"), ("maximum", "at most {}"), ("maxLength", "at most {} characters")),
+    ("maxItems", "at most {} entries"),
+)
+_ABOUT = (
+    "Every operation needs `Authorization: Bearer <API key>`. Requests that change state accept an idempotency key in "
+    "the field `idempotencyKey` or the header `Idempotency-Key`. Send a new random key for each intended change, and "
+    "the same key to retry it. In the samples, `URL` is the service's address, `KEY` the API key and `TOKEN` the "
+    "session token. This reference is also available as an [OpenAPI document](/openapi.json). "
+    "[Conventions](/docs/reference), [errors](/docs/errors) and the "
+    "[routes of the service itself](/docs/api/service) have their own pages."
+)
 
 
-def interface_page(document: Json, others: Sequence[Route]) -> DocPage:
-    """Return the page of all operations. The routes in ``others`` are described by their docstrings, not by OpenAPI."""
-    return DocPage("/docs/api", "API reference", _Interface(document).page(others))
+class Interface:
+    """The pages of the operations of a document. The routes in ``others`` are described by their docstrings."""
 
-
-def curl_line(document: Json, path: str, method: str) -> str:
-    """Return a shell command that calls an operation with example values."""
-    return _Interface(document).curl(path, method)
-
-
-class _Interface:
-    def __init__(self, document: Json) -> None:
-        self._document = document
+    def __init__(self, document: Json, others: Sequence[Route]) -> None:
+        self._document, self._others = document, others
         self._schemas: Json = document["components"]["schemas"]
-
-    def page(self, others: Sequence[Route]) -> str:
-        tags: dict[str, list[str]] = {tag["name"]: [] for tag in self._document["tags"]}
-        for path, methods in self._document["paths"].items():
+        self._tags: dict[str, list[tuple[str, str, Json]]] = {tag["name"]: [] for tag in document["tags"]}
+        for path, methods in document["paths"].items():
             for method, operation in methods.items():
-                tags[operation["tags"][0]].append(self._operation(method, path, operation))
-        menu = "".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in (*tags, "service", "objects"))
-        sections = "".join(
-            f'<h2 id="{escape(tag)}">{escape(tag.capitalize())}</h2>{"".join(parts)}' for tag, parts in tags.items()
-        )
+                self._tags[operation["tags"][0]].append((path, method, operation))
+        self._homes = self._objects()
+
+    @cached_property
+    def operations(self) -> Mapping[str, Mapping[str, str]]:
+        """The title of each operation by its path, by the path of its object."""
+        return {
+            f"/docs/api/{tag}": {_path(one): _title(one) for _, _, one in members}
+            for tag, members in self._tags.items()
+        }
+
+    def pages(self) -> Iterator[DocPage]:
+        """Yield all pages in their order."""
+        yield self._overview()
+        for tag, members in self._tags.items():
+            yield self._object(tag)
+            yield from (self._operation(*one) for one in members)
+        yield DocPage("/docs/api/service", "Service", f"# Service\n\n{self._routes()}")
+
+    def _overview(self) -> DocPage:
         info = self._document["info"]
-        return (
-            f"<h1>{escape(info['title'])}</h1><p>{escape(info['description'])}</p>"
-            "<p>Every operation needs <code>Authorization: Bearer &lt;API key&gt;</code>. Requests that change state "
-            "accept an idempotency key in the field <code>idempotencyKey</code> or the header "
-            "<code>Idempotency-Key</code>. Send a new random key for each intended change, here <code>$NEW_KEY</code>, "
-            'and the same key to retry it. This reference is also available <a href="/openapi.json">as an OpenAPI '
-            'document</a> and <a href="/docs/explorer">to try in the explorer</a>.</p>'
-            f'<p class="row">{menu}</p>{sections}<h2 id="service">Service</h2>{_others(others)}'
-            f'<h2 id="objects">Objects</h2>{self._objects()}'
-        )
+        parts = [f"# {info['title']}\n\n{info['description']}\n\n{_ABOUT}\n"]
+        for tag, members in self._tags.items():
+            parts.append(f"## [{object_title(tag)}](/docs/api/{tag}) {{#{tag}}}\n\n{self._about(tag)}\n")
+            parts += [
+                f"### [`{method.upper()} {path}`]({_path(one)}) {{#{one['operationId']}}}\n\n{one['summary']}\n"
+                for path, method, one in members
+            ]
+        parts.append("## [Service](/docs/api/service) {#service}\n\nHealth, metrics, documents and the dashboard.\n")
+        parts.append("## Objects {#objects}\n")
+        parts += [f"### [{name}]({self._home(name)}) {{#object-{name}}}\n" for name in self._homes]
+        return DocPage("/docs/api", "API reference", "\n".join(parts))
 
-    def curl(self, path: str, method: str) -> str:
-        operation = self._document["paths"][path][method]
-        for one in operation["parameters"]:
-            if one["in"] == "path":
-                path = path.replace(f"{{{one['name']}}}", str(_example(one["schema"])))
-        parts = ["curl -sS", f'"$URL{path}"', '-H "Authorization: Bearer $KEY"']
-        headers = {one["name"] for one in operation["parameters"] if one["in"] == "header"} & _SHOWN.keys()
-        parts += [f'-H "{name}: {_SHOWN[name]}"' for name in sorted(headers)]
-        body = self._example_body(operation)
-        if body is not None:
-            parts += ['-H "Content-Type: application/json"', f"-d '{json.dumps(body)}'"]
-        if method != ("get" if body is None else "post"):
-            parts[0] += f" -X {method.upper()}"
-        return " \\\n  ".join([" ".join(parts[:2]), *parts[2:]])
+    def _object(self, tag: str) -> DocPage:
+        rows = ((f"[`{method.upper()} {path}`]({_path(one)})", one["summary"]) for path, method, one in self._tags[tag])
+        parts = [f"# {object_title(tag)}\n\n{self._about(tag)}\n\n{table(('Operation', 'Effect'), rows)}"]
+        for name in (name for name, home in self._homes.items() if home == tag):
+            about = self._schemas[name].get("description", "")
+            parts.append(f"## {name} {{#object-{name}}}\n\n{about}\n\n{self._fields('Field', name)}")
+        return DocPage(f"/docs/api/{tag}", object_title(tag), "\n".join(parts))
 
-    def _example_body(self, operation: Json) -> Any:
-        """Return an example of the body, or None if the operation needs no body."""
-        if "requestBody" not in operation:
-            return None
-        media = operation["requestBody"]["content"][_JSON]
-        if "example" in media:
-            return media["example"]
-        schema = self._schemas[_name(media["schema"])]
-        found = {name: _example(schema["properties"][name]) for name in schema.get("required", ())}
-        return found or None
-
-    def _operation(self, method: str, path: str, operation: Json) -> str:
+    def _operation(self, path: str, method: str, operation: Json) -> DocPage:
+        answer = operation["responses"]["200"]["content"][_JSON]["schema"]
+        usual, *others = map(_name, answer.get("anyOf", [answer]))
+        roles = ", ".join(f"`{one}`" for one in operation["x-roles"])
         parts = [
-            f'<h3 id="{escape(operation["operationId"])}">{_method(method)} {escape(path)}</h3>',
-            f"<p>{inline(operation['summary'])} {inline(operation['description'])}</p>",
-            f"<pre>{escape(self.curl(path, method))}</pre>",
+            f"# {_title(operation)}\n\n`{method.upper()} {path}`\n",
+            f"{operation['summary']} {operation['description']}\n",
+            f"Roles: {roles}. Cost: {operation['x-weight']} of the [rate limit](/docs/guides/limits#rate-limits).\n",
         ]
-        parameters = operation["parameters"]
-        if parameters:
-            rows = (_row(one["name"], one["schema"], one["description"], one["required"]) for one in parameters)
-            parts.append(table(("Parameter", *_TITLES), rows))
+        given = (
+            _row(one["name"], one["schema"], one["description"], one["required"], self)
+            for one in operation["parameters"]
+        )
+        sections = {"Parameters": table(("Parameter", *_FIELDS), given)}
         if "requestBody" in operation:
-            parts.append(self._fields("Body", _name(operation["requestBody"]["content"][_JSON]["schema"])))
-        parts.append(self._answers(operation["responses"]["200"]["content"][_JSON]["schema"]))
-        codes = [
-            f'<a href="/docs/errors/{code}"><code>{code}</code></a>'
-            for status, response in operation["responses"].items()
-            if status != "200"
-            for code in response["description"].split(", ")
-        ]
-        parts.append(f'<p class="muted">Errors: {", ".join(codes)}</p>')
-        return "".join(parts)
+            name = _name(operation["requestBody"]["content"][_JSON]["schema"])
+            sections["Body"] = self._fields("Field", name, body=True)
+        links = [f"Or [{name}]({self._home(name)}): {self._schemas[name]['description']}\n" for name in others]
+        sections["Answer"] = "\n".join([self._fields("Field", usual), *links])
+        sections["Errors"] = _errors(operation)
+        parts += [f"## {title}\n\n{text}" for title, text in sections.items() if text]
+        sample = Sample(
+            path, method, operation, rows=method == "get" and "data" in self._schemas[usual].get("properties", {})
+        )
+        shown = json.dumps(self._example(usual), indent=2, ensure_ascii=False)
+        requests = fence("sh", sample.curl()) + fence("python", sample.python()) + fence("ts", sample.typescript())
+        samples = f"## Request\n\n{requests}\n## Example answer\n\n{fence('json', shown)}"
+        return DocPage(_path(operation), _title(operation), "\n".join(parts), samples)
 
-    def _answers(self, schema: Json) -> str:
-        """Return the table of a response, and links to its alternatives, as HTML."""
-        usual, *others = map(_name, schema.get("anyOf", [schema]))
-        links = "".join(f"<p>Or {_link(name)}: {inline(self._schemas[name]['description'])}</p>" for name in others)
-        return self._fields("Answer", usual) + links
-
-    def _fields(self, title: str, name: str) -> str:
+    def _example(self, name: str) -> Json:
         schema = self._schemas[name]
-        required = schema.get("required", ()) if title == "Body" else ()
+        if "anyOf" in schema:
+            return self._example(_name(schema["anyOf"][0]))
+        fields = schema.get("properties", {})
+        return {field: schema["examples"][0] for field, schema in fields.items() if "examples" in schema}
+
+    def _about(self, tag: str) -> str:
+        return next(str(one["description"]) for one in self._document["tags"] if one["name"] == tag)
+
+    def _fields(self, title: str, name: str, *, body: bool = False) -> str:
+        schema = self._schemas[name]
+        required = schema.get("required", ()) if body else ()
+        fields = sorted(schema.get("properties", {}).items(), key=lambda one: one[0] not in required)
+        return table(
+            (title, *_FIELDS),
+            (_row(field, one, one.get("description", ""), field in required, self) for field, one in fields),
+        )
+
+    def _objects(self) -> dict[str, str]:
+        """Map each object to the tag whose page describes it: the first tag that refers to the object."""
+        homes: dict[str, str] = {}
+        for tag, members in self._tags.items():
+            waiting = [
+                name for _, _, one in members for name in _references([one.get("requestBody"), one["responses"]["200"]])
+            ]
+            others = {
+                _name(kind)
+                for _, _, one in members
+                for kind in one["responses"]["200"]["content"][_JSON]["schema"].get("anyOf", [])[1:]
+            }
+            seen: set[str] = set()
+            while waiting:
+                name = waiting.pop()
+                if name not in seen:
+                    seen.add(name)
+                    inner = list(_references(self._schemas[name]))
+                    others |= set(inner)
+                    waiting += inner
+            homes = {**dict.fromkeys(sorted(others), tag), **homes}
+        return homes
+
+    def _home(self, name: str) -> str:
+        return f"/docs/api/{self._homes[name]}#object-{name}"
+
+    def type_of(self, schema: Json) -> str:
+        """Return a schema's type with its constraints, in Markdown."""
+        if "anyOf" in schema:
+            return " or ".join(self.type_of(one) for one in schema["anyOf"])
+        if "enum" in schema or "const" in schema:
+            return ", ".join(f"`{one}`" for one in schema.get("enum", [schema.get("const")]))
+        if "$ref" in schema:
+            return f"[{_name(schema)}]({self._home(_name(schema))})"
+        bounds = [words.format(f"{schema[key]:,}") for key, words in _BOUNDS if key in schema]
+        kind = str(schema.get("format", schema.get("type", "any")))
+        if schema.get("type") == "array":
+            kind = f"list of {self.type_of(schema['items'])}"
+        return ", ".join([kind, *bounds])
+
+    def _routes(self) -> str:
         rows = (
-            _row(field, one, one.get("description", ""), field in required)
-            for field, one in schema.get("properties", {}).items()
+            (f"`{method} {route.path_format}`", " ".join((route.endpoint.__doc__ or "").split()))
+            for route in self._others
+            for method in sorted((route.methods or {"GET"}) - {"HEAD"})
         )
-        return table((title, *_TITLES), rows)
-
-    def _objects(self) -> str:
-        """Return the tables of the schemas that other schemas or alternative responses refer to, as HTML."""
-        schemas = [*self._schemas.values(), *_alternatives(self._document)]
-        inner = sorted({name for schema in schemas for name in _references(schema)})
-        return "".join(
-            f'<h3 id="object-{name}">{name}</h3><p>{inline(self._schemas[name].get("description", ""))}</p>'
-            f"{self._fields('Field', name)}"
-            for name in inner
-        )
+        return table(("Route", "Effect"), rows)
 
 
-def _others(routes: Sequence[Route]) -> str:
-    return "".join(
-        f"<h3>{_method(method)} {escape(route.path)}</h3><p>{inline(route.endpoint.__doc__ or '')}</p>"
-        for route in routes
-        for method in sorted((route.methods or {"GET"}) - {"HEAD"})
+def _errors(operation: Json) -> str:
+    kinds = [
+        CATALOGUE[code]
+        for status, response in operation["responses"].items()
+        if status != "200"
+        for code in response["description"].split(", ")
+    ]
+    rows = (
+        (f"[`{one.code}`](/docs/errors/{one.code})", str(one.status), "yes" if one.retryable else "no", one.meaning)
+        for one in kinds
     )
+    return table(("Error", "Status", "Retry?", "Cause"), rows)
 
 
-def _method(name: str) -> str:
-    return f'<span class="method">{name.upper()}</span>'
+def _row(name: str, schema: Json, meaning: str, required: bool, interface: Interface) -> tuple[str, str, str]:
+    return f"`{name}`{' **required**' if required else ''}", interface.type_of(schema), meaning
 
 
-def _row(name: str, schema: Json, meaning: str, required: bool) -> str:
-    mark = ' <span class="required">required</span>' if required else ""
-    return (
-        f"<tr><td><code>{escape(name)}</code>{mark}</td><td>{_type(schema)}</td><td>{inline(meaning)}</td>"
-        f'<td class="example"><code>{escape(json.dumps(_example(schema)))}</code></td></tr>'
-    )
+def _path(operation: Json) -> str:
+    return f"/docs/api/{operation['operationId']}"
+
+
+def _title(operation: Json) -> str:
+    return str(operation["summary"]).partition(". ")[0].removesuffix(".")
 
 
 def _name(reference: Json) -> str:
     return str(reference["$ref"]).rpartition("/")[2]
 
 
-def _link(name: str) -> str:
-    return f'<a href="#object-{name}">{name}</a>'
-
-
-def _alternatives(document: Json) -> Iterator[Json]:
-    """Yield the alternative responses of all operations."""
-    for methods in document["paths"].values():
-        for operation in methods.values():
-            yield from operation["responses"]["200"]["content"][_JSON]["schema"].get("anyOf", [])[1:]
-
-
 def _references(schema: Any) -> Iterator[str]:
     """Yield the names of the schemas that a schema refers to."""
     if isinstance(schema, dict):
-        if "$ref" in schema:
+        if "$ref" in schema and "/schemas/" in schema["$ref"]:
             yield _name(schema)
         # An example is not a schema.
-        inner: Iterable[Any] = (value for key, value in schema.items() if key != "examples")
+        inner: Iterable[Any] = (value for key, value in schema.items() if key not in {"examples", "example"})
     else:
         inner = schema if isinstance(schema, list) else ()
     for one in inner:
         yield from _references(one)
-
-
-def _example(schema: Json) -> Any:
-    """Return a schema's example, or a mark if it has none. A test fails if a field or parameter has none."""
-    return schema.get("examples", ["…"])[0]
-
-
-def _type(schema: Json) -> str:
-    """Return a schema's type as HTML."""
-    if "anyOf" in schema:
-        return " or ".join(_type(one) for one in schema["anyOf"])
-    if "enum" in schema:
-        return " | ".join(escape(str(one)) for one in schema["enum"])
-    if "const" in schema:
-        return escape(str(schema["const"]))
-    if "$ref" in schema:
-        return _link(_name(schema))
-    if schema.get("type") == "array":
-        return f"{_type(schema['items'])}[]"
-    bounds = [f"{sign} {schema[key]}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in schema] + (
-        [f"at most {schema['maxLength']} characters"] if "maxLength" in schema else []
-    )
-    kind = str(schema.get("format", schema.get("type", "any")))
-    return escape(f"{kind} ({', '.join(bounds)})" if bounds else kind)

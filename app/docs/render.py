@@ -1,8 +1,6 @@
 """Renders the pages that need no OpenAPI document: start page, guides, errors, events, settings and reference."""
 
 import json
-import re
-from html import escape
 from http import HTTPStatus
 from typing import Any
 
@@ -10,13 +8,12 @@ from pydantic_core import PydanticUndefined
 
 from app.core.error_catalogue import ErrorKind
 from app.core.errors import CATALOGUE, ApiError, PolicyViolationError
+from app.core.event_catalogue import EVENTS, EventKind
 from app.core.settings import Settings
 from app.docs.layout import GUIDES, DocPage
-from app.docs.text import inline, markdown, source, table
-from app.events.catalogue import EVENTS, EventKind
+from app.docs.text import fence, source, table
+from app.store.audit_actions import ACTIONS
 
-#: A line of a guide that is replaced by a table of the reference.
-_QUOTATION = re.compile(r"^<!-- reference: (.+) -->$", re.MULTILINE)
 _REQUEST_ID = "req_NaLTW5KRAT7GNcwLfd2Mhr"
 _ABOUT_EVENTS = (
     "`GET /v1/events` lists events, and webhooks deliver them. Each event has `event_id`, `event` (its type), "
@@ -28,20 +25,12 @@ _ABOUT_EVENTS = (
 def start_page(base_url: str) -> DocPage:
     """Return the first page: an introduction, and the quick start with this service's own address."""
     text = source("start.md").replace("http://127.0.0.1:8402", base_url)
-    return DocPage("/docs", "Quick start", markdown(text))
+    return DocPage("/docs", "Quick start", text, file="start.md")
 
 
 def guide_page(name: str) -> DocPage:
     """Return the page of a guide of `GUIDES`."""
-    text = _QUOTATION.sub(lambda quoted: _table_of_reference(quoted[1]), guide_text(name))
-    return DocPage(f"/docs/guides/{name}", GUIDES[name], markdown(text))
-
-
-def _table_of_reference(section: str) -> str:
-    """Return the table in a section of the reference as Markdown, without the column of tests."""
-    text = source("reference.md").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    return "\n".join(row.rstrip("| ").rpartition("|")[0] + "|" for row in rows)
+    return DocPage(f"/docs/guides/{name}", GUIDES[name], guide_text(name), file=f"guides/{name}.md")
 
 
 def guide_text(name: str) -> str:
@@ -50,38 +39,43 @@ def guide_text(name: str) -> str:
 
 
 def reference_page() -> DocPage:
-    """Return the page that lists all promises to clients, each with its tests."""
-    return DocPage("/docs/reference", "Promises and their tests", markdown(source("reference.md")))
+    """Return the page of conventions, statuses and values, with all actions of the audit log."""
+    actions = table(("Action", "Meaning"), ((f"`{name}`", text) for name, text in ACTIONS.items()))
+    more = (
+        "## Endpoints\n\nThe [API reference](/docs/api) has all endpoints.\n\n"
+        f"## Actions\n\nThe audit log records these actions. An entry is made with the request.\n\n{actions}"
+    )
+    return DocPage("/docs/reference", "Reference", f"{source('reference.md')}\n{more}", file="reference.md")
 
 
 def errors_page() -> DocPage:
     """Return the page of all error codes."""
     rows = (
-        f'<tr><td><a href="/docs/errors/{kind.code}"><code>{kind.code}</code></a></td><td>{kind.status}</td>'
-        f"<td>{inline(kind.meaning)}</td></tr>"
+        (f"[`{kind.code}`](/docs/errors/{kind.code})", str(kind.status), _retry(kind), kind.meaning)
         for kind in CATALOGUE.values()
     )
     about = (
-        'Every error has the body <code>{"error": {"code", "message", "docs", "request_id"}}</code>; '
-        "<code>docs</code> links to the page of its code."
+        'Every error has the body `{"error": {"code", "message", "docs", "request_id"}}`; `docs` links to the page of '
+        "its code. `yes` under `Retry?` means that the same request, with the same idempotency key, can succeed later."
     )
-    return DocPage(
-        "/docs/errors", "Errors", f"<h1>Errors</h1><p>{about}</p>{table(('Code', 'Status', 'Meaning'), rows)}"
-    )
+    text = f"# Errors\n\n{about}\n\n{table(('Code', 'Status', 'Retry?', 'Cause'), rows)}"
+    return DocPage("/docs/errors", "Errors", text)
+
+
+def _retry(kind: ErrorKind) -> str:
+    return "yes" if kind.retryable else "no"
 
 
 def error_page(kind: ErrorKind, base_url: str) -> DocPage:
     """Return the page of an error code, with cause, example and remedy. The error's member `docs` links to it."""
     example = _example(kind).envelope(docs=f"{base_url}/docs/errors/{kind.code}", request_id=_REQUEST_ID)
-    return DocPage(
-        f"/docs/errors/{kind.code}",
-        kind.code,
-        f'<p><a href="/docs/errors">Errors</a></p><h1><code>{escape(kind.code)}</code></h1>'
-        f"<p>HTTP status {kind.status} · {escape(kind.area)}</p><h2>Cause</h2><p>{inline(kind.meaning)}</p>"
-        f"<h2>Example</h2><pre>HTTP/1.1 {kind.status} {HTTPStatus(kind.status).phrase}\n\n"
-        f"{escape(json.dumps(example, indent=2))}</pre>"
-        f"<h2>What to do</h2><p>{inline(kind.remedy)}</p>",
+    answer = f"HTTP/1.1 {kind.status} {HTTPStatus(kind.status).phrase}\n\n{json.dumps(example, indent=2)}"
+    text = (
+        f"[Errors](/docs/errors)\n\n# `{kind.code}`\n\n"
+        f"HTTP status {kind.status} · {kind.area} · Retry: {_retry(kind)}\n\n"
+        f"## Cause\n\n{kind.meaning}\n\n## Example\n\n{fence('json', answer)}\n## What to do\n\n{kind.remedy}\n"
     )
+    return DocPage(f"/docs/errors/{kind.code}", f"{kind.code}, error {kind.status}", text)
 
 
 def _example(kind: ErrorKind) -> ApiError:
@@ -93,6 +87,7 @@ def _example(kind: ErrorKind) -> ApiError:
         )
     fields: dict[str, dict[str, Any]] = {
         "not_ready": {"reasons": ["chain"]},
+        "sol_limit_reached": {"retry_at": "2026-05-02T00:00:00.000Z"},
         "chain_unavailable": {"tx_id": "tx_KiEQfkf6fLwrUKr9MX11QZ"},
     }
     return ApiError(kind.code, fields=fields.get(kind.code))
@@ -100,32 +95,26 @@ def _example(kind: ErrorKind) -> ApiError:
 
 def events_page() -> DocPage:
     """Return the page of all events."""
-    sections = "".join(_event(kind) for kind in EVENTS.values())
-    return DocPage("/docs/events", "Events", f"<h1>Events</h1><p>{inline(_ABOUT_EVENTS)}</p>{sections}")
+    sections = "\n".join(map(_event, EVENTS.values()))
+    return DocPage("/docs/events", "Events", f"# Events\n\n{_ABOUT_EVENTS}\n\n{sections}")
 
 
 def _event(kind: EventKind) -> str:
     severity = f"{kind.severity}, {kind.exception}" if kind.exception else kind.severity
     fields = [*(f"`{name}`" for name in kind.fields), *(f"`{name}` (in some cases)" for name in kind.optional)]
-    return (
-        f'<h2 id="{kind.type}"><code>{kind.type}</code></h2><p>{inline(kind.meaning)}</p>'
-        f'<p class="muted">Severity: {severity}. Fields: {inline(", ".join(fields))}</p>'
-    )
+    return f"## `{kind.type}` {{#{kind.type}}}\n\n{kind.meaning}\n\nSeverity: {severity}. Fields: {', '.join(fields)}\n"
 
 
 def settings_page() -> DocPage:
     """Return the page of all settings."""
     prefix = Settings.model_config.get("env_prefix", "")
-    rows = []
+    parts = []
     for name, field in Settings.model_fields.items():
         default = "" if field.default in (None, PydanticUndefined) else json.dumps(field.default, default=str)
-        rows.append(
-            f'<tr id="{name}"><td><code>{prefix}{name.upper()}</code></td><td><code>{escape(default)}</code></td>'
-            f"<td>{inline(field.description or '')}</td></tr>"
-        )
-    return DocPage(
-        "/docs/settings",
-        "Settings",
-        "<h1>Settings</h1><p>Each setting is an environment variable of <code>agent-vault</code>. Durations are in "
-        f"seconds unless the name has another unit.</p>{table(('Variable', 'Default', 'Meaning'), rows)}",
+        usual = f" Default: `{default}`." if default else ""
+        parts.append(f"### `{prefix}{name.upper()}` {{#{name}}}\n\n{field.description or ''}{usual}\n")
+    about = (
+        "Each setting is an environment variable of `agent-vault`. Durations are in seconds unless the name has "
+        "another unit."
     )
+    return DocPage("/docs/settings", "Settings", f"# Settings\n\n{about}\n\n" + "\n".join(parts))

@@ -1,4 +1,4 @@
-"""Turns the documents' Markdown into HTML with anchors, code tabs and diagrams, and folds the names of tests."""
+"""Turns the documents' Markdown into HTML with anchors, highlighted code, code tabs and diagrams."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +17,16 @@ _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 #: Pattern of the suffix of a document's file name, before an anchor if there is one.
 _FILE = re.compile(r"\.md(?=#|$)")
 _UNSAFE = re.compile(r"[^a-z0-9]+")
+#: Pattern of a heading's own anchor, written after its text as `{#anchor}`.
+_ANCHOR = re.compile(r" \{#([\w.-]+)\}$")
+#: A bar in a cell of a table.
+_BAR = "\\|"
+_SYNTAX = re.compile(
+    r"""(?P<comment>(?:(?<=\s)|^)(?:\#|//)[^\n]*)|(?P<string>"(?:\\.|[^"\\])*"|'[^']*'|`[^`]*`)|"""
+    r"(?P<keyword>\b(?:as|async|await|class|const|def|except|export|for|from|function|if|import|in|let|new|not|null|"
+    r"of|print|return|true|false|None|True|try|catch|with)\b)",
+    re.MULTILINE,
+)
 
 
 @cache
@@ -25,20 +35,15 @@ def source(name: str) -> str:
     return files("app.docs").joinpath(name).read_text(encoding="utf-8")
 
 
-def inline(text: str) -> str:
-    """Return text as HTML. Text between backquotes becomes code."""
-    parts = escape(text).split("`")
-    return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, or an empty text if it has no rows."""
+    lines = [f"| {' | '.join(one.replace('|', _BAR) for one in row)} |" for row in rows]
+    return "\n".join([f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *lines, ""]) if lines else ""
 
 
-_TABLE = '<div class="table" role="group" aria-label="Table" tabindex="0">'
-"""The element around a table. It scrolls on its own, also by keyboard, if the table is too wide."""
-
-
-def table(titles: Sequence[str], rows: Iterable[str]) -> str:
-    """Return an HTML table. ``titles`` and ``rows`` are HTML."""
-    head = "".join(f"<th>{title}</th>" for title in titles)
-    return f"{_TABLE}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+def fence(language: str, code: str) -> str:
+    """Return a block of code in Markdown."""
+    return f"```{language}\n{code}\n```\n"
 
 
 def slug(text: str) -> str:
@@ -63,7 +68,10 @@ def _anchor(tokens: Sequence[Token]) -> None:
     taken: set[str] = set()
     for opening, title in pairwise(tokens):
         if opening.type == "heading_open" and opening.tag != "h1":
-            anchor = wanted = slug(title.content)
+            own = _ANCHOR.search(title.content)
+            if own and title.children:
+                title.children[-1].content = _ANCHOR.sub("", title.children[-1].content)
+            anchor = wanted = own[1] if own else slug(title.content)
             number = 1
             while anchor in taken:
                 number += 1
@@ -81,8 +89,8 @@ def _lead_to_pages(tokens: Sequence[Token]) -> None:
 
 
 def _dressed(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Yield the tokens with HTML for diagrams, groups of code tabs, scrolling tables and folded names of tests."""
-    tests_apart = in_tabs = False
+    """Yield the tokens with HTML for diagrams, code, groups of code tabs and scrolling tables."""
+    in_tabs = False
     for index, token in enumerate(tokens):
         after = tokens[index + 1] if index + 1 < len(tokens) else None
         if token.type == "fence" and token.info == "mermaid":
@@ -91,17 +99,15 @@ def _dressed(tokens: Sequence[Token]) -> Iterator[Token]:
             start = "" if in_tabs else '<div class="tabs">'
             in_tabs = _is_tab(after)
             yield _raw(f"{start}{_tab(token)}{'' if in_tabs else '</div>'}\n")
+        elif token.type == "fence":
+            yield _raw(f"{_code(token)}\n")
         elif token.type == "table_open":
-            tests_apart = _has_tests(tokens[index:])
-            yield _raw(_TABLE)
+            # A table that is too wide scrolls on its own, also by keyboard.
+            yield _raw('<div class="table" role="group" aria-label="Table" tabindex="0">')
             yield token
         elif token.type == "table_close":
             yield token
             yield _raw("</div>\n")
-        elif tests_apart and token.type == "inline" and _ends_row(tokens[index:]) and tokens[index - 1].tag == "td":
-            yield _raw("<details><summary>shown by</summary>")
-            yield token
-            yield _raw("</details>")
         else:
             yield token
 
@@ -116,9 +122,23 @@ def _is_tab(token: Token | None) -> bool:
 
 def _tab(token: Token) -> str:
     return (
-        f'<figure data-language="{token.info}"><figcaption>{LANGUAGES[token.info]}</figcaption>'
-        f'<pre><code class="language-{token.info}">{escape(token.content)}</code></pre></figure>'
+        f'<figure data-language="{token.info}"><figcaption>{LANGUAGES[token.info]}</figcaption>{_code(token)}</figure>'
     )
+
+
+def _code(token: Token) -> str:
+    shown = _highlighted(token.content) if token.info in {*LANGUAGES, "json"} else escape(token.content)
+    return f'<pre><code class="language-{escape(token.info) or "text"}">{shown}</code></pre>'
+
+
+def _highlighted(code: str) -> str:
+    """Return code as HTML with marked comments, strings and keywords."""
+    parts, place = [], 0
+    for found in _SYNTAX.finditer(code):
+        parts.append(escape(code[place : found.start()], quote=False))
+        parts.append(f'<i class="{found.lastgroup}">{escape(found[0], quote=False)}</i>')
+        place = found.end()
+    return "".join([*parts, escape(code[place:], quote=False)])
 
 
 def _diagram(text: str) -> str:
@@ -126,14 +146,3 @@ def _diagram(text: str) -> str:
         f'<figure class="diagram"><img src="/docs/{diagram_file(text)}" alt="Diagram; its text follows."></figure>'
         f"<details><summary>The diagram as text</summary><pre>{escape(text)}</pre></details>\n"
     )
-
-
-def _has_tests(tokens: Sequence[Token]) -> bool:
-    """Return True if the last column of the table that begins here lists tests."""
-    end = next(index for index, token in enumerate(tokens) if token.type == "thead_close")
-    return [token.content for token in tokens[:end] if token.type == "inline"][-1] == "Test"
-
-
-def _ends_row(tokens: Sequence[Token]) -> bool:
-    """Return True if the first token is the content of the last cell in its row."""
-    return [token.type for token in tokens[1:3]] == ["td_close", "tr_close"]

@@ -74,7 +74,7 @@ async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> l
         key = receiver
     if key == Pubkey.default():
         missing = "the receiving wallet has no session" if proof.kind == _SIGNED_ATTESTATION else "no verifier is set"
-        raise BusinessError("invalid_proof", f"No key can sign this kind of proof: {missing}.")
+        raise BusinessError("invalid_proof", f"No key is set that could sign this kind of proof: {missing}.")
     message = service.instructions(found.org).attested_message(
         service.identity.genesis_bytes, address, proof.kind, bytes.fromhex(found.task_hash), proof.output_hash
     )

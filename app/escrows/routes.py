@@ -1,7 +1,5 @@
 """Escrows: payments between agents, held until the work is proved."""
 
-from starlette.routing import Route
-
 from app.access.auth import ADMINS, PAYERS, READERS_AND_AGENT
 from app.api.operation import Call, operation
 from app.escrows import service as escrows
@@ -21,7 +19,9 @@ from app.payments.expense_errors import SPENDING_ERRORS
 _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
 
 
-@operation(tag="escrows", roles=PAYERS, errors=(*SPENDING_ERRORS, "too_many_escrows"), changes=True, session=True)
+@operation(
+    "POST /v1/payments/a2a", tag="escrows", roles=PAYERS, errors=(*SPENDING_ERRORS, "too_many_escrows"), session=True
+)
 async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     """Create an escrow.
 
@@ -33,10 +33,10 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
 
 
 @operation(
+    "POST /v1/payments/a2a/{escrow_id}/complete",
     tag="escrows",
     roles=PAYERS,
     errors=(*_CHANGE, "invalid_proof", "invalid_recipient", "escrow_expired"),
-    changes=True,
     session=True,
 )
 async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
@@ -52,10 +52,10 @@ async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
 
 
 @operation(
+    "POST /v1/payments/a2a/{escrow_id}/dispute",
     tag="escrows",
     roles=PAYERS,
     errors=(*_CHANGE, "escrow_expired", "dispute_raised_before"),
-    changes=True,
     session=True,
 )
 async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
@@ -68,7 +68,13 @@ async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
     return await settlement.dispute(call, call.path("escrow_id"), body)
 
 
-@operation(tag="escrows", roles=PAYERS, errors=(*_CHANGE, "escrow_not_disputed"), changes=True, session=True)
+@operation(
+    "POST /v1/payments/a2a/{escrow_id}/dispute/withdraw",
+    tag="escrows",
+    roles=PAYERS,
+    errors=(*_CHANGE, "escrow_not_disputed"),
+    session=True,
+)
 async def withdraw_dispute(call: Call, body: WithdrawDispute) -> Escrow:
     """Withdraw a dispute.
 
@@ -79,10 +85,10 @@ async def withdraw_dispute(call: Call, body: WithdrawDispute) -> Escrow:
 
 
 @operation(
+    "POST /v1/payments/a2a/{escrow_id}/resolve",
     tag="escrows",
     roles=ADMINS,
     errors=(*_CHANGE, "escrow_not_disputed", "invalid_amount", "authority_offline"),
-    changes=True,
 )
 async def resolve_dispute(call: Call, body: ResolveDispute) -> Escrow:
     """Decide a dispute.
@@ -92,13 +98,13 @@ async def resolve_dispute(call: Call, body: ResolveDispute) -> Escrow:
     return await settlement.resolve(call.service, call.principal, call.claim, call.path("escrow_id"), body)
 
 
-@operation(tag="escrows", roles=READERS_AND_AGENT, errors=("escrow_not_found",))
+@operation("GET /v1/payments/a2a/{escrow_id}", tag="escrows", roles=READERS_AND_AGENT, errors=("escrow_not_found",))
 async def get_escrow(call: Call) -> Escrow:
     """Get an escrow."""
     return await escrows.get(call.service, call.principal, call.path("escrow_id"))
 
 
-@operation(tag="escrows", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
+@operation("GET /v1/payments/a2a", tag="escrows", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def list_escrows(call: Call, query: ListEscrows) -> EscrowPage:
     """List escrows, newest first.
 
@@ -106,14 +112,3 @@ async def list_escrows(call: Call, query: ListEscrows) -> EscrowPage:
     ever listed as `completed`.
     """
     return await escrows.page(call.service, call.principal, query)
-
-
-routes = [
-    Route("/v1/payments/a2a", list_escrows, methods=["GET"]),
-    Route("/v1/payments/a2a", create_escrow, methods=["POST"]),
-    Route("/v1/payments/a2a/{escrow_id}", get_escrow, methods=["GET"]),
-    Route("/v1/payments/a2a/{escrow_id}/complete", complete_escrow, methods=["POST"]),
-    Route("/v1/payments/a2a/{escrow_id}/dispute", dispute_escrow, methods=["POST"]),
-    Route("/v1/payments/a2a/{escrow_id}/dispute/withdraw", withdraw_dispute, methods=["POST"]),
-    Route("/v1/payments/a2a/{escrow_id}/resolve", resolve_dispute, methods=["POST"]),
-]

@@ -10,10 +10,11 @@ from app.access.auth import authorise_wallet
 from app.access.keyring import Principal
 from app.api.fields import optional
 from app.api.operation import Call
+from app.approvals.models import EscrowTerms
 from app.chain.addresses import parse_address
-from app.chain.escrow_instructions import PROOF_KINDS, output_commitment
+from app.chain.escrow_instructions import PROOF_KINDS, output_commitment, terms_hash
 from app.chain.fees import ESCROW_RENT
-from app.core.errors import NotFoundError
+from app.core.errors import NotFoundError, UnavailableError
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id
 from app.core.transaction_types import ESCROW_LOCK
 from app.escrows.models import (
@@ -42,6 +43,7 @@ from app.store.escrows import (
     insert_pending_escrow,
     remember_task,
 )
+from app.store.organisations import reserve
 from app.store.wallets import WalletRecord, wallet, wallet_by_vault
 from app.submission.context import Service
 from app.submission.locks import LockScope
@@ -87,6 +89,7 @@ async def _lock(call: Call, body: CreateEscrow) -> Outcome:
             memo=body.memo,
             session=session,
             allows_unverified=body.allow_unverified_recipient,
+            terms=await _terms(service, paying.org, body),
         )
         expense.refusal = await unverified_refusal(expense) if opens else None
         return await submit_expense(expense, partial(_plan, body))
@@ -113,15 +116,45 @@ async def _payee(service: Service, paying: WalletRecord, to: str) -> tuple[Payee
     return payee, False
 
 
+async def _terms(service: Service, org: str, body: CreateEscrow) -> EscrowTerms:
+    """Return the terms that an approval of the escrow covers. The verifier and arbiter are the organisation's."""
+    roles = await service.db.read(lambda conn: reserve(conn, org))
+    if roles is None:
+        raise UnavailableError("chain_unavailable")
+    task, expected = _task_hash(body), optional(parse_hash, body.expected_output_hash)
+    commitment = optional(output_commitment, expected)
+    named = [Pubkey.from_string(one) for one in (roles.verifier, roles.arbiter)]
+    return EscrowTerms(
+        hash=terms_hash(task, commitment, _kinds(body), _timeout(body), *named).hex(),
+        task_description=body.task_description,
+        task_hash=task.hex(),
+        output_commitment=optional(bytes.hex, commitment),
+        proof_types=sorted(set(body.proof_types)),
+        timeout_seconds=body.timeout_seconds,
+        verifier=roles.verifier,
+        arbiter=roles.arbiter,
+    )
+
+
+def _task_hash(body: CreateEscrow) -> bytes:
+    return hashlib.sha256(body.task_description.encode()).digest()
+
+
+def _kinds(body: CreateEscrow) -> int:
+    return sum(1 << PROOF_KINDS.index(name) for name in set(body.proof_types))
+
+
+def _timeout(body: CreateEscrow) -> int:
+    # The chain's clock counts whole seconds. Add the second that has already begun, if the program permits it.
+    return min(body.timeout_seconds + 1, MAX_TIMEOUT)
+
+
 def _plan(body: CreateEscrow, expense: ExpenseRequest) -> Plan:
     service, paying, payee = expense.service, expense.wallet, expense.payee
     vault, payer = Pubkey.from_string(paying.vault), service.signers.fee_payer_address
     address = service.addresses.escrow(vault, paying.escrow_counter)
-    task_hash = hashlib.sha256(body.task_description.encode()).digest()
     expected = optional(parse_hash, body.expected_output_hash)
-    kinds = sum(1 << PROOF_KINDS.index(name) for name in set(body.proof_types))
-    # The chain's clock counts whole seconds. Add the second that has already begun, if the program permits it.
-    timeout = min(body.timeout_seconds + 1, MAX_TIMEOUT)
+    task_hash, kinds, timeout = _task_hash(body), _kinds(body), _timeout(body)
     instruction = service.instructions(paying.org).create_escrow(
         payer=payer,
         receiver=payee.owner,

@@ -222,7 +222,9 @@ async def withdraw(call: Call, identifier: str, body: WithdrawDispute) -> Escrow
     async def plan(escrow: EscrowRecord) -> Plan:
         if escrow.status == LOCKED:
             raise BusinessError("escrow_not_disputed")
-        instruction = service.instructions(escrow.org).withdraw_dispute(_accounts(escrow), signer=key.pubkey())
+        instruction = service.instructions(escrow.org).withdraw_dispute(
+            _accounts(escrow), signer=key.pubkey(), expected_sequence=escrow.dispute_sequence or 0
+        )
         return _plan(escrow, _WITHDRAW, [instruction], [key])
 
     says = "Only the party that raised the dispute, or that side's operator, may withdraw it."
@@ -250,6 +252,7 @@ async def resolve(
             payer=service.signers.fee_payer_address,
             arbiter=arbiter.pubkey(),
             released=released,
+            expected_sequence=escrow.dispute_sequence or 0,
         )
         entry = principal.entry(
             "escrow.resolve", escrow.escrow_id, decision=body.decision, released_amount=format_usdc(released)

@@ -1,1 +1,1 @@
-"""The event catalogue, and the list of an organisation's events."""
+"""The list of an organisation's events."""

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.api.fields import End, EventId, Identifier, ListResponse, Moment, Page, ResponseBody, Time
-from app.events.catalogue import EVENTS
+from app.api.fields import End, EventId, ListResponse, Moment, Page, ResponseBody, Time, WalletRef, example
+from app.core.event_catalogue import EVENTS
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -35,14 +35,20 @@ EventTypes = Annotated[
 
 
 class ListEvents(Page):
-    """Query of events. `type` and `event` are synonyms; `from` is inclusive, `to` exclusive."""
+    """Query of events. All given filters must match; `type` and `event` are synonyms."""
 
     type: EventTypes | None = None
+    """The names of events, separated by commas."""
     event: EventTypes | None = None
-    wallet_id: Identifier | None = None
+    """The same as `type`. Send only one of them."""
+    wallet_id: WalletRef | None = None
+    """The wallet of the events."""
     severity: Severity | None = None
+    """The severity of the events."""
     from_: Annotated[Moment | None, Field(alias="from")] = None
+    """The start of the period, inclusive."""
     to: End | None = None
+    """The end of the period, exclusive. It must be later than `from`."""
 
     @model_validator(mode="after")
     def _names_types_once(self) -> "ListEvents":
@@ -57,10 +63,15 @@ class Event(ResponseBody):
     model_config = ConfigDict(extra="allow")
 
     event_id: EventId
-    event: str
+    """The id of the event. It is the same each time the event is sent."""
+    event: Annotated[str, example("transaction.completed")]
+    """The type of the event."""
     severity: Severity
-    summary: str
+    """The severity: `info`, `warning` or `critical`."""
+    summary: Annotated[str, example("The policy's max_per_tx refused a payment of 6.00 USDC.")]
+    """A summary in one sentence."""
     timestamp: Time
+    """The time of the event, with milliseconds."""
 
 
 class EventPage(ListResponse[Event]):

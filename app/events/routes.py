@@ -1,14 +1,12 @@
 """Routes of events."""
 
-from starlette.routing import Route
-
 from app.access.auth import READERS_AND_AGENT
 from app.api.operation import Call, operation
 from app.events import service as events
 from app.events.models import EventPage, ListEvents
 
 
-@operation(tag="events", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
+@operation("GET /v1/events", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def list_events(call: Call, query: ListEvents) -> EventPage:
     """Query events.
 
@@ -17,6 +15,3 @@ async def list_events(call: Call, query: ListEvents) -> EventPage:
     escrows that it receives. `/docs/events` explains each type.
     """
     return await events.page(call.service, call.principal, query)
-
-
-routes = [Route("/v1/events", list_events, methods=["GET"])]

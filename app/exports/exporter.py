@@ -72,8 +72,9 @@ class Exporter(Periodic):
     ) -> None:
         """Keep files for `lifetime` seconds. `show` returns the fields of a transaction as the API shows them.
 
-        `catch_up` projects the chain's events into the read models and returns the slot that it has reached. Without
-        `writes`, this process only serves files that others have written.
+        `show` takes the row and its issued payment, if any. `catch_up` projects the chain's events into the read models
+        and returns the slot that it has reached. Without `writes`, this process only serves files that others have
+        written.
         """
         super().__init__(_INTERVAL)
         self._db = db
@@ -258,7 +259,6 @@ def _ready(connection: Connection, export: ExportRecord, now: int, rows: int, ex
             "format": export.format,
             "rows": rows,
             "expires_at": iso_ms(expires_at),
-            "timestamp": iso_ms(now),
         },
     )
     return True

@@ -13,11 +13,13 @@ from sqlalchemy import Connection
 from app.core.timestamps import iso_ms
 from app.exports.layout import COLUMNS, SCOPE_COLUMN, Scope, cells, neutralise
 from app.store.exports import ExportRecord, count_rows
-from app.store.transactions import TransactionFilter, TransactionRecord, transactions
+from app.store.read_tables import TransactionRecord
+from app.store.transactions import TransactionFilter, transactions
 from app.store.wallets import vault_of
+from app.store.x402 import IssuedPayment, issued_payments_of
 
 Row = dict[str, Any]
-Show = Callable[[TransactionRecord], Row]
+Show = Callable[[TransactionRecord, IssuedPayment | None], Row]
 Stop = Callable[[], bool]
 PART = ".part"
 """Suffix of a file that is being written."""
@@ -71,25 +73,28 @@ def write(  # noqa: PLR0917
 
 
 def _rows(connection: Connection, export: ExportRecord, slot: int, show: Show, stop: Stop) -> Iterator[Row]:
-    for number, row in enumerate(_stored(connection, export, slot), 1):
+    for number, (row, issued) in enumerate(_stored(connection, export, slot), 1):
         if number % _ROWS_PER_PAUSE == 0:
             if stop():
                 raise StoppedError
             time.sleep(_PAUSE)
         yield {
-            **show(row),
+            **show(row, issued),
             "recipient_address": row.recipient_address,
             "instruction_index": row.instruction_index,
             "inner_index": row.inner_index,
         }
 
 
-def _stored(connection: Connection, export: ExportRecord, slot: int) -> Iterator[TransactionRecord]:
+def _stored(
+    connection: Connection, export: ExportRecord, slot: int
+) -> Iterator[tuple[TransactionRecord, IssuedPayment | None]]:
     wanted = TransactionFilter(wallet_id=export.wallet_id, start=export.start, end=export.end)
     cursor = None
     while True:
         page = transactions(connection, export.org, wanted, limit=_PAGE, cursor=cursor)
-        yield from (row for row in page.data if row.slot is None or row.slot <= slot)
+        issued = {one.tx_id: one for one in issued_payments_of(connection, [row.tx_id for row in page.data])}
+        yield from ((row, issued.get(row.tx_id)) for row in page.data if row.slot is None or row.slot <= slot)
         cursor = page.next_cursor
         if cursor is None:
             return

@@ -5,14 +5,14 @@ the name of the last column, and the cells of this column are empty.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.error_bodies import Violation
 from app.core.text import EMOJI_FORM, HIDDEN, HIDDEN_BEYOND_PATTERNS
-from app.transactions.models import Transaction
+from app.transactions.models import PaidRequest, Transaction
 
 SCOPE_COLUMN = "agent-vault-export "
 """Prefix of the name of a CSV file's last column. The scope follows as JSON."""
@@ -24,16 +24,20 @@ transaction.
 `tx_id` is derived from the transaction's message, the two indexes and the row's type. Both indexes are empty in a row
 that never had a signature.
 """
-VIOLATION_FIELDS = tuple(Violation.model_fields)
-LEFT_OUT = frozenset({"x402", "refusals"})
+PARTS: Mapping[str, Sequence[str]] = {"violation": tuple(Violation.model_fields), "paid_request": ("protocol",)}
+"""Fields of the objects in a row, by the object's name. In a CSV file, each of them is a column."""
+LEFT_OUT: Mapping[str, Any] = {
+    **dict.fromkeys(("x402", "refusals"), True),
+    "paid_request": PaidRequest.model_fields.keys() - PARTS["paid_request"],
+}
 """Transaction fields left out of files: claims of the service, not verifiable against the chain."""
-JSON_FIELDS = (*(name for name in Transaction.model_fields if name not in LEFT_OUT), *CHAIN_FIELDS)
+JSON_FIELDS = (*(name for name in Transaction.model_fields if LEFT_OUT.get(name) is not True), *CHAIN_FIELDS)
 COLUMNS = tuple(
     column
     for name in JSON_FIELDS
-    for column in ([f"violation_{part}" for part in VIOLATION_FIELDS] if name == "violation" else [name])
+    for column in ([f"{name}_{part}" for part in PARTS[name]] if name in PARTS else [name])
 )
-"""Columns of a CSV file. A violation takes three columns."""
+"""Columns of a CSV file."""
 
 _FORMULA = "-=+@\t\r\n＝＋－＠"  # noqa: RUF001 - full-width characters
 """Characters that make a spreadsheet treat a cell as a formula, also behind blanks and invisible characters."""
@@ -59,7 +63,7 @@ class Scope(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_by_name=True, serialize_by_alias=True)
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     export_id: str
     org: str
     program_id: str
@@ -74,8 +78,8 @@ class Scope(BaseModel):
 
 def cells(row: Mapping[str, Any]) -> dict[str, str]:
     """Return a JSON row as texts by CSV column, not yet neutralised. Null becomes an empty text."""
-    violation = row["violation"] or {}
-    flat = {**row, **{f"violation_{name}": violation.get(name) for name in VIOLATION_FIELDS}}
+    inner = {f"{name}_{part}": (row[name] or {}).get(part) for name, parts in PARTS.items() for part in parts}
+    flat = {**row, **inner}
     return {name: _text(flat[name]) for name in COLUMNS}
 
 

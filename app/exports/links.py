@@ -2,11 +2,11 @@
 
 import hashlib
 import hmac
-import time
 from urllib.parse import urlencode
 
 from app.core.actors import Actor
 from app.core.settings import Settings
+from app.core.timestamps import now_seconds
 
 
 class DownloadLinks:
@@ -19,7 +19,7 @@ class DownloadLinks:
 
     def make(self, export_id: str, by: Actor, *, until: int) -> str:
         """Return a link to an export's file for a caller, valid until the Unix second `until` at the latest."""
-        expires = min(int(time.time()) + self._lifetime, until)
+        expires = min(int(now_seconds()) + self._lifetime, until)
         query = urlencode({"expires": expires, "by": by, "signature": self._sign(export_id, str(by), str(expires))})
         return f"{self._base_url}/v1/transactions/exports/{export_id}/download?{query}"
 
@@ -27,7 +27,7 @@ class DownloadLinks:
         """Return True if a link with these parts was issued by this service and has not expired."""
         # Compared as bytes, because `compare_digest` refuses texts that are not ASCII.
         genuine = hmac.compare_digest(self._sign(export_id, by, expires).encode(), signature.encode())
-        return genuine and time.time() < int(expires)
+        return genuine and now_seconds() < int(expires)
 
     def _sign(self, *parts: str) -> str:
         return hmac.new(self._key, "\n".join(parts).encode(), hashlib.sha256).hexdigest()

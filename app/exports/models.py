@@ -6,11 +6,9 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from app.api.fields import (
-    Body,
+    ChangeBody,
     End,
     ExportId,
-    IdempotencyKey,
-    Identifier,
     ListResponse,
     Moment,
     Page,
@@ -18,6 +16,8 @@ from app.api.fields import (
     ResponseBody,
     Time,
     WalletId,
+    WalletRef,
+    example,
 )
 
 ExportFormat = Literal["csv", "json"]
@@ -30,18 +30,22 @@ def _only_in_csv(bom: bool, info: ValidationInfo) -> bool:
     return bom
 
 
-class CreateExport(Body):
+class CreateExport(ChangeBody):
     """Body of a request for an export. `from` is inclusive, `to` is exclusive.
 
     With `bom`, a CSV file begins with a byte order mark, so that spreadsheets recognise UTF-8.
     """
 
     format: ExportFormat
+    """The format of the file: `csv` or `json`."""
     bom: Annotated[bool, AfterValidator(_only_in_csv)] = False
-    wallet_id: Identifier | None = None
+    """True to begin a CSV file with a byte order mark, for spreadsheets."""
+    wallet_id: WalletRef | None = None
+    """The wallet to export; all wallets by default."""
     from_: Annotated[Moment | None, Field(alias="from")] = None
+    """The start of the period. It belongs to the period."""
     to: End | None = None
-    idempotency_key: IdempotencyKey | None = None
+    """The end of the period, after its start. It does not belong to the period."""
 
 
 class ListExports(Page):
@@ -54,19 +58,36 @@ class Export(ResponseBody):
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
     export_id: ExportId
+    """The export's id, under both names. It begins with `exp_`."""
     id: Annotated[ExportId, ReadFrom("export_id")]
+    """The export's id, under both names. It begins with `exp_`."""
     status: ExportStatus
+    """The status of the export. See the statuses of exports."""
     format: ExportFormat
+    """The format as requested."""
     bom: bool
+    """True if the file begins with a byte order mark."""
     wallet_id: WalletId | None
+    """The wallet as requested. Null if the export has all wallets."""
     from_: Annotated[Time | None, Field(alias="from"), ReadFrom("start")]
+    """The start of the period as requested."""
     to: Annotated[Time | None, ReadFrom("end")]
-    rows: int | None
-    download_url: str | None
+    """The end of the period as requested."""
+    rows: Annotated[int | None, example(1024)]
+    """The number of rows. Null until the export is ready."""
+    download_url: Annotated[
+        str | None,
+        example("http://127.0.0.1:8402/v1/transactions/exports/exp_5T1wWcHn8sYqL6bVfRk9Jd/download?expires=1777593600"),
+    ]
+    """The link to the file. Null unless the export is ready."""
     estimated_ready_at: Time
+    """The estimated time when the file will be ready. Once the export is ready or has failed, the time when it did."""
     expires_at: Time | None
-    failure_reason: Annotated[str | None, ReadFrom("reason")]
+    """The time until which the file is kept."""
+    failure_reason: Annotated[str | None, ReadFrom("reason"), example("The file could not be written.")]
+    """The reason for a failed export."""
     created_at: Time
+    """The time of the request."""
 
 
 class ExportPage(ListResponse[Export]):

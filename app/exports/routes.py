@@ -18,11 +18,7 @@ _HEADERS = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nos
 
 
 @operation(
-    tag="transactions",
-    roles=READERS_AND_AGENT,
-    errors=("wallet_not_found", "too_many_exports"),
-    changes=True,
-    weight=100,
+    "POST /v1/transactions/export", roles=READERS_AND_AGENT, errors=("wallet_not_found", "too_many_exports"), weight=100
 )
 async def export_transactions(call: Call, body: CreateExport) -> Export:
     """Export transactions.
@@ -33,7 +29,7 @@ async def export_transactions(call: Call, body: CreateExport) -> Export:
     return await exports.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="transactions", roles=READERS_AND_AGENT, errors=("export_not_found",))
+@operation("GET /v1/transactions/exports/{export_id}", roles=READERS_AND_AGENT, errors=("export_not_found",))
 async def get_export(call: Call) -> Export:
     """Get an export.
 
@@ -45,7 +41,7 @@ async def get_export(call: Call) -> Export:
     return await exports.get(call.service, call.principal, call.path("export_id"))
 
 
-@operation(tag="transactions", roles=READERS_AND_AGENT)
+@operation("GET /v1/transactions/exports", roles=READERS_AND_AGENT)
 async def list_exports(call: Call, query: ListExports) -> ExportPage:
     """List exports, newest first.
 
@@ -82,10 +78,5 @@ async def download(request: Request) -> Response:
     return _Download(path, media_type=_MEDIA_TYPES[path.suffix], filename=f"transactions-{path.name}", headers=_HEADERS)
 
 
-routes = [
-    Route("/v1/transactions/export", export_transactions, methods=["POST"]),
-    Route("/v1/transactions/exports", list_exports, methods=["GET"]),
-    Route("/v1/transactions/exports/{export_id}", get_export, methods=["GET"]),
-]
 #: Not an operation of the API, because the link is both the address and the permission.
 downloads = [Route("/v1/transactions/exports/{export_id}/download", download, methods=["GET"])]

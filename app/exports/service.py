@@ -31,10 +31,14 @@ from app.submission.context import Service
 from app.wallets import service as wallets
 
 _PREFIX = "exp_"
-MAX_PROCESSING, MAX_LIVE = 10, 100
-"""Maximum unfinished exports of an organisation, and maximum unfinished and unexpired exports together."""
+MAX_PROCESSING, MAX_LIVE = 20, 100
+"""Maximum unfinished exports of an organisation, and maximum unfinished and unexpired exports together.
+
+A key or person may have a quarter of each, and of `MAX_ROWS`."""
 MAX_ROWS = 10_000_000
-"""Maximum number of transactions in an organisation's unexpired files, about 10 GB. A single file may have more."""
+"""Maximum number of transactions in an organisation's unexpired files, about 10 GB."""
+MAX_ROWS_OF_AGENT = 10_000
+"""Maximum number of transactions in the unexpired files of an agent's key. It bounds the disk that the key can fill."""
 _START_MS, _MS_PER_ROW = 1_000, 0.1
 """Estimated duration of an export in milliseconds: a fixed part, and a part per row."""
 
@@ -66,15 +70,16 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         created_at=now,
         estimated_at=now,
         created_under=claim.key,
+        requested_by=principal.actor,
     )
-    async with _admission.enter(service, org):
+    async with _admission.enter(service, principal):
         # Checked after admission, so that earlier requests are stored, and before the count, which can take long.
-        await service.db.read(lambda conn: _check_room(conn, org))
+        await service.db.read(lambda conn: _check_room(conn, principal))
         rows = await service.db.read(lambda conn: count_rows(conn, asked), in_thread=True)
         made = replace(asked, rows=rows, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))
 
         def store(conn: Connection) -> None:
-            _check_room(conn, org, rows)
+            _check_room(conn, principal, rows)
             insert_export(conn, made)
             append(conn, principal.entry("export.create", made.export_id, wallet_id=wallet_id, format=body.format))
 
@@ -84,7 +89,10 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 
 
 async def get(service: Service, principal: Principal, export_id: str) -> Export:
-    """Return an export. Raises ``export_not_found``; agents get this error for exports of other wallets too."""
+    """Return an export. Raises ``export_not_found``, also for another organisation's.
+
+    Agents see only the exports of their own wallet.
+    """
     found = await service.db.read(lambda conn: export(conn, export_id))
     if found is None or found.org != principal.org or principal.wallet_id not in {None, found.wallet_id}:
         raise NotFoundError("export_not_found")
@@ -116,20 +124,25 @@ async def find_file(service: Service, export_id: str, by: str, expires: str, sig
     return path
 
 
-def _check_room(connection: Connection, org: str, rows: int = 0) -> None:
-    """Raise ``too_many_exports`` if another export with ``rows`` rows would exceed the organisation's limits."""
-    taken = live(connection, org)
-    if taken.processing >= MAX_PROCESSING:
-        raise BusinessError("too_many_exports")
-    if taken.processing + taken.ready >= MAX_LIVE or (taken.rows and taken.rows + rows > MAX_ROWS):
-        message = (
-            "The organisation has reached its limit of unexpired exports, or of transactions in them. "
-            "Retry after the oldest expires."
-        )
-        headers = {}
-        if taken.first_end is not None:
-            headers["Retry-After"] = str(max(1, math.ceil((taken.first_end - now_ms()) / 1000)))
-        raise BusinessError("too_many_exports", message, headers=headers)
+def _check_room(connection: Connection, principal: Principal, rows: int = 0) -> None:
+    """Raise ``too_many_exports`` if another export with ``rows`` rows would exceed a limit.
+
+    The limits are the organisation's, and a quarter of each for the caller.
+    """
+    own = MAX_ROWS_OF_AGENT if principal.role == "agent" else MAX_ROWS // 4
+    for who, by, part, most in (("API key or person", principal.actor, 4, own), ("organisation", None, 1, MAX_ROWS)):
+        if rows > most:
+            message = f"The export has {rows:,} transactions, and the {who} may have {most:,} in unexpired exports."
+            raise BusinessError("too_many_exports", f"{message} Export shorter periods.")
+        taken = live(connection, principal.org, by)
+        if taken.processing >= MAX_PROCESSING // part:
+            raise BusinessError("too_many_exports", f"The {who} has reached its limit of unfinished exports.")
+        if taken.processing + taken.ready >= MAX_LIVE // part or taken.rows + rows > most:
+            message = f"The {who} has reached its limit of unexpired exports, or of transactions in them."
+            headers = {}
+            if taken.first_end is not None:
+                headers["Retry-After"] = str(max(1, math.ceil((taken.first_end - now_ms()) / 1000)))
+            raise BusinessError("too_many_exports", f"{message} Retry after the oldest expires.", headers=headers)
 
 
 def _answer(service: Service, by: Principal, found: ExportRecord) -> Export:

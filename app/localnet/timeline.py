@@ -35,7 +35,7 @@ class Timeline:
         `clock` returns Unix seconds, `genesis_time` is the Unix second of slot 0, and `last_time` is the latest time
         stored by an earlier run.
         """
-        self._clock = clock
+        self.clock = clock
         self._last_time = max(last_time, float(genesis_time))
         self._seed = bytes(genesis_hash)
         self.genesis_hash = genesis_hash
@@ -46,7 +46,7 @@ class Timeline:
 
     def now(self) -> float:
         """Return the chain's time in Unix seconds. It never decreases."""
-        self._last_time = max(self._last_time, self._clock())
+        self._last_time = max(self._last_time, self.clock())
         return self._last_time
 
     def slot(self) -> int:

@@ -50,6 +50,7 @@ _REFUSAL = _object_or_null(
     headroom=(_TEXT_OR_NULL, "The amount left of the limit."),
     retry_at=(_TEXT_OR_NULL, "When the payment would pass."),
     approval_id=(_TEXT_OR_NULL, "The requested approval."),
+    open_allowances=({"type": "array", "items": _TEXT}, "Allowances that hold money of this limit."),
 )
 _FIELDS: Mapping[str, tuple[Json, str]] = {
     "outcome": ({**_TEXT, "enum": list(OUTCOMES)}, "See the server's instructions."),
@@ -109,13 +110,12 @@ def _predicted(body: Json) -> Json | None:
     if body.get("allowed") is False:
         broken = next((rule for rule in body["rules"] if not rule["passed"]), None)
         if broken is not None:
-            return {"code": "policy_violation", "message": violation_sentence(broken), "violation": broken}
-        code = "wallet_insufficient_balance"
-    elif body.get("lane") == "not_supported":
-        code = "x402_wallet_not_supported"
-    else:
-        return None
-    return {"code": code, "message": CATALOGUE[code].meaning}
+            held = body.get("open_allowances", [])
+            message = violation_sentence(broken)
+            return {"code": "policy_violation", "message": message, "violation": broken, "open_allowances": held}
+        code = body["error"] or "policy_violation"
+        return {"code": code, "message": CATALOGUE[code].meaning}
+    return None
 
 
 def _outcome(answer: Reply, *, changes: bool) -> str:
@@ -147,6 +147,7 @@ def _refusal(error: Json, verdict: Json) -> Json | None:
         "headroom": ruled.get("headroom"),
         "retry_at": verdict.get("retry_at"),
         "approval_id": error.get("approval_id"),
+        "open_allowances": error.get("open_allowances", []),
     }
 
 
@@ -155,7 +156,7 @@ def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | 
         yield f"The key was first used at {answer.first_called_at}. All calls with it take effect at most once."
     resource = answer.body.get("resource")
     nothing = (
-        "was delivered earlier and is no longer stored" if answer.body.get("resource_expired") else "gave no response"
+        "was received earlier and is no longer stored" if answer.body.get("resource_expired") else "gave no response"
     )
     said = f"answered {resource['status']}" if resource else nothing
     if "decided_at" in answer.body:
@@ -179,6 +180,7 @@ def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | 
         yield from _advice(refusal)
     elif error is not None:
         yield error["message"]
+        yield from answer.body.get("warnings", ())
         if (advice := remedy(error["code"])) is not None:
             yield advice
     else:
@@ -203,7 +205,9 @@ def _advice(refusal: Json) -> Iterable[str]:
         return
     if refusal["headroom"] is not None:
         yield f"{refusal['headroom']} is left of this limit."
-    if refusal["retry_at"] is not None:
+    if refusal["open_allowances"]:
+        yield "Outstanding allowances hold money of this limit. Try again in a few minutes, once they are settled."
+    elif refusal["retry_at"] is not None:
         yield f"The same payment would pass from {refusal['retry_at']} on, if nothing else is paid before then."
     else:
         yield "Waiting is not known to help. Ask an admin of the organisation to change the vault's policy or budget."

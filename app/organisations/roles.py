@@ -14,7 +14,7 @@ from app.core.identifiers import new_reference
 from app.core.money import format_usdc
 from app.core.paths import ConfigurationError
 from app.store.organisations import Organisation, organisations
-from app.submission.chain_state import unverified_recipients
+from app.submission.chain_state import authority_sequence, unverified_recipients
 from app.submission.changes import carry_out
 from app.submission.claim import Claim
 from app.submission.context import Service
@@ -77,7 +77,7 @@ async def change_roles(service: Service, org: str, authority: Authority, **chang
 
     Raises AwaitingSignatureError if ``authority`` signs offline, like the other changes of this module.
     """
-    sequence = await _sequence(service, org)
+    sequence = await authority_sequence(service, org)
     change = service.instructions(org).update_org(signer=authority.address, expected_sequence=sequence, **changes)
     details = {name: str(address) for name, address in changes.items()}
     entry = system(org, "command_line").entry("organization.roles", org, **details)
@@ -87,7 +87,9 @@ async def change_roles(service: Service, org: str, authority: Authority, **chang
 
 async def accept_authority(service: Service, org: str, proposed: Authority) -> None:
     """Make the proposed authority the authority. The proposed authority signs this change."""
-    change = service.instructions(org).accept_authority(new_authority=proposed.address)
+    change = service.instructions(org).accept_authority(
+        new_authority=proposed.address, expected_sequence=await authority_sequence(service, org)
+    )
     entry = system(org, "command_line").entry("organization.roles", org, authority=str(proposed.address))
     plan = Plan(org=org, type=_ACCEPT, instructions=[change], authority=proposed, entry=entry)
     await _carry_out(service, plan)
@@ -112,7 +114,7 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
         destination=tokens,
         amount=amount,
         reference=reference,
-        expected_sequence=await _sequence(service, org),
+        expected_sequence=await authority_sequence(service, org),
     )
     moved = "all" if amount is None else format_usdc(amount)
     plan = Plan(
@@ -125,12 +127,6 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
         reference=reference,
     )
     await _carry_out(service, plan)
-
-
-async def _sequence(service: Service, org: str) -> int:
-    """Return the number of the authority's last change. A change signed for it is valid until the next one lands."""
-    sequence: int = (await _account(service, org))["authority_sequence"]
-    return sequence
 
 
 async def _account(service: Service, org: str) -> dict[str, Any]:

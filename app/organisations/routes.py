@@ -1,7 +1,5 @@
 """Operations on the organisation."""
 
-from starlette.routing import Route
-
 from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api.operation import Call, operation
 from app.organisations import pausing
@@ -16,7 +14,7 @@ from app.organisations.models import (
 )
 
 
-@operation(tag="organization", roles=READERS)
+@operation("GET /v1/organization", roles=READERS)
 async def get_organization(call: Call) -> Organization:
     """Get the organisation.
 
@@ -26,7 +24,7 @@ async def get_organization(call: Call) -> Organization:
     return await organisations.show(call.service, call.principal)
 
 
-@operation(tag="organization", roles=ADMINS, changes=True)
+@operation("PATCH /v1/organization", roles=ADMINS)
 async def update_organization(call: Call, body: UpdateOrganization) -> Organization:
     """Limit the SOL that the service's fee payer spends for the organisation.
 
@@ -36,9 +34,7 @@ async def update_organization(call: Call, body: UpdateOrganization) -> Organizat
     return await organisations.limit_sol(call.service, call.principal, call.claim, body)
 
 
-@operation(
-    tag="organization", roles=OPERATORS, errors=("transaction_failed",), changes=True, brakes=True, signable=True
-)
+@operation("POST /v1/organization/pause", roles=OPERATORS, errors=("transaction_failed",), brakes=True, signable=True)
 async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrganisation:
     """Pause the organisation.
 
@@ -50,7 +46,7 @@ async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrgan
     return PausedOrganisation(paused=body.paused)
 
 
-@operation(tag="organization", roles=ADMINS, changes=True)
+@operation("PUT /v1/organization/key-restrictions", roles=ADMINS)
 async def restrict_keys(call: Call, body: RestrictKeys) -> RestrictedKeys:
     """Require an end and allowed addresses for new API keys.
 
@@ -59,11 +55,3 @@ async def restrict_keys(call: Call, body: RestrictKeys) -> RestrictedKeys:
     """
     await organisations.restrict_keys(call.principal, call.claim, required=body.required)
     return RestrictedKeys(required=body.required)
-
-
-routes = [
-    Route("/v1/organization", get_organization, methods=["GET"]),
-    Route("/v1/organization", update_organization, methods=["PATCH"]),
-    Route("/v1/organization/pause", pause_organisation, methods=["POST"]),
-    Route("/v1/organization/key-restrictions", restrict_keys, methods=["PUT"]),
-]

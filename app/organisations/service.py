@@ -14,10 +14,11 @@ from app.core.errors import RequestError, UnavailableError
 from app.core.money import format_sol, parse_usdc
 from app.core.paths import ConfigurationError
 from app.core.timestamps import DAY, now_ms
+from app.database.record_tables import insert_record
 from app.organisations.models import Organization, OrganizationRoles, SolUse, UpdateOrganization
 from app.store.audit import append
 from app.store.fee_payer_use import average_use, limits_of, put_limits, use_of
-from app.store.organisations import Organisation, insert_organisation, organisation, reserve, set_key_restrictions
+from app.store.organisations import Organisation, organisation, reserve, set_key_restrictions
 from app.submission.changes import carry_out
 from app.submission.claim import Claim
 from app.submission.context import Service
@@ -90,7 +91,7 @@ async def create(service: Service, org_id: str) -> Organisation:
         _check_cluster(service, account)
     known = await service.db.read(lambda conn: organisation(conn, new.org))
     if known is None:
-        await service.db.write(lambda conn: insert_organisation(conn, new))
+        await service.db.write(lambda conn: insert_record(conn, new))
     if account is None:
         arbiter = (service.signers.arbiter or authority).pubkey()
         creation = build.initialize_org(
@@ -144,12 +145,10 @@ async def restrict_keys(principal: Principal, claim: Claim, *, required: bool) -
     """
 
     def store(conn: Connection) -> None:
-        if claim.repeats:
-            return
         set_key_restrictions(conn, principal.org, required=required)
         append(conn, principal.entry("organization.restrict_keys", principal.org, required=required))
 
-    await claim.store(store)
+    await claim.store_once(store)
 
 
 async def _sol(service: Service, org: str) -> SolUse:
@@ -180,12 +179,10 @@ async def limit_sol(service: Service, principal: Principal, claim: Claim, body: 
             raise RequestError("invalid_request", f"{to_camel(name)}: must not exceed the limit of the service.")
 
     def store(conn: Connection) -> None:
-        if claim.repeats:
-            return
         own = limits_of(conn, org) | given
         put_limits(conn, org, {name: limit for name, limit in own.items() if limit is not None})
         details = {name: optional(format_sol, limit) for name, limit in given.items()}
         append(conn, principal.entry("organization.limit", org, **details))
 
-    await claim.store(store)
+    await claim.store_once(store)
     return await show(service, principal)

@@ -4,11 +4,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.core.identifiers import derived_id
 from app.core.money import format_usdc
-from app.core.timestamps import iso_ms
 from app.store.attempts import Attempt
-from app.store.feed import append_event
+from app.store.feed import report_once
 
 
 def append_pending(conn: Connection, attempt: Attempt) -> None:
@@ -37,18 +35,6 @@ def append_blocked(conn: Connection, attempt: Attempt, approval_id: str | None) 
 
 
 def _append(conn: Connection, attempt: Attempt, kind: str, outcome: str, fields: dict[str, Any]) -> None:
-    append_event(
-        conn,
-        event_id=derived_id("evt_", attempt.tx_id, kind),
-        org=attempt.org,
-        type=kind,
-        timestamp=attempt.created_at,
-        wallet_id=attempt.wallet_id,
-        summary=f"{format_usdc(attempt.amount)} USDC to {attempt.recipient} {outcome}",
-        payload={
-            "wallet_id": attempt.wallet_id,
-            "tx_id": attempt.tx_id,
-            **fields,
-            "timestamp": iso_ms(attempt.created_at),
-        },
-    )
+    says = f"{format_usdc(attempt.amount)} USDC to {attempt.recipient} {outcome}"
+    shown = {"wallet_id": attempt.wallet_id, "tx_id": attempt.tx_id, **fields}
+    report_once(conn, kind, attempt.org, attempt.created_at, attempt.tx_id, summary=says, **shown)

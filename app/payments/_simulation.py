@@ -4,6 +4,7 @@ from typing import Any
 
 from solders.pubkey import Pubkey
 
+from app.access.keyring import Principal
 from app.api.fields import optional
 from app.api.operation import Call
 from app.approvals import service as approvals
@@ -14,14 +15,16 @@ from app.chain.transactions import unsigned
 from app.core.errors import BusinessError
 from app.core.money import format_usdc
 from app.core.timestamps import iso
+from app.payments.holding import allowances_behind
 from app.payments.models import RuleVerdict, SimulatePayment, Simulation
 from app.policies import service as policies
 from app.recipients.service import resolve
 from app.store.policies import PolicyRecord
+from app.store.wallets import WalletRecord
 from app.submission.chain_state import unverified_recipients
 from app.submission.context import Service
 from app.submission.plan import SimulationFailedError
-from app.submission.program_errors import attempted_text, business_error, headroom_text, limit_text
+from app.submission.program_errors import attempted_text, business_error, code_of, headroom_text, limit_text
 from app.wallets import service as wallets
 from idl.codec import CodecError
 
@@ -29,37 +32,49 @@ Verdict = dict[str, Any]
 """The program's `PaymentCheck`: the verdict of every rule."""
 
 
-async def simulate(call: Call, body: SimulatePayment, *, balance: int | None = None) -> Simulation:
-    """Ask the program for the verdict of every rule on a payment. Nothing is recorded.
-
-    ``balance`` is the wallet's in micro-USDC; without it, the chain is asked.
-    """
+async def simulate(call: Call, body: SimulatePayment) -> Simulation:
+    """Ask the program for the verdict of every rule on a payment. Nothing is recorded."""
     service, principal = call.service, call.principal
     payer = await wallets.find(service, principal.org, body.wallet_id)
     session = call.session(payer) if call.session_token is not None else None
     if payer.archived:
         raise BusinessError("wallet_archived")
-    payee = await resolve(service, principal.org, body.to)
+    payee = await resolve(service, principal, body.to)
     # With an operator's key, the operator co-signs the session's payment. An agent needs an approval instead.
     co_signed = session is not None
     if principal.role == "agent":
         co_signed = await approvals.find_usable(service, Expense(payer, payee, body.amount)) is not None
     verdict = await verdict_on(service, Expense(payer, payee, body.amount), co_signed=co_signed)
-    if balance is None:
-        balance = await service.chain.token_balance(Pubkey.from_string(payer.tokens)) or 0
-    enough = body.amount <= balance
     policy = await policies.find(service, payer.org, payer.policy.policy_id)
     return Simulation(
         wallet_id=payer.wallet_id,
         recipient=payee.name,
         amount=format_usdc(body.amount),
         currency="USDC",
-        allowed=verdict["passed"] and enough,
-        usdc_balance=format_usdc(balance),
-        retry_at=optional(iso, verdict["retry_at"]) if enough else None,
+        allowed=verdict["passed"],
+        usdc_balance=format_usdc(verdict["balance"]),
+        retry_at=optional(iso, verdict["retry_at"]),
+        error=other_error(service, verdict),
         rules=[rule_verdict(rule, policy, payee.owner) for rule in verdict["rules"]],
+        open_allowances=await _allowances_behind(service, principal, payer, verdict),
         warnings=[*(await unverified_recipients(service, [payee.owner])).values()],
     )
+
+
+async def _allowances_behind(
+    service: Service, principal: Principal, payer: WalletRecord, verdict: Verdict
+) -> list[str]:
+    """Return the ids of outstanding allowances, if only their money refuses the payment."""
+    broken = [one for one in verdict["rules"] if not one["passed"]]
+    behind = [
+        await allowances_behind(
+            service, principal, payer, RULES[one["rule"]], limit=one["limit"], attempted=one["attempted"]
+        )
+        for one in broken
+    ]
+    if verdict["error"] is not None or not all(behind):
+        return []
+    return list(dict.fromkeys(one for ids in behind for one in ids))
 
 
 async def verdict_on(
@@ -94,6 +109,11 @@ async def verdict_on(
     except CodecError as error:
         raise ChainUnavailable("the node's verdict cannot be decoded") from error
     return verdict
+
+
+def other_error(service: Service, verdict: Verdict) -> str | None:
+    """Return the API's code of the error that stops the payment although it breaks no rule, or None."""
+    return code_of(service.codec.error_name(verdict["error"]) or "") if verdict["error"] is not None else None
 
 
 async def broken_rule(service: Service, expense: Expense, verdict: Verdict) -> dict[str, str] | None:

@@ -13,7 +13,7 @@ from app.api.operation import Call
 from app.approvals.service import Expense
 from app.core.errors import ApiError
 from app.core.identifiers import EVENT_INNER_INDEX, new_reference
-from app.store.approvals import OnChainApproval
+from app.store.read_tables import OnChainApproval
 from app.submission.context import Service
 from app.submission.plan import Hook, Plan, PlanType
 
@@ -39,6 +39,8 @@ class ExpenseRequest(Expense):
     refusal: ApiError | None = None
     #: Check made under the wallet's lock before anything is signed. Raises the error that refuses the expense.
     first: Callable[["ExpenseRequest"], Awaitable[None]] | None = None
+    #: Signs parts of the next plan. Awaited before each plan is made.
+    prepare: Callable[["ExpenseRequest"], Awaitable[None]] | None = None
     reference: bytes = field(default_factory=new_reference)
     #: The signer's address. Deriving it from the key is slow.
     signer: Pubkey = field(init=False)

@@ -12,6 +12,7 @@ from app.core.transaction_types import A2A_SEND
 from app.payments._events import append_blocked
 from app.payments._simulation import broken_rule, verdict_on
 from app.payments.expenses import ExpenseRequest
+from app.payments.holding import HELD, allowances_behind_violation
 from app.policies import service as policies
 from app.policies.terms import with_recipients
 from app.store.attempts import Attempt, add_refusal, insert_attempt, take_unreported
@@ -83,6 +84,9 @@ async def record_refusal(expense: ExpenseRequest, found: dict[str, str]) -> ApiE
         remedy = _ASKED
     elif found["rule"] == CO_SIGN:
         remedy = _NO_SESSION if expense.purpose != "allowance" else _NO_SESSION_TO_APPROVE
+    holding = await allowances_behind_violation(service, expense.principal, wallet, found)
+    if holding:
+        remedy = HELD
     blocked = Attempt(
         tx_id=random_id("tx_"),
         org=wallet.org,
@@ -119,6 +123,7 @@ async def record_refusal(expense: ExpenseRequest, found: dict[str, str]) -> ApiE
         tx_id=tx_id,
         approval_id=approval_id,
         remedy=remedy,
+        open_allowances=holding,
     )
 
 

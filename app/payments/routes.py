@@ -1,7 +1,5 @@
 """Operations that send, simulate and read payments."""
 
-from starlette.routing import Route
-
 from app.access.auth import PAYERS, READERS_AND_AGENT
 from app.api.operation import Call, operation
 from app.payments import service as payments
@@ -12,7 +10,7 @@ from app.transactions import service as transactions
 from app.transactions.models import Payment, Transaction
 
 
-@operation(tag="payments", roles=PAYERS, errors=SPENDING_ERRORS, changes=True, session=True, pays=True)
+@operation("POST /v1/payments", roles=PAYERS, errors=SPENDING_ERRORS, session=True, pays=True)
 async def create_payment(call: Call, body: CreatePayment) -> Payment:
     """Send a payment.
 
@@ -24,7 +22,9 @@ async def create_payment(call: Call, body: CreatePayment) -> Payment:
     return await payments.pay(call, body.wallet_id, body)
 
 
-@operation(tag="payments", roles=PAYERS, errors=SPENDING_ERRORS, changes=True, session=True, pays=True)
+@operation(
+    "POST /v1/wallets/{wallet_id}/pay", tag="payments", roles=PAYERS, errors=SPENDING_ERRORS, session=True, pays=True
+)
 async def pay_from_wallet(call: Call, body: PayFromWallet) -> QuickPayment:
     """Send a payment from the wallet in the path."""
     paid = await payments.pay(call, call.path("wallet_id"), body)
@@ -32,10 +32,11 @@ async def pay_from_wallet(call: Call, body: PayFromWallet) -> QuickPayment:
 
 
 @operation(
-    tag="payments",
+    "POST /v1/payments/simulate",
     roles=READERS_AND_AGENT,
     errors=("invalid_amount", "invalid_recipient", "wallet_not_found", "wallet_archived", "chain_unavailable"),
     session=True,
+    changes=False,
 )
 async def simulate_payment(call: Call, body: SimulatePayment) -> Simulation:
     """Simulate a payment.
@@ -46,15 +47,7 @@ async def simulate_payment(call: Call, body: SimulatePayment) -> Simulation:
     return await simulate(call, body)
 
 
-@operation(tag="payments", roles=READERS_AND_AGENT, errors=("transaction_not_found",))
+@operation("GET /v1/payments/{tx_id}", roles=READERS_AND_AGENT, errors=("transaction_not_found",))
 async def get_payment(call: Call) -> Transaction:
     """Get a payment."""
     return await transactions.get(call.service, call.principal, call.path("tx_id"))
-
-
-routes = [
-    Route("/v1/payments", create_payment, methods=["POST"]),
-    Route("/v1/payments/simulate", simulate_payment, methods=["POST"]),
-    Route("/v1/payments/{tx_id}", get_payment, methods=["GET"]),
-    Route("/v1/wallets/{wallet_id}/pay", pay_from_wallet, methods=["POST"]),
-]

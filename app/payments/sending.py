@@ -188,7 +188,7 @@ async def set_aside(
     if outcome is None:
         outcome = await send()
     if outcome.status == "failed":
-        raise await late_refusal(service, await wallets.find(service, org, wallet_id), outcome)
+        raise await late_refusal(service, call.principal, await wallets.find(service, org, wallet_id), outcome)
     tx_id = outcome.attempt.tx_id
     made = await service.db.read(lambda conn: made_by(conn, org, tx_id))
     if made is None:
@@ -203,6 +203,8 @@ async def _send(expense: ExpenseRequest, plan_of: Callable[[ExpenseRequest], Pla
         if await expense.call.request.is_disconnected():
             # The client does not see this error. It has given up and expects no payment.
             raise BusinessError("transaction_failed", "The client closed the connection. Nothing was sent.")
+        if expense.prepare is not None:
+            await expense.prepare(expense)
         try:
             return await expense.service.submitter.send(plan_of(expense), expense.call.claim)
         except SimulationFailedError as error:
@@ -215,7 +217,7 @@ async def _send(expense: ExpenseRequest, plan_of: Callable[[ExpenseRequest], Pla
 
 
 async def _error(expense: ExpenseRequest, refusal: _SimulationRefusal) -> ApiError:
-    """Return the error for a refusal that no repair applies to."""
+    """Return the error for a refusal that no entry of `_REPAIRS` can fix."""
     service = expense.service
     if refusal.rule is not None:
         policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)

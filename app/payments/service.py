@@ -33,7 +33,7 @@ async def pay(call: Call, wallet_id: str, body: PayFromWallet) -> Payment:
         session = call.session(payer)
         if payer.archived:
             raise BusinessError("wallet_archived")
-        payee = await resolve(service, org, body.to)
+        payee = await resolve(service, call.principal, body.to)
         if str(payee.owner) == payer.vault:
             raise invalid_recipient("to", "A wallet cannot pay itself.")
         expense = ExpenseRequest(
@@ -48,7 +48,7 @@ async def pay(call: Call, wallet_id: str, body: PayFromWallet) -> Payment:
         )
         outcome = await submit_expense(expense, _plan)
         if outcome.status == "failed":
-            raise await late_refusal(service, payer, outcome)
+            raise await late_refusal(service, call.principal, payer, outcome)
     # A replay reports the final outcome.
     claim.open_ended = outcome.status == "pending"
     # Equal to the row of the read models. Built here to save reading that row for every payment.

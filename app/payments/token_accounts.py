@@ -42,6 +42,6 @@ async def lacks_token_account(service: Service, wallet_id: str, owner: Pubkey) -
     if opened >= service.settings.token_accounts_per_day:
         raise RequestError(
             "invalid_recipient",
-            "The recipient has no USDC account, and the wallet has reached its daily limit of opened accounts.",
+            "The recipient has no USDC account, and the wallet has reached its daily limit on opening accounts.",
         )
     return True

@@ -11,17 +11,17 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.core.errors import AuthenticationError
+from app.database.record_tables import insert_record
 from app.people import service as people
 from app.people.models import CompanyCallback
 from app.people.openid import CompanySignIn, Identity, SignInRefusedError, SignInUnavailableError
 from app.people.service import Visitor
-from app.people.sessions import digest, new_token, person_actor, proof_key
+from app.people.sessions import digest, new_token, proof_key
 from app.store.identities import (
     KnownIdentity,
     OpenIdRequest,
     has_identity,
     identity_by_subject,
-    insert_identity,
     insert_openid_request,
     note_identity_use,
     take_openid_request,
@@ -58,29 +58,31 @@ class ConfirmationWays:
     company: bool
 
 
-async def begin(
-    service: Service,
-    browser: Browser,
-    purpose: Purpose,
-    *,
-    person_id: str | None = None,
-    invitation: str | None = None,
-    name: str | None = None,
-) -> str:
+def request_for(browser: Browser, purpose: Purpose, **about: str) -> OpenIdRequest:
+    """Return a new request for a sign-in, ``about`` the fields ``person_id``, ``invitation`` and ``name``."""
+    return OpenIdRequest(
+        state=new_token(),
+        holder=digest(browser.token),
+        purpose=purpose,
+        nonce=new_token(),
+        started_at=browser.now,
+        expires_at=browser.now + REQUEST_LIFETIME,
+        **about,
+    )
+
+
+async def begin(service: Service, browser: Browser, made: OpenIdRequest) -> str:
     """Start a sign-in at the provider and return the URL to send the browser to.
 
     Raises ``sign_in_unavailable`` if the provider cannot be used now.
     """
-    state, nonce = new_token(), new_token()
     url = await service.part(CompanySignIn).authorization_url(
         returns_to=browser.returns_to,
-        state=state,
-        nonce=nonce,
-        verifier=proof_key(browser.token, state),
-        confirm=purpose == "step_up",
+        state=made.state,
+        nonce=made.nonce,
+        verifier=proof_key(browser.token, made.state),
+        confirm=made.purpose == "step_up",
     )
-    until = browser.now + REQUEST_LIFETIME
-    made = OpenIdRequest(state, digest(browser.token), purpose, nonce, browser.now, until, person_id, invitation, name)
     await service.db.write(lambda conn: insert_openid_request(conn, made, browser.now))
     return url
 
@@ -134,11 +136,10 @@ def sign_in(conn: Connection, by: Visitor, identity: Identity, now: int) -> Prin
     if known is None or found is None:
         raise SignInRefusedError(
             "not_invited",
-            "This account of the company sign-in belongs to no person. Use an invitation, or ask an admin for one.",
+            "This company account is not linked to anyone here. Use an invitation, or ask an admin for one.",
         )
     note_identity_use(conn, known, now)
-    role = people.role_of(found)
-    return Principal(person_actor(found.person_id), found.org, role, None, by.address, by.request_id)
+    return by.principal(found)
 
 
 def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity, now: int) -> Principal:
@@ -157,7 +158,7 @@ def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity
             "known", "This account of the company sign-in already belongs to a person. Sign in with it instead."
         )
     joining = Person(people.new_person_id(), invited.org, begun.name, invited.role, now, created_by=invited.invited_by)
-    insert_identity(conn, KnownIdentity(identity.issuer, identity.subject, joining.person_id, now, now))
+    insert_record(conn, KnownIdentity(identity.issuer, identity.subject, joining.person_id, now, now))
     people.use(conn, invited, now)
     return people.add(conn, by.invited_to(invited.org), joining)
 

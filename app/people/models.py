@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 
 from app.api.ending import Descendant
-from app.api.fields import Body, IdempotencyKey, Name, ResponseBody, Time
+from app.api.fields import Body, ChangeBody, Name, PersonId, ResponseBody, Time, example
+from app.api.whole_list import WholeList
 from app.core.actors import Actor
 
 PersonRole = Literal["viewer", "operator", "admin"]
@@ -53,39 +54,45 @@ class CompanyCallback(Body):
     state: _Secret
     code: _Code = ""
     error: _Code = ""
+    """The provider's error code; empty after a successful sign-in."""
     iss: _Code = ""
 
 
-class InvitePerson(Body):
+class InvitePerson(ChangeBody):
     """The name and role of the person to invite."""
 
     name: Name
     role: PersonRole
-    idempotency_key: IdempotencyKey | None = None
 
 
 class ListedPerson(ResponseBody):
     """A person who may sign in to the dashboard. `created_by` is the inviter, or null if it is not known."""
 
-    person_id: Annotated[str, WithJsonSchema({"type": "string", "pattern": "^per_[0-9A-Za-z]+$"})]
-    name: str
+    person_id: PersonId
+    """The id of the person."""
+    name: Annotated[str, example("Ada Lovelace")]
+    """The name of the person."""
     role: PersonRole
+    """The role: `viewer`, `operator` or `admin`."""
     created_at: Time
+    """The time when the person joined."""
     created_by: Actor | None
+    """The inviter, as type and id. For a first person without an invitation, the admin key. Null if the person joined
+    before this field was introduced.
+    """
 
 
-class PersonList(ResponseBody):
+class PersonList(WholeList[ListedPerson]):
     """All people of the organisation, oldest first."""
-
-    data: list[ListedPerson]
-    has_more: bool = False
-    next_cursor: str | None = None
 
 
 class RemovedPerson(ListedPerson):
     """A removed person, and the keys and people in force that they created, directly or through others."""
 
     descendants: list[Descendant]
+    """The keys and people in force that the person created, directly or through others. With `endDescendants` they
+    have ended.
+    """
 
 
 class NewInvitation(ResponseBody):

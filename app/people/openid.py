@@ -268,9 +268,7 @@ class CompanySignIn:
         """
         sent = {"Accept": "application/json", "User-Agent": "agent-vault-sign-in/1", **(headers or {})}
         try:
-            received = await self._outbound.exchange(
-                method, httpx.URL(url), sent, content, "", _MAX_BYTES, self._seconds
-            )
+            received = await self._outbound.exchange(method, httpx.URL(url), sent, content, _MAX_BYTES, self._seconds)
         except TimeoutError:
             _unavailable("timeout", f"The company sign-in did not answer within {self._seconds:g} seconds.")
         except (OSError, ValueError, ApiError, httpx.HTTPError, httpx.InvalidURL) as error:

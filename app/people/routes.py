@@ -1,7 +1,5 @@
 """Operations on people, for admins: list and remove. Invitations are made in the dashboard and on the machine."""
 
-from starlette.routing import Route
-
 from app.access.auth import ADMINS
 from app.api.ending import EndCredential
 from app.api.operation import Call, operation
@@ -9,13 +7,13 @@ from app.people import service as people
 from app.people.models import PersonList, RemovedPerson
 
 
-@operation(tag="people", roles=ADMINS)
+@operation("GET /v1/people", roles=ADMINS)
 async def list_people(call: Call) -> PersonList:
     """List the people who may sign in to the dashboard, oldest first."""
     return await people.listed(call.service, call.principal)
 
 
-@operation(tag="people", roles=ADMINS, errors=("not_found", "last_admin_key"), changes=True)
+@operation("DELETE /v1/people/{person_id}", roles=ADMINS, errors=("not_found", "last_admin_key"))
 async def remove_person(call: Call, body: EndCredential) -> RemovedPerson:
     """Remove a person.
 
@@ -24,9 +22,3 @@ async def remove_person(call: Call, body: EndCredential) -> RemovedPerson:
     `endDescendants` = `true` these end, too. The caller and its own descendants are never ended.
     """
     return await people.end(call.service, call.principal, call.claim, call.path("person_id"), body)
-
-
-routes = [
-    Route("/v1/people", list_people, methods=["GET"]),
-    Route("/v1/people/{person_id}", remove_person, methods=["DELETE"]),
-]

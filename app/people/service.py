@@ -1,18 +1,19 @@
 """Use cases of people: the first sign-in, passkeys and invitations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
 from app.access.auth import authorise_address
 from app.access.credential_events import report
 from app.access.credentials import descendants, end_all, end_person, in_force, require_admin_person, withdraw
-from app.access.keyring import ROLES, KeyRing, Principal, Role
+from app.access.keyring import KeyRing, Principal
 from app.api.ending import Descendant, EndCredential
 from app.core.actors import Actor
 from app.core.errors import AuthenticationError, NotFoundError
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
+from app.database.record_tables import insert_record
 from app.people.models import (
     InvitePerson,
     JoinWithPasskey,
@@ -28,11 +29,7 @@ from app.people.sessions import digest, new_token, person_actor
 from app.store.audit import append
 from app.store.people import (
     Invitation,
-    Passkey,
     Person,
-    insert_invitation,
-    insert_passkey,
-    insert_person,
     invitation_by_digest,
     invitation_created_under,
     open_invitations,
@@ -66,6 +63,10 @@ class Visitor:
 
     address: str | None
     request_id: str | None
+
+    def principal(self, found: Person) -> Principal:
+        """Return the principal of a person who has proved their identity."""
+        return Principal(person_actor(found.person_id), found.org, found.role, None, self.address, self.request_id)
 
     def invited_to(self, org: str) -> Principal:
         """Return the principal that uses an organisation's invitation: the system, until the person has joined."""
@@ -101,7 +102,8 @@ def add_first(conn: Connection, by: Principal, ceremony: Ceremony, body: Registe
     if people_of(conn, by.org):
         raise AuthenticationError("authentication_failed")
     made = ceremony.registered(conn, body.credential, "register")
-    return _add(conn, by, made, Person(made.person_id, by.org, body.name, "admin", ceremony.now, created_by=by.actor))
+    insert_record(conn, made)
+    return add(conn, by, Person(made.person_id, by.org, body.name, "admin", ceremony.now, created_by=by.actor))
 
 
 def add_passkey(conn: Connection, by: Principal, ceremony: Ceremony, credential: str) -> None:
@@ -112,7 +114,7 @@ def add_passkey(conn: Connection, by: Principal, ceremony: Ceremony, credential:
     made = ceremony.registered(conn, credential, "register")
     if made.person_id != by.actor.id:
         raise AuthenticationError("authentication_failed")
-    insert_passkey(conn, made)
+    insert_record(conn, made)
     append(conn, by.entry("person.add_passkey", by.actor.id))
 
 
@@ -132,7 +134,7 @@ def invite(
         created_under=created_under,
         invited_by=by.actor,
     )
-    insert_invitation(conn, made)
+    insert_record(conn, made)
     append(conn, by.entry("person.invite", made.invitation_id, role=role))
     return Invited(made, token)
 
@@ -144,9 +146,7 @@ async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, 
     """
 
     def store(conn: Connection) -> Invited:
-        earlier = None
-        if claim.repeats and claim.key is not None:
-            earlier = invitation_created_under(conn, principal.org, claim.key)
+        earlier = claim.earlier_in(conn, lambda conn, key: invitation_created_under(conn, principal.org, key))
         if earlier is None:
             return invite(conn, principal, body.name, body.role, now, created_under=claim.key)
         # A crash prevented the response, so the link was never shown. Its token is not stored, so it is replaced.
@@ -172,15 +172,11 @@ def _may_invite(conn: Connection, invitation: Invitation, now: int) -> bool:
     A person may have been removed while their request created the invitation.
     """
     by = invitation.invited_by
-    if by is None:
-        return True
-    if by.type != "person":
-        return in_force(conn, by, now)
-    found = person(conn, by.id)
-    return found is not None and found.org == invitation.org and found.role == "admin"
+    found = None if by is None or by.type != "person" else person(conn, by.id)
+    return by is None or (in_force(conn, by, now) and (found is None or found.role == "admin"))
 
 
-async def withdraw_invitation(service: Service, principal: Principal, invitation_id: str, now: int) -> None:
+async def withdraw_invitation(principal: Principal, claim: Claim, invitation_id: str, now: int) -> None:
     """End an open invitation. Raises ``not_found`` if the organisation has none with this id."""
 
     def work(conn: Connection) -> None:
@@ -189,7 +185,7 @@ async def withdraw_invitation(service: Service, principal: Principal, invitation
                 return withdraw(conn, principal, one)
         raise NotFoundError("not_found", "The organisation has no open invitation with this id.")
 
-    await service.db.write(work)
+    await claim.store(work)
 
 
 def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasskey) -> Principal:
@@ -200,9 +196,9 @@ def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasske
     found = invitation_of(conn, digest(body.token), ceremony.now)
     made = ceremony.registered(conn, body.credential, "join")
     joining = Person(made.person_id, found.org, body.name, found.role, ceremony.now, created_by=found.invited_by)
-    joined = _add(conn, by.invited_to(found.org), made, joining)
+    insert_record(conn, made)
     use(conn, found, ceremony.now)
-    return joined
+    return add(conn, by.invited_to(found.org), joining)
 
 
 def use(conn: Connection, invitation: Invitation, now: int) -> None:
@@ -220,12 +216,13 @@ async def listed(service: Service, principal: Principal) -> PersonList:
 async def end(
     service: Service, principal: Principal, claim: Claim, person_id: str, body: EndCredential
 ) -> RemovedPerson:
-    """Remove a person with their credentials, and their descendants if the body says so.
+    """Remove a person with their credentials, and their descendants if the body says so, even if the person is removed.
 
     This also ends their sessions and open invitations. Raises ``not_found``, and ``last_admin_key`` if the person is
     the last admin, or if ending the descendants would leave no admin.
     """
-    ring, actor, now, again = service.part(KeyRing), person_actor(person_id), now_ms(), claim.repeats
+    ring, actor, now = service.part(KeyRing), person_actor(person_id), now_ms()
+    again = claim.repeats or body.end_descendants
 
     def work(conn: Connection) -> RemovedPerson:
         everyone = people_of(conn, principal.org, removed=again)
@@ -251,24 +248,9 @@ def new_person_id() -> str:
     return random_id("per_")
 
 
-def _add(conn: Connection, by: Principal, made: Passkey, joining: Person) -> Principal:
-    insert_passkey(conn, made)
-    return add(conn, by, joining)
-
-
 def add(conn: Connection, by: Principal, joining: Person) -> Principal:
     """Store a person who joins, and return their principal."""
-    insert_person(conn, joining)
-    role = role_of(joining)
-    added = Principal(person_actor(joining.person_id), by.org, role, None, by.address, by.request_id)
-    report(conn, added.entry("person.join", joining.person_id, role=role), "person.joined", joining)
+    insert_record(conn, joining)
+    added = replace(by, actor=person_actor(joining.person_id), role=joining.role)
+    report(conn, added.entry("person.join", joining.person_id, role=joining.role), "person.joined", joining)
     return added
-
-
-def role_of(found: Person) -> Role:
-    """Return a person's role."""
-    return _role(found.role)
-
-
-def _role(text: str) -> Role:
-    return next(role for role in ROLES if role == text)

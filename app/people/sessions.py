@@ -6,24 +6,23 @@ import hmac
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import cast
 
 from sqlalchemy import Connection
 
-from app.access.keyring import Principal, Role
-from app.core.actors import Actor
+from app.access.keyring import Principal
+from app.access.networks import allow
+from app.core.actors import Actor, Role
 from app.core.identifiers import random_id
+from app.database.record_tables import insert_record
 from app.store.audit import append
 from app.store.keys import api_key_by_id
 from app.store.people import (
     BrowserSession,
     Person,
-    end_session,
-    insert_session,
+    end_sessions,
     open_sessions,
     people_of,
     person,
-    session_by_digest,
     still_here,
 )
 from app.store.people import step_up as note_step_up
@@ -35,11 +34,15 @@ _MAX_USER_AGENT = 200
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """A session and its person or key. ``person`` is None for an admin key of an organisation without people."""
+    """A session and its person or key. ``person`` is None for an admin key of an organisation without people.
+
+    ``allowed`` are the networks of the key, or None if the session works from any address.
+    """
 
     session: BrowserSession
     person: Person | None
     role: Role
+    allowed: list[str] | None = None
 
     @property
     def name(self) -> str:
@@ -48,7 +51,8 @@ class SignedIn:
 
     def principal(self, address: str | None, request_id: str | None) -> Principal:
         """Return the principal of a request in this session."""
-        return Principal(self.session.actor, self.session.org, self.role, None, address, request_id)
+        outside = not allow(self.allowed, address)
+        return Principal(self.session.actor, self.session.org, self.role, None, address, request_id, outside)
 
     def stepped_up(self, now: int) -> bool:
         """Return True if the session's last step-up is less than ``STEP_UP`` milliseconds old."""
@@ -97,7 +101,7 @@ def open_session(
         user_agent=user_agent[:_MAX_USER_AGENT],
         stepped_up_at=now if stepped_up else None,
     )
-    insert_session(conn, made)
+    insert_record(conn, made)
     append(conn, by.entry("person.sign_in", made.session_id, way=way))
     return token
 
@@ -108,8 +112,8 @@ def recognise(conn: Connection, token: str, now: int) -> SignedIn | None:
     A person's current role applies. A session ends when its person is removed. A session of an admin key ends when
     the key is revoked, or when the organisation gets its first person.
     """
-    session = session_by_digest(conn, digest(token), now)
-    return None if session is None else _signed_in(conn, session, now)
+    found = open_sessions(conn, [digest(token)], now)
+    return _signed_in(conn, found[0], now) if found else None
 
 
 def still_signed_in(conn: Connection, digests: Collection[str], now: int) -> set[str]:
@@ -126,16 +130,16 @@ def still_signed_in(conn: Connection, digests: Collection[str], now: int) -> set
 def _signed_in(conn: Connection, session: BrowserSession, now: int) -> SignedIn | None:
     if session.actor.type == "person":
         found = person(conn, session.actor.id)
-        return None if found is None else SignedIn(session, found, cast(Role, found.role))
+        return None if found is None else SignedIn(session, found, found.role)
     key = api_key_by_id(conn, session.actor.id)
     if key is None or key.role != "admin" or key.ended(now):
         return None
-    return None if people_of(conn, session.org) else SignedIn(session, None, "admin")
+    return None if people_of(conn, session.org) else SignedIn(session, None, "admin", key.allowed_addresses)
 
 
 def close_session(conn: Connection, by: Principal, session_id: str, now: int) -> bool:
     """End one of the caller's own sessions. Return False if the caller has no session with this id."""
-    ended = end_session(conn, by.org, by.actor, session_id, now)
+    ended = end_sessions(conn, by.org, by.actor, now, only=session_id)
     if ended:
         append(conn, by.entry("person.sign_out", session_id))
     return ended

@@ -2,59 +2,40 @@
 
 The VM holds the built program and the on-chain account of the organisation. Vaults start without history, with more
 money than they can spend. Their ledgers then fill as the real ones did: payments before the judged period are charged
-under a policy without rules. A payment that the new rules refuse is not charged, so it leaves room for later ones.
+under a policy without rules. A payment that the new rules refuse is not charged, so it leaves room for later ones. An
+allowance is granted and settled as it was: its amount is held in between, and the spent part counts from then on.
 
 The verdict of a rule about recipients depends on their registration, and the VM only has the current registrations. If
 a change leaves such a rule as it was, the payment's original outcome counts and only the other rules are judged.
 """
 
-import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from solders.account import Account
-from solders.hash import Hash
-from solders.instruction import Instruction
-from solders.litesvm import LiteSVM
-from solders.message import Message
 from solders.pubkey import Pubkey
-from solders.signature import Signature
-from solders.transaction import Transaction
-from solders.transaction_metadata import FailedTransactionMetadata
 
-from app.chain.addresses import SYSTEM_PROGRAM, Addresses
-from app.chain.escrow_instructions import OpenEscrow
-from app.chain.instructions import MAX_UNITS, Instructions, compute_unit_limit
+from app.chain.addresses import Addresses
+from app.chain.instructions import Instructions
 from app.chain.logs import policy_violation
 from app.chain.records import RawAccount
 from app.chain.rules import BUDGET_RULES, CATEGORIES, Rules
 from app.core.identifiers import new_reference
 from app.policies.allowlists import writes
+from app.policies.replay_vm import ReplayVm
+from app.policies.replayed_vault import ReplayedVault, Stage
 from app.policies.terms import Terms
 from app.store.policy_history import PastPayment
 from idl.codec import Codec
 
-_UNITS = compute_unit_limit(MAX_UNITS)
-_LAMPORTS = 10**17
 #: Micro-USDC of each vault.
 _BALANCE = 2**62
 _FOREVER = 2**62
-#: Byte ranges of owner and amount in a token account, the same for the SPL token program and Token-2022.
-_OWNER, _AMOUNT = slice(32, 64), slice(64, 72)
 _OLD_KEY, _NEW_KEY = b"as it was".ljust(16), b"as it would be".ljust(16)
 #: Keys of policies without a rule about recipients and without those that the program checks before it, by the name of
 #: the rule. The program checks the rules in this order.
 _LAX_KEYS = {"allowed_recipients": b"without a list".ljust(16), "blocked_categories": b"any recipient".ljust(16)}
-_ANY_HASH = bytes(32)
-_ANY_PROOF = 1
-#: Timeout of replayed escrows in seconds. Any value works, because every escrow is disputed immediately.
-_TIMEOUT = 86_400
-
-
-class BacktestError(Exception):
-    """The VM refused an instruction that prepares the replay, or refused a payment for a reason other than a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +59,18 @@ class PolicyBacktest:
     def __init__(self, snapshot: Snapshot, terms: Terms, start: int) -> None:
         """Set the clock to the Unix second ``start``."""
         self._codec, self._addresses, self._org = snapshot.codec, snapshot.addresses, snapshot.org
-        # Nothing is signed here: the signatures were checked when the payments were made.
-        self._svm = LiteSVM().with_sigverify(False).with_transaction_history(0).with_blockhash_check(False)
-        self._svm.add_program_from_file(snapshot.codec.program_id, snapshot.program)
-        for address, account in snapshot.accounts.items():
-            self._put(address, account.owner, account.data, account.lamports)
+        self._vm = vm = ReplayVm(snapshot.program, snapshot.codec, snapshot.addresses, snapshot.accounts)
         org = snapshot.accounts[snapshot.org].decode(snapshot.codec).data
-        self._authority, self._operator, self._arbiter = org["authority"], org["operator"], org["arbiter"]
-        self._payer, self._session = Pubkey.new_unique(), Pubkey.new_unique()
-        self._put(self._payer, SYSTEM_PROGRAM, b"", _LAMPORTS)
         self._build = Instructions(snapshot.codec, snapshot.addresses, snapshot.org)
-        self._set_time(start)
+        roles = org["authority"], org["operator"], org["arbiter"]
+        self._stage = Stage(vm, self._build, snapshot.addresses, *roles, org["decimals"])
+        self._session = Pubkey.new_unique()
+        vm.set_time(start)
+        self._sequence: int = org["authority_sequence"]
         if org["paused"]:
-            resume = self._build.update_org(
-                signer=self._authority, expected_sequence=org["authority_sequence"], paused=False
-            )
-            self._do(resume)
+            authority = self._stage.authority
+            vm.do(self._build.update_org(signer=authority, expected_sequence=self._sequence, paused=False))
+            self._sequence += 1
         self._old, self._new = self._create_policy(_OLD_KEY, Rules()), self._create_policy(_NEW_KEY, terms.rules)
         listless = replace(terms.rules, restricted=False)
         lax = {"allowed_recipients": listless, "blocked_categories": replace(listless, blocked_categories=0)}
@@ -104,54 +81,39 @@ class PolicyBacktest:
         self._still_blocked = current.rules.blocked_categories & terms.rules.blocked_categories
         self._needs_recipient = bool(terms.rules.restricted or terms.rules.blocked_categories)
         self._allowlist = self._write_allowlist(terms) if terms.entries else None
+        policies = (self._old, self._new, *self._lax.values())
+        self._versions: dict[Pubkey, int] = {one: vm.state(one)["version"] for one in policies}
         self._payees: set[Pubkey] = set()
 
     def judge(
         self, wallet_id: str, past: Sequence[PastPayment], since: int
-    ) -> Iterator[tuple[PastPayment, list[str] | None]]:
+    ) -> Iterator[tuple[PastPayment, Sequence[str] | None]]:
         """Replay a wallet's payments in order and yield those made since a time in Unix milliseconds.
 
         Each payment comes with the log of its refusal, or None if it passes. The log is empty for a payment that stays
         refused because a budget or an unchanged rule about recipients refused it. Raises BacktestError.
         """
-        self._set_time(past[0].timestamp // 1000)
-        vault, policy, counter = self._create_vault(wallet_id), self._old, 0
-        refunds: list[tuple[int, int, OpenEscrow, int]] = []
+        self._vm.set_time(past[0].timestamp // 1000)
+        replayed = self._create_vault(wallet_id)
         for payment in past:
-            now, payee = payment.timestamp // 1000, Pubkey.from_string(payment.recipient_address)
-            while refunds and refunds[0][0] <= now:
-                self._refund(*heapq.heappop(refunds))
-            self._set_time(now)
-            if payment.timestamp >= since and policy == self._old:
-                policy = self._attach(vault, policy, self._new)
+            now = payment.timestamp // 1000
+            replayed.settle_until(now)
+            if payment.timestamp >= since and replayed.policy == self._old:
+                self._attach(replayed, self._new)
             if self._stays_refused(payment):
                 yield payment, []
                 continue
-            # An escrow is charged like a payment. Only an escrow that later refunded something must be replayed as an
-            # escrow.
-            ended = None if payment.released == payment.amount else payment.settled_at
-            number = None if ended is None else counter
-            refusal = self._try(self._spending(vault, policy, payee, payment, number))
+            refusal = self._spend(replayed, payment, now)
             while refusal is not None and (lax := self._excused(payment, refusal)) is not None:
-                policy = self._attach(vault, policy, lax)
-                refusal = self._try(self._spending(vault, policy, payee, payment, number))
-            if policy in self._lax.values():
-                policy = self._attach(vault, policy, self._new)
-            if ended is not None and refusal is None:
-                escrow = OpenEscrow(self._addresses.escrow(vault, counter), vault, payee, self._payer)
-                self._dispute(escrow)
-                heapq.heappush(refunds, (ended, counter, escrow, payment.released or 0))
-                counter += 1
+                self._attach(replayed, lax)
+                refusal = self._spend(replayed, payment, now)
+            if replayed.policy in self._lax.values():
+                self._attach(replayed, self._new)
             if payment.timestamp >= since:
                 yield payment, refusal
 
-    def _attach(self, vault: Pubkey, policy: Pubkey, new: Pubkey) -> Pubkey:
-        """Attach another policy to a vault and return that policy."""
-        move = self._build.update_wallet(
-            operator=self._operator, vault=vault, policy=policy, new_policy=new, authority=self._authority
-        )
-        self._do(move)
-        return new
+    def _attach(self, replayed: ReplayedVault, policy: Pubkey) -> None:
+        replayed.attach(policy, self._versions[policy])
 
     def _stays_refused(self, payment: PastPayment) -> bool:
         """Return True if a budget refused the payment, or a rule about recipients that the change does not touch."""
@@ -178,116 +140,83 @@ class PolicyBacktest:
         return bool(self._still_blocked & (1 << category))
 
     def _create_policy(self, key: bytes, rules: Rules) -> Pubkey:
-        # The number of open escrows is not replayed, so it is not judged either.
-        rules = replace(rules, max_open_escrows=None)
-        self._do(self._build.create_policy(payer=self._payer, authority=self._authority, key=key, rules=rules))
+        create = self._build.create_policy(
+            payer=self._vm.payer,
+            authority=self._stage.authority,
+            key=key,
+            rules=_replayed(rules),
+            expected_sequence=self._sequence,
+        )
+        self._vm.do(create)
         return self._addresses.policy(self._org, key)
 
     def _write_allowlist(self, terms: Terms) -> Pubkey:
-        build, policy, authority, entries = self._build, self._new, self._authority, list(terms.entries)
-        account = self._svm.get_account(policy)
-        assert account is not None
-        made = self._codec.decode_account(account.data).data
+        build, policy, authority, entries = self._build, self._new, self._stage.authority, list(terms.entries)
+        made = self._vm.state(policy)
         version = made["next_allowlist_version"]
-        for write in writes(build, policy, version, entries, payer=self._payer, writer=authority):
-            self._do(write)
+        for write in writes(build, policy, version, entries, payer=self._vm.payer, writer=authority):
+            self._vm.do(write)
         allowlist = self._addresses.allowlist(policy, version)
         switch = build.update_policy(
             authority=authority,
             policy=policy,
             expected_version=made["version"],
-            rules=replace(terms.rules, max_open_escrows=None),
+            rules=_replayed(terms.rules),
             new_allowlist=allowlist,
             entries=entries,
         )
-        self._do(switch)
+        self._vm.do(switch)
         return allowlist
 
-    def _create_vault(self, wallet_id: str) -> Pubkey:
+    def _create_vault(self, wallet_id: str) -> ReplayedVault:
         # The vault's address differs from the wallet's own. That changes no verdict, because a wallet cannot pay
         # itself.
         creation = self._build.create_wallet(
-            payer=self._payer,
-            operator=self._operator,
+            payer=self._vm.payer,
+            operator=self._stage.operator,
             agent_id=wallet_id,
             policy=self._old,
+            policy_version=self._versions[self._old],
             session=(self._session, _FOREVER),
-            authority=self._authority,
+            authority=self._stage.authority,
         )
-        self._do(creation)
+        self._vm.do(creation)
         vault = self._addresses.vault(self._org, wallet_id)
-        self._set_tokens(vault, vault, _BALANCE)
-        return vault
+        self._vm.set_tokens(vault, vault, _BALANCE)
+        return ReplayedVault(self._stage, vault, self._old)
 
-    def _set_tokens(self, owner: Pubkey, like: Pubkey, amount: int) -> None:
-        """Give an address a token account with this amount, copied from the account of ``like``."""
-        account = self._svm.get_account(self._addresses.token_account(like))
-        assert account is not None
-        data = bytearray(account.data)
-        data[_OWNER], data[_AMOUNT] = bytes(owner), amount.to_bytes(8, "little")
-        self._put(self._addresses.token_account(owner), account.owner, bytes(data), account.lamports)
+    def _spend(self, replayed: ReplayedVault, payment: PastPayment, now: int) -> Sequence[str] | None:
+        """Make the payment, escrow or allowance, signed and co-signed like the original.
 
-    def _spending(
-        self, vault: Pubkey, policy: Pubkey, payee: Pubkey, payment: PastPayment, counter: int | None
-    ) -> Instruction:
-        """Return the payment, or the escrow with this counter, signed and co-signed like the original."""
+        Returns the log of its refusal by a rule, or None if it passes.
+        """
+        policy, payee = replayed.policy, Pubkey.from_string(payment.recipient_address)
         if payee not in self._payees:
-            self._set_tokens(payee, vault, 0)
+            self._vm.set_tokens(payee, replayed.vault, 0)
             self._payees.add(payee)
-        listed, judged = policy == self._new, policy != self._old
-        co_signed = payment.policy_triggered and payment.status == "confirmed"
+        judged = policy != self._old
         common: dict[str, Any] = {
-            "signer": self._session if payment.attestation_hash else self._operator,
+            "signer": self._session if payment.attestation_hash else self._stage.operator,
             "policy": policy,
-            "vault": vault,
-            "allowlist": self._allowlist if listed else None,
+            "vault": replayed.vault,
+            "allowlist": self._allowlist if policy == self._new else None,
             "recipient": self._addresses.recipient(self._org, payee) if judged and self._needs_recipient else None,
-            "co_signer": self._operator if co_signed else None,
             "amount": payment.amount,
             "reference": new_reference(),
         }
-        if counter is None:
-            return self._build.execute_payment(**common, destination=self._addresses.token_account(payee))
-        return self._build.create_escrow(
-            **common,
-            payer=self._payer,
-            receiver=payee,
-            counter=counter,
-            task_hash=_ANY_HASH,
-            proof_kinds=_ANY_PROOF,
-            timeout=_TIMEOUT,
-        )
+        co_signed = payment.policy_triggered and payment.status == "confirmed"
+        if payment.allowance:
+            return replayed.grant(payment, common, now, approved_at=self._versions[policy] if co_signed else None)
+        common["co_signer"] = self._stage.operator if co_signed else None
+        # An escrow is charged like a payment. Only an escrow that later refunded something must be replayed as an
+        # escrow.
+        refunded = payment.settled_at is not None and payment.released != payment.amount
+        return replayed.lock(payment, common) if refunded else replayed.pay(payment, common)
 
-    def _dispute(self, escrow: OpenEscrow) -> None:
-        """Dispute an escrow, so that the arbiter can refund any part of it, regardless of the original reason."""
-        hashes = {"reason_hash": _ANY_HASH, "evidence_hash": _ANY_HASH}
-        self._do(self._build.dispute_escrow(escrow, signer=self._operator, **hashes))
 
-    def _refund(self, second: int, _counter: int, escrow: OpenEscrow, released: int) -> None:
-        self._set_time(second)
-        self._do(self._build.resolve_dispute(escrow, payer=self._payer, arbiter=self._arbiter, released=released))
+def _replayed(rules: Rules) -> Rules:
+    """Return the rules without the number of open escrows and the permission for allowances.
 
-    def _set_time(self, second: int) -> None:
-        clock = self._svm.get_clock()
-        clock.unix_timestamp = second
-        self._svm.set_clock(clock)
-
-    def _put(self, address: Pubkey, owner: Pubkey, data: bytes, lamports: int) -> None:
-        self._svm.set_account(address, Account(lamports, data, owner))
-
-    def _do(self, instruction: Instruction) -> None:
-        refusal = self._try(instruction)
-        if refusal is not None:
-            raise BacktestError(f"a rule refused an instruction that it must not judge: {refusal}")
-
-    def _try(self, instruction: Instruction) -> list[str] | None:
-        """Run an instruction and return the log of its refusal by a rule, or None if it passes."""
-        message = Message.new_with_blockhash([_UNITS, instruction], self._payer, Hash.default())
-        signatures = [Signature.default()] * message.header.num_required_signatures
-        result = self._svm.send_transaction(Transaction.populate(message, signatures))
-        if not isinstance(result, FailedTransactionMetadata):
-            return None
-        logs = result.meta().logs()
-        if policy_violation(logs, self._codec) is None:
-            raise BacktestError(f"{result.err()}: {logs}")
-        return logs
+    They are not judged: the replay does not lock every escrow, and the permission is not a rule.
+    """
+    return replace(rules, max_open_escrows=None, allow_allowances=True)

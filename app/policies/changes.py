@@ -16,12 +16,13 @@ from app.api.versioned_changes import OutdatedVersionError, VersionedChange
 from app.core.errors import BusinessError, UnavailableError
 from app.policies import service as policies
 from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
-from app.policies.details import DETAILS, describe
+from app.policies.details import describe
 from app.policies.models import Policy, UpdatePolicy
 from app.policies.terms import Terms, apply_changes, require_owners, terms_of, with_recipients
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.policies import (
+    DETAILS,
     UPDATE,
     PolicyRecord,
     policy,
@@ -55,7 +56,7 @@ class PolicyChange(VersionedChange[PolicyRecord]):
 
     def check(self, found: PolicyRecord) -> None:
         """Raise ``version_conflict`` unless the request accepts the policy's version."""
-        self.precondition.check(found.version, found.name, found.x402_hosts)
+        self.precondition.check(found.version, *(getattr(found, name) for name in DETAILS))
 
     async def find_changeable(self) -> PolicyRecord:
         """Return the policy. Raises ``policy_not_found``, and ``policy_immutable`` for a preset."""
@@ -218,6 +219,7 @@ async def _close(request: PolicyChange, before: PolicyRecord) -> str | None:
         authority=(await request.authority()).address,
         policy=address,
         policy_rent_receiver=account["payer"],
+        expected_version=before.version,
         next_version=version,
         allowlist=allowlist,
         allowlist_rent_receiver=None if allowlist is None else (await known_account(service, allowlist))["payer"],

@@ -1,14 +1,14 @@
-"""Off-chain details of a policy, known only to the service: its name, and the hosts that paid requests may go to."""
+"""Off-chain details of a policy, known only to the service: its name, and what paid requests may do."""
 
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.core.identifiers import random_id
-from app.core.timestamps import iso_ms
 from app.policies.models import UpdatePolicy
 from app.store.audit import append
 from app.store.feed import append_event
 from app.store.policies import (
+    DETAILS,
     PolicyDetails,
     PolicyRecord,
     policy,
@@ -18,9 +18,6 @@ from app.store.policies import (
 )
 from app.submission.claim import Claim
 from app.submission.context import Service
-
-DETAILS = ("name", "x402_hosts")
-"""Fields of a policy that are not on the chain."""
 
 
 async def describe(  # noqa: PLR0917
@@ -41,8 +38,8 @@ async def describe(  # noqa: PLR0917
             return
         changes = {name: {"from": getattr(current, name), "to": value} for name, value in changed.items()}
         kept = {name: getattr(current, name) for name in DETAILS} | changed
-        ids = (found.policy_id, found.org, found.address)
-        put_policy_details(conn, PolicyDetails(*ids, created_at=found.created_at, **kept))
+        ids = {name: getattr(found, name) for name in ("policy_id", "org", "address", "created_at")}
+        put_policy_details(conn, PolicyDetails(**ids, **kept))
         record_policy_edit(
             conn,
             found.org,
@@ -61,7 +58,7 @@ async def describe(  # noqa: PLR0917
             type="policy.updated",
             timestamp=now,
             summary=f"Policy {found.policy_id}: {' and '.join(changes)} changed",
-            payload={"policy_id": found.policy_id, "version": version, "changes": changes, "timestamp": iso_ms(now)},
+            payload={"policy_id": found.policy_id, "version": version, "changes": changes},
         )
 
     await claim.store(write)

@@ -7,21 +7,25 @@ from pydantic import ConfigDict, Field
 from app.api.error_bodies import Violation
 from app.api.fields import (
     Category,
-    IdempotencyKey,
+    Confirmation,
     Limit,
     Name,
     PolicyId,
     ReadFrom,
     Recipient,
+    RecipientShown,
     ResponseBody,
     Time,
     Timestamp,
     TransactionId,
     Usdc,
     WalletId,
+    Warnings,
+    example,
 )
 from app.api.hosts import Host
 from app.api.partial_body import PartialBody
+from app.api.whole_list import WholeList
 from app.core.actors import Actor
 
 #: Hosts that paid requests may go to.
@@ -35,42 +39,63 @@ MAX_OPEN_ESCROWS = 64
 class RuleFields(PartialBody):
     """Fields of a body that set a policy's rules."""
 
-    max_per_tx: Limit | None = None
-    max_per_day: Limit | None = None
+    max_per_tx: Annotated[Limit | None, example("5.00")] = None
+    """The maximum of one payment. Null means no limit; zero is a limit."""
+    max_per_day: Annotated[Limit | None, example("50.00")] = None
+    """The maximum in any 24 hours. The period moves in steps of 15 minutes."""
     max_per_month: Limit | None = None
-    velocity_cap: Annotated[int, Field(ge=0, le=2**32 - 1)] | None = None
+    """The maximum in a UTC calendar month."""
+    velocity_cap: Annotated[Annotated[int, Field(ge=0, le=2**32 - 1)] | None, example(20)] = None
+    """The maximum number of payments in any hour."""
     allowed_recipients: Annotated[list[Recipient], Field(max_length=MAX_RECIPIENTS)] = Field(default=[])
-    blocked_categories: Annotated[list[Category], Field(max_length=32)] = Field(default=[])
+    """The only recipients that may be paid. An empty list allows all."""
+    blocked_categories: Annotated[list[Category], Field(max_length=32), example(["gambling"])] = Field(default=[])
+    """The categories of recipients that may not be paid."""
     require_co_sign: Limit | None = None
+    """The amount above which an operator must sign too."""
     expiry: Timestamp | None = None
-    max_open_escrows: Annotated[int, Field(ge=0, le=MAX_OPEN_ESCROWS)] | None = None
+    """The expiry. Afterwards nothing is paid and the wallets are frozen."""
+    max_open_escrows: Annotated[int, Field(ge=0, le=MAX_OPEN_ESCROWS), example(8)] | None = None
+    """The maximum number of open escrows of a wallet. Null means 64."""
     allow_allowances: bool = False
-    allow_unverified_recipient: bool = False
+    """True if a wallet may grant allowances to a delegate."""
+    allow_unverified_recipient: Confirmation = False
+    """True to list addresses without a known owner, which are otherwise refused with `recipient_unverified`. Entries
+    already listed are not checked again.
+    """
 
 
 class CreatePolicy(RuleFields):
-    """Body of a policy creation. An omitted rule is not set. An empty allowlist allows every recipient."""
+    """Body of a policy creation. An omitted rule is not set, and an omitted permission is false."""
 
     name: Name
+    """A display name for people."""
     x402_hosts: Hosts | None = None
-    idempotency_key: IdempotencyKey | None = None
+    """The hosts that paid requests may address, without ports; `*` allows all. Null sets the default: all hosts on a
+    local network and none elsewhere.
+    """
+    opens_accounts: Annotated[bool, example(True)] = False
+    """True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays
+    its rent, within the wallet's daily limits.
+    """
 
 
 class UpdatePolicy(CreatePolicy):
     """Body of a policy update. An omitted field keeps its value; `null` or an empty list clears a rule."""
 
     name: Name = Field(default="")
+    """The new name."""
 
 
 class ClonePolicy(CreatePolicy):
-    """Body of a policy clone. An omitted rule is copied; `null` or an empty list clears it."""
+    """Body of a policy clone. An omitted rule or permission is copied; `null` or an empty list clears a rule."""
 
 
 class PreviewPolicy(UpdatePolicy):
     """Body of a preview, with the same fields as an update.
 
-    `name`, `x402Hosts`, `maxOpenEscrows`, `allowAllowances`, `allowUnverifiedRecipient` and the idempotency key have no
-    effect here.
+    `name`, `x402Hosts`, `opensAccounts`, `maxOpenEscrows`, `allowAllowances`, `allowUnverifiedRecipient` and the
+    idempotency key have no effect here. The response contains a warning about each recipient without a known owner.
     """
 
 
@@ -78,30 +103,45 @@ class Policy(ResponseBody):
     """A policy. `version` increases with every change of its rules, and no two of an organisation share one."""
 
     policy_id: PolicyId
+    """The policy's id, under both names. It begins with `pol_`."""
     id: Annotated[PolicyId, ReadFrom("policy_id")]
-    name: str
+    """The policy's id, under both names. It begins with `pol_`."""
+    name: Annotated[str, example("Shopping")]
+    """The name as last set."""
     max_per_tx: Usdc | None
+    """The maximum of one payment. Null means no limit; zero is a limit."""
     max_per_day: Usdc | None
+    """The maximum in any 24 hours. The period moves in steps of 15 minutes."""
     max_per_month: Usdc | None
-    velocity_cap: int | None
-    allowed_recipients: list[str]
-    blocked_categories: list[str]
+    """The maximum in a UTC calendar month."""
+    velocity_cap: Annotated[int | None, example(20)]
+    """The maximum number of payments in any hour."""
+    allowed_recipients: list[RecipientShown]
+    """The only recipients that may be paid. An empty list allows all."""
+    blocked_categories: Annotated[list[str], example(["gambling"])]
+    """The categories of recipients that may not be paid."""
     require_co_sign: Usdc | None
+    """The amount above which an operator must sign too."""
     expiry: Time | None
-    max_open_escrows: int | None
-    allow_allowances: bool
-    x402_hosts: list[str] | None
-    wallet_count: int
-    version: int
+    """The expiry. Afterwards nothing is paid and the wallets are frozen."""
+    max_open_escrows: Annotated[int | None, example(8)]
+    """The maximum number of open escrows of a wallet. Null means 64."""
+    allow_allowances: Annotated[bool, example(True)]
+    """True if a wallet may grant allowances to a delegate; false in the presets."""
+    x402_hosts: Annotated[list[str] | None, example(["api.example.com"])]
+    """The hosts that paid requests may address. Null means the default."""
+    opens_accounts: Annotated[bool, example(True)]
+    """True if paid requests may open the USDC account of a payee."""
+    wallet_count: Annotated[int, example(2)]
+    """The number of attached wallets; zero at first."""
+    version: Annotated[int, example(3)]
+    """The version. It increases with every change of a rule and is never used again, not even by another policy."""
     created_at: Time
+    """The time of the creation request."""
 
 
-class PolicyList(ResponseBody):
+class PolicyList(WholeList[Policy]):
     """All policies of the organisation, presets first."""
-
-    data: list[Policy]
-    has_more: bool = False
-    next_cursor: str | None = None
 
 
 class Change(ResponseBody):
@@ -109,8 +149,10 @@ class Change(ResponseBody):
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
 
-    before: str | bool | int | list[str] | None = Field(alias="from")
-    after: str | bool | int | list[str] | None = Field(alias="to")
+    before: Annotated[str | bool | int | list[str] | None, example("5.00")] = Field(alias="from")
+    """The value before the change. Null if the rule was not set."""
+    after: Annotated[str | bool | int | list[str] | None, example("10.00")] = Field(alias="to")
+    """The value after the change. Null if the rule is no longer set."""
 
 
 class AuditEntry(ResponseBody):
@@ -121,30 +163,45 @@ class AuditEntry(ResponseBody):
     """
 
     timestamp: Time
-    changed_by: str
+    """The time of the change. Entries are sorted by it."""
+    changed_by: Annotated[str, example("key_M3vLp8fRz2JtXk5wQnB7cG")]
+    """The id of the API key or person that made the change, or the address that signed it without the service."""
     actor: Actor
-    changes: dict[str, Change]
+    """The author of the change, as type and id."""
+    changes: Annotated[dict[str, Change], example({"max_per_tx": {"from": "5.00", "to": "10.00"}})]
+    """The changed fields, each with `from` and `to`."""
 
 
 class AuditLog(ResponseBody):
     """All changes of a policy, oldest first."""
 
     data: list[AuditEntry]
+    """The rows of the page."""
 
 
 class PreviewedPayment(ResponseBody):
     """A payment or escrow that would have had a different outcome."""
 
     tx_id: TransactionId
+    """The transaction's id, under both names. It begins with `tx_`."""
     wallet_id: WalletId
-    type: str
-    recipient: str
+    """The paying wallet."""
+    type: Annotated[str, example("payment")]
+    """The type of the transaction. See the types of transactions."""
+    recipient: RecipientShown
+    """The recipient as in the request. A wallet is shown by its address."""
     amount: Usdc
+    """The amount."""
     status: Literal["confirmed", "blocked"]
+    """The actual outcome: `confirmed` or `blocked`."""
     would_be: Literal["confirmed", "blocked"]
+    """The outcome under the changed policy: `confirmed` or `blocked`."""
     violation: Violation | None
-    refusals: int | None
+    """The rule that would have refused it. Null if none would."""
+    refusals: Annotated[int | None, example(1)]
+    """The number of refusals that a refused payment stands for. Null for confirmed payments."""
     timestamp: Time
+    """The time of the request."""
 
 
 class PolicyPreview(ResponseBody):
@@ -159,13 +216,24 @@ class PolicyPreview(ResponseBody):
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
 
     policy_id: PolicyId
+    """The policy that the change would apply to."""
     start: Time = Field(alias="from")
+    """The start of the judged week."""
     end: Time = Field(alias="to")
-    wallets: int
-    wallets_left_out: int
-    payments: int
-    newly_blocked: int
-    newly_confirmed: int
+    """The end of the judged week."""
+    wallets: Annotated[int, example(2)]
+    """The number of attached wallets that the preview covers."""
+    wallets_left_out: Annotated[int, example(0)]
+    """The number of attached wallets that it leaves out, because a preview judges a limited number of payments."""
+    payments: Annotated[int, example(128)]
+    """The number of judged payments and escrows."""
+    newly_blocked: Annotated[int, example(3)]
+    """The number of accepted payments that the change would have refused."""
+    newly_confirmed: Annotated[int, example(0)]
+    """The number of refused payments that the change would have accepted."""
     changes: list[PreviewedPayment]
-    changes_left_out: int
-    warnings: list[str]
+    """The payments with a different outcome, newest first."""
+    changes_left_out: Annotated[int, example(0)]
+    """The number of further payments with a different outcome that `changes` does not list."""
+    warnings: Warnings
+    """Warnings about new entries of the allowlist without a known owner."""

@@ -57,7 +57,7 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
     current = await terms_of(service, found)
     terms = await apply_changes(service, principal.org, current, body)
     as_if = replace(found, rules=terms.rules, allowed_recipients=list(terms.entries.values()))
-    async with _admission.enter(service, principal.org):
+    async with _admission.enter(service, principal):
         end = service.clock.now_ms()
         start = end - _PERIOD
         history = await service.db.read(lambda conn: _read(conn, found.address, terms.rules, start), in_thread=True)

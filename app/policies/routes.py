@@ -1,7 +1,5 @@
 """Policies: the rules that the program enforces on wallets."""
 
-from starlette.routing import Route
-
 from app.access.auth import ADMINS, OPERATORS, READERS, READERS_AND_AGENT
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
@@ -24,7 +22,7 @@ _WRITING = ("invalid_amount", "invalid_recipient", "recipient_unverified", "tran
 _CHANGING = ("policy_not_found", "policy_immutable", "version_conflict", "transaction_failed")
 
 
-@operation(tag="policies", roles=ADMINS, tagged=True, errors=_WRITING, changes=True, signable=True)
+@operation("POST /v1/policies", roles=ADMINS, tagged=True, errors=_WRITING, signable=True)
 async def create_policy(call: Call, body: CreatePolicy) -> Policy:
     """Create a policy.
 
@@ -33,24 +31,35 @@ async def create_policy(call: Call, body: CreatePolicy) -> Policy:
     return await policies.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="policies", roles=READERS, errors=("chain_unavailable",), weight=10)
+@operation("GET /v1/policies", roles=READERS, errors=("chain_unavailable",))
 async def list_policies(call: Call) -> PolicyList:
     """List policies, presets first."""
     return await policies.list_all(call.service, call.principal)
 
 
-@operation(tag="policies", roles=READERS_AND_AGENT, tagged=True, errors=("policy_not_found", "chain_unavailable"))
+@operation(
+    "GET /v1/policies/{policy_id}",
+    roles=READERS_AND_AGENT,
+    tagged=True,
+    errors=("policy_not_found", "chain_unavailable"),
+)
 async def get_policy(call: Call) -> Policy:
     """Get a policy.
 
-    The header `ETag` identifies the policy's version, name and `x402_hosts`. Send it as `If-Match` with a change, so
-    that you do not undo a concurrent change. A key with the role agent reads only the policy of its own wallet.
+    The header `ETag` identifies the policy's version, name, `x402_hosts` and `opens_accounts`. Send it as `If-Match`
+    with a change, so that you do not undo a concurrent change. A key with the role agent reads only the policy of its
+    own wallet.
     """
     return await policies.get(call.service, call.principal, call.path("policy_id"))
 
 
 @operation(
-    tag="policies", roles=ADMINS, tagged=True, errors=(*_CHANGING, *_WRITING), changes=True, version=True, signable=True
+    "PATCH /v1/policies/{policy_id}",
+    roles=ADMINS,
+    tagged=True,
+    errors=(*_CHANGING, *_WRITING),
+    version=True,
+    signable=True,
 )
 async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     """Update a policy.
@@ -63,11 +72,10 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
 
 
 @operation(
-    tag="policies",
+    "DELETE /v1/policies/{policy_id}",
     roles=ADMINS,
     tagged=True,
     errors=("policy_in_use", *_CHANGING),
-    changes=True,
     version=True,
     signable=True,
 )
@@ -80,11 +88,10 @@ async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
 
 
 @operation(
-    tag="policies",
+    "POST /v1/policies/{policy_id}/clone",
     roles=ADMINS,
     tagged=True,
     errors=("policy_not_found", "version_conflict", *_WRITING),
-    changes=True,
     signable=True,
 )
 async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
@@ -96,7 +103,7 @@ async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
     return await policies.create(call.service, call.principal, call.claim, body, call.path("policy_id"))
 
 
-@operation(tag="policies", roles=READERS, errors=("policy_not_found",), weight=10)
+@operation("GET /v1/policies/{policy_id}/audit-log", roles=READERS, errors=("policy_not_found",))
 async def get_policy_audit_log(call: Call) -> AuditLog:
     """Get a policy's audit log.
 
@@ -108,10 +115,11 @@ async def get_policy_audit_log(call: Call) -> AuditLog:
 
 
 @operation(
-    tag="policies",
+    "POST /v1/policies/{policy_id}/preview",
     roles=OPERATORS,
     errors=("policy_not_found", "invalid_amount", "invalid_recipient", "version_conflict", "chain_unavailable"),
     weight=20,
+    changes=False,
 )
 async def preview_policy(call: Call, body: PreviewPolicy) -> PolicyPreview:
     """Preview a change of a policy.
@@ -124,15 +132,3 @@ async def preview_policy(call: Call, body: PreviewPolicy) -> PolicyPreview:
     count as they are registered now. A registration can permit payments only from its `effective_at` on.
     """
     return await preview(call.service, call.principal, call.path("policy_id"), body)
-
-
-routes = [
-    Route("/v1/policies", list_policies, methods=["GET"]),
-    Route("/v1/policies", create_policy, methods=["POST"]),
-    Route("/v1/policies/{policy_id}", get_policy, methods=["GET"]),
-    Route("/v1/policies/{policy_id}", update_policy, methods=["PATCH"]),
-    Route("/v1/policies/{policy_id}", delete_policy, methods=["DELETE"]),
-    Route("/v1/policies/{policy_id}/clone", clone_policy, methods=["POST"]),
-    Route("/v1/policies/{policy_id}/preview", preview_policy, methods=["POST"]),
-    Route("/v1/policies/{policy_id}/audit-log", get_policy_audit_log, methods=["GET"]),
-]

@@ -15,9 +15,9 @@ from app.policies.terms import NO_TERMS, Terms, apply_changes, require_owners, t
 from app.projection.differences import shown as shown_rules
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
-from app.store.policies import PolicyDetails, PolicyRecord, policies, policy, put_policy_details
+from app.store.policies import DETAILS, PolicyDetails, PolicyRecord, policies, policy, put_policy_details
 from app.store.wallets import policy_id_of
-from app.submission.chain_state import pending_or_missing, stale_node_error
+from app.submission.chain_state import authority_sequence, pending_or_missing, stale_node_error
 from app.submission.changes import carry_out, earlier_outcome
 from app.submission.claim import Claim
 from app.submission.context import Service
@@ -100,10 +100,11 @@ async def create(
 
     if authority.key is None and terms.entries:
         raise RequestError("invalid_request", _LIST_APART)
-    hosts = body.x402_hosts
-    if cloned is not None and "x402_hosts" not in body.model_fields_set:
-        hosts = cloned.x402_hosts
-    new = PolicyDetails(identifier, org, str(address), body.name, await service.clock.moment_ms(), hosts)
+    sources = {name: body if cloned is None or name in body.model_fields_set else cloned for name in DETAILS}
+    details = {name: getattr(one, name) for name, one in sources.items()}
+    new = PolicyDetails(
+        policy_id=identifier, org=org, address=str(address), created_at=await service.clock.moment_ms(), **details
+    )
     # The first transaction records the requesting principal, so an incomplete creation is in the audit log too.
     entry: NewLogEntry | None = principal.entry("policy.create", identifier)
     if source is not None:
@@ -164,6 +165,7 @@ async def _remaining(
             authority=authority.address,
             key=policy_key(identifier),
             rules=terms.rules,
+            expected_sequence=await authority_sequence(service, org),
         )
         return _Remaining([Step([create])], None)
     found = account.decode(service.codec).data

@@ -4,7 +4,7 @@ from app.core.identifiers import allowance_id, wallet_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso
 from app.core.transaction_types import ESCROW_REFUND, PAYMENT
-from app.projection.batch import Batch, Values
+from app.projection.batch import Batch, Values, address_or_none
 from app.projection.transfers import confirm, set_balance, spent, use_approval
 from app.store.allowances import OF_SETTLEMENT, OUTSTANDING, PENDING, SETTLED
 from indexer import StoredEvent
@@ -88,6 +88,7 @@ def _terms(row: StoredEvent) -> Values:
     names = ("vault", "policy", "recipient", "destination", "delegate", "tokens", "payer", "reference", "amount")
     return {
         **{name: data[name] for name in (*names, "counter", "expires_at")},
+        "budget": address_or_none(data["budget"]),
         "sequence": data["sequence"],
         "policy_version": data["policy_version"],
         "allowance_id": allowance_id(data["allowance"]),

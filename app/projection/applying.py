@@ -10,8 +10,8 @@ from app.projection.batch import Batch
 from app.projection.handlers import HANDLERS
 from app.projection.rollbacks import CURSOR, ROLLED_BACK, changed_orgs, reset, undo
 from app.store.guard import report_lost_commits
+from app.store.organisations import table as organisations
 from app.store.read_tables import projection
-from app.store.state_tables import organisations
 from indexer import StoredEvent
 
 _CURSORS = select(organisations.c.org, projection.c.position).outerjoin(

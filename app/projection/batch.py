@@ -11,27 +11,21 @@ from sqlalchemy import Connection, Select, Table, bindparam, delete, select, upd
 
 from app.core.identifiers import event_id, transaction_id
 from app.core.money import format_usdc
-from app.core.timestamps import iso_ms, now_ms
-from app.core.transaction_types import ESCROW_LOCK, FUNDING, GRANT, PAYMENT, ROW_OF, WITHDRAWAL
+from app.core.timestamps import now_ms
+from app.core.transaction_types import ESCROW_LOCK, FUNDING, GRANT, PAYMENT, ROW_OF, SPENT, WITHDRAWAL
 from app.database.columns import upsert, upsert_later
 from app.database.records import fetch_all
 from app.database.statements import execute_later, scalar
+from app.store.allowances import table as allowances
 from app.store.attempts import Attempt, attempts_of
+from app.store.attempts import table as attempts
 from app.store.feed import feed_row
+from app.store.feed import table as feed
 from app.store.guard import FORGOTTEN
 from app.store.idempotency import LIFETIME
-from app.store.read_tables import (
-    allowances,
-    budgets,
-    escrows,
-    feed,
-    policies,
-    projection,
-    reserves,
-    transactions,
-    wallets,
-)
-from app.store.state_tables import attempts
+from app.store.organisations import reserves
+from app.store.read_tables import budgets, escrows, policies, projection, transactions, wallets
+from app.store.spending import confirmed, count, count_attempt, label
 from app.store.topups import topup_rule
 from indexer import StoredEvent
 
@@ -190,7 +184,7 @@ class Batch:
             severity=severity,
             signature=row.signature,
             summary=summary,
-            payload={**payload, "timestamp": payload.get("timestamp", iso_ms(timestamp))},
+            payload=dict(payload),
         )
         self._feed[values["event_id"]] = values
 
@@ -243,9 +237,24 @@ class Batch:
         """Write all changes."""
         for model in (self.wallets, self.reserves, self.escrows, self.allowances):
             model.flush()
+        uncounted = self._uncounted()
         upsert_later(self.connection, transactions, list(self._transactions.values()), keys=["tx_id"])
         upsert_later(self.connection, feed, list(self._feed.values()), keys=["event_id"], replace=False)
         execute_later(self.connection, _CONFIRM, self._confirmed)
+        unlabelled = uncounted - {one.tx_id for one in self._attempts.values()}
+        if len(uncounted) == 1 and not unlabelled:
+            count_attempt(self.connection, *uncounted)
+        elif uncounted:
+            label(self.connection, "tx_id", unlabelled)
+            count(self.connection, "tx_id", uncounted)
+
+    def _uncounted(self) -> set[str]:
+        """Return the ids of the added payments and escrows that are not stored as confirmed yet."""
+        added = {one["tx_id"] for one in self._transactions.values() if one["type"] in SPENT}
+        # Reading the status of attempts again would cost each payment a statement.
+        statuses = {one.tx_id: one.status for one in self._attempts.values()}
+        stored = {tx_id for tx_id, status in statuses.items() if status == "confirmed"}
+        return added - stored - confirmed(self.connection, added - statuses.keys())
 
 
 def vaults_of(rows: Sequence[StoredEvent]) -> set[str]:

@@ -8,8 +8,8 @@ from app.chain.rules import BudgetLimits
 from app.core.identifiers import budget_id
 from app.projection.batch import Batch, Values
 from app.projection.differences import shown_limits
+from app.store.budgets import budget_details
 from app.store.read_tables import budgets
-from app.store.state_tables import budget_details
 from indexer import StoredEvent
 
 

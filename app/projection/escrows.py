@@ -125,6 +125,7 @@ def settled(batch: Batch, row: StoredEvent) -> None:
             **_owed(row, escrow, receiver=bool(data["receiver_owed"]), vault=bool(data["vault_owed"])),
             "released": data["released"],
             "refunded": data["refunded"],
+            **_with_surplus(row, escrow),
             "output_hash": data["output_hash"] if completed else None,
             "proof_kind": data["proof_kind"] if completed else None,
             "settled_at": data["timestamp"],
@@ -135,7 +136,7 @@ def settled(batch: Batch, row: StoredEvent) -> None:
             identifier, fields = escrow["escrow_id"], {"output_hash": f"sha256:{data['output_hash']}"}
             fields["amount"] = format_usdc(data["amount"])
             _report(batch, row, "escrow.completed", f"Escrow {identifier} completed", fields)
-        _report_payment(batch, row, reason=_REFUND_REASONS.get(data["outcome"], "shortfall"), **paid)
+        _report_payment(batch, row, escrow, reason=_REFUND_REASONS.get(data["outcome"], "shortfall"), **paid)
 
 
 def collected(batch: Batch, row: StoredEvent) -> None:
@@ -148,8 +149,9 @@ def collected(batch: Batch, row: StoredEvent) -> None:
         remains = bool(data["remains"])
         # One of two shares was paid, so the other remains.
         receiver, vault = remains and not data["released"], remains and not data["refunded"]
-        batch.escrows.change(data["escrow"], _owed(row, escrow, receiver=receiver, vault=vault))
-        _report_payment(batch, row, reason="dispute", **paid)
+        owed = _owed(row, escrow, receiver=receiver, vault=vault)
+        batch.escrows.change(data["escrow"], owed | _with_surplus(row, escrow))
+        _report_payment(batch, row, escrow, reason="dispute", **paid)
 
 
 def _owed(row: StoredEvent, escrow: Values, *, receiver: bool, vault: bool) -> Values:
@@ -161,10 +163,19 @@ def _owed(row: StoredEvent, escrow: Values, *, receiver: bool, vault: bool) -> V
     return {"due_at": due_at, "receiver_owed": receiver, "vault_owed": vault, "settlement_sequence": sequence}
 
 
+def _with_surplus(row: StoredEvent, escrow: Values) -> Values:
+    """Return the column of the surplus after an event. Several events may pay some of it."""
+    return {"surplus": (escrow["surplus"] or 0) + row.data["surplus"]}
+
+
 def _pay(batch: Batch, row: StoredEvent, escrow: Values | None, *, released: int, refunded: int) -> None:
-    """Add the rows and balances of the paid shares."""
+    """Add the rows and balances of the paid shares, each with the surplus that went to the same side."""
     data = row.data
     moment = batch.moment(row) if escrow is None else _moment(batch, row, escrow)
+    if data["surplus_to_receiver"]:
+        released += data["surplus"]
+    else:
+        refunded += data["surplus"]
     if released and data["receiver_is_vault"]:
         known = {
             "wallet_id": wallet_id(data["receiver"]),
@@ -222,14 +233,21 @@ def _to(escrow: Values) -> str:
     return str(escrow["to_wallet"] or escrow["receiver"])
 
 
-def _report_payment(batch: Batch, row: StoredEvent, *, released: int, refunded: int, reason: str) -> None:
-    identifier = escrow_id(row.data["escrow"])
+def _report_payment(
+    batch: Batch, row: StoredEvent, escrow: Values, *, released: int, refunded: int, reason: str
+) -> None:
+    """Report the paid shares. A surplus is in the first of the two events."""
+    identifier, surplus = escrow["escrow_id"], {}
+    if row.data["surplus"]:
+        to = _to(escrow) if row.data["surplus_to_receiver"] else escrow["wallet_id"]
+        surplus = {"surplus_amount": format_usdc(row.data["surplus"]), "surplus_to": to}
     if released:
         amount = format_usdc(released)
-        _report(batch, row, "escrow.released", f"{amount} USDC of escrow {identifier} released", {"amount": amount})
+        fields = {"amount": amount, **surplus}
+        _report(batch, row, "escrow.released", f"{amount} USDC of escrow {identifier} released", fields)
     if refunded:
         amount = format_usdc(refunded)
-        fields = {"amount": amount, "reason": reason}
+        fields = {"amount": amount, "reason": reason, **({} if released else surplus)}
         severity = "critical" if reason.startswith("dispute") else None
         _report(batch, row, "escrow.refunded", f"{amount} USDC of escrow {identifier} refunded", fields, severity)
 

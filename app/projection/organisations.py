@@ -31,10 +31,17 @@ def initialized(batch: Batch, row: StoredEvent) -> None:
 
 
 def updated(batch: Batch, row: StoredEvent) -> None:
-    """Set the organisation's roles, and the flags `paused` and `authority_attaches`."""
+    """Set the organisation's roles, and the flags `paused` and `authority_attaches`. Report a pause and its end."""
     values = {name: row.data[name] for name in ("authority", "operator", "arbiter", "verifier")}
     flags = {name: bool(row.data[name]) for name in ("paused", "authority_attaches")}
+    reserve = batch.reserves.get(str(row.org))
+    was = None if reserve is None else reserve["paused"]
     _change(batch, row, {**values, **flags})
+    if reserve is not None and reserve["paused"] != was:
+        name, says = (
+            ("org.paused", "All payments are paused") if flags["paused"] else ("org.resumed", "The pause ended")
+        )
+        batch.report(row, name, says, {"tx_signature": row.signature, "on_chain_slot": row.slot})
 
 
 def authority_accepted(batch: Batch, row: StoredEvent) -> None:

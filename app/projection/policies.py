@@ -8,9 +8,8 @@ from app.chain.rules import Rules
 from app.core.identifiers import policy_id
 from app.projection.batch import Batch, address_or_none
 from app.projection.differences import difference, shown
-from app.store.policies import allowlist_entries, is_change
+from app.store.policies import allowlist_entries, is_change, policy_details
 from app.store.read_tables import policies, policy_versions
-from app.store.state_tables import policy_details
 from indexer import StoredEvent
 
 

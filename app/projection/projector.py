@@ -19,6 +19,7 @@ from app.database.signals import ROWS, signal
 from app.projection.applying import apply, cursors_of, moved, restore, unapplied
 from app.projection.batch import vaults_of
 from app.projection.rollbacks import ROLLED_BACK, changed_vaults, forget, last_rollback, reset
+from app.store.spending import fill
 from indexer import LastRow, StoredEvent
 
 logger = structlog.get_logger(__name__)
@@ -221,6 +222,7 @@ class Projector(Background):
             remembered, self._moved = self._moved is not None, None
             first = min(cursors.values())
             if self._notified is None:
+                await self._db.write(fill)
                 self._notified = first
             rows = await self._changes(min(first, self._notified), _BATCH)
             if remembered and (not rows or any(row.name == ROLLED_BACK for row in rows)):
@@ -291,12 +293,10 @@ class Projector(Background):
     async def _apply_again(self, step: Step) -> None:
         """Apply all rows within a transaction. Waiters and watchers are notified afterwards."""
         while cursors := await step(cursors_of):
-            first = min(cursors.values())
-            rows = await self._changes(first, _BATCH)
+            rows = await self._changes(min(cursors.values()), _BATCH)
             if not rows:
                 return
-            mine = unapplied(rows, cursors)
-            whole = await step(partial(apply, rows=mine, cursors=cursors, last=rows[-1].id))
+            whole = await step(partial(apply, rows=unapplied(rows, cursors), cursors=cursors, last=rows[-1].id))
             await step(partial(signal, what=ROWS))
             if whole and len(rows) < _BATCH:
                 return

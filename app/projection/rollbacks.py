@@ -9,23 +9,26 @@ from app.core.transaction_types import ROW_OF
 from app.database.columns import upsert
 from app.projection.batch import vaults_in
 from app.store.allowances import reset_allowances
+from app.store.allowances import table as allowances
 from app.store.attempts import SHARED_COLUMNS
+from app.store.attempts import table as attempts
 from app.store.escrows import reset_escrows
+from app.store.feed import table as feed
+from app.store.organisations import reserves
+from app.store.organisations import table as organisations
 from app.store.read_tables import (
-    allowances,
     approvals,
     budgets,
     escrows,
-    feed,
     policies,
     policy_versions,
     projection,
     recipients,
-    reserves,
     transactions,
     wallets,
 )
-from app.store.state_tables import attempts
+from app.store.spending import count, label, recount
+from app.store.spending import table as spending
 from indexer import StoredEvent
 
 ROLLED_BACK = "TransactionReverted"
@@ -36,7 +39,7 @@ ROLLED_BACK = "TransactionReverted"
 CURSOR = "org:"
 _ROLLBACKS = "reverts"
 """Name of the position of the last applied row that reported a rolled-back transaction."""
-_READ_MODELS = (approvals, budgets, policies, recipients, reserves, transactions, wallets)
+_READ_MODELS = (approvals, budgets, policies, recipients, reserves, spending, transactions, wallets)
 _OF_VAULTS = frozenset(
     {
         *("PaymentExecuted", "PaymentApproved", "ApprovalClosed", "EscrowCreated", "EscrowDisputed", "EscrowSettled"),
@@ -85,6 +88,9 @@ def reset(connection: Connection, org: str | None = None) -> None:
 
     With `org`, reduce only this organisation's read models: no event of one organisation changes another's.
     """
+    orgs = connection.scalars(select(organisations.c.org)).all() if org is None else [org]
+    # Labels come from the read models that are deleted next.
+    label(connection, "org", orgs)
     mine = true() if org is None else policies.c.org == org
     versions = policy_versions.c.address.in_(select(policies.c.address).where(mine))
     connection.execute(delete(policy_versions).where(true() if org is None else versions))
@@ -95,6 +101,7 @@ def reset(connection: Connection, org: str | None = None) -> None:
     again = projection.c.name != _ROLLBACKS if org is None else projection.c.name == CURSOR + org
     connection.execute(delete(projection).where(again))
     _keep_attempts(connection, true() if org is None else attempts.c.org == org)
+    recount(connection, orgs)
 
 
 def forget(connection: Connection, reports: Sequence[StoredEvent], vaults: Collection[str]) -> None:
@@ -104,10 +111,12 @@ def forget(connection: Connection, reports: Sequence[StoredEvent], vaults: Colle
     for table in (approvals, wallets):
         connection.execute(delete(table).where(table.c.vault.in_(vaults)))
     ids = [wallet_id(vault) for vault in vaults]
+    count(connection, "wallet_id", ids, sign=-1)
     connection.execute(delete(transactions).where(transactions.c.wallet_id.in_(ids)))
     reset_escrows(connection, escrows.c.vault.in_(vaults))
     reset_allowances(connection, allowances.c.vault.in_(vaults))
     _keep_attempts(connection, attempts.c.wallet_id.in_(ids))
+    count(connection, "wallet_id", ids)
 
 
 def _keep_attempts(connection: Connection, mine: ColumnElement[bool]) -> None:

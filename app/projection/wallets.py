@@ -7,6 +7,7 @@ from sqlalchemy import select, update
 from app.core.identifiers import wallet_id
 from app.core.transaction_types import PURPOSES
 from app.projection.batch import Batch, Values, address_or_none
+from app.store.approval_events import facts, request_at, shown_actor, summary
 from app.store.attempts import last_blocked
 from app.store.read_tables import approvals
 from app.store.state_tables import wallet_details
@@ -106,8 +107,11 @@ def unfrozen(batch: Batch, row: StoredEvent) -> None:
 
 
 def closed(batch: Batch, row: StoredEvent) -> None:
-    """Mark the wallet as archived, which is final, and clear its budget, which it has left."""
-    change(batch, row, None, {"archived": True, "budget": None, "budget_sequence": row.data["sequence"]})
+    """Mark the wallet as archived, which is final, and clear its budget, which it has left, and its session."""
+    sequence = row.data["sequence"]
+    left = {"budget": None, "budget_sequence": sequence}
+    ended = {"session_authority": None, "session_expires_at": 0, "config_sequence": sequence}
+    change(batch, row, None, {"archived": True, **left, **ended})
 
 
 def approved(batch: Batch, row: StoredEvent) -> None:
@@ -116,14 +120,24 @@ def approved(batch: Batch, row: StoredEvent) -> None:
     values = {name: data[name] for name in ("vault", "recipient", "amount", "policy_version", "expires_at", "payer")}
     values |= {"address": data["approval"], "org": row.org, "state": "open"}
     values["purpose"] = PURPOSES[data["kind"]]
+    values["terms"] = data["terms"] if values["purpose"] == "escrow" else None
     batch.put(approvals, values, keys=["address"], replace=False)
     change(batch, row, None, {})
+    _report_decision(batch, row, "approved")
 
 
 def approval_closed(batch: Batch, row: StoredEvent) -> None:
-    """Mark an approval as closed."""
+    """Mark an approval as closed, and report it if that withdrew it."""
     spend_approval(batch, row, row.data["approval"], "closed")
     change(batch, row, None, {})
+    _report_decision(batch, row, "rejected")
+
+
+def _report_decision(batch: Batch, row: StoredEvent, decision: str) -> None:
+    asked = request_at(batch.connection, row.data["approval"], batch.moment(row))
+    if asked is not None and (decision == "approved" or asked.status == "rejected"):
+        payload = facts(asked, decision=decision, decided_by=shown_actor(asked.decided_by))
+        batch.report(row, "approval.decided", summary(asked, decision), payload, wallet_id=asked.wallet_id)
 
 
 def spend_approval(batch: Batch, row: StoredEvent, address: str, state: str) -> None:

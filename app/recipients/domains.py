@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import httpx
 
-from app.core.errors import RequestError
-from app.core.outbound import Lookup, Outbound, is_public
+from app.core.outbound import Lookup, Outbound, Owner, is_public
+from app.submission.program_errors import invalid_recipient
 
 PATH = "/.well-known/agent-vault.json"
 _MAX_BYTES = 16_384
@@ -48,25 +48,25 @@ class DomainResolver:
         """Start no further lookups."""
         self._outbound.close()
 
-    async def resolve(self, domain: str, owner: str = "") -> str:
-        """Return the address that a normalised domain publishes. ``owner`` is the requesting organisation.
+    async def resolve(self, domain: str, owner: Owner = ("", "")) -> str:
+        """Return the address that a normalised domain publishes.
 
-        Raises ``invalid_recipient``, and ``chain_unavailable`` while too many lookups are waiting for a response.
+        Raises ``invalid_recipient``, and ``rate_limited`` while too many lookups are waiting for a response.
         """
         try:
             document = json.loads(await self._fetch(domain, owner))
         except (OSError, TimeoutError, ValueError, RecursionError, httpx.HTTPError):
-            raise RequestError("invalid_recipient", f"No address could be read from https://{domain}{PATH}.") from None
+            raise invalid_recipient("to", f"No address could be read from https://{domain}{PATH}.") from None
         chain = document.get("solana") if isinstance(document, dict) else None
         address = chain.get("usdc") if isinstance(chain, dict) else None
         if not isinstance(address, str):
-            raise RequestError("invalid_recipient", f"https://{domain}{PATH} has no address at solana.usdc.")
+            raise invalid_recipient("to", f"https://{domain}{PATH} has no address at solana.usdc.")
         return address
 
-    async def _fetch(self, domain: str, owner: str) -> bytes:
+    async def _fetch(self, domain: str, owner: Owner) -> bytes:
         url = httpx.URL(scheme="https", host=domain, port=self._port, path=PATH)
         headers = {"Accept": "application/json"}
-        found = await self._outbound.exchange("GET", url, headers, b"", owner, _MAX_BYTES, self._timeout)
+        found = await self._outbound.exchange("GET", url, headers, b"", _MAX_BYTES, self._timeout, owner)
         if found.status != 200 or found.truncated:
             raise ValueError("not found, or not completely")
         return found.body

@@ -1,14 +1,30 @@
 """Request and response bodies of recipients."""
 
-from app.api.fields import Body, Category, ChainTime, IdempotencyKey, ListResponse, Page, Recipient, ResponseBody
+from typing import Annotated
+
+from app.api.fields import (
+    Category,
+    ChainTime,
+    ChangeBody,
+    ListResponse,
+    Page,
+    Recipient,
+    RecipientShown,
+    ResponseBody,
+    Warnings,
+    example,
+)
 
 
-class PutRecipient(Body):
+class PutRecipient(ChangeBody):
     """Body of a registration. A domain needs `address`. For an address, omit it or repeat the same one."""
 
     address: Recipient | None = None
+    """The address that a domain names. Required for a domain."""
     category: Category | None = None
-    idempotency_key: IdempotencyKey | None = None
+    """The category of the recipient. If omitted, a registered address keeps its category; a new address is
+    `uncategorized`.
+    """
 
 
 class RegisteredRecipient(ResponseBody):
@@ -18,12 +34,20 @@ class RegisteredRecipient(ResponseBody):
     money there. The response to a registration also warns about an address without a known owner.
     """
 
-    recipient: str
-    address: str
-    domain: str | None
-    category: str
+    recipient: RecipientShown
+    """The recipient as in the path: an address or a domain."""
+    address: RecipientShown
+    """The address that is paid."""
+    domain: Annotated[str | None, example("shop.example")]
+    """The domain that names the address. Null if there is none."""
+    category: Annotated[str, example("marketplace")]
+    """The category of the recipient."""
     effective_at: ChainTime
-    warnings: list[str]
+    """The time when the rules begin to use this registration."""
+    warnings: Warnings
+    """Warnings about the address, for example that it is a vault; usually empty. The response to a registration also
+    warns about an address without a known owner.
+    """
 
 
 class ListRecipients(Page):

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.chain.addresses import domain_hash, parse_address
 from app.chain.rules import CATEGORIES
-from app.core.errors import AuthenticationError, BusinessError, NotFoundError, RequestError, UnavailableError
+from app.core.errors import AuthenticationError, BusinessError, NotFoundError, UnavailableError
 from app.core.identifiers import is_id
 from app.recipients.domains import DomainResolver, normalise
 from app.recipients.models import ListRecipients, PutRecipient, RecipientPage, RegisteredRecipient
@@ -45,14 +45,15 @@ class Payee:
     wallet_id: str | None = None
 
 
-async def resolve(service: Service, org: str, to: str) -> Payee:
-    """Return the payee that ``to`` names: an address, a wallet of the organisation or a domain.
+async def resolve(service: Service, principal: Principal, to: str) -> Payee:
+    """Return the payee that ``to`` names: an address, a wallet of the caller's organisation or a domain.
 
     A domain resolves to the address that is registered for it, else to the address that it publishes itself.
     This does not register the published address. Raises ``invalid_recipient`` if ``to`` is none of these or the domain
-    publishes no valid address, and ``wallet_archived`` for an archived wallet.
+    publishes no valid address, ``wallet_archived`` for an archived wallet, and ``rate_limited`` while too many domains
+    are being looked up for the caller.
     """
-    address = parse_address(to)
+    org, address = principal.org, parse_address(to)
     if address is not None:
         return Payee(address, to)
     if is_id("wal_", to):
@@ -63,10 +64,7 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     registered = await service.db.read(lambda conn: recipient_by_domain(conn, org, domain))
     if registered is not None:
         return Payee(Pubkey.from_string(registered.address), domain)
-    try:
-        named = parse_address(await service.part(DomainResolver).resolve(domain, org))
-    except RequestError as error:
-        raise invalid_recipient("to", error.message) from None
+    named = parse_address(await service.part(DomainResolver).resolve(domain, principal.owner))
     if named is None:
         raise invalid_recipient("to", "The domain publishes an invalid chain address.")
     return Payee(named, domain)
@@ -152,9 +150,10 @@ async def _plan(
     if changes and principal.role != "admin":
         raise AuthenticationError("insufficient_permissions", "Only an admin may change a registration.")
     authority = await authority_of(service, org, claim) if changes else None
-    registrations = [(address, category, domain or (existing.domain if existing else None))]
+    replaced = existing.sequence if existing else 0
+    registrations = [(address, category, domain or (existing.domain if existing else None), replaced)]
     if moved is not None:
-        registrations.append((Pubkey.from_string(moved.address), moved.category, None))
+        registrations.append((Pubkey.from_string(moved.address), moved.category, None, moved.sequence))
     payer = service.signers.fee_payer_address
     key = service.signers.operator_address if authority is None else authority.address
     return Plan(
@@ -162,9 +161,9 @@ async def _plan(
         type=_REGISTER,
         instructions=[
             service.instructions(org).register_recipient(
-                payer=payer, signer=key, address=whose, category=code, domain=its_domain
+                payer=payer, signer=key, address=whose, category=code, domain=its_domain, replaces=sequence
             )
-            for whose, code, its_domain in registrations
+            for whose, code, its_domain, sequence in registrations
         ],
         signers=[service.signers.operator],
         authority=authority,

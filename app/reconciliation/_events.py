@@ -7,7 +7,6 @@ from pydantic_core import to_json
 from sqlalchemy import Connection
 
 from app.core.identifiers import EVENT_PREFIX, derived_id
-from app.core.timestamps import iso_ms
 from app.store.feed import append_event
 from app.store.reconciliation import Difference
 
@@ -37,7 +36,7 @@ def append_incomplete(connection: Connection, org: str, holes: int, gaps: Sequen
         type=INCOMPLETE,
         timestamp=now,
         summary=f"The index lacks {holes} transactions, and events of {len(gaps)} accounts of the organization",
-        payload={"unreadable_transactions": holes, "missing_events": gaps, "timestamp": iso_ms(now)},
+        payload={"unreadable_transactions": holes, "missing_events": gaps},
     )
 
 
@@ -65,7 +64,6 @@ def _append(  # noqa: PLR0917
             **{field: identifier for field, identifier in ids.items() if identifier is not None},
             **fields,
             "on_chain_slot": slot,
-            "timestamp": iso_ms(now),
         },
     )
 

@@ -19,6 +19,8 @@ BALANCE = "usdc_balance"
 """Name of the fact that is the balance of a reserve or wallet. It depends on transfers by outsiders, too."""
 COVERED = "covered"
 """Name of a fact: the escrow's token account holds at least its amount or, after a split, the shares still owed."""
+HELD = "held_amount"
+"""Name of a fact: the money of a wallet's outstanding allowances, which its vault's ledger holds."""
 _Facts = dict[str, Fact]
 _COUNTS = ("open_escrows", "open_allowances")
 _ROLES = ("authority", "operator", "arbiter", "verifier")
@@ -71,7 +73,7 @@ def on_chain_state(subject: Subject, found: Mapping[str, RawAccount | None], cod
                 data = account.data
                 facts |= {"frozen": bool(data["frozen"]), "policy": str(data["policy"])}
                 facts |= {name: address_or_none(str(data[name])) for name in ("budget", "session_authority")}
-                facts |= {name: int(data[name]) for name in _COUNTS}
+                facts |= {name: int(data[name]) for name in _COUNTS} | {HELD: format_usdc(data["ledger"]["held"])}
         case "escrow":
             facts = {"open": account is not None}
             if account is not None:
@@ -100,7 +102,7 @@ def read_model_state(model: Model | None) -> Facts:
             if not model.archived:
                 facts |= {"frozen": bool(model.frozen), "policy": model.policy}
                 facts |= {"budget": model.budget, "session_authority": model.session_authority}
-                facts |= {name: getattr(model, name) for name in _COUNTS}
+                facts |= {name: getattr(model, name) for name in _COUNTS} | {HELD: format_usdc(model.held)}
             return facts
         case EscrowModel():
             if model.status not in OPEN and not model.owes:

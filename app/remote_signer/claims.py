@@ -114,7 +114,7 @@ def _old(step: Call, known: ClaimedAccounts) -> dict[str, Any]:
             return {"frozen": _FROZEN[vault["frozen"]] if vault["frozen"] < len(_FROZEN) else vault["frozen"]}
         case "update_wallet" | "set_wallet_budget" if vault := read("vault", "Vault"):
             session = {"authority": vault["session_authority"], "expires_at": vault["session_expires_at"]}
-            return {"policy": vault["policy"], "budget": vault["budget"], "session": session}
+            return {"policy": vault["policy"], "budget": vault["budget"], "session_change": {"session": session}}
         case "register_recipient" if recipient := read("recipient", "Recipient"):
             domain = recipient["domain_hash"] if recipient["has_domain"] else None
             return {"category": recipient["category"], "domain_hash": domain}

@@ -43,9 +43,10 @@ async def ready(request: Request) -> Response:
     `unreadable_transactions` shows the number of unreadable transactions, counted up to 1,000, and the newest ones.
     `missing_events` shows the vaults and organisations with gaps. `guard` is `catching_up` or `unacknowledged` while
     the service may have forgotten payments in a restore or a failover. `lost_roles` lists the roles that the chain
-    gave to a different key than the service's; start the service with that key. `missing_roles` lists the roles whose
-    jobs no node runs. `last_backup` is the time of the last `agent-vault backup` or, without one, of the first start,
-    if it is more than a day old. If a part fails, the response is 503 `not_ready` with `reasons`. No key is needed.
+    gave to a different key than the service's; start the service with that key. `missing_roles` lists the kinds of
+    background jobs that no node runs. `last_backup` is the time of the last `agent-vault backup` or, without one, of
+    the first start, if it is more than a day old. If a check fails, the response is 503 `not_ready` with `reasons`.
+    No key is needed.
     """
     report: HealthReport = await request.app.state.health.report()
     if report.failing:

@@ -3,7 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Coroutine, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 import structlog
@@ -23,6 +23,7 @@ from app.alerts import routes as alerts
 from app.allowances import routes as allowances
 from app.api.metrics import Metrics
 from app.api.openapi import document
+from app.api.operation import routes_of
 from app.api_keys import routes as keys
 from app.approvals import routes as approvals
 from app.audit import routes as audit
@@ -32,16 +33,17 @@ from app.core.errors import ApiError, RequestError, StorageUnavailableError, Una
 from app.core.hosts import AllowedHosts
 from app.core.identifiers import random_id
 from app.core.settings import Settings
+from app.core.timestamps import iso_ms, now_ms
 from app.core.turns import Lane, Turns
 from app.dashboard.errors import error_page
 from app.dashboard.routes import routes as dashboard
 from app.dashboard.site import Site, on_dashboard
 from app.database.interface import REQUEST_PATIENCE, patience
 from app.database.paging import InvalidCursorError
-from app.docs.meanings import meanings
 from app.escrows import routes as escrows
 from app.events import routes as events
 from app.exports import routes as exports
+from app.insights import routes as insights
 from app.organisations import routes as organisations
 from app.payments import routes as payments
 from app.people import routes as people
@@ -53,6 +55,7 @@ from app.server import _monitoring_routes as monitoring
 from app.server.health import Health
 from app.signatures import routes as signatures
 from app.submission.context import Service
+from app.test_clock import routes as test_clock
 from app.topups import routes as topups
 from app.transactions import routes as transactions
 from app.wallets import routes as wallets
@@ -61,30 +64,12 @@ from app.x402 import routes as x402
 
 _log = structlog.get_logger(__name__)
 
-operations: list[Route] = [
-    # The escrows come before the payments: the `a2a` of `/v1/payments/a2a` is not a payment's id.
-    *escrows.routes,
-    *allowances.routes,
-    *payments.routes,
-    *x402.routes,
-    *approvals.routes,
-    *wallets.routes,
-    *topups.routes,
-    *budgets.routes,
-    *policies.routes,
-    # The exports come before the transactions: `exports` is not a transaction's id.
-    *exports.routes,
-    *transactions.routes,
-    *events.routes,
-    *audit.routes,
-    *alerts.routes,
-    *recipients.routes,
-    *webhooks.routes,
-    *keys.routes,
-    *people.routes,
-    *organisations.routes,
-    *signatures.routes,
-]
+# The order of matching: the `a2a` of `/v1/payments/a2a` is not a payment's id, nor `exports` a transaction's.
+_CAPABILITIES = (
+    *(escrows, allowances, payments, x402, approvals, wallets, topups, budgets, policies, exports, transactions),
+    *(events, audit, alerts, recipients, webhooks, keys, people, organisations, signatures, insights, test_clock),
+)
+operations = routes_of(*_CAPABILITIES)
 
 
 async def entrance(request: Request) -> Response:
@@ -119,9 +104,9 @@ _AUTHENTICATED = ("/v1/", "/mcp", "/metrics", "/dashboard")
 class RequestIds:
     """Gives every request an id, returned in `Request-Id`, and answers unexpected exceptions with `internal_error`.
 
-    Also adds the headers in the request's state to the response, counts the request and logs it. If the server could
-    not read a request, its state holds the error to respond with as `refusal`. Requests for another host are refused,
-    except requests of the probes `/healthz` and `/readyz`.
+    Also adds the service's time and the headers in the request's state to the response, counts the request and logs it.
+    If the server could not read a request, its state holds the error to respond with as `refusal`. Requests for another
+    host are refused, except requests of the probes `/healthz` and `/readyz`.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
@@ -141,7 +126,8 @@ class RequestIds:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                added = {"request-id": request_id, **scope["state"].get("headers", {})}
+                always = {"request-id": request_id, "service-time": iso_ms(now_ms())}
+                added = {**always, **scope["state"].get("headers", {})}
                 encoded = [(name.lower().encode(), value.encode()) for name, value in added.items()]
                 encoded += _guards(scope["path"], message["headers"])
                 message = {**message, "headers": [*message["headers"], *encoded]}
@@ -177,15 +163,14 @@ class RequestIds:
     async def _in_turn(self, scope: Scope, work: Coroutine[Any, Any, None]) -> None:
         """Serve a request in turn with others.
 
-        A request that must authenticate waits for no turn until its caller is known. Others share turns by address.
+        Probes, and requests that must authenticate until their caller is known, wait only for brakes. Other requests
+        share turns by address.
         """
-        if scope["path"] in monitoring.PROBES:
-            await work
-            return
-        state, client = scope["state"], scope["client"]
-        if not scope["path"].startswith(_AUTHENTICATED):
-            state["lane"] = Lane("", network_of(client and client[0]))
-        await scope["app"].state.turns.run(work, partial(state.get, "lane"))
+        path, client = scope["path"], scope["client"]
+        unknown = path.startswith(_AUTHENTICATED) or path in monitoring.PROBES
+        may_brake = unknown and scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        arrived = Lane("", network_of(client and client[0]), unknown=unknown, may_brake=may_brake)
+        await scope["app"].state.turns.run(work, partial(scope["state"].get, "lane", arrived))
 
     def _wrong_host(self, scope: Scope) -> RequestError | None:
         fault = None if scope["path"] in monitoring.PROBES else self._hosts.fault(scope["headers"])
@@ -257,7 +242,10 @@ async def _storage_error(request: Request, error: Exception) -> Response:
 
 async def _cursor_error(request: Request, _error: Exception) -> Response:
     return await _error_response(
-        request, RequestError("invalid_request", "cursor: was not issued by this list. Omit it to start over.")
+        request,
+        RequestError(
+            "invalid_request", "cursor: was not issued by this list with these filters. Omit it to start over."
+        ),
     )
 
 
@@ -271,6 +259,12 @@ ERROR_HANDLERS: Mapping[Any, Any] = {
     OSError: _storage_error,
     InvalidCursorError: _cursor_error,
 }
+
+
+@cache
+def openapi(base_url: str) -> dict[str, Any]:
+    """Return the OpenAPI document of a service at this address."""
+    return document(operations, base_url)
 
 
 def create_app(settings: Settings, service: Service) -> Starlette:
@@ -293,7 +287,7 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.rate_limits = RateLimits(settings, service.part(Peers))
     app.state.recorder = service.part(Recorder)
     app.state.requests = service.part(RequestLog)
-    app.state.openapi = document(operations, settings.base_url(), meanings())
+    app.state.openapi = openapi(settings.base_url())
     served_by = {one.endpoint.__name__: (one, RequestIds(one.app, settings.api_hosts())) for one in operations}
     app.state.mcp = mcp.mcp_server(served_by, app.state.openapi)
     return app

@@ -31,6 +31,7 @@ from app.core.paths import ConfigurationError, Paths, program_file
 from app.core.role_keys import load_or_create
 from app.core.settings import Settings
 from app.core.signers import KeyFileError, Signers, read_secret, write_secret
+from app.core.timestamps import now_seconds
 from app.dashboard.live import FeedHub
 from app.database.commit_log import CommitLog
 from app.database.interface import Database
@@ -81,7 +82,7 @@ def open_localnet(settings: Settings) -> Localnet:
     """Return the embedded chain with the program. The chain's state is in the data folder."""
     program = codec_of(settings).program_id
     require_intact(settings.paths().localnet / "localnet.db")
-    return Localnet.open(settings.paths().localnet, {program: program_file()})
+    return Localnet.open(settings.paths().localnet, {program: program_file()}, now_seconds)
 
 
 def prepare(settings: Settings) -> Paths:
@@ -186,6 +187,12 @@ def _ws_urls(settings: Settings) -> list[str]:
     return [settings.ws_url] if settings.ws_url else [_ws_url(one) for one in settings.rpc_urls()]
 
 
+def _own_urls(settings: Settings) -> list[str]:
+    """Return the URLs of the service and its chain, to which it sends no requests for clients."""
+    local = (f"http://{LOCALHOST}:{one}" for one in (settings.port, settings.localnet_port, settings.localnet_port + 1))
+    return [*local, settings.base_url(), *settings.rpc_urls(), *_ws_urls(settings)]
+
+
 def _ws_url(url: str) -> str:
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -268,13 +275,10 @@ async def running(
         stack.callback(domains.close)
         company = CompanySignIn(settings)
         stack.callback(company.close)
-        rules = UrlRules(local=identity.cluster == "localnet")
+        rules = UrlRules(local=identity.cluster == "localnet", own=_own_urls(settings))
         delivery_client = DeliveryClient(_seal(secret, b"webhook secrets"), rules, lookups=settings.webhooks_at_once)
         stack.callback(delivery_client.close)
-        guard = RequestGuard(
-            local=identity.cluster == "localnet",
-            own_ports=(settings.port, settings.localnet_port, settings.localnet_port + 1),
-        )
+        guard = RequestGuard(rules)
         fetcher = Fetcher(
             Outbound(allowed=guard.allowed),
             seconds=settings.x402_timeout,
@@ -295,7 +299,7 @@ async def running(
             folder=paths.exports,
             program_id=str(codec.program_id),
             lifetime=settings.export_lifetime,
-            show=lambda row: shown(settings, identity.cluster, row).model_dump(exclude=set(LEFT_OUT)),
+            show=lambda *row: shown(settings, identity.cluster, *row).model_dump(exclude=dict(LEFT_OUT)),
             catch_up=catch_up,
             writes=settings.exports and settings.has_role(WORKER),
         )
@@ -323,6 +327,7 @@ async def running(
             hub,
             Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
+            *filter(None, [localnet]),
         ]
         if settings.alerts:
             parts.append(Watcher(db, projector, settings, chain_clock=clock.seen_ms))

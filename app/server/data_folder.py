@@ -148,7 +148,7 @@ async def identify(
     except (ChainUnavailable, RpcError) as error:
         if known is None:
             raise ConfigurationError(
-                f"{place} gives no usable response ({error}); start it, or name another node with --rpc-url"
+                f"no usable response from {place} ({error}); start it, or name another node with --rpc-url"
             ) from None
         _log.warning("chain_unavailable_at_start", error=str(error))
         mint = _mint(settings, known.identity.genesis_hash, known)

@@ -12,7 +12,7 @@ from app.core.errors import is_storage_error
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import ROLES, Settings
 from app.core.signers import write_secret
-from app.core.timestamps import now_ms
+from app.core.timestamps import CLOCK, now_ms
 from app.database import Database, SqliteDatabase
 from app.database.commit_log import CommitLog
 from app.database.interface import WRITE_ERRORS
@@ -22,7 +22,7 @@ from app.projection.projector import Projector
 from app.store.guard import report_lost_commits
 from app.store.idempotency import LIFETIME
 from app.store.schema import create_tables
-from app.store.values import get_value, put_value
+from app.store.values import clock_ahead, get_value, put_value
 from indexer import Events, EventStore, Indexer
 from indexer.postgres import PostgresEvents
 
@@ -34,10 +34,14 @@ _REMEDY = "restore an archive of `agent-vault backup`"
 def open_database(settings: Settings, *, channel: str | None = None) -> Database:
     """Open the configured database. The default is a file in the data folder, created if missing.
 
+    This process then follows the test clock that the file stores.
+
     ``channel`` is the channel of the signals between nodes. Raises ConfigurationError if the database cannot be used.
     """
     if settings.database_url is None:
-        return open_file(settings.paths())
+        db = open_file(settings.paths())
+        CLOCK.ahead = db.read_now(clock_ahead)
+        return db
     url = settings.database_url.get_secret_value()
     if settings.database_listen_url is not None:
         require_address(settings.database_listen_url.get_secret_value(), "AGENT_VAULT_DATABASE_LISTEN_URL")
@@ -138,7 +142,7 @@ def open_projector(db: Database, events: Events, indexer: Indexer, *, payer: str
 
 
 def may_have_data(settings: Settings) -> bool:
-    """Return True if a service's data may exist: a file, or a database on a server."""
+    """Return True if the database file exists, or if the database is on a server: the server is not asked."""
     return settings.database_url is not None or settings.paths().database.is_file()
 
 

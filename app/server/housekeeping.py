@@ -1,17 +1,18 @@
 """Stores the last use of API keys, announces their end, and deletes old records."""
 
-import time
 from collections.abc import Callable
 
 from app.access.credential_events import report_expiries
 from app.access.keyring import KeyRing
 from app.core.background import Periodic
-from app.core.timestamps import DAY, HOUR
+from app.core.timestamps import DAY, HOUR, now_seconds
 from app.database.interface import Database
 from app.payments.refusals import report_refusals
 from app.store import exports, fee_payer_use, request_log
+from app.store.approval_events import report_expired_approvals
 from app.store.keys import expiring_keys
 from app.store.retention import delete_events, delete_undecided_requests
+from app.store.stopped_payments import report_stopped
 
 #: Number of records deleted in one database transaction. It is small because payments wait for such a transaction.
 _BATCH = 500
@@ -37,7 +38,9 @@ class KeyUse(Periodic):
 
 
 class Housekeeping(Periodic):
-    """Deletes old records, and reports counted refusals and API keys that expire soon, every ``interval`` seconds.
+    """Deletes old records, and reports counted refusals, expired requests and API keys that expire soon.
+
+    It runs every ``interval`` seconds.
 
     Keeps events, undecided requests for approvals and the use of the fee payer for ``days`` by ``chain_clock`` (Unix
     milliseconds). By ``clock`` (Unix seconds), also deletes old records of exports without a file, and logged requests
@@ -54,7 +57,7 @@ class Housekeeping(Periodic):
         days: int,
         requests: int,
         chain_clock: Callable[[], int],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = now_seconds,
     ) -> None:
         super().__init__(interval)
         self._db = db
@@ -70,6 +73,8 @@ class Housekeeping(Periodic):
         now, deleted = int(self._clock() * 1000), 0
         for delete, bound in (
             (report_refusals, hour),
+            (report_expired_approvals, chain_time),
+            (report_stopped, now),
             (delete_events, old),
             (delete_undecided_requests, old),
             (fee_payer_use.forget, old),

@@ -30,7 +30,7 @@ _FORGOTTEN = 3_600_000
 class ServingNode(Periodic):
     """Holds the leases of this process, and runs the jobs of each lease only while it is held.
 
-    ``works`` maps the name of each lease to its jobs, in the order of their start. Their writes are fenced: the
+    ``works`` maps the name of each lease to its jobs, in the order in which they start. Their writes are fenced: the
     database refuses them once another node has the lease, even if this process has not noticed. If a lease
     cannot be renewed, its jobs stop when this process's own clock says that the lease has run out.
     """

@@ -77,9 +77,7 @@ async def quickstart(service: Service, localnet: Localnet | None, paths: Paths) 
     admin = system(org, _PART)
     new_key = None
     if not paths.admin_key.exists():
-        new_key = service.part(KeyRing).create(
-            org=org, role="admin", wallet_id=None, name="quickstart", live=False, by=_PART
-        )
+        new_key = service.part(KeyRing).create(org=org, role="admin", name="quickstart", by=_PART)
         write_secret(paths.admin_key, new_key + "\n")
     payer = await _wallet(service, admin, "demo-agent", "Demo agent")
     payee = await _wallet(service, admin, "demo-merchant", "Demo merchant")

@@ -1,5 +1,6 @@
 """`agent-vault serve`: the API and the background jobs in one process and, without a cluster, the embedded chain."""
 
+import asyncio
 import contextlib
 import errno
 import gc
@@ -19,6 +20,8 @@ from app.core import file_lock
 from app.core.background import start_all
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
+from app.dashboard.site import load_templates
+from app.docs.search import search_fault
 from app.localnet import Localnet
 from app.organisations.roles import lost_roles
 from app.people.relying_party import dashboard_url, relying_party
@@ -83,6 +86,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
         raise ConfigurationError(
             f"a service runs on {paths.root} already; stop it first, or name another folder with --data-dir"
         )
+    loading = asyncio.create_task(asyncio.to_thread(load_templates))
     async with AsyncExitStack() as stack:
         stack.enter_context(lock)
         sockets = _bind(settings.host, settings.port)
@@ -99,6 +103,8 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
         tour = await quickstart(service, localnet, paths)
         for line in await _lost_roles(service):
             say(line)
+        if fault := search_fault():
+            say(f"The search in /docs is off, because SQLite lacks FTS5 here: {fault}.")
         await start_all(stack, Gauges(service, interval=settings.metrics_interval))
         config = uvicorn.Config(
             create_app(settings, service),
@@ -113,6 +119,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
             # The application itself reads the headers that proxies add, and only those of the proxies in the settings.
             proxy_headers=False,
         )
+        await loading
         # All objects made so far live until the process ends. Without freezing them, every full garbage collection
         # would delay responses by a tenth of a second.
         gc.collect()

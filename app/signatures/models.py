@@ -1,10 +1,10 @@
 """Request and response bodies of transactions signed elsewhere."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, RootModel
 
-from app.api.fields import Body, IdempotencyKey, ResponseBody, TransactionId
+from app.api.fields import ChangeBody, ResponseBody, TransactionId, example
 from app.api.signing import AwaitingSignature
 from app.budgets.models import Budget
 from app.organisations.models import Organization, PausedOrganisation
@@ -16,17 +16,20 @@ MAX_TEXT = 1644
 """Number of base64 characters of the largest transaction (1,232 bytes)."""
 
 
-class SendSigned(Body):
+class SendSigned(ChangeBody):
     """Body with a signed transaction in base64."""
 
-    transaction: str = Field(min_length=1, max_length=MAX_TEXT)
-    idempotency_key: IdempotencyKey | None = None
+    transaction: Annotated[str, example("AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==")] = Field(
+        min_length=1, max_length=MAX_TEXT
+    )
+    """The signed transaction in base64, as written by `agent-vault sign`."""
 
 
 class UnsignedTransactions(ResponseBody):
     """The transactions awaiting a signature, oldest first."""
 
     data: list[AwaitingSignature]
+    """The rows of the page."""
 
 
 class WithdrawnTransaction(ResponseBody):
@@ -36,7 +39,9 @@ class WithdrawnTransaction(ResponseBody):
     """
 
     id: TransactionId
+    """The transaction's id."""
     status: Literal["withdrawn"]
+    """The status, always `withdrawn`."""
 
 
 class ChangeMade(

@@ -1,7 +1,5 @@
 """Routes of transactions signed elsewhere."""
 
-from starlette.routing import Route
-
 from app.access.auth import ADMINS
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
@@ -27,7 +25,7 @@ _LANDING = (
 )
 
 
-@operation(tag="signing", roles=ADMINS)
+@operation("GET /v1/signed-transactions", tag="signing", roles=ADMINS)
 async def list_unsigned_transactions(call: Call) -> UnsignedTransactions:
     """List the transactions that wait for a signature.
 
@@ -36,7 +34,7 @@ async def list_unsigned_transactions(call: Call) -> UnsignedTransactions:
     return await signatures.list_all(call.service, call.principal)
 
 
-@operation(tag="signing", roles=ADMINS, errors=_LANDING, changes=True)
+@operation("POST /v1/signed-transactions", tag="signing", roles=ADMINS, errors=_LANDING)
 async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
     """Send a transaction that was signed elsewhere.
 
@@ -48,10 +46,10 @@ async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
 
 
 @operation(
+    "DELETE /v1/signed-transactions/{id}",
     tag="signing",
     roles=ADMINS,
     errors=("unsigned_transaction_not_found", "unsigned_transaction_void", "transaction_failed"),
-    changes=True,
     brakes=True,
     signable=True,
 )
@@ -64,10 +62,3 @@ async def withdraw_unsigned_transaction(call: Call, _body: EmptyBody) -> Withdra
     account advances the nonce.
     """
     return await signatures.withdraw(call.service, call.principal, call.claim, call.path("id"))
-
-
-routes = [
-    Route("/v1/signed-transactions", list_unsigned_transactions, methods=["GET"]),
-    Route("/v1/signed-transactions", send_signed_transaction, methods=["POST"]),
-    Route("/v1/signed-transactions/{id}", withdraw_unsigned_transaction, methods=["DELETE"]),
-]

@@ -1,22 +1,44 @@
 """The types of alerts."""
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
 
-AlertType = Literal["balance_low", "policy_violation", "inactivity", "velocity_spike", "large_transaction"]
+from app.core.event_catalogue import EVENTS
 
-BALANCE_LOW: AlertType = "balance_low"
-POLICY_VIOLATION: AlertType = "policy_violation"
-INACTIVITY: AlertType = "inactivity"
-VELOCITY_SPIKE: AlertType = "velocity_spike"
-LARGE_TRANSACTION: AlertType = "large_transaction"
+AlertType = Literal[
+    "balance_low",
+    "policy_violation",
+    "inactivity",
+    "velocity_spike",
+    "large_transaction",
+    "sol_limit",
+    "refusals",
+    "new_payees",
+    "security",
+    "approvals",
+    "stopped_payments",
+    "spending_limit",
+    "pauses",
+    "webhooks",
+]
+TYPES: Sequence[AlertType] = get_args(AlertType)
+_NOTICES: Any = {one.type: one.alert for one in EVENTS.values() if one.alert}
 
 EVENT_OF: Mapping[AlertType, str] = {
-    BALANCE_LOW: "balance.low",
-    POLICY_VIOLATION: "transaction.blocked",
-    INACTIVITY: "alert.inactivity",
-    VELOCITY_SPIKE: "alert.velocity_spike",
-    LARGE_TRANSACTION: "alert.large_transaction",
+    **{kind: f"alert.{kind}" for kind in TYPES if kind not in _NOTICES.values()},
+    "balance_low": "balance.low",
+    "policy_violation": "transaction.blocked",
 }
-"""The type of event that reports each type of alert."""
-TYPE_OF: Mapping[str, AlertType] = {event: kind for kind, event in EVENT_OF.items()}
+"""The type of event that reports each type of alert that a rule or a limit raises."""
+TYPE_OF: Mapping[str, AlertType] = {event: kind for kind, event in EVENT_OF.items()} | _NOTICES
+"""The type of alert that e-mails each type of event."""
+UNCONDITIONAL = {"policy_violation", "sol_limit", *_NOTICES.values()}
+"""Types without a threshold. Their events are created in any case; their rules only send e-mails."""
+
+_SPENDING = ("transaction.completed", "escrow.created")
+TRIGGERS: Mapping[AlertType, tuple[str, ...]] = {
+    "large_transaction": _SPENDING,
+    "refusals": (EVENT_OF["policy_violation"],),
+    "new_payees": (*_SPENDING, "allowance.granted"),
+}
+"""The events that may raise an alert whose rule may freeze the wallet."""

@@ -4,73 +4,72 @@ As with webhook deliveries, one transaction queues the e-mails of some events an
 feed past these events. Every committed event is therefore processed once, even if the process dies.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from sqlalchemy import (
     BigInteger,
-    Column,
     Connection,
     Index,
     Integer,
-    String,
-    Table,
     Text,
     bindparam,
     cast,
-    delete,
     func,
     select,
     update,
 )
 
 from app.database.claims import claim
-from app.database.columns import metadata, upsert_all
+from app.database.columns import upsert_all
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all
 from app.database.statements import scalar
-from app.store.alert_kinds import AlertType
+from app.store.deletion import delete_some
 from app.store.deliveries import LIFETIME, MAX_ATTEMPTS, retry_at
 from app.store.feed import FeedEvent, last_position
-from app.store.read_tables import feed
+from app.store.feed import table as feed
 from app.store.state_tables import setting_values
 from app.store.values import get_value, put_value
 
-table = Table(
-    "alert_mails",
-    metadata,
-    Column("mail_id", String, primary_key=True),
-    Column("event_id", String, nullable=False),
-    Column("org", String, nullable=False),
-    Column("type", String, nullable=False, doc="type of alert"),
-    Column("recipient", String, nullable=False),
-    Column("subject", String, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("status", String, nullable=False, doc="pending, sent or failed"),
-    Column("attempts", Integer, nullable=False, doc="number of failed attempts"),
-    Column("due_at", BigInteger, nullable=False, doc="time of the next attempt, else of the last one"),
-    Column("created_at", BigInteger, nullable=False),
-    Index("alert_mails_due", "status", "due_at"),
-    Index("alert_mails_counted", "org", "type", "recipient", "created_at"),
-)
 
-_POSITION = "alerts.position"
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
-    """An e-mail about an event to an address: `pending` while queued, then `sent`, or `failed` after all attempts."""
+    """An e-mail about an event to an address: `pending` while queued, then `sent`, or `failed` after all attempts.
+
+    A summary has the number of `omitted` e-mails, and its own id in place of an event's.
+    """
 
     mail_id: str
     event_id: str
     org: str
-    type: AlertType
+    type: str
+    """Type of event; type of alert if queued by older code."""
     recipient: str
     subject: str
-    body: str
-    status: str
-    attempts: int
+    body: Annotated[str, Text()]
+    status: str = "pending"
+    """Pending, sent or failed."""
+    attempts: Annotated[int, Integer()] = 0
+    """Number of failed attempts."""
     due_at: int
+    """Time of the next attempt, else of the last one."""
     created_at: int
+    wallet_id: str | None = None
+    omitted: Annotated[int | None, Integer()] = None
+    """Number of omitted e-mails that a summary stands for."""
+
+
+table = table_of(
+    "alert_mails",
+    Mail,
+    Index("alert_mails_due", "status", "due_at"),
+    Index("alert_mails_counted", "org", "type", "recipient", "created_at"),
+    key=["mail_id"],
+)
+
+_POSITION = "alerts.position"
 
 
 def begin(connection: Connection) -> None:
@@ -94,14 +93,21 @@ def read_feed(connection: Connection, types: Collection[str], limit: int) -> lis
 
 
 def queue(connection: Connection, mails: Sequence[Mail]) -> None:
-    """Queue e-mails, skipping those already queued for the same event and address."""
-    upsert_all(connection, table, [columns_of(one) for one in mails], keys=["mail_id"], replace=False)
+    """Queue e-mails, skipping those already queued for the same event and address. A summary replaces an older one."""
+    for replace in (False, True):
+        rows = [columns_of(one) for one in mails if (one.omitted is not None) == replace]
+        upsert_all(connection, table, rows, keys=["mail_id"], replace=replace)
 
 
-def count_since(connection: Connection, org: str, kind: AlertType, recipient: str, since: int) -> int:
-    """Return the number of an organisation's e-mails about a type of alert queued for an address after `since`."""
+def count_since(connection: Connection, org: str, kind: str, recipient: str, since: int) -> Mapping[str | None, int]:
+    """Return the numbers of e-mails about a type of event that were queued for an address after `since`, by wallet."""
     parameters = {"of_org": org, "of_type": kind, "to": recipient, "since": since}
-    return connection.scalar(_COUNT, parameters) or 0
+    return {one.wallet_id: one.queued for one in connection.execute(_COUNT, parameters)}
+
+
+def omitted_so_far(connection: Connection, summary_id: str) -> int:
+    """Return the number of e-mails that a summary stands for, or 0 if it is not stored."""
+    return connection.scalar(select(table.c.omitted).where(table.c.mail_id == summary_id)) or 0
 
 
 def due_mails(connection: Connection, now: int, limit: int) -> list[Mail]:
@@ -137,12 +143,8 @@ def record_failure(connection: Connection, mail: Mail, now: int) -> bool:
 
 def purge(connection: Connection, now: int, *, limit: int) -> bool:
     """Delete up to `limit` sent or failed e-mails past their retention time. Return True if more may remain."""
-    chosen = (
-        select(table.c.mail_id)
-        .where(table.c.status.in_(("sent", "failed")), table.c.due_at < now - LIFETIME)
-        .limit(limit)
-    )
-    return connection.execute(delete(table).where(table.c.mail_id.in_(chosen))).rowcount == limit
+    past = (table.c.status.in_(("sent", "failed")), table.c.due_at < now - LIFETIME)
+    return delete_some(connection, table.c.mail_id, *past, most=limit) == limit
 
 
 def _position(connection: Connection) -> int:
@@ -159,12 +161,14 @@ _DUE = (
     .order_by(table.c.due_at, table.c.created_at)
     .limit(bindparam("most"))
 )
-_COUNT = select(func.count()).where(
+_COUNT = select(table.c.wallet_id, func.count().label("queued")).where(
+    table.c.omitted.is_(None),
     table.c.org == bindparam("of_org"),
     table.c.type == bindparam("of_type"),
     table.c.recipient == bindparam("to"),
     table.c.created_at > bindparam("since"),
 )
+_COUNT = _COUNT.group_by(table.c.wallet_id)
 _NOTE = (
     update(table)
     .where(table.c.mail_id == bindparam("id"))

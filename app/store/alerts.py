@@ -6,16 +6,16 @@ that adds the event, and stays until the condition no longer holds.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
-    Boolean,
     Column,
     ColumnElement,
     Connection,
     Index,
+    Integer,
     Select,
     String,
     Table,
@@ -23,36 +23,56 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    distinct,
     exists,
-    false,
     func,
-    insert,
     select,
 )
 
 from app.core.timestamps import HOUR
-from app.core.transaction_types import SPENT
-from app.database.columns import metadata, upsert_all
+from app.core.transaction_types import REFUSED, SPENT
+from app.database.columns import metadata, upsert, upsert_all
+from app.database.record_tables import FALSE, table_of
 from app.database.records import columns_of, fetch_all
 from app.database.signals import RULES, signal
-from app.store.alert_kinds import BALANCE_LOW, INACTIVITY, VELOCITY_SPIKE, AlertType
+from app.store.alert_kinds import AlertType
+from app.store.read_tables import REFUSALS as REFUSALS_OF_ROW
 from app.store.read_tables import transactions, wallets
 
 MAX_THRESHOLD = 2**63 - 1
 """Largest threshold that the column can store."""
 
-rules = Table(
+
+@dataclass(frozen=True, slots=True)
+class AlertRule:
+    """One alert type's rule for a `scope`: a wallet, or the organisation for all wallets without a rule of their own.
+
+    `threshold` is in micro-USDC, hours or transactions per hour. It is None if the type has no threshold or the alert
+    is off. If a wallet's `emails` are None, the organisation's apply. With `freezes`, the alert freezes the wallet.
+    `minutes` is the period in which refusals count.
+    """
+
+    scope: str
+    """A wallet, or the organisation for wallets without their own."""
+    type: AlertType
+    org: str
+    enabled: bool
+    threshold: int | None
+    """Micro-USDC, hours or transactions an hour."""
+    emails: Annotated[Sequence[str] | None, JSON(none_as_null=True)]
+    """Null in a wallet's rule means the organisation's e-mails."""
+    updated_at: int
+    freezes: Annotated[bool, FALSE] = False
+    """True if the alert freezes the wallet."""
+    minutes: Annotated[int | None, Integer()] = None
+    """Period in which refusals count."""
+
+
+rules = table_of(
     "alert_rules",
-    metadata,
-    Column("scope", String, primary_key=True, doc="a wallet, or the organisation for wallets without their own"),
-    Column("type", String, primary_key=True),
-    Column("org", String, nullable=False),
-    Column("enabled", Boolean, nullable=False),
-    Column("threshold", BigInteger, doc="micro-USDC, hours or transactions an hour"),
-    Column("emails", JSON(none_as_null=True), doc="null in a wallet's rule means the organisation's e-mails"),
-    Column("updated_at", BigInteger, nullable=False),
-    Column("freezes", Boolean, nullable=False, server_default=false(), doc="true if the alert freezes the wallet"),
+    AlertRule,
     Index("alert_rules_by_type", "type", "enabled"),
+    key=["scope", "type"],
 )
 
 marks = Table(
@@ -62,26 +82,9 @@ marks = Table(
     Column("type", String, primary_key=True),
     Column("event_id", String, nullable=False),
     Column("marked_at", BigInteger, nullable=False),
+    Column("count", Integer, doc="refused payments since then"),
     Index("alert_marks_by_type", "type"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class AlertRule:
-    """One alert type's rule for a `scope`: a wallet, or the organisation for all wallets without a rule of their own.
-
-    `threshold` is in micro-USDC, hours or transactions per hour. It is None if the type has no threshold or the alert
-    is off. If a wallet's `emails` are None, the organisation's apply. With `freezes`, the alert freezes the wallet.
-    """
-
-    scope: str
-    type: AlertType
-    org: str
-    enabled: bool
-    threshold: int | None
-    emails: Sequence[str] | None
-    updated_at: int
-    freezes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ def changed_alerts(
     """Return up to `limit` wallets for which an alert of low balance or inactivity begins or ends.
 
     `vaults` limits the search to these vaults. A wallet that never held USDC does not count as low. A wallet without
-    transactions counts as inactive since its creation.
+    payments, escrows and allowances counts as inactive since its creation. Received money is no activity.
     """
     query = _CHANGED[kind] if vaults is None else _CHANGED_OF_VAULTS[kind]
     return fetch_all(connection, AlertTransition, query, {"now": now, "most": limit, "vaults": list(vaults or ())})
@@ -147,13 +150,30 @@ def velocity(connection: Connection, wallet_id: str, now: int) -> int:
     return connection.scalar(_VELOCITY, {"wallet": wallet_id, "since": now - HOUR}) or 0
 
 
-def mark(connection: Connection, wallet_id: str, kind: AlertType, event_id: str, now: int) -> None:
+def mark(connection: Connection, wallet_id: str, kind: str, event_id: str, now: int) -> None:
     """Mark an alert as reported by this event."""
-    values = {"wallet_id": wallet_id, "type": kind, "event_id": event_id, "marked_at": now}
-    connection.execute(insert(marks).values(values))
+    values = {"wallet_id": wallet_id, "type": kind, "event_id": event_id, "marked_at": now, "count": 0}
+    upsert(connection, marks, values, keys=["wallet_id", "type"])
 
 
-def unmark(connection: Connection, wallet_id: str, kind: AlertType) -> None:
+def recent(connection: Connection, wallet_id: str, kind: AlertType, now: int, period: int) -> int:
+    """Return the number of a wallet's refusals, or of the payees that it never paid before, in a period up to `now`.
+
+    The period is in milliseconds. It begins no earlier than the mark of the last alert of this type. If it is shorter
+    than an hour, a row that counts refusals of an hour is one refusal, because only its first one has a known time.
+    """
+    since = connection.scalar(_MARKED_AT, {"wallet": wallet_id, "type": kind}) or 0
+    parameters = {"wallet": wallet_id, "since": max(since, now - period), "until": now}
+    of_refusals = _REFUSED if period >= HOUR else _REFUSED_ROWS
+    return connection.scalar(of_refusals if kind == "refusals" else _PAYEES, parameters) or 0
+
+
+def has_new_payee(connection: Connection, wallet_id: str, tx_id: str) -> bool:
+    """Return True if a wallet's transaction has a payee that the wallet never paid before it."""
+    return connection.scalar(_NEW_PAYEE, {"wallet": wallet_id, "tx": tx_id}) is not None
+
+
+def unmark(connection: Connection, wallet_id: str, kind: str) -> None:
     """Remove the mark of an alert that no longer holds."""
     connection.execute(delete(marks).where(marks.c.wallet_id == wallet_id, marks.c.type == kind))
 
@@ -190,15 +210,21 @@ def _changed(kind: AlertType, holds: ColumnElement[bool]) -> Select[Any]:
 
 
 _NOW = bindparam("now", type_=BigInteger)
-_SINCE = func.coalesce(wallets.c.last_transaction_at, wallets.c.created_at)
+# Received money does not count, because another wallet could delay the alert by paying this one.
+_SPENT = select(transactions.c.tx_id).where(
+    transactions.c.wallet_id == wallets.c.wallet_id,
+    transactions.c.status == "confirmed",
+    transactions.c.type.in_(SPENT),
+    transactions.c.timestamp > _NOW - _THRESHOLD * HOUR,
+)
 _OF_VAULTS = wallets.c.vault.in_(bindparam("vaults", expanding=True))
 _CHANGED: dict[AlertType, Select[Any]] = {
-    BALANCE_LOW: _changed(BALANCE_LOW, and_(wallets.c.funded, wallets.c.balance < _THRESHOLD)),
-    INACTIVITY: _changed(INACTIVITY, _SINCE + _THRESHOLD * HOUR <= _NOW),
+    "balance_low": _changed("balance_low", and_(wallets.c.funded, wallets.c.balance < _THRESHOLD)),
+    "inactivity": _changed("inactivity", and_(wallets.c.created_at + _THRESHOLD * HOUR <= _NOW, ~exists(_SPENT))),
 }
 _CHANGED_OF_VAULTS = {kind: query.where(_OF_VAULTS) for kind, query in _CHANGED.items()}
 
-_SPENDS, _MAY_SPIKE = _watching(VELOCITY_SPIKE, wallets.c.last_transaction_at > _NOW - HOUR)
+_SPENDS, _MAY_SPIKE = _watching("velocity_spike", wallets.c.last_transaction_at > _NOW - HOUR)
 _BUSY = _SPENDS.where((_MAY_SPIKE == 1) | _MARKED)
 _BUSY_OF_VAULTS = _SPENDS.where(((_MAY_SPIKE == 1) & _OF_VAULTS) | _MARKED)
 
@@ -211,3 +237,30 @@ _LATELY = (
 # Stops at the threshold, so that a busy wallet's rows are not all counted.
 _SPENT_LATELY = select(transactions.c.timestamp).where(*_LATELY).order_by(transactions.c.timestamp.desc())
 _VELOCITY = select(func.count()).where(*_LATELY)
+
+_MARKED_AT = select(marks.c.marked_at).where(
+    marks.c.wallet_id == bindparam("wallet"), marks.c.type == bindparam("type")
+)
+_REFUSED_ROWS = select(func.count()).where(
+    transactions.c.wallet_id == bindparam("wallet"),
+    transactions.c.status == "blocked",
+    transactions.c.type.in_(REFUSED),
+    transactions.c.timestamp > bindparam("since"),
+    transactions.c.timestamp <= bindparam("until"),
+)
+_REFUSED = _REFUSED_ROWS.with_only_columns(func.sum(REFUSALS_OF_ROW))
+_EARLIER = transactions.alias("earlier")
+_PAID_EARLIER = exists().where(
+    _EARLIER.c.wallet_id == bindparam("wallet"),
+    _EARLIER.c.recipient_address == transactions.c.recipient_address,
+    _EARLIER.c.status == "confirmed",
+    _EARLIER.c.type.in_(SPENT),
+)
+_NEW_PAYEE = select(transactions.c.tx_id).where(
+    transactions.c.tx_id == bindparam("tx"), ~_PAID_EARLIER.where(_EARLIER.c.timestamp < transactions.c.timestamp)
+)
+_PAYEES = select(func.count(distinct(transactions.c.recipient_address))).where(
+    *_LATELY,
+    transactions.c.timestamp <= bindparam("until"),
+    ~_PAID_EARLIER.where(_EARLIER.c.timestamp <= bindparam("since")),
+)

@@ -3,23 +3,36 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, delete, func, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Index,
+    UniqueConstraint,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from app.core.pages import RecordPage
-from app.database.columns import upsert
+from app.database.columns import U64, upsert
 from app.database.paging import Listing, fetch_page, listing, unindexed
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all, fetch_one
-from app.store.read_tables import allowances as table
-from app.store.read_tables import policies, reserves, wallets
-from app.store.state_tables import attempts
+from app.store.attempts import table as attempts
+from app.store.organisations import reserves
+from app.store.read_tables import policies, wallets
 
 PENDING, OUTSTANDING, SETTLED = "pending", "outstanding", "settled"
 """Statuses. `pending`: the grant is not seen on the chain yet; `outstanding`: the delegate can pay."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllowanceRecord:
     """An allowance. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds; `reference` is hex.
 
@@ -35,27 +48,55 @@ class AllowanceRecord:
     wallet_id: str
     vault: str
     policy: str
+    """Address of the policy that allowed it."""
+    policy_version: Annotated[int | None, U64()] = None
+    """Version of that policy; null while pending."""
     recipient: str
+    """Owner of the destination."""
     destination: str
+    """Token account that the delegate should pay."""
     delegate: str
     tokens: str
+    """Token account that the delegate pays from."""
     payer: str
+    """Gets the accounts' rent back."""
     reference: str
-    amount: int
-    counter: int
+    amount: Annotated[int, U64()]
+    counter: Annotated[int, U64()]
+    sequence: Annotated[int | None, U64()] = None
+    """Number of the vault's granting event; null while pending."""
     status: str
+    """Pending, outstanding or settled."""
     expires_at: int
-    created_at: int
+    """Unix seconds."""
     due_at: int | None = None
-    sequence: int | None = None
-    policy_version: int | None = None
+    """Time to settle it; null while pending and once settled."""
+    created_at: int
     tx_id: str | None = None
+    """The transaction that granted it."""
     signature: str | None = None
-    spent: int | None = None
-    returned: int | None = None
+    spent: Annotated[int | None, U64()] = None
+    returned: Annotated[int | None, U64()] = None
+    """Amount that the settlement moved back into the vault."""
     settled_at: int | None = None
+    """Unix seconds."""
     settlement_signature: str | None = None
     transfers: list[str] | None = None
+    """Signatures of the delegate's transfers; null until they are read."""
+    budget: str | None = None
+    """Address of the budget that holds the amount too; null while pending or without one."""
+
+
+table = table_of(
+    "allowances",
+    AllowanceRecord,
+    UniqueConstraint("address"),
+    Index("allowances_by_wallet", "wallet_id", "created_at", "allowance_id"),
+    Index("allowances_by_wallet_status", "wallet_id", "status", "created_at", "allowance_id"),
+    Index("allowances_by_transaction", "tx_id"),
+    Index("allowances_due", "due_at"),
+    key=["allowance_id"],
+)
 
 
 def allowance(connection: Connection, org: str, allowance_id: str) -> AllowanceRecord | None:
@@ -110,6 +151,13 @@ def outstanding_allowances(connection: Connection, org: str, wallet_id: str | No
     return fetch_all(connection, AllowanceRecord, _OUTSTANDING_OF_WALLET, {"org": org, "wallet": wallet_id})
 
 
+def holding_allowances(connection: Connection, org: str, wallet_id: str, budget: str | None) -> list[AllowanceRecord]:
+    """Return a budget's outstanding allowances, or a wallet's without a budget, earliest expiry first."""
+    if budget is None:
+        return outstanding_allowances(connection, org, wallet_id)
+    return fetch_all(connection, AllowanceRecord, _OUTSTANDING_OF_BUDGET, {"org": org, "budget": budget})
+
+
 def insert_pending_allowance(connection: Connection, new: AllowanceRecord) -> None:
     """Add an allowance in the transaction that stores the attempt to grant it, unless the chain already has it."""
     connection.execute(delete(table).where(table.c.allowance_id == new.allowance_id, table.c.status == PENDING))
@@ -140,6 +188,7 @@ _BY_TRANSACTION = _ALLOWANCES.where(table.c.tx_id == bindparam("key"))
 # Few allowances are outstanding, and the index by `due_at` finds them.
 _OUTSTANDING = _ALLOWANCES.where(table.c.due_at.is_not(None)).order_by(table.c.due_at, table.c.allowance_id)
 _OUTSTANDING_OF_WALLET = _OUTSTANDING.where(table.c.wallet_id == bindparam("wallet"))
+_OUTSTANDING_OF_BUDGET = _OUTSTANDING.where(table.c.budget == bindparam("budget"))
 _DUE = (
     select(table)
     .join(wallets, wallets.c.wallet_id == table.c.wallet_id)

@@ -4,27 +4,25 @@ A request's outcome follows from the chain, unless the request is rejected or ex
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
-    Boolean,
-    Column,
     ColumnElement,
     Connection,
+    DefaultClause,
     Delete,
     Index,
     Select,
-    String,
-    Table,
+    UniqueConstraint,
     and_,
     bindparam,
     case,
     delete,
     func,
-    insert,
     literal,
     select,
     text,
@@ -34,9 +32,10 @@ from sqlalchemy import (
 from app.core.actors import Actor
 from app.core.pages import RecordPage
 from app.core.transaction_types import Purpose
-from app.database.columns import U64, ActorText, metadata
+from app.database.columns import U64
 from app.database.paging import Listing, fetch_page, listing, unindexed
-from app.database.records import columns_of, fetch_one
+from app.database.record_tables import insert_record, table_of
+from app.database.records import fetch_one
 from app.store.read_tables import approvals
 
 LIFETIME = 24 * 60 * 60 * 1000
@@ -52,40 +51,8 @@ MAX_PENDING = 1_000
 MAX_PENDING_OF_ONE = MAX_PENDING // 4
 """Limit of the undecided requests of one key or person among them. One more replaces its own oldest."""
 
-approval_requests = Table(
-    "approval_requests",
-    metadata,
-    Column("approval_id", String, primary_key=True),
-    Column("org", String, nullable=False),
-    Column("wallet_id", String, nullable=False),
-    Column("address", String, nullable=False, unique=True, doc="address of the Approval, once that exists"),
-    Column("recipient", String, nullable=False, doc="as given by the client"),
-    Column("recipient_address", String, nullable=False),
-    Column("amount", U64, nullable=False),
-    Column("purpose", String, nullable=False, server_default="payment", doc="payment, escrow or allowance"),
-    Column("policy", String, nullable=False, doc="address of the policy that refused"),
-    Column("policy_id", String, nullable=False),
-    Column("policy_version", U64, nullable=False),
-    Column("threshold", U64, doc="co-sign threshold of that policy version"),
-    Column("requested_by", ActorText, nullable=False),
-    Column("memo", String),
-    Column("created_at", BigInteger, nullable=False),
-    Column("rejected", Boolean, nullable=False),
-    Column("decided_by", ActorText, doc="actor of the last decision"),
-    Column("decided_at", BigInteger),
-    Index("approval_requests_newest", "org", "created_at", "approval_id"),
-    Index("approval_requests_by_wallet", "wallet_id", "created_at", "approval_id"),
-    Index(
-        *("approval_requests_undecided", "created_at"),
-        sqlite_where=text("decided_at IS NULL"),
-        postgresql_where=text("decided_at IS NULL"),
-    ),
-    Index("approval_requests_by_payment", "wallet_id", "recipient_address", "amount"),
-)
-table = approval_requests
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
     """A request to approve exactly this payment, escrow or allowance; `amount` and `threshold` are in micro-USDC.
 
@@ -96,20 +63,32 @@ class NewRequest:
     org: str
     wallet_id: str
     address: str
+    """Address of the Approval, once that exists."""
     recipient: str
+    """As given by the client."""
     recipient_address: str
-    amount: int
-    purpose: Purpose
+    amount: Annotated[int, U64()]
+    purpose: Annotated[Purpose, DefaultClause("payment")]
     policy: str
+    """Address of the policy that refused."""
     policy_id: str
-    policy_version: int
-    threshold: int | None
+    policy_version: Annotated[int, U64()]
+    threshold: Annotated[int | None, U64()]
+    """Co-sign threshold of that policy version."""
     requested_by: Actor
     memo: str | None
     created_at: int
+    rejected: bool = False
+    decided_by: Actor | None = None
+    """Actor of the last decision."""
+    decided_at: int | None = None
+    terms: str | None
+    """Hash of an escrow's terms, as hex."""
+    escrow_terms: Annotated[dict[str, Any] | None, JSON(none_as_null=True)]
+    """An escrow's terms, as shown."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequest(NewRequest):
     """A request and its status: `pending`, `approved`, `rejected`, `used` or `expired`.
 
@@ -118,11 +97,25 @@ class ApprovalRequest(NewRequest):
     """
 
     currency: ClassVar = "USDC"
-    decided_by: Actor | None
-    decided_at: int | None
     on_chain: str | None
     expires_at: int
     status: str
+
+
+approval_requests = table = table_of(
+    "approval_requests",
+    NewRequest,
+    UniqueConstraint("address"),
+    Index("approval_requests_newest", "org", "created_at", "approval_id"),
+    Index("approval_requests_by_wallet", "wallet_id", "created_at", "approval_id"),
+    Index(
+        *("approval_requests_undecided", "created_at"),
+        sqlite_where=text("decided_at IS NULL"),
+        postgresql_where=text("decided_at IS NULL"),
+    ),
+    Index("approval_requests_by_payment", "wallet_id", "recipient_address", "amount"),
+    key=["approval_id"],
+)
 
 
 def add_request(connection: Connection, new: NewRequest, *, unusable: Collection[str] = ()) -> str:
@@ -136,6 +129,7 @@ def add_request(connection: Connection, new: NewRequest, *, unusable: Collection
         table.c.recipient_address == new.recipient_address,
         table.c.amount == new.amount,
         table.c.purpose == new.purpose,
+        table.c.terms.is_not_distinct_from(new.terms),
         table.c.policy == new.policy,
         table.c.policy_version == new.policy_version,
         table.c.address.not_in(unusable),
@@ -146,7 +140,7 @@ def add_request(connection: Connection, new: NewRequest, *, unusable: Collection
     known = fetch_one(connection, ApprovalRequest, query.params(org=new.org, now=new.created_at))
     if known is not None:
         return known.approval_id
-    connection.execute(insert(table).values(columns_of(new) | {"rejected": False}))
+    insert_record(connection, new)
     scope = {"org": new.org, "wallet_id": new.wallet_id, "now": new.created_at}
     connection.execute(_DELETE_SURPLUS_OF_ONE, {**scope, "actor": new.requested_by})
     connection.execute(_DELETE_SURPLUS, scope)
@@ -176,6 +170,11 @@ def approval_requests_of(
     return fetch_page(connection, ApprovalRequest, chosen, parameters, limit=limit, cursor=cursor)
 
 
+def count_waiting(connection: Connection, org: str, now: int, most: int) -> int:
+    """Return the number of the organisation's pending requests without a decision under way, at most `most`."""
+    return connection.scalar(_WAITING, {"org": org, "now": now, "most": most}) or 0
+
+
 def decide(connection: Connection, approval_id: str, *, by: Actor, now: int, rejected: bool) -> None:
     """Store a decision and its actor. A rejection takes effect while the Approval does not exist or is closed."""
     mine = update(table).where(table.c.approval_id == approval_id)
@@ -202,24 +201,26 @@ _STATUS = case(
 )
 
 
+REQUESTS = select(
+    table,
+    approvals.c.state.label("on_chain"),
+    _EXPIRES_AT.label("expires_at"),
+    _STATUS.label("status"),
+).outerjoin(approvals, approvals.c.address == table.c.address)
+"""All requests, with the parameter `now` in Unix milliseconds."""
+
+
 def _query(org: ColumnElement[Any]) -> Select[Any]:
     """Return the query for an organisation's requests, with the parameters `org` and `now`."""
-    return (
-        select(
-            *(table.c[field.name] for field in fields(NewRequest)),
-            table.c.decided_by,
-            table.c.decided_at,
-            approvals.c.state.label("on_chain"),
-            _EXPIRES_AT.label("expires_at"),
-            _STATUS.label("status"),
-        )
-        .outerjoin(approvals, approvals.c.address == table.c.address)
-        .where(org == bindparam("org"))
-    )
+    return REQUESTS.where(org == bindparam("org"))
 
 
 _REQUESTS = _query(table.c.org)
 _BY_ID = _REQUESTS.where(table.c.approval_id == bindparam("key"))
+# The partial index of undecided requests serves the count.
+_PENDING = _REQUESTS.with_only_columns(table.c.approval_id).where(table.c.decided_at.is_(None), _STATUS == "pending")
+_PENDING = _PENDING.where(table.c.created_at > _NOW - LIFETIME).limit(bindparam("most"))
+_WAITING = select(func.count()).select_from(_PENDING.subquery())
 _OF_WALLET = _query(unindexed(table.c.org)).where(table.c.wallet_id == bindparam("wallet_id"))
 _UNDECIDED = _OF_WALLET.with_only_columns(table.c.approval_id).where(
     table.c.created_at > _NOW - LIFETIME,

@@ -1,34 +1,14 @@
 """Approvals: the operator's on-chain consent, each to one payment, escrow or allowance."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, or_, select
 
 from app.core.transaction_types import Purpose
 from app.database.records import fetch_one
 from app.store.approval_requests import approval_requests as requests
+from app.store.read_tables import OnChainApproval, policies, wallets
 from app.store.read_tables import approvals as table
-from app.store.read_tables import policies, wallets
-
-
-@dataclass(frozen=True, slots=True)
-class OnChainApproval:
-    """An approval of one payment, escrow or allowance of exactly `amount` (micro-USDC) from `vault` to `recipient`.
-
-    `expires_at` is a Unix second.
-    """
-
-    address: str
-    org: str
-    vault: str
-    recipient: str
-    amount: int
-    purpose: Purpose
-    policy_version: int
-    expires_at: int
-    payer: str
-    state: str
 
 
 def open_approval(  # noqa: PLR0917
@@ -40,9 +20,12 @@ def open_approval(  # noqa: PLR0917
     purpose: Purpose,
     now: int,
     *,
+    terms: str | None = None,
     unusable: Collection[str] = (),
 ) -> OnChainApproval | None:
     """Return the unused approval for this expense that expires first, or None. `now` is a Unix second.
+
+    `terms` is the hash of an escrow's terms as hex.
 
     The approval must have been given under the vault's current policy and version. If the approval was not requested
     through this service, only the policy's version is compared, because the policy is unknown. `unusable` holds the
@@ -60,6 +43,7 @@ def open_approval(  # noqa: PLR0917
             table.c.recipient == recipient,
             table.c.amount == amount,
             table.c.purpose == purpose,
+            table.c.terms.is_not_distinct_from(terms),
             table.c.policy_version == policies.c.version,
             or_(requests.c.policy.is_(None), asked),
             table.c.state == "open",

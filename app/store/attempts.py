@@ -6,29 +6,21 @@ transactions as soon as they are stored.
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Index, Integer, UniqueConstraint, bindparam, func, insert, select, text, update
 
 from app.core.actors import Actor
-from app.core.transaction_types import ROW_OF, TransactionStatus
-from app.database.columns import upsert_later
+from app.core.transaction_types import ROW_OF, SPENT, TransactionStatus
+from app.database.columns import U64, upsert_later
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.database.statements import execute_later, scalar
 from app.store.read_tables import transactions, wallets
-from app.store.state_tables import attempts as table
-
-# Built once: building a statement takes longer than executing it.
-_INSERT = insert(table)
-_BY_ID = select(table).where(table.c.tx_id == bindparam("key"))
-_BY_MESSAGES = select(table).where(table.c.message_hash.in_(bindparam("keys", expanding=True)))
-_PENDING = select(table).where(table.c.status == "pending").order_by(table.c.created_at)
-_STOPPED = select(table.c.stopped_by).where(table.c.tx_id == bindparam("key"))
-SHARED_COLUMNS = [column.name for column in transactions.columns if column.name in table.columns]
-"""Columns that a transaction row copies from its attempt. The row's `timestamp` is the attempt's `created_at`."""
+from app.store.spending import count, label_attempt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One attempt. `recipient` is as given by the client, `raw` the transaction, `amount` in micro-USDC.
 
@@ -42,40 +34,73 @@ class Attempt:
     currency: ClassVar = "USDC"
     tx_id: str
     org: str
+    wallet_id: str | None = None
     type: str
     status: str
-    created_at: int
-    wallet_id: str | None = None
+    """Awaiting_signature, pending, confirmed, blocked or failed."""
     recipient: str | None = None
+    """As given by the client: an address, a wallet or a domain."""
     recipient_address: str | None = None
-    amount: int = 0
+    amount: Annotated[int, U64()] = 0
     policy_id: str | None = None
     policy_triggered: bool = False
     memo: str | None = None
     actor: Actor | None = None
+    """Requesting actor, if the policy history or the audit log needs it."""
     subject: str | None = None
+    """Object of the request's entry in the audit log, if any."""
     reference: bytes | None = None
     signature: str | None = None
+    """Null if blocked, unsigned or sent by a third party."""
     message_hash: str | None = None
-    instruction_index: int | None = None
-    inner_index: int | None = None
+    """Hash of the signed message; stored events have it as well."""
+    instruction_index: Annotated[int | None, Integer()] = None
+    """Index of the instruction; the id comes from its event."""
+    inner_index: Annotated[int | None, Integer()] = None
+    """Index of that event among the inner instructions."""
     raw: bytes | None = None
+    """The transaction, stored before it is signed or sent."""
     last_valid_block_height: int | None = None
     attestation_hash: str | None = None
     violation: dict[str, Any] | None = None
     error: str | None = None
     stopped_by: str | None = None
+    """Kind of the brake that overtook it; it is not resent."""
     slot: int | None = None
+    created_at: int
     ended_at: int | None = None
     nonce_account: str | None = None
+    """Account with the nonce that replaces a blockhash."""
     nonce: str | None = None
-    refusals: int | None = None
+    refusals: Annotated[int | None, Integer()] = None
+    """Number of refusals that a blocked attempt stands for; null in older ones."""
 
     @property
     def message(self) -> str:
         """The hash of the signed message, used to find its events. Only a blocked attempt has none."""
         assert self.message_hash is not None
         return self.message_hash
+
+
+_UNREPORTED = text("refusals IS NOT NULL AND ended_at IS NULL")
+table = table_of(
+    "attempts",
+    Attempt,
+    UniqueConstraint("signature"),
+    UniqueConstraint("message_hash"),
+    Index("attempts_by_status", "status", "created_at"),
+    Index("attempts_unreported", "created_at", sqlite_where=_UNREPORTED, postgresql_where=_UNREPORTED),
+    Index("attempts_by_wallet", "wallet_id", "created_at"),
+    key=["tx_id"],
+)
+# Built once: building a statement takes longer than executing it.
+_INSERT = insert(table)
+_BY_ID = select(table).where(table.c.tx_id == bindparam("key"))
+_BY_MESSAGES = select(table).where(table.c.message_hash.in_(bindparam("keys", expanding=True)))
+_PENDING = select(table).where(table.c.status == "pending").order_by(table.c.created_at)
+_STOPPED = select(table.c.stopped_by).where(table.c.tx_id == bindparam("key"))
+SHARED_COLUMNS = [column.name for column in transactions.columns if column.name in table.columns]
+"""Columns that a transaction row copies from its attempt. The row's `timestamp` is the attempt's `created_at`."""
 
 
 def insert_attempt(connection: Connection, attempt: Attempt) -> None:
@@ -88,17 +113,22 @@ def insert_attempt(connection: Connection, attempt: Attempt) -> None:
     row = {name: getattr(attempt, name) for name in SHARED_COLUMNS}
     row |= {"type": row_type, "timestamp": attempt.created_at}
     upsert_later(connection, transactions, [row], keys=["tx_id"])
+    if row_type in SPENT or attempt.status == "blocked":
+        label_attempt(connection, row, (attempt.violation or {}).get("rule"))
     if attempt.status == "blocked":
+        count(connection, "tx_id", [attempt.tx_id])
         _note_refusal(connection, attempt)
 
 
 def add_refusal(connection: Connection, refused: Attempt) -> None:
     """Count a refusal in the blocked attempt with its id. The first refusal is stored as that attempt."""
+    count(connection, "tx_id", [refused.tx_id], sign=-1)
     for rows in (table, transactions):
         more = update(rows).where(rows.c.tx_id == refused.tx_id).values(refusals=rows.c.refusals + 1)
         if connection.execute(more).rowcount == 0:
             insert_attempt(connection, refused)
             return
+    count(connection, "tx_id", [refused.tx_id])
     _note_refusal(connection, refused)
 
 

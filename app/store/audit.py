@@ -34,6 +34,7 @@ from app.core.pages import RecordPage
 from app.core.timestamps import iso_ms, now_ms
 from app.database.columns import ActorText, metadata, upsert
 from app.database.paging import Listing, fetch_page, listing, unindexed
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.audit_actions import Action
 from app.store.audit_rows import UnreadableEntry, raw_rows, read_columns
@@ -42,6 +43,7 @@ SERVICE = "service"
 """Name of the service's own log. An organisation's log is named by its address."""
 BEGINNING = "0" * 64
 """Placeholder for the hash before the first entry."""
+
 
 table = Table(
     "audit_entries",
@@ -61,13 +63,27 @@ table = Table(
     Index("audit_entries_by_action", "log", "action", "number", "timestamp"),
     Index("audit_entries_by_object", "log", "object", "number", "timestamp"),
 )
-heads = Table(
+
+
+@dataclass(frozen=True, slots=True)
+class LogHead:
+    """The number and hash of a log's newest entry.
+
+    `published_at` is the time when a head of the log was last sent; until one is sent, the time of the first entry.
+    """
+
+    log: str
+    number: int
+    """Number of the newest entry."""
+    hash: str
+    published_at: int
+    """When the head was last sent; initially its creation."""
+
+
+heads = table_of(
     "audit_heads",
-    metadata,
-    Column("log", String, primary_key=True),
-    Column("number", BigInteger, nullable=False, doc="number of the newest entry"),
-    Column("hash", String, nullable=False),
-    Column("published_at", BigInteger, nullable=False, doc="when the head was last sent; initially its creation"),
+    LogHead,
+    key=["log"],
 )
 
 
@@ -112,19 +128,6 @@ class LogEntry(NewLogEntry):
             "request_id": self.request_id,
             "details": dict(self.details),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class LogHead:
-    """The number and hash of a log's newest entry.
-
-    `published_at` is the time when a head of the log was last sent; until one is sent, the time of the first entry.
-    """
-
-    log: str
-    number: int
-    hash: str
-    published_at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,73 +1,11 @@
 """The actions that the audit log records, and the meaning of each."""
 
 from collections.abc import Mapping
-from typing import Literal
 
-Action = Literal[
-    "access.refused",
-    "alerts.set",
-    "allowance.grant",
-    "approval.approve",
-    "approval.reject",
-    "audit.checkpoint",
-    "authentication.failed",
-    "backup.gap_checked",
-    "backup.restore",
-    "brake.refused",
-    "budget.create",
-    "budget.delete",
-    "budget.update",
-    "escrow.resolve",
-    "export.create",
-    "invitation.withdraw",
-    "key.create",
-    "key.reissue",
-    "key.revoke",
-    "key.rotate",
-    "key.use_outside",
-    "organization.limit",
-    "organization.pause",
-    "organization.restrict_keys",
-    "organization.roles",
-    "organization.unpause",
-    "organization.withdraw",
-    "person.add_passkey",
-    "person.invite",
-    "person.join",
-    "person.remove",
-    "person.sign_in",
-    "person.sign_out",
-    "person.step_up",
-    "policy.clone",
-    "policy.create",
-    "policy.delete",
-    "policy.update",
-    "recipient.register",
-    "session.create",
-    "session.rotate",
-    "signed_transaction.send",
-    "signed_transaction.withdraw",
-    "topup.set",
-    "transaction.failed",
-    "wallet.archive",
-    "wallet.create",
-    "wallet.freeze",
-    "wallet.fund",
-    "wallet.unfreeze",
-    "wallet.update",
-    "wallet.withdraw",
-    "webhook.create",
-    "webhook.delete",
-    "webhook.ping",
-    "webhook.resend",
-    "webhook.rotate_secret",
-    "webhook.update",
-    "x402.fetch",
-]
-
-ACTIONS: Mapping[Action, str] = {
+ACTIONS: Mapping[str, str] = {
     "access.refused": "The API refused a request for lack of a permission, or the dashboard refused one with status "
-    "401, 403 or 404. `details` has `operation` and `count`, and for an OpenID Connect sign-in the `reason`. If "
+    "401, 403 or 404. `details` has `operation` and `count`, for repeats also `since` and `networks`, and for an "
+    "OpenID Connect sign-in the `reason`. If "
     "the organisation is unknown, the entry is in the service's log.",
     "alerts.set": "The alert rules of the organisation or of a wallet were replaced.",
     "allowance.grant": "The grant of an allowance was requested. `details` has the `amount` and the `delegate`.",
@@ -85,6 +23,9 @@ ACTIONS: Mapping[Action, str] = {
     "budget.create": "The creation of a budget was requested.",
     "budget.delete": "The deletion of a budget was requested.",
     "budget.update": "A change of a budget was requested. `details` has the requested `fields`.",
+    "clock.advance": "The embedded chain's test clock was advanced. `details` has `seconds` and the total, "
+    "`ahead_seconds`.",
+    "clock.reset": "The service was returned to its state before the first advance of the test clock.",
     "escrow.resolve": "The arbiter's decision of a disputed escrow was submitted.",
     "export.create": "An export of transactions was requested.",
     "invitation.withdraw": "An open invitation was withdrawn, or ended because its author was removed. `details` has "
@@ -95,7 +36,7 @@ ACTIONS: Mapping[Action, str] = {
     "key.revoke": "An API key was revoked.",
     "key.rotate": "An API key was replaced. The object is the new key; `details` has `replaces`.",
     "key.use_outside": "An API key was used from an address that it does not allow. `details` has `operation` and "
-    "`count`.",
+    "`count`, for repeats also `since` and `networks`.",
     "organization.limit": "The organisation's own limits in SOL were set. `details` has the new ones; null means the "
     "limit of the service.",
     "organization.pause": "A pause of the organisation was requested.",
@@ -140,3 +81,5 @@ ACTIONS: Mapping[Action, str] = {
     "`tx_id` of the payment, if one was made. `details` has `host` and `status`.",
 }
 """Meaning of each action."""
+Action = str
+"""A name in `ACTIONS`."""

@@ -8,15 +8,42 @@ from sqlalchemy import BigInteger, Connection, bindparam, delete, literal, selec
 from app.core.actors import Actor
 from app.database.columns import upsert
 from app.database.leases import node_is_alive
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all
 from app.database.statements import rows
-from app.store.state_tables import api_keys
-from app.store.state_tables import brakes as table
+from app.store.keys import table as api_keys
 
 BrakeKind = Literal["freeze", "pause", "session"]
 
 REVOKED = "key"
 """Used in place of a brake's kind for a revoked API key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrakeRow:
+    """A brake that `actor` requested at the Unix millisecond `since`.
+
+    `node` is the node of the request, or the node that took the brake over. `scope` is the wallet's id or, for a whole
+    organisation, the address of its Org account.
+    """
+
+    scope: str
+    """A wallet's id, or the address of an Org account."""
+    kind: BrakeKind
+    """Freeze, pause or session."""
+    node: str = ""
+    """Node of its request, or that took it over; empty on SQLite."""
+    org: str
+    actor: Actor
+    """Requesting actor."""
+    since: int
+
+
+table = table_of(
+    "brakes",
+    BrakeRow,
+    key=["scope", "kind", "node"],
+)
 
 # Built once: every payment runs it.
 _KINDS = union_all(
@@ -28,22 +55,6 @@ _KINDS = union_all(
 
 
 _ORPHANED = select(table).where(table.c.node != bindparam("by"), ~node_is_alive(table.c.node)).order_by(table.c.since)
-
-
-@dataclass(frozen=True, slots=True)
-class BrakeRow:
-    """A brake that `actor` requested at the Unix millisecond `since`.
-
-    `node` is the node of the request, or the node that took the brake over. `scope` is the wallet's id or, for a whole
-    organisation, the address of its Org account.
-    """
-
-    scope: str
-    kind: BrakeKind
-    org: str
-    actor: Actor
-    since: int
-    node: str = ""
 
 
 def put_brake(connection: Connection, brake: BrakeRow) -> None:

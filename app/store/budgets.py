@@ -1,17 +1,17 @@
 """Budgets that wallets share: limits from the chain, names from the service."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, or_, select
+from sqlalchemy import Connection, RowMapping, Select, UniqueConstraint, bindparam, func, or_, select
 
 from app.chain.rules import BudgetLimits
 from app.database.columns import upsert
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.read_tables import budgets as table
 from app.store.read_tables import policies, wallets
-from app.store.state_tables import budget_details
 
 _LIMITS = tuple(field.name for field in fields(BudgetLimits))
 
@@ -36,15 +36,23 @@ class BudgetRecord:
     closed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetDetails:
     """The details of a budget known only to the service."""
 
+    address: str
     budget_id: str
     org: str
-    address: str
     name: str
     created_at: int
+
+
+budget_details = table_of(
+    "budget_details",
+    BudgetDetails,
+    UniqueConstraint("org", "budget_id"),
+    key=["address"],
+)
 
 
 def put_budget_details(connection: Connection, details: BudgetDetails) -> None:
@@ -68,6 +76,11 @@ def wallets_in(connection: Connection, org: str, address: str, limit: int) -> Se
     newest = func.coalesce(wallets.c.last_transaction_at, wallets.c.created_at).desc()
     query = select(wallets.c.wallet_id).where(*mine).order_by(newest, wallets.c.wallet_id)
     return connection.scalars(query.limit(limit)).all()
+
+
+def limits_of_vaults(connection: Connection, vaults: Collection[str]) -> Sequence[RowMapping]:
+    """Return the limits of these vaults' months and of their budgets, with the ids and addresses of both."""
+    return connection.execute(_OF_VAULTS, {"vaults": list(vaults)}).mappings().all()
 
 
 def _query() -> Select[Any]:
@@ -100,3 +113,17 @@ _OPEN = _BUDGETS.where(~table.c.closed).order_by(table.c.created_at, table.c.bud
 def _record(*, name: str | None, **values: Any) -> BudgetRecord:
     limits = BudgetLimits(**{limit: values.pop(limit) for limit in _LIMITS})
     return BudgetRecord(name=name or values["budget_id"], limits=limits, **values)
+
+
+_OF_VAULTS = (
+    select(
+        *(wallets.c[name] for name in ("org", "wallet_id", "vault", "budget")),
+        policies.c.max_per_month,
+        budget_details.c.name,
+        *(table.c.budget_id, table.c.max_per_day.label("budget_day"), table.c.max_per_month.label("budget_month")),
+    )
+    .join(policies, policies.c.address == wallets.c.policy)
+    .outerjoin(table, table.c.address == wallets.c.budget)
+    .outerjoin(budget_details, budget_details.c.address == wallets.c.budget)
+    .where(wallets.c.vault.in_(bindparam("vaults", expanding=True)))
+)

@@ -1,4 +1,7 @@
-"""Daily numbers of each wallet's records, by kind. They bound the storage that an agent's key can use."""
+"""The number of records that each wallet has added in the current UTC day, by kind.
+
+It bounds the storage that an agent's key can use.
+"""
 
 from typing import Literal
 
@@ -10,8 +13,10 @@ from app.database.columns import metadata, upsert
 MAX_RECORDS = 1_000
 """Records of a kind that a wallet adds singly in a UTC day."""
 
-RecordKind = Literal["refusal", "request", "facilitator", "rotation"]
-"""A refused expense, a request for a resource that cost nothing, a facilitator seen first, or an agent's rotation."""
+RecordKind = Literal["refusal", "request", "facilitator", "rotation", "approval"]
+"""A refused expense, a request for a resource that cost nothing, a facilitator seen first, an agent's rotation, or a
+request for an approval.
+"""
 
 table = Table(
     "daily_counts",

@@ -10,17 +10,13 @@ therefore not queued again, unless the chain gives no time for it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from sqlalchemy import (
-    BigInteger,
-    Column,
     Connection,
     Index,
     Integer,
     Select,
-    String,
-    Table,
     Text,
     bindparam,
     exists,
@@ -33,13 +29,14 @@ from sqlalchemy import (
 from app.core.identifiers import derived_id
 from app.core.pages import RecordPage
 from app.database.claims import claim
-from app.database.columns import metadata, upsert_all
+from app.database.columns import upsert_all
 from app.database.paging import fetch_page, listing
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.database.statements import rows, scalar
 from app.store import webhooks
 from app.store.feed import FeedEvent, feed_after, last_position
-from app.store.read_tables import feed
+from app.store.feed import table as feed
 from app.store.webhooks import WebhookRecord, listening
 
 DELIVERY_PREFIX = "dlv_"
@@ -51,29 +48,6 @@ LIFETIME = 90 * 24 * 60 * 60 * 1000
 """Milliseconds for which deliveries, queued or logged, are kept, and for which events count as recent."""
 _TOLERANCE = 24 * 60 * 60 * 1000
 """Milliseconds by which an event may seem older than the webhook that receives it; see `_is_for`."""
-
-table = Table(
-    "webhook_deliveries",
-    metadata,
-    Column("delivery_id", String, primary_key=True),
-    Column("webhook_id", String, nullable=False),
-    Column("event_id", String, nullable=False),
-    Column("event", String, nullable=False),
-    Column("position", BigInteger, nullable=False, doc="the event's position in the feed"),
-    Column("body", Text, nullable=False),
-    Column("status", String, nullable=False, doc="pending, delivered or failed"),
-    Column("attempts", Integer, nullable=False, doc="failed attempts since it was queued or its queue restarted"),
-    Column("due_at", BigInteger, nullable=False, doc="time of the next attempt, else of the last one"),
-    Column("created_at", BigInteger, nullable=False, doc="when it was last queued"),
-    Index("webhook_deliveries_newest", "webhook_id", "position", "delivery_id"),
-    Index("webhook_deliveries_by_status", "webhook_id", "status", "position", "delivery_id"),
-    Index("webhook_deliveries_by_round", "webhook_id", "status", "attempts", "position", "delivery_id"),
-    Index("webhook_deliveries_due", "webhook_id", "status", "due_at"),
-)
-
-
-Encode = Callable[[FeedEvent], str]
-"""Function that returns the request body for an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +63,31 @@ class DeliveryRecord:
     event_id: str
     event: str
     position: int
-    body: str
+    """The event's position in the feed."""
+    body: Annotated[str, Text()]
     status: str
-    attempts: int
+    """Pending, delivered or failed."""
+    attempts: Annotated[int, Integer()]
+    """Failed attempts since it was queued or its queue restarted."""
     due_at: int
+    """Time of the next attempt, else of the last one."""
     created_at: int
+    """When it was last queued."""
+
+
+table = table_of(
+    "webhook_deliveries",
+    DeliveryRecord,
+    Index("webhook_deliveries_newest", "webhook_id", "position", "delivery_id"),
+    Index("webhook_deliveries_by_status", "webhook_id", "status", "position", "delivery_id"),
+    Index("webhook_deliveries_by_round", "webhook_id", "status", "attempts", "position", "delivery_id"),
+    Index("webhook_deliveries_due", "webhook_id", "status", "due_at"),
+    key=["delivery_id"],
+)
+
+
+Encode = Callable[[FeedEvent], str]
+"""Function that returns the request body for an event."""
 
 
 def has_new_events(connection: Connection) -> bool:

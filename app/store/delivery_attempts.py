@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from app.database.columns import SERIAL, metadata
+from app.database.record_tables import insert_record
 from app.database.records import columns_of, fetch_all
 from app.database.statements import execute
 from app.store.deliveries import MAX_ATTEMPTS, DeliveryRecord, retry_at
@@ -84,7 +85,7 @@ def record_attempt(
 
 def insert_ping(connection: Connection, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord) -> None:
     """Store a ping after it was sent."""
-    connection.execute(insert(deliveries).values(columns_of(delivery)))
+    insert_record(connection, delivery)
     connection.execute(insert(table).values(columns_of(attempt)))
 
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -15,6 +15,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    func,
     or_,
     select,
     update,
@@ -25,8 +26,9 @@ from app.core.pages import RecordPage
 from app.database.columns import upsert
 from app.database.paging import Listing, fetch_page, listing, unindexed
 from app.database.records import fetch_all, fetch_one
+from app.store.attempts import table as attempts
+from app.store.read_tables import EscrowRow
 from app.store.read_tables import escrows as table
-from app.store.state_tables import attempts
 from app.store.state_tables import escrow_details as details
 
 PENDING, LOCKED, DISPUTED = "pending", "locked", "disputed"
@@ -43,51 +45,14 @@ DECIDED_WITHIN = 24 * 60 * 60
 """Seconds within which the arbiter should decide a dispute."""
 
 
-@dataclass(frozen=True, slots=True)
-class EscrowRecord:
-    """An escrow. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds; hashes are hex.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EscrowRecord(EscrowRow):
+    """An escrow with the texts behind its hashes, which come from the service's clients.
 
     `wallet_id` pays from `vault` to `receiver`, the vault of `to_wallet` or an outside address. `released` and
-    `refunded` are null until settlement. The texts come from the service's clients. A text is null if it is unknown or
-    does not match its hash on the chain.
+    `refunded` are null until settlement. A text is null if it is unknown or does not match its hash on the chain.
     """
 
-    currency: ClassVar = "USDC"
-    escrow_id: str
-    org: str
-    address: str
-    wallet_id: str
-    vault: str
-    receiver: str
-    to_wallet: str | None
-    payer: str
-    policy: str
-    amount: int
-    task_hash: str
-    output_commitment: str | None
-    proof_kinds: int
-    counter: int
-    status: str
-    deadline: int
-    created_at: int
-    due_at: int | None = None
-    tx_id: str | None = None
-    signature: str | None = None
-    disputed_at: int | None = None
-    disputed_by: str | None = None
-    reason_hash: str | None = None
-    evidence_hash: str | None = None
-    dispute_signature: str | None = None
-    dispute_sequence: int | None = None
-    released: int | None = None
-    refunded: int | None = None
-    output_hash: str | None = None
-    proof_kind: int | None = None
-    settled_at: int | None = None
-    settlement_signature: str | None = None
-    settlement_sequence: int | None = None
-    receiver_owed: bool | None = None
-    vault_owed: bool | None = None
     task_description: str | None = None
     expected_output: str | None = None
     output_url: str | None = None
@@ -146,9 +111,19 @@ def escrows(
     return fetch_page(connection, _record, chosen, parameters, limit=limit, cursor=cursor)
 
 
+def receives(connection: Connection, wallet_id: str) -> bool:
+    """Return True if an open escrow pays this wallet."""
+    return connection.scalar(_INCOMING, {"wallet_id": wallet_id}) is not None
+
+
 def disputes(connection: Connection, org: str, *, limit: int) -> list[EscrowRecord]:
     """Return the organisation's disputed escrows, longest waiting first."""
     return fetch_all(connection, _record, _DISPUTES, {"org": org, "most": limit})
+
+
+def count_disputes(connection: Connection, org: str, most: int) -> int:
+    """Return the number of the organisation's disputed escrows, at most `most`."""
+    return connection.scalar(_DISPUTED, {"org": org, "most": most}) or 0
 
 
 def due(connection: Connection, now: int) -> list[DueEscrow]:
@@ -233,6 +208,11 @@ _DISPUTES = (
     .order_by(table.c.disputed_at, table.c.escrow_id)
     .limit(bindparam("most", type_=Integer))
 )
+_SOME = select(table.c.escrow_id).where(table.c.org == bindparam("org"), table.c.status == DISPUTED)
+_DISPUTED = select(func.count()).select_from(_SOME.limit(bindparam("most", type_=Integer)).subquery())
+_INCOMING = (
+    select(table.c.escrow_id).where(table.c.to_wallet == bindparam("wallet_id"), table.c.status.in_(OPEN)).limit(1)
+)
 _DUE = (
     select(*(table.c[field.name] for field in fields(DueEscrow)))
     .where(table.c.due_at <= bindparam("now", type_=BigInteger))
@@ -247,7 +227,7 @@ _WALLETS = (
 FROM_LATER_EVENTS = (
     "due_at",
     *("disputed_at", "disputed_by", "reason_hash", "evidence_hash", "dispute_signature", "dispute_sequence"),
-    *("released", "refunded", "output_hash", "proof_kind", "settled_at", "settlement_signature"),
+    *("released", "refunded", "surplus", "output_hash", "proof_kind", "settled_at", "settlement_signature"),
     *("settlement_sequence", "receiver_owed", "vault_owed"),
 )
 _AS_PENDING = {"status": PENDING, **dict.fromkeys(FROM_LATER_EVENTS)}

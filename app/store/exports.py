@@ -2,11 +2,9 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from sqlalchemy import (
-    BigInteger,
-    Boolean,
     Column,
     Connection,
     Index,
@@ -16,20 +14,21 @@ from sqlalchemy import (
     Table,
     bindparam,
     delete,
-    false,
     func,
-    insert,
     or_,
     select,
     update,
 )
 
+from app.core.actors import Actor
 from app.core.pages import RecordPage
 from app.database.claims import claim
 from app.database.columns import metadata, upsert
 from app.database.paging import fetch_page, listing
-from app.database.records import columns_of, fetch_all, fetch_one
+from app.database.record_tables import FALSE, insert_record, table_of
+from app.database.records import fetch_all, fetch_one
 from app.database.signals import EXPORTS, signal
+from app.store.deletion import delete_some
 from app.store.read_tables import transactions
 
 KEPT_MS = 90 * 86_400_000
@@ -37,29 +36,47 @@ KEPT_MS = 90 * 86_400_000
 Status = Literal["processing", "ready", "expired", "failed"]
 Format = Literal["csv", "json"]
 
-exports = Table(
+
+@dataclass(frozen=True, slots=True)
+class ExportRecord:
+    """An export; times are Unix milliseconds."""
+
+    export_id: str
+    org: str
+    wallet_id: str | None
+    """Limits the export to one wallet."""
+    format: Format
+    start: int | None
+    """Inclusive."""
+    end: int | None
+    """Exclusive."""
+    status: Status
+    """Processing, ready, expired or failed."""
+    created_at: int
+    estimated_at: int
+    """Estimated time of completion."""
+    rows: Annotated[int | None, Integer()] = None
+    """Row count; until the export is ready, an estimate from the time of the request."""
+    reason: str | None = None
+    """Reason of the failure."""
+    finished_at: int | None = None
+    expires_at: int | None = None
+    """When its file is removed."""
+    created_under: str | None = None
+    bom: Annotated[bool, FALSE] = False
+    """True if a byte order mark begins the file."""
+    requested_by: Actor | None = None
+    """Null in exports from before revision 0014."""
+
+
+exports = table_of(
     "exports",
-    metadata,
-    Column("export_id", String, primary_key=True),
-    Column("org", String, nullable=False),
-    Column("wallet_id", String, doc="limits the export to one wallet"),
-    Column("format", String, nullable=False),
-    Column("start", BigInteger, doc="inclusive"),
-    Column("end", BigInteger, doc="exclusive"),
-    Column("status", String, nullable=False, doc="processing, ready, expired or failed"),
-    Column("created_at", BigInteger, nullable=False),
-    Column("estimated_at", BigInteger, nullable=False, doc="estimated time of completion"),
-    Column("rows", Integer, doc="row count; until the export is ready, an estimate from the time of the request"),
-    Column("reason", String, doc="reason of the failure"),
-    Column("finished_at", BigInteger),
-    Column("expires_at", BigInteger, doc="when its file is removed"),
-    # Idempotency key of the request: a repeat after a crash gets the same export.
-    Column("created_under", String),
-    Column("bom", Boolean, nullable=False, server_default=false(), doc="true if a byte order mark begins the file"),
+    ExportRecord,
     Index("exports_by_status", "status", "created_at"),
     Index("exports_by_end", "status", "expires_at"),
     Index("exports_by_org", "org", "status"),
     Index("exports_by_time", "org", "created_at", "export_id"),
+    key=["export_id"],
 )
 chunks = Table(
     "export_chunks",
@@ -71,29 +88,8 @@ chunks = Table(
 
 
 @dataclass(frozen=True, slots=True)
-class ExportRecord:
-    """An export; times are Unix milliseconds."""
-
-    export_id: str
-    org: str
-    wallet_id: str | None
-    format: Format
-    start: int | None
-    end: int | None
-    status: Status
-    created_at: int
-    estimated_at: int
-    rows: int | None = None
-    reason: str | None = None
-    finished_at: int | None = None
-    expires_at: int | None = None
-    created_under: str | None = None
-    bom: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class LiveExports:
-    """The counts of an organisation's exports that are `processing` or `ready`, and their total number of rows.
+    """The counts of exports that are `processing` or `ready`, and their total number of rows.
 
     `first_end` is the time when the first ready export expires.
     """
@@ -106,7 +102,7 @@ class LiveExports:
 
 def insert_export(connection: Connection, export: ExportRecord) -> None:
     """Store a new export."""
-    connection.execute(insert(exports).values(columns_of(export)))
+    insert_record(connection, export)
     signal(connection, EXPORTS)
 
 
@@ -135,27 +131,24 @@ def export_page(
     return fetch_page(connection, ExportRecord, found_by, {"org": org, **values}, limit=limit, cursor=cursor)
 
 
-def live(connection: Connection, org: str) -> LiveExports:
-    """Return the totals of the organisation's exports that are `processing` or `ready`."""
+def live(connection: Connection, org: str, by: Actor | None) -> LiveExports:
+    """Return the totals of the organisation's exports that are `processing` or `ready`, or of those `by` an actor."""
     mine = select(exports.c.status, func.count(), func.sum(exports.c.rows), func.min(exports.c.expires_at))
     mine = mine.where(exports.c.org == org, exports.c.status.in_(("processing", "ready"))).group_by(exports.c.status)
+    if by is not None:
+        mine = mine.where(exports.c.requested_by == by)
     found = {status: figures for status, *figures in connection.execute(mine)}
     processing, to_write, _ = found.get("processing", (0, 0, None))
     ready, written, first_end = found.get("ready", (0, 0, None))
     return LiveExports(processing, ready, (to_write or 0) + (written or 0), first_end)
 
 
-def finish(  # noqa: PLR0917
-    connection: Connection,
-    export_id: str,
-    status: Literal["ready", "failed"],
-    now: int,
-    rows: int | None = None,
-    reason: str | None = None,
-    expires_at: int | None = None,
-) -> bool:
-    """Store the outcome of an export. If the export already has one, change nothing and return False."""
-    values = {"status": status, "finished_at": now, "rows": rows, "reason": reason, "expires_at": expires_at}
+def finish(connection: Connection, export_id: str, status: Literal["ready", "failed"], now: int, **given: Any) -> bool:
+    """Store the outcome of an export: the `given` rows, reason and end. Others become null.
+
+    If the export already has an outcome, change nothing and return False.
+    """
+    values = {"status": status, "finished_at": now, "rows": None, "reason": None, "expires_at": None, **given}
     mine = update(exports).where(exports.c.export_id == export_id, exports.c.status == "processing")
     return connection.execute(mine.values(values)).rowcount == 1
 
@@ -204,8 +197,8 @@ def forget(connection: Connection, before: int, *, most: int) -> int:
 
     Returns the number deleted.
     """
-    old = select(exports.c.export_id).where(exports.c.status.in_(("expired", "failed")), exports.c.created_at < before)
-    return connection.execute(delete(exports).where(exports.c.export_id.in_(old.limit(most)))).rowcount
+    old = (exports.c.status.in_(("expired", "failed")), exports.c.created_at < before)
+    return delete_some(connection, exports.c.export_id, *old, most=most)
 
 
 def count_rows(connection: Connection, wanted: ExportRecord, slot: int | None = None) -> int:

@@ -31,9 +31,11 @@ from app.core.timestamps import DAY
 from app.database.columns import metadata
 from app.database.statements import execute_all, rows
 from app.store.allowances import OUTSTANDING, PENDING
+from app.store.allowances import table as allowances
 from app.store.escrows import OPEN
-from app.store.read_tables import allowances, escrows
-from app.store.state_tables import organisations, setting_values
+from app.store.organisations import table as organisations
+from app.store.read_tables import escrows
+from app.store.state_tables import setting_values
 from app.store.values import get_value, put_value
 
 table = Table(

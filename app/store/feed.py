@@ -4,68 +4,51 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import product
-from typing import Any, NotRequired, TypedDict, Unpack
+from typing import Annotated, Any, NotRequired, TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, literal_column, select, true
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Index,
+    UniqueConstraint,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    text,
+    true,
+)
 
+from app.core.event_catalogue import EVENTS
+from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.pages import RecordPage
-from app.database.columns import upsert_later
+from app.core.timestamps import iso_ms
+from app.database.columns import SERIAL, upsert_later
 from app.database.paging import Listing, fetch_page, listing, unindexed
+from app.database.record_tables import table_of
 from app.database.records import fetch_all
-from app.store.read_tables import BETWEEN_TWO
-from app.store.read_tables import feed as table
 
-SEVERITIES = {
-    **dict.fromkeys(
-        (
-            *("transaction.pending", "transaction.completed", "wallet.created", "wallet.funded", "wallet.unfrozen"),
-            *("budget.created", "budget.updated", "budget.deleted", "wallet.budget_set"),
-            *("policy.updated", "escrow.created", "escrow.completed", "escrow.released", "escrow.refunded"),
-            *("escrow.dispute_withdrawn", "allowance.granted", "allowance.settled"),
-            *("org.deposit_confirmed", "export.ready", "reconciliation.cleared", "audit.head"),
-        ),
-        "info",
-    ),
-    "balance.low": "warning",
-    "transaction.blocked": "warning",
-    "escrow.disputed": "warning",
-    "policy.expired": "warning",
-    "alert.inactivity": "warning",
-    "alert.velocity_spike": "warning",
-    "alert.large_transaction": "warning",
-    "alert.sol_limit": "warning",
-    "x402.paid_without_resource": "warning",
-    "wallet.frozen": "critical",
-    "alert.brake_repeated": "critical",
-    "reconciliation.difference": "critical",
-    "index.incomplete": "critical",
-    "allowance.discrepancy": "critical",
-    "allowance.overdue": "critical",
-    "database.commits_lost": "critical",
-    "transaction.forgotten": "critical",
-    "key.issued": "warning",
-    "person.joined": "warning",
-    "person.removed": "info",
-    "key.revoked": "info",
-    "key.expiring": "warning",
-    "key.used_outside": "critical",
-}
+SEVERITIES = {kind.type: kind.severity for kind in EVENTS.values() if kind.type != "ping"}
 """The usual severity of each type of event. `EXCEPTIONS` has the second severity that some types have.
 
 A list filtered by severity or type misses an event with any other severity.
 """
-EXCEPTIONS = {"escrow.refunded": "critical"}
+EXCEPTIONS = {kind.type: kind.exception.split()[0] for kind in EVENTS.values() if kind.exception}
 """Types of events that may have a second severity, and that severity."""
+
+
+BETWEEN_TWO = "other_wallet_id <> wallet_id"
+"""True for an event between two wallets."""
+ALERTING = "severity <> 'info'"
+"""True for warnings and critical events."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """One event. `position` increases with every stored event, so that a consumer can continue after it.
+    """One event. `position` increases with every stored event, so that a consumer can continue after it."""
 
-    `other_wallet_id` is the second wallet of an event between two wallets.
-    """
-
-    position: int
+    position: Annotated[int, SERIAL]
     event_id: str
     org: str
     type: str
@@ -75,7 +58,38 @@ class FeedEvent:
     summary: str
     payload: dict[str, Any]
     signature: str | None
+    """Signature of the reported transaction, if any."""
     other_wallet_id: str | None
+    """The other wallet of an event between two wallets."""
+
+
+table = table_of(
+    "feed",
+    FeedEvent,
+    UniqueConstraint("event_id"),
+    # As with transactions, each list reads one index in its order, or merges several.
+    Index("feed_newest", "org", "timestamp", "position"),
+    Index("feed_by_kind", "org", "type", "severity", "timestamp", "position"),
+    Index("feed_by_wallet", "wallet_id", "timestamp", "position"),
+    Index("feed_by_wallet_kind", "wallet_id", "type", "severity", "timestamp", "position"),
+    # Most events have no other wallet.
+    Index(
+        *("feed_by_other", "other_wallet_id", "timestamp", "position"),
+        sqlite_where=text(BETWEEN_TWO),
+        postgresql_where=text(BETWEEN_TWO),
+    ),
+    Index(
+        "feed_by_other_kind",
+        *("other_wallet_id", "type", "severity", "timestamp", "position"),
+        sqlite_where=text(BETWEEN_TWO),
+        postgresql_where=text(BETWEEN_TWO),
+    ),
+    Index("feed_by_signature", "signature"),
+    # Few events are alerting. The index serves the count of alerting events after a person's read position.
+    Index("feed_alerting", "org", "position", sqlite_where=text(ALERTING), postgresql_where=text(ALERTING)),
+    key=["position"],
+    sqlite_autoincrement=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +123,29 @@ def append_event(connection: Connection, **event: Unpack[NewEvent]) -> None:
     upsert_later(connection, table, [feed_row(**event)], keys=["event_id"], replace=False)
 
 
+def report_once(connection: Connection, kind: str, org: str, now: int, *key: str, summary: str, **payload: Any) -> None:
+    """Add an event at the Unix millisecond `now`, unless one of this type with the same `key` exists."""
+    append_event(
+        connection,
+        event_id=derived_id(EVENT_PREFIX, *key, kind),
+        org=org,
+        type=kind,
+        timestamp=now,
+        wallet_id=payload.get("wallet_id"),
+        summary=summary,
+        payload=payload,
+    )
+
+
 def feed_row(**event: Unpack[NewEvent]) -> dict[str, Any]:
-    """Return the row of an event for the feed, with defaults for the missing columns."""
+    """Return the row of an event for the feed, with defaults for the missing columns.
+
+    The event's time is the payload's last field, unless the payload already has a time.
+    """
+    defaults = {"wallet_id": None, "other_wallet_id": None, "summary": "", "signature": None}
     severity = event.get("severity") or SEVERITIES.get(event["type"], "info")
-    return {"wallet_id": None, "other_wallet_id": None, "summary": "", "signature": None, **event, "severity": severity}
+    payload = {**event["payload"], "timestamp": event["payload"].get("timestamp", iso_ms(event["timestamp"]))}
+    return {**defaults, **event, "severity": severity, "payload": payload}
 
 
 def feed(
@@ -129,7 +162,7 @@ def feed(
     kinds = _kinds(values.pop("types", None), values.pop("severity", None))
     for number, (kind, severity) in enumerate(kinds):
         values |= {f"type_{number}": kind, f"severity_{number}": severity}
-    chosen = _listing(frozenset(values) & _OPEN, len(kinds))
+    chosen = _listing(frozenset(values) & _OPEN, _rounded_up(len(kinds)))
     return fetch_page(connection, FeedEvent, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
 
 
@@ -176,6 +209,14 @@ def _severities(kind: str) -> set[str]:
     return {usual, EXCEPTIONS.get(kind, usual)}
 
 
+def _rounded_up(kinds: int) -> int:
+    """Round up to a power of two: a large statement for each number would take hundreds of megabytes.
+
+    By default, the surplus conditions match nothing.
+    """
+    return 1 << (kinds - 1).bit_length() if kinds else 0
+
+
 @cache
 def _listing(given: frozenset[str], kinds: int) -> Listing:
     """Return the list for these filters and this number of pairs of type and severity."""
@@ -190,4 +231,4 @@ def _listing(given: frozenset[str], kinds: int) -> Listing:
 
 
 def _of_kind(number: int) -> ColumnElement[bool]:
-    return and_(table.c.type == bindparam(f"type_{number}"), table.c.severity == bindparam(f"severity_{number}"))
+    return and_(*(table.c[name] == bindparam(f"{name}_{number}", "") for name in ("type", "severity")))

@@ -19,9 +19,8 @@ from sqlalchemy import (
 
 from app.core.actors import Actor
 from app.database.columns import ActorText, metadata, upsert
-from app.store.feed import last_position
-from app.store.read_tables import ALERTING
-from app.store.read_tables import feed as table
+from app.database.paging import unindexed
+from app.store.feed import ALERTING, last_position, table
 
 feed_readers = Table(
     "feed_readers",
@@ -43,7 +42,8 @@ def count_unread(connection: Connection, org: str, actor: Actor) -> int:
 
 def unread_among(connection: Connection, org: str, actor: Actor, event_ids: Collection[str]) -> set[str]:
     """Return the given ids of warnings and critical events that the actor has not read."""
-    query = select(table.c.event_id).where(table.c.event_id.in_(event_ids), _unread(org, actor))
+    query = select(table.c.event_id).where(table.c.event_id.in_(event_ids))
+    query = query.where(_unread(org, actor, of=unindexed(table.c.org)))
     return set(connection.scalars(query))
 
 
@@ -54,9 +54,9 @@ def mark_read(connection: Connection, org: str, actor: Actor, position: int) -> 
     upsert(connection, feed_readers, {"org": org, "actor": actor, "position": reached}, keys=["org", "actor"])
 
 
-def _unread(org: str, actor: Actor) -> ColumnElement[bool]:
+def _unread(org: str, actor: Actor, of: ColumnElement[Any] = table.c.org) -> ColumnElement[bool]:
     read = func.coalesce(_read_position(org, actor).scalar_subquery(), 0)
-    return and_(table.c.org == org, table.c.position > read, literal_column(ALERTING))
+    return and_(of == org, table.c.position > read, literal_column(ALERTING))
 
 
 def _read_position(org: str, actor: Actor) -> Select[Any]:

@@ -10,21 +10,23 @@ from sqlalchemy import (
     Connection,
     Select,
     String,
-    and_,
     bindparam,
     case,
+    cast,
     func,
     literal,
     or_,
     select,
     true,
+    union_all,
 )
 
 from app.core.timestamps import DAY
 from app.core.transaction_types import REFUSED, SPENT
 from app.database.paging import unindexed
 from app.database.records import fetch_all
-from app.store.read_tables import REFUSALS, escrows, reserves, transactions
+from app.store.organisations import reserves
+from app.store.read_tables import REFUSALS, escrows, transactions
 from app.store.read_tables import wallets as table
 from app.store.state_tables import wallet_details as details
 from app.store.state_tables import wallet_tags
@@ -41,7 +43,7 @@ class FleetTotals:
 
     `wallets`, `balance` and `frozen` leave out archived wallets; the other totals include them. `today` means the last
     24 hours, as policies count them, and `week` the last seven days. `refused_today` counts payments, escrows and
-    allowances.
+    allowances. `summed` is the number of transactions in the sums.
     """
 
     wallets: int
@@ -53,6 +55,7 @@ class FleetTotals:
     open_escrows: int
     reserve: int
     paused: bool
+    summed: int
 
     @property
     def days_left(self) -> int | None:
@@ -76,22 +79,27 @@ class FleetFilter:
 class WalletSpent:
     """A wallet's spending under its policy, in micro-USDC: in the last 24 hours, and since the start of the month.
 
-    `since` is the Unix millisecond of the oldest payment within the 24 hours.
+    `since` is the Unix millisecond of the oldest payment within the 24 hours, `summed` the number of payments.
     """
 
     wallet_id: str
     day: int
     month: int
     since: int | None
+    summed: int
 
 
 @dataclass(frozen=True, slots=True)
 class DaySpent:
-    """A wallet's spending in micro-USDC and number of refusals on a UTC day; `day` counts days since 1970-01-01."""
+    """A wallet's spending in micro-USDC and number of refusals on a UTC day; `day` counts days since 1970-01-01.
+
+    `summed` is the number of transactions.
+    """
 
     day: int
     amount: int
     refused: int
+    summed: int
 
 
 _NOW = bindparam("now", type_=BigInteger)
@@ -105,6 +113,7 @@ _WEEKS = (
             "today"
         ),
         func.coalesce(func.sum(transactions.c.amount), 0).label("week"),
+        func.count().label("summed"),
     )
     .where(*_SPENT, transactions.c.timestamp > _NOW - _WEEK * DAY)
     .subquery()
@@ -116,6 +125,7 @@ _TOTALS = select(
     func.coalesce(func.sum(case((table.c.frozen != 0, 1), else_=0)), 0).label("frozen"),
     func.coalesce(func.max(_WEEKS.c.today), 0).label("spent_today"),
     func.coalesce(func.max(_WEEKS.c.week), 0).label("spent_week"),
+    func.coalesce(func.max(_WEEKS.c.summed), 0).label("summed"),
     select(func.coalesce(func.sum(REFUSALS), 0))
     .where(transactions.c.org == _ORG, transactions.c.status == "blocked", transactions.c.type.in_(REFUSED))
     .where(transactions.c.timestamp > _NOW - DAY)
@@ -137,6 +147,7 @@ _SPENT_BY_WALLET = (
         func.sum(case((transactions.c.timestamp > _NOW - DAY, transactions.c.amount), else_=0)).label("day"),
         func.sum(case((transactions.c.timestamp >= bindparam("month"), transactions.c.amount), else_=0)).label("month"),
         func.min(case((transactions.c.timestamp > _NOW - DAY, transactions.c.timestamp))).label("since"),
+        func.count().label("summed"),
     )
     .where(
         transactions.c.wallet_id.in_(_OF_WALLETS),
@@ -147,23 +158,22 @@ _SPENT_BY_WALLET = (
     .group_by(transactions.c.wallet_id)
 )
 _DAY_OF = (transactions.c.timestamp // DAY).label("day")
-_BY_DAY = (
-    select(
-        _DAY_OF,
-        func.sum(case((transactions.c.status == "confirmed", transactions.c.amount), else_=0)).label("amount"),
-        func.sum(case((transactions.c.status == "blocked", REFUSALS), else_=0)).label("refused"),
-    )
-    .where(
-        transactions.c.wallet_id == bindparam("wallet_id"),
-        or_(
-            and_(transactions.c.status == "confirmed", transactions.c.type.in_(SPENT)),
-            and_(transactions.c.status == "blocked", transactions.c.type.in_(REFUSED)),
-        ),
-        transactions.c.timestamp >= bindparam("since"),
-    )
-    .group_by(_DAY_OF)
-    .order_by(_DAY_OF)
-)
+
+
+def _of_days(status: str, types: Collection[str], amount: Any, refused: Any) -> Select[Any]:
+    """Return the sums of a wallet's transactions with a status, by day. One status reads one range of an index."""
+    mine = (transactions.c.wallet_id == bindparam("wallet_id"), transactions.c.timestamp >= bindparam("since"))
+    query = select(_DAY_OF, amount.label("amount"), refused.label("refused"), func.count().label("summed"))
+    return query.where(*mine, transactions.c.status == status, transactions.c.type.in_(types)).group_by(_DAY_OF)
+
+
+_DAYS = union_all(
+    _of_days("confirmed", SPENT, func.sum(transactions.c.amount), literal(0)),
+    _of_days("blocked", REFUSED, literal(0), func.sum(REFUSALS)),
+).subquery()
+# PostgreSQL's sums of sums are decimals.
+_SUMS = (cast(func.sum(_DAYS.c[name]), BigInteger).label(name) for name in ("amount", "refused", "summed"))
+_BY_DAY = select(_DAYS.c.day, *_SUMS).group_by(_DAYS.c.day)
 _TODAY = (
     select(transactions.c.wallet_id, func.sum(transactions.c.amount).label("spent"))
     .where(*_SPENT, transactions.c.timestamp > _NOW - DAY)
@@ -181,7 +191,7 @@ _BY: Mapping[str, ColumnElement[Any]] = {
 
 
 def totals(connection: Connection, org: str, now: int) -> FleetTotals:
-    """Return the totals of an organisation, as of the Unix millisecond `now`."""
+    """Return the totals of an organisation's wallets and reserve as of `now`, in Unix milliseconds."""
     row = connection.execute(_TOTALS, {"org": org, "now": now}).one()._asdict()
     return FleetTotals(**{**row, "reserve": row["reserve"] or 0, "paused": bool(row["paused"])})
 
@@ -199,8 +209,8 @@ def fleet(
 ) -> tuple[list[WalletRecord], int | None]:
     """Return one page of an organisation's wallets in an order, and the number of wallets that match the filter.
 
-    On a page past the last match, the number is 0. Without a filter, it is None. The totals already count all wallets,
-    and counting them here takes as long as the page.
+    On a page past the last match, the number is 0, because it is read with the page's rows. Without a filter, it is
+    None: the totals already count all wallets, and counting them here takes as long as the page.
     """
     parameters = {"org": org, "now": now}
     by, every = _BY[order], narrowed == FleetFilter()
@@ -232,7 +242,7 @@ def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: 
 
 
 def spent_by_day(connection: Connection, wallet_id: str, since: int) -> list[DaySpent]:
-    """Return the days since a Unix millisecond with spending or refusals of a wallet, oldest first."""
+    """Return the days since a Unix millisecond with spending or refusals of a wallet, in any order."""
     return fetch_all(connection, DaySpent, _BY_DAY, {"wallet_id": wallet_id, "since": since})
 
 

@@ -10,16 +10,16 @@ import structlog
 from sqlalchemy import Connection, select, text
 
 from app.core.identifiers import EVENT_PREFIX, derived_id
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import now_ms
 from app.database.claims import table as claims
 from app.database.columns import upsert
 from app.database.leases import NODE, alive
 from app.database.records import fetch_all
 from app.database.signals import GUARD, signal
-from app.store.feed import FeedEvent, append_event
+from app.store.feed import SEVERITIES, FeedEvent, append_event
+from app.store.feed import table as feed
 from app.store.idempotency import LIFETIME
 from app.store.organisations import organisations
-from app.store.read_tables import feed
 from app.store.state_tables import setting_values
 from app.store.values import put_value
 
@@ -114,7 +114,7 @@ def report_lost_commits(connection: Connection, lost: Mapping[str, int]) -> None
             type="database.commits_lost",
             timestamp=now,
             summary="The database has lost commits. Check the gap; until then, payments need `afterRestore`",
-            payload={"timestamp": iso_ms(now)},
+            payload={},
         )
 
 
@@ -124,5 +124,7 @@ def forgotten_transactions(connection: Connection, org: str) -> Sequence[FeedEve
     They start a day before the guard was last raised. If it was never raised, all are returned.
     """
     since = raised_at(guard_values(connection)) - LIFETIME
-    mine = (feed.c.org == org, feed.c.type == FORGOTTEN, feed.c.timestamp > since)
+    # The index by type also needs the severity.
+    kind = (feed.c.type == FORGOTTEN, feed.c.severity == SEVERITIES[FORGOTTEN])
+    mine = (feed.c.org == org, *kind, feed.c.timestamp > since)
     return fetch_all(connection, FeedEvent, select(feed).where(*mine).order_by(feed.c.timestamp))

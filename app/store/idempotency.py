@@ -6,15 +6,15 @@ scopes finds it during an upgrade. The others are stored under their scope and t
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from sqlalchemy import Connection, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, Index, Integer, bindparam, delete, exists, func, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app.database.leases import node_is_alive
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.database.statements import execute
-from app.store.state_tables import idempotency as table
 
 LIFETIME = 24 * 60 * 60 * 1000
 """Milliseconds for which a replay gets the stored response."""
@@ -22,23 +22,15 @@ LIFETIME = 24 * 60 * 60 * 1000
 State = Literal["running", "done"]
 """`running`: in progress, or with an unknown outcome; `done`: has a stored response."""
 
-# Built once: building a statement takes longer than executing it.
-_BY_KEY = select(table).where(table.c.org == bindparam("org"), table.c.key == bindparam("key"))
-_OF_CALLER = select(table).where(
-    table.c.org == bindparam("org"), table.c.key.in_([bindparam("key"), bindparam("other")])
-)
-_UPDATE = update(table).where(table.c.org == bindparam("of_org"), table.c.key == bindparam("of_key"))
-_FINISH = _UPDATE.where(table.c.state == "running", table.c.node == bindparam("of_node"))
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotencyRecord:
     """The request that holds a key. `body_hash` covers the parsed body, so that formatting does not matter.
 
     `sealed_for` is the digest of the API key that seals a secret response. `node` is the node that runs the request;
     None if none does, and on SQLite. `scope` names the caller; None if a version without scopes stored the record. A
     response of `kept_bytes` counts in the quota of the wallet `kept_for`. Once the quota is full, `reduced` replaces
-    the oldest responses.
+    the oldest responses. While the request is running, `response` is a partial result for its repetition.
     """
 
     org: str
@@ -47,17 +39,46 @@ class IdempotencyRecord:
     path: str
     body_hash: str
     state: str
-    created_at: int
-    expires_at: int
-    status_code: int | None = None
+    """Running or done."""
+    status_code: Annotated[int | None, Integer()] = None
     response: str | None = None
     tx_id: str | None = None
     sealed_for: str | None = None
+    """HMAC of the API key that seals a secret response."""
     node: str | None = None
+    """Node that runs the request; null if none, and on SQLite."""
+    created_at: int
+    expires_at: int
     scope: str | None = None
+    """Wallet, viewer's API key or empty; null if from a version without scopes."""
     kept_for: str | None = None
-    kept_bytes: int | None = None
+    """Wallet with the response in its quota; null if it cannot be reduced."""
+    kept_bytes: Annotated[int | None, Integer()] = None
+    """Size of such a response."""
     reduced: str | None = None
+    """Replaces the response once the quota is full; null if it is not to be replaced."""
+
+
+table = table_of(
+    "idempotency",
+    IdempotencyRecord,
+    Index("ix_idempotency_expires_at", "expires_at"),
+    Index(
+        *("idempotency_kept", "kept_for", "created_at", "kept_bytes"),
+        sqlite_where=text("reduced IS NOT NULL"),
+        postgresql_where=text("reduced IS NOT NULL"),
+    ),
+    key=["org", "key"],
+)
+
+# Built once: building a statement takes longer than executing it.
+_BY_KEY = select(table).where(table.c.org == bindparam("org"), table.c.key == bindparam("key"))
+_OF_CALLER = select(table).where(
+    table.c.org == bindparam("org"), table.c.key.in_([bindparam("key"), bindparam("other")])
+)
+_UPDATE = update(table).where(table.c.org == bindparam("of_org"), table.c.key == bindparam("of_key"))
+_KEEP_PARTIAL = _UPDATE.where(table.c.state == "running")
+_FINISH = _KEEP_PARTIAL.where(table.c.node == bindparam("of_node"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +158,17 @@ def finish(  # noqa: PLR0917
     If a ``node`` is given and the request no longer runs on it, change nothing and return False.
     """
     values = {"state": "done", "status_code": status_code, "response": response, "expires_at": now + LIFETIME}
+    # A partial result no longer counts in a quota.
+    values["reduced"] = None
     if node:
         return execute(connection, _FINISH, values, of_org=org, of_key=key, of_node=node) == 1
     return execute(connection, _UPDATE, values, of_org=org, of_key=key) == 1
+
+
+def keep_partial(connection: Connection, org: str, key: str, partial: str, kept: Reducible) -> None:
+    """Store a partial result of a running request within its wallet's quota."""
+    if execute(connection, _KEEP_PARTIAL, {"response": partial}, of_org=org, of_key=key):
+        keep_within(connection, org, key, len(partial.encode()), kept)
 
 
 def keep_within(connection: Connection, org: str, key: str, size: int, kept: Reducible) -> None:
@@ -159,7 +188,9 @@ def release(connection: Connection, org: str, key: str) -> None:
 
 
 def purge(connection: Connection, now: int) -> int:
-    """Delete expired responses and return their number."""
+    """Delete expired responses and return their number. Also drop expired partial results."""
+    partial = (table.c.state == "running", table.c.reduced.is_not(None), table.c.expires_at <= now)
+    connection.execute(update(table).where(*partial).values(response=table.c.reduced, reduced=None))
     return connection.execute(delete(table).where(table.c.state == "done", table.c.expires_at <= now)).rowcount
 
 

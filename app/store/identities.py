@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Index, delete, select, update
 
-from app.database.records import columns_of, fetch_one
-from app.store.people_tables import identities as table
-from app.store.people_tables import openid_requests as requests
+from app.database.record_tables import insert_record, table_of
+from app.database.records import fetch_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,30 +13,48 @@ class KnownIdentity:
     """Binds a person to `subject`, the provider's id for that person."""
 
     issuer: str
+    """The OpenID Connect provider."""
     subject: str
+    """`sub`: the person's id there."""
     person_id: str
     created_at: int
     last_used_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+table = table_of(
+    "identities",
+    KnownIdentity,
+    Index("ix_identities_person_id", "person_id"),
+    key=["issuer", "subject"],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIdRequest:
     """A sign-in at the provider. Only the browser that began it can finish it, once."""
 
     state: str
     holder: str
+    """Digest of the requesting browser's cookie."""
     purpose: str
+    """Sign_in, join or step_up."""
     nonce: str
+    person_id: str | None = None
+    """Person to confirm."""
+    invitation: str | None = None
+    """Digest of the joining person's token."""
+    name: str | None = None
+    """Name of the joining person."""
     started_at: int
     expires_at: int
-    person_id: str | None = None
-    invitation: str | None = None
-    name: str | None = None
 
 
-def insert_identity(connection: Connection, identity: KnownIdentity) -> None:
-    """Store a person's identity at the provider."""
-    connection.execute(insert(table).values(columns_of(identity)))
+requests = table_of(
+    "openid_requests",
+    OpenIdRequest,
+    Index("ix_openid_requests_expires_at", "expires_at"),
+    key=["state"],
+)
 
 
 def identity_by_subject(connection: Connection, issuer: str, subject: str) -> KnownIdentity | None:
@@ -62,7 +79,7 @@ def note_identity_use(connection: Connection, identity: KnownIdentity, now: int)
 def insert_openid_request(connection: Connection, request: OpenIdRequest, now: int) -> None:
     """Store a sign-in that begins, and delete expired ones."""
     connection.execute(delete(requests).where(requests.c.expires_at <= now))
-    connection.execute(insert(requests).values(columns_of(request)))
+    insert_record(connection, request)
 
 
 def take_openid_request(connection: Connection, state: str, holder: str, now: int) -> OpenIdRequest | None:

@@ -2,19 +2,33 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from sqlalchemy import Column, Connection, String, Table, bindparam, insert, or_, select, update
+from sqlalchemy import (
+    JSON,
+    Column,
+    Connection,
+    Index,
+    String,
+    Table,
+    UniqueConstraint,
+    bindparam,
+    or_,
+    select,
+    update,
+)
 
-from app.core.actors import Actor
+from app.core.actors import Actor, Role
 from app.core.pages import RecordPage
-from app.core.timestamps import DAY
+from app.core.timestamps import DAY, now_ms
 from app.database.columns import metadata, upsert
 from app.database.paging import fetch_page, listing
-from app.database.records import columns_of, fetch_all, fetch_one
+from app.database.record_tables import insert_record, table_of
+from app.database.records import fetch_all, fetch_one
 from app.database.signals import KEYS, signal
-from app.store.people_tables import people as people_table
-from app.store.state_tables import api_keys as table
+from app.store.people import people_of
 
+KeyStatus = Literal["active", "rotated", "revoked", "expired"]
 FIRST_NOTICE = 14
 """Days from the first notice of a key's end to the end."""
 
@@ -25,6 +39,62 @@ made_keys = Table(
     Column("org", String, primary_key=True),
     Column("idempotency_key", String, primary_key=True),
     Column("key_id", String, nullable=False, doc="key created by the last request under this idempotency key"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key's record. Times are Unix milliseconds; `revoked_at` is in the future while a rotated key still works.
+
+    `allowed_addresses` are networks in CIDR notation, or None if the key works from any address. `replaces` is the id
+    of the key that was rotated to this one.
+    """
+
+    key_id: str
+    org: str
+    role: Role
+    wallet_id: str | None
+    """The only wallet of an agent's key."""
+    name: str
+    digest: str
+    """HMAC of the key; the key itself is not kept."""
+    hint: str
+    """Enough of the key to recognise it."""
+    created_at: int
+    revoked_at: int | None = None
+    last_used_at: int | None = None
+    expires_at: int | None = None
+    allowed_addresses: Annotated[list[str] | None, JSON(none_as_null=True)] = None
+    """Networks in CIDR notation; null for any address."""
+    created_by: Actor | None = None
+    """Null only if the audit log no longer had it."""
+    replaces: str | None = None
+    """Id of the key that was rotated to this one."""
+
+    @property
+    def end(self) -> int | None:
+        """The time from which the key no longer works, or None if it has no end."""
+        return min((end for end in (self.revoked_at, self.expires_at) if end is not None), default=None)
+
+    @property
+    def status(self) -> KeyStatus:
+        """The key's status now. A rotated key works until its `revoked_at`."""
+        now = now_ms()
+        if self.revoked_at is not None and self.revoked_at <= now:
+            return "revoked"
+        return "expired" if self.ended(now) else "active" if self.revoked_at is None else "rotated"
+
+    def ended(self, now: int) -> bool:
+        """Return True if the key is revoked or expired at the Unix millisecond `now`."""
+        return self.end is not None and self.end <= now
+
+
+table = table_of(
+    "api_keys",
+    ApiKey,
+    Index("ix_api_keys_org", "org"),
+    UniqueConstraint("digest"),
+    key=["key_id"],
 )
 
 # Built once: every request executes it.
@@ -39,37 +109,9 @@ _LACKS = or_(table.c.expires_at.is_(None), table.c.allowed_addresses.is_(None))
 _UNRESTRICTED = listing(_OF_ORG.where(*_WORKS, _LACKS), time=table.c.created_at, key=table.c.key_id)
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """A key's record. Times are Unix milliseconds; `revoked_at` is in the future while a rotated key still works.
-
-    `allowed_addresses` are networks in CIDR notation, or None if the key works from any address. `replaces` is the id
-    of the key that was rotated to this one.
-    """
-
-    key_id: str
-    org: str
-    role: str
-    wallet_id: str | None
-    name: str
-    digest: str
-    hint: str
-    created_at: int
-    revoked_at: int | None = None
-    last_used_at: int | None = None
-    expires_at: int | None = None
-    allowed_addresses: list[str] | None = None
-    created_by: Actor | None = None
-    replaces: str | None = None
-
-    def ended(self, now: int) -> bool:
-        """Return True if the key is revoked or expired at the Unix millisecond `now`."""
-        return any(end is not None and end <= now for end in (self.revoked_at, self.expires_at))
-
-
 def insert_api_key(connection: Connection, key: ApiKey, *, idempotency_key: str | None = None) -> None:
     """Store a new key's record and the idempotency key of its request."""
-    connection.execute(insert(table).values(columns_of(key)))
+    insert_record(connection, key)
     if idempotency_key is not None:
         made = {"org": key.org, "idempotency_key": idempotency_key, "key_id": key.key_id}
         upsert(connection, made_keys, made, keys=["org", "idempotency_key"])
@@ -111,18 +153,15 @@ def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:
     return fetch_one(connection, ApiKey, select(table).where(table.c.org == org, table.c.key_id == key_id))
 
 
-def has_admin_key(connection: Connection, org: str, now: int, reachable: Callable[[list[str]], bool]) -> bool:
+def has_admin_key(connection: Connection, org: str, now: int, reachable: Callable[[list[str] | None], bool]) -> bool:
     """Return True if the organisation has an admin key without a revocation ahead.
 
     If no person of the organisation is an admin, a key counts only without an end and if its networks are `reachable`.
     """
-    people = select(people_table.c.person_id).where(
-        people_table.c.org == org, people_table.c.role == "admin", people_table.c.removed_at.is_(None)
-    )
-    staffed = connection.scalar(people.limit(1)) is not None
+    staffed = any(one.role == "admin" for one in people_of(connection, org))
     query = select(table).where(table.c.org == org, table.c.role == "admin", table.c.revoked_at.is_(None))
     return any(
-        staffed or (one.expires_at is None and (one.allowed_addresses is None or reachable(one.allowed_addresses)))
+        staffed or (one.expires_at is None and reachable(one.allowed_addresses))
         for one in fetch_all(connection, ApiKey, query)
         if not one.ended(now)
     )

@@ -1,12 +1,13 @@
 """Organisations and their reserves."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, UniqueConstraint, select, update
 
-from app.database.records import columns_of, fetch_all, fetch_one
-from app.store.read_tables import reserves
-from app.store.state_tables import organisations as table
+from app.database.columns import U64
+from app.database.record_tables import FALSE, table_of
+from app.database.records import fetch_all, fetch_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +18,24 @@ class Organisation:
     """
 
     org: str
+    """Address of the Org account."""
     org_id: str
     name: str
     creator: str
     mint: str
     reserve: str
+    """Token account of the reserve."""
     created_at: int
-    restricts_keys: bool = False
+    restricts_keys: Annotated[bool, FALSE] = False
+    """New keys need an end and addresses."""
+
+
+table = table_of(
+    "organisations",
+    Organisation,
+    UniqueConstraint("org_id"),
+    key=["org"],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +46,25 @@ class Reserve:
     """
 
     org: str
-    balance: int
+    balance: Annotated[int, U64()]
     slot: int
-    sequence: int
+    """Slot of the balance."""
+    sequence: Annotated[int, U64()]
+    """Number of the Org's last event."""
     authority: str
     operator: str
     arbiter: str
     verifier: str
     paused: bool
     authority_attaches: bool
+    """True if the authority co-signs attachments."""
 
 
-def insert_organisation(connection: Connection, organisation: Organisation) -> None:
-    """Store an organisation. From then on its events are projected, including earlier ones."""
-    connection.execute(insert(table).values(columns_of(organisation)))
+reserves = table_of(
+    "reserves",
+    Reserve,
+    key=["org"],
+)
 
 
 def organisation(connection: Connection, org: str) -> Organisation | None:

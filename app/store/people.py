@@ -1,16 +1,15 @@
-"""People, their passkeys, their invitations, and the sessions of their browsers."""
+"""People, their passkeys and invitations, and the browser sessions of people and admin keys."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, exists, insert, select, update
+from sqlalchemy import Connection, Index, UniqueConstraint, delete, exists, select, update
 
-from app.core.actors import Actor
-from app.database.records import columns_of, fetch_all, fetch_one
-from app.store.people_tables import browser_sessions as sessions
-from app.store.people_tables import challenges, identities, invitations, passkeys
-from app.store.people_tables import people as table
-from app.store.state_tables import organisations
+from app.core.actors import Actor, Role
+from app.database.record_tables import insert_record, table_of
+from app.database.records import fetch_all, fetch_one
+from app.store.identities import table as identities
+from app.store.organisations import table as organisations
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +19,19 @@ class Person:
     person_id: str
     org: str
     name: str
-    role: str
+    role: Role
     created_at: int
     removed_at: int | None = None
     created_by: Actor | None = None
+    """The inviter; null only if created by code older than this column."""
+
+
+table = table_of(
+    "people",
+    Person,
+    Index("people_by_org", "org", "created_at"),
+    key=["person_id"],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,7 @@ class Passkey:
     """A credential of a person; `credential_id` is base64url."""
 
     credential_id: str
+    """Base64url."""
     person_id: str
     public_key: bytes
     sign_count: int
@@ -38,20 +47,41 @@ class Passkey:
     last_used_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+passkeys = table_of(
+    "passkeys",
+    Passkey,
+    Index("ix_passkeys_person_id", "person_id"),
+    key=["credential_id"],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrowserSession:
     """A session of a browser in which a person or an admin key is signed in."""
 
     session_id: str
     digest: str
+    """Digest of the cookie."""
     org: str
     actor: Actor
+    """A person; an admin key while there are no people."""
     created_at: int
     expires_at: int
-    address: str | None
-    user_agent: str
     ended_at: int | None = None
     stepped_up_at: int | None = None
+    """When the person last confirmed their identity."""
+    address: str | None
+    """The browser's IP address."""
+    user_agent: str
+
+
+sessions = table_of(
+    "browser_sessions",
+    BrowserSession,
+    UniqueConstraint("digest"),
+    Index("browser_sessions_by_actor", "org", "actor", "created_at"),
+    key=["session_id"],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +89,22 @@ class Challenge:
     """A challenge that a passkey must sign once, for the browser that requested it."""
 
     challenge: str
+    """Base64url."""
     holder: str
+    """Digest of the requesting browser's cookie."""
     purpose: str
+    """Register, join, sign_in or step_up."""
     person_id: str | None
+    """Owner of the passkey to register or use."""
     expires_at: int
+
+
+challenges = table_of(
+    "challenges",
+    Challenge,
+    Index("ix_challenges_expires_at", "expires_at"),
+    key=["challenge"],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +113,25 @@ class Invitation:
 
     invitation_id: str
     digest: str
+    """Digest of the token in the link."""
     org: str
     name: str
-    role: str
+    role: Role
     created_at: int
     expires_at: int
     used_at: int | None = None
     created_under: str | None = None
     invited_by: Actor | None = None
+    """Null only if created by code older than this column."""
 
 
-def insert_person(connection: Connection, person: Person) -> None:
-    """Store a person."""
-    connection.execute(insert(table).values(columns_of(person)))
+invitations = table_of(
+    "invitations",
+    Invitation,
+    UniqueConstraint("digest"),
+    Index("ix_invitations_org", "org"),
+    key=["invitation_id"],
+)
 
 
 def person(connection: Connection, person_id: str) -> Person | None:
@@ -138,11 +186,6 @@ def remove_person(connection: Connection, org: str, person_id: str, now: int) ->
     return True
 
 
-def insert_passkey(connection: Connection, passkey: Passkey) -> None:
-    """Store a passkey."""
-    connection.execute(insert(passkeys).values(columns_of(passkey)))
-
-
 def passkey(connection: Connection, credential_id: str) -> Passkey | None:
     """Return the passkey with this id, or None."""
     return fetch_one(connection, Passkey, select(passkeys).where(passkeys.c.credential_id == credential_id))
@@ -160,17 +203,6 @@ def note_passkey_use(connection: Connection, credential_id: str, sign_count: int
     connection.execute(mine.values(sign_count=sign_count, last_used_at=now))
 
 
-def insert_session(connection: Connection, session: BrowserSession) -> None:
-    """Store a session."""
-    connection.execute(insert(sessions).values(columns_of(session)))
-
-
-def session_by_digest(connection: Connection, digest: str, now: int) -> BrowserSession | None:
-    """Return the session with this digest of its cookie, or None if it has ended or expired."""
-    query = select(sessions).where(sessions.c.digest == digest, sessions.c.ended_at.is_(None))
-    return fetch_one(connection, BrowserSession, query.where(sessions.c.expires_at > now))
-
-
 def open_sessions(connection: Connection, digests: Collection[str], now: int) -> list[BrowserSession]:
     """Return the sessions with these digests of their cookies that have not ended or expired."""
     query = select(sessions).where(sessions.c.digest.in_(digests), sessions.c.ended_at.is_(None))
@@ -183,16 +215,11 @@ def sessions_of(connection: Connection, org: str, actor: Actor, now: int) -> lis
     return fetch_all(connection, BrowserSession, query.where(sessions.c.expires_at > now).order_by(_NEWEST))
 
 
-def end_session(connection: Connection, org: str, actor: Actor, session_id: str, now: int) -> bool:
-    """End one of an actor's sessions. Return False if they have none with this id, or it was ended before."""
+def end_sessions(connection: Connection, org: str, actor: Actor, now: int, *, only: str | None = None) -> bool:
+    """End all sessions of an actor, or ``only`` the one with this id. Return False if none was open."""
     mine = update(sessions).where(sessions.c.org == org, sessions.c.actor == actor, sessions.c.ended_at.is_(None))
-    return connection.execute(mine.where(sessions.c.session_id == session_id).values(ended_at=now)).rowcount == 1
-
-
-def end_sessions(connection: Connection, org: str, actor: Actor, now: int) -> None:
-    """End all sessions of an actor."""
-    mine = update(sessions).where(sessions.c.org == org, sessions.c.actor == actor, sessions.c.ended_at.is_(None))
-    connection.execute(mine.values(ended_at=now))
+    mine = mine if only is None else mine.where(sessions.c.session_id == only)
+    return connection.execute(mine.values(ended_at=now)).rowcount > 0
 
 
 def step_up(connection: Connection, session_id: str, now: int) -> None:
@@ -203,7 +230,7 @@ def step_up(connection: Connection, session_id: str, now: int) -> None:
 def insert_challenge(connection: Connection, challenge: Challenge, now: int) -> None:
     """Store a challenge, and delete expired ones."""
     connection.execute(delete(challenges).where(challenges.c.expires_at <= now))
-    connection.execute(insert(challenges).values(columns_of(challenge)))
+    insert_record(connection, challenge)
 
 
 def take_challenge(connection: Connection, challenge: str, holder: str, purpose: str, now: int) -> Challenge | None:
@@ -212,11 +239,6 @@ def take_challenge(connection: Connection, challenge: str, holder: str, purpose:
     found = fetch_one(connection, Challenge, select(challenges).where(*same, challenges.c.expires_at > now))
     connection.execute(delete(challenges).where(*same))
     return found
-
-
-def insert_invitation(connection: Connection, invitation: Invitation) -> None:
-    """Store an invitation."""
-    connection.execute(insert(invitations).values(columns_of(invitation)))
 
 
 def invitation_by_digest(connection: Connection, digest: str) -> Invitation | None:

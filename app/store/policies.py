@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
-from sqlalchemy import Connection, Select, bindparam, func, insert, select
+from sqlalchemy import Connection, Select, UniqueConstraint, bindparam, func, insert, select
 
 from app.chain.rules import Rules
 from app.core.actors import Actor
 from app.core.identifiers import PRESET_POLICY_IDS
 from app.database.columns import upsert
+from app.database.record_tables import FALSE, table_of
 from app.database.records import columns_of, fetch_all, fetch_one
+from app.store.attempts import table as attempts
 from app.store.read_tables import policies as table
 from app.store.read_tables import policy_versions, wallets
-from app.store.state_tables import allowlists, attempts, domains, policy_details, policy_edits
+from app.store.state_tables import allowlists, domains, policy_edits
 
 UPDATE = "update_policy"
 """Type of the service's attempts to change a policy.
@@ -29,6 +31,7 @@ class PolicyRecord:
     """A policy. `allowlist` is the address of the list that the program checks, `allowed_recipients` holds its texts.
 
     `x402_hosts` are the hosts allowed for paid requests; null means any host on localnet, and elsewhere none.
+    `opens_accounts` is true if a paid request may open the payee's token account.
     """
 
     policy_id: str
@@ -45,18 +48,38 @@ class PolicyRecord:
     created_at: int
     closed: bool
     x402_hosts: list[str] | None
+    opens_accounts: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDetails:
     """The details of a policy known only to the service."""
 
+    address: str
     policy_id: str
     org: str
-    address: str
     name: str
     created_at: int
     x402_hosts: list[str] | None = None
+    """Hosts allowed for paid requests; null for the default."""
+    opens_accounts: Annotated[bool, FALSE] = False
+    """True if paid requests may open the payee's token account."""
+
+
+policy_details = table_of(
+    "policy_details",
+    PolicyDetails,
+    UniqueConstraint("org", "policy_id"),
+    key=["address"],
+)
+
+
+DETAILS = tuple(
+    one.name for one in fields(PolicyDetails) if one.name not in {"policy_id", "org", "address", "created_at"}
+)
+"""Fields of a policy that are not on the chain, the name first."""
+DEFAULTS = {one.name: one.default for one in fields(PolicyDetails) if one.name in DETAILS[1:]}
+"""The values of these fields, other than the name, in a policy without such details."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +245,7 @@ def _query() -> Select[Any]:
     return (
         select(
             table,
-            policy_details.c.name,
-            policy_details.c.x402_hosts,
+            *(policy_details.c[name] for name in DETAILS),
             allowlists.c.entries,
             attached.label("wallet_count"),
         )
@@ -241,6 +263,7 @@ _BY_ID = _POLICIES.where(table.c.policy_id == bindparam("key"))
 
 def _record(*, name: str | None, entries: Sequence[str] | None, **values: Any) -> PolicyRecord:
     rules = take_rules(values)
+    values |= {key: default for key, default in DEFAULTS.items() if values[key] is None}
     return PolicyRecord(
         name=policy_name(values["policy_id"], name),
         rules=rules,

@@ -7,7 +7,8 @@ from sqlalchemy import Connection, and_, func, or_, select
 
 from app.core.transaction_types import REFUSED, SPENT
 from app.database.records import fetch_all
-from app.store.read_tables import allowances, escrows
+from app.store.allowances import table as allowances
+from app.store.read_tables import escrows
 from app.store.read_tables import transactions as table
 
 
@@ -16,8 +17,8 @@ class PastPayment:
     """A wallet's payment, escrow or allowance: confirmed, or blocked by the policy at that time.
 
     `amount` is micro-USDC, `timestamp` Unix milliseconds. `attestation_hash` is set if the session key signed.
-    `violation` describes the refusal. `settled_at` (Unix seconds) is set once an escrow or an allowance has ended;
-    `released` is then the amount that was paid out of it.
+    `violation` describes the refusal. `allowance` is true for a granted allowance. `settled_at` (Unix seconds) is set
+    once an escrow or an allowance has ended; `released` is then the amount that was paid out of it.
     """
 
     tx_id: str
@@ -32,6 +33,7 @@ class PastPayment:
     violation: dict[str, Any] | None
     timestamp: int
     refusals: int | None
+    allowance: bool
     settled_at: int | None
     released: int | None
 
@@ -45,10 +47,11 @@ def past_payments(
     """
     spent = and_(table.c.status == "confirmed", table.c.type.in_(SPENT))
     refused = and_(table.c.status == "blocked", table.c.type.in_(REFUSED), table.c.timestamp >= judged_from)
-    columns = [table.c[name] for name in PastPayment.__dataclass_fields__ if name not in {"settled_at", "released"}]
+    columns = [table.c[name] for name in PastPayment.__dataclass_fields__ if name not in _OF_SETTLEMENT]
     query = (
         select(
             *columns,
+            allowances.c.allowance_id.is_not(None).label("allowance"),
             func.coalesce(escrows.c.settled_at, allowances.c.settled_at).label("settled_at"),
             func.coalesce(escrows.c.released, allowances.c.spent).label("released"),
         )
@@ -59,3 +62,6 @@ def past_payments(
         .limit(limit)
     )
     return fetch_all(connection, PastPayment, query)
+
+
+_OF_SETTLEMENT = {"allowance", "settled_at", "released"}

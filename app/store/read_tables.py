@@ -6,11 +6,15 @@ milliseconds, except where the chain keeps seconds (`session_expires_at`, `expir
 hex.
 """
 
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
 from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
     Column,
+    DefaultClause,
     Index,
     Integer,
     LargeBinary,
@@ -21,22 +25,9 @@ from sqlalchemy import (
     text,
 )
 
-from app.database.columns import SERIAL, U64, metadata
-
-reserves = Table(
-    "reserves",
-    metadata,
-    Column("org", String, primary_key=True),
-    Column("balance", U64, nullable=False),
-    Column("slot", BigInteger, nullable=False, doc="slot of the balance"),
-    Column("sequence", U64, nullable=False, doc="number of the Org's last event"),
-    Column("authority", String, nullable=False),
-    Column("operator", String, nullable=False),
-    Column("arbiter", String, nullable=False),
-    Column("verifier", String, nullable=False),
-    Column("paused", Boolean, nullable=False),
-    Column("authority_attaches", Boolean, nullable=False, doc="true if the authority co-signs attachments"),
-)
+from app.core.transaction_types import Purpose, TransactionStatus, TransactionType
+from app.database.columns import U64, metadata
+from app.database.record_tables import table_of
 
 wallets = Table(
     "wallets",
@@ -141,29 +132,41 @@ recipients = Table(
     Index("recipients_newest", "org", "updated_at", "address"),
 )
 
-transactions = Table(
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """A movement of money, or an attempt at one. `amount` is in micro-USDC."""
+
+    currency: ClassVar = "USDC"
+    tx_id: str
+    org: str
+    wallet_id: str
+    type: TransactionType
+    recipient: str | None
+    """As given by the client, or the address."""
+    recipient_address: str | None
+    amount: Annotated[int, U64()]
+    status: TransactionStatus
+    signature: str | None
+    instruction_index: Annotated[int | None, Integer()]
+    """Index of the instruction; the id comes from its event."""
+    inner_index: Annotated[int | None, Integer()]
+    """Index of that event among the inner instructions."""
+    slot: int | None
+    policy_id: str | None
+    policy_triggered: bool
+    memo: str | None
+    attestation_hash: str | None
+    violation: dict[str, Any] | None
+    error: str | None
+    timestamp: int
+    refusals: Annotated[int | None, Integer()]
+    """Number of refusals that a blocked row stands for; null in older ones."""
+
+
+transactions = table_of(
     "transactions",
-    metadata,
-    Column("tx_id", String, primary_key=True),
-    Column("org", String, nullable=False),
-    Column("wallet_id", String, nullable=False),
-    Column("type", String, nullable=False),
-    Column("recipient", String, doc="as given by the client, or the address"),
-    Column("recipient_address", String),
-    Column("amount", U64, nullable=False),
-    Column("status", String, nullable=False),
-    Column("signature", String),
-    Column("instruction_index", Integer, doc="index of the instruction; the id comes from its event"),
-    Column("inner_index", Integer, doc="index of that event among the inner instructions"),
-    Column("slot", BigInteger),
-    Column("policy_id", String),
-    Column("policy_triggered", Boolean, nullable=False),
-    Column("memo", String),
-    Column("attestation_hash", String),
-    Column("violation", JSON),
-    Column("error", String),
-    Column("timestamp", BigInteger, nullable=False),
-    Column("refusals", Integer, doc="number of refusals that a blocked row stands for; null in older ones"),
+    TransactionRecord,
     # Every combination of filters reads one of these indexes in its order, or merges several. It reads one range for
     # each of the few values of an indexed column that the filter leaves open.
     Index("transactions_newest", "org", "timestamp", "tx_id"),
@@ -184,53 +187,12 @@ transactions = Table(
         for name, scope in (("transactions_by_recipient", "org"), ("transactions_by_wallet_recipient", "wallet_id"))
     ),
     Index("transactions_by_signature", "signature"),
+    key=["tx_id"],
 )
 REFUSALS = func.coalesce(transactions.c.refusals, 1)
 """The number of refusals that a blocked row stands for."""
 RECIPIENT_GIVEN = transactions.c.recipient.is_distinct_from(transactions.c.recipient_address)
 """True for a transaction with a recipient given in another form than its address."""
-
-BETWEEN_TWO = "other_wallet_id <> wallet_id"
-"""True for an event between two wallets."""
-ALERTING = "severity <> 'info'"
-"""True for warnings and critical events."""
-
-feed = Table(
-    "feed",
-    metadata,
-    Column("position", SERIAL, primary_key=True, autoincrement=True),
-    Column("event_id", String, nullable=False, unique=True),
-    Column("org", String, nullable=False),
-    Column("type", String, nullable=False),
-    Column("timestamp", BigInteger, nullable=False),
-    Column("wallet_id", String),
-    Column("severity", String, nullable=False),
-    Column("summary", String, nullable=False),
-    Column("payload", JSON, nullable=False),
-    Column("signature", String, doc="signature of the reported transaction, if any"),
-    Column("other_wallet_id", String, doc="the other of two wallets, if any"),
-    # As with transactions, each list reads one index in its order, or merges several.
-    Index("feed_newest", "org", "timestamp", "position"),
-    Index("feed_by_kind", "org", "type", "severity", "timestamp", "position"),
-    Index("feed_by_wallet", "wallet_id", "timestamp", "position"),
-    Index("feed_by_wallet_kind", "wallet_id", "type", "severity", "timestamp", "position"),
-    # Most events have no other wallet.
-    Index(
-        *("feed_by_other", "other_wallet_id", "timestamp", "position"),
-        sqlite_where=text(BETWEEN_TWO),
-        postgresql_where=text(BETWEEN_TWO),
-    ),
-    Index(
-        "feed_by_other_kind",
-        *("other_wallet_id", "type", "severity", "timestamp", "position"),
-        sqlite_where=text(BETWEEN_TWO),
-        postgresql_where=text(BETWEEN_TWO),
-    ),
-    Index("feed_by_signature", "signature"),
-    # Few events are alerting. The index serves the count of alerting events after a person's read position.
-    Index("feed_alerting", "org", "position", sqlite_where=text(ALERTING), postgresql_where=text(ALERTING)),
-    sqlite_autoincrement=True,
-)
 
 projection = Table(
     "projection",
@@ -239,62 +201,103 @@ projection = Table(
     Column("position", BigInteger, nullable=False, doc="id of the indexer's last applied row; 0 for an orphaned event"),
 )
 
-approvals = Table(
+
+@dataclass(frozen=True, slots=True)
+class OnChainApproval:
+    """An approval of one payment, escrow or allowance of exactly `amount` (micro-USDC) from `vault` to `recipient`."""
+
+    address: str
+    org: str
+    vault: str
+    recipient: str
+    amount: Annotated[int, U64()]
+    purpose: Annotated[Purpose, DefaultClause("payment")]
+    policy_version: Annotated[int, U64()]
+    expires_at: int
+    """Unix seconds."""
+    payer: str
+    """Gets the account's rent back."""
+    state: str
+    """Open, used or closed."""
+    terms: str | None
+    """Hash of an escrow's terms, as hex."""
+
+
+approvals = table_of(
     "approvals",
-    metadata,
-    Column("address", String, primary_key=True),
-    Column("org", String, nullable=False),
-    Column("vault", String, nullable=False),
-    Column("recipient", String, nullable=False),
-    Column("amount", U64, nullable=False),
-    Column("purpose", String, nullable=False, server_default="payment", doc="payment, escrow or allowance"),
-    Column("policy_version", U64, nullable=False),
-    Column("expires_at", BigInteger, nullable=False, doc="Unix seconds"),
-    Column("payer", String, nullable=False, doc="gets the account's rent back"),
-    Column("state", String, nullable=False, doc="open, used or closed"),
+    OnChainApproval,
     Index("approvals_by_vault", "vault", "recipient", "amount"),
+    key=["address"],
 )
 
-escrows = Table(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EscrowRow:
+    """An escrow as the chain has it. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds.
+
+    Events may be applied out of order. A settlement ends all disputes. Before it, the last dispute or withdrawal
+    counts; its number is `dispute_sequence`.
+    """
+
+    currency: ClassVar = "USDC"
+    escrow_id: str
+    org: str
+    address: str
+    wallet_id: str
+    """The paying wallet."""
+    vault: str
+    """Vault of the paying wallet."""
+    receiver: str
+    """Address of the receiving vault, or another address."""
+    to_wallet: str | None
+    """The receiving wallet, if the receiver is a wallet."""
+    payer: str
+    """Gets the accounts' rent back."""
+    policy: str
+    """Address of the policy that allowed it."""
+    amount: Annotated[int, U64()]
+    task_hash: str
+    output_commitment: str | None
+    """SHA-256 of the output's required hash."""
+    proof_kinds: Annotated[int, Integer()]
+    """Bit set over the codes of the kinds."""
+    counter: Annotated[int, U64()]
+    status: str
+    """Pending, locked, disputed, released, refunded or settled."""
+    deadline: int
+    due_at: int | None = None
+    """Time to refund or collect it; null while pending and once empty."""
+    created_at: int
+    tx_id: str | None = None
+    """The transaction that locked it."""
+    signature: str | None = None
+    disputed_at: int | None = None
+    disputed_by: str | None = None
+    """The signing address."""
+    reason_hash: str | None = None
+    evidence_hash: str | None = None
+    dispute_signature: str | None = None
+    dispute_sequence: Annotated[int | None, U64()] = None
+    released: Annotated[int | None, U64()] = None
+    refunded: Annotated[int | None, U64()] = None
+    output_hash: str | None = None
+    proof_kind: Annotated[int | None, Integer()] = None
+    settled_at: int | None = None
+    settlement_signature: str | None = None
+    settlement_sequence: Annotated[int | None, U64()] = None
+    """Number of the settlement or the last collection of an owed share."""
+    receiver_owed: bool | None = None
+    """True if the receiver is still owed its share."""
+    vault_owed: bool | None = None
+    """True if the paying wallet is still owed its share."""
+    surplus: Annotated[int | None, U64()] = None
+    """Deposits of third parties, paid with the shares; null until settlement."""
+
+
+escrows = table_of(
     "escrows",
-    metadata,
-    Column("escrow_id", String, primary_key=True),
-    Column("org", String, nullable=False),
-    Column("address", String, nullable=False, unique=True),
-    Column("wallet_id", String, nullable=False, doc="the paying wallet"),
-    Column("vault", String, nullable=False, doc="vault of the paying wallet"),
-    Column("receiver", String, nullable=False, doc="address of the receiving vault, or another address"),
-    Column("to_wallet", String, doc="the receiving wallet, if the receiver is a wallet"),
-    Column("payer", String, nullable=False, doc="gets the accounts' rent back"),
-    Column("policy", String, nullable=False, doc="address of the policy that allowed it"),
-    Column("amount", U64, nullable=False),
-    Column("task_hash", String, nullable=False),
-    Column("output_commitment", String, doc="SHA-256 of the output's required hash"),
-    Column("proof_kinds", Integer, nullable=False, doc="bit set over the codes of the kinds"),
-    Column("counter", U64, nullable=False),
-    # Events may be applied out of order. A settlement ends all disputes. Before it, the last dispute or withdrawal
-    # counts; its number is `dispute_sequence`.
-    Column("status", String, nullable=False, doc="pending, locked, disputed, released, refunded or settled"),
-    Column("deadline", BigInteger, nullable=False),
-    Column("due_at", BigInteger, doc="time to refund or collect it; null while pending and once empty"),
-    Column("created_at", BigInteger, nullable=False),
-    Column("tx_id", String, doc="the transaction that locked it"),
-    Column("signature", String),
-    Column("disputed_at", BigInteger),
-    Column("disputed_by", String, doc="the signing address"),
-    Column("reason_hash", String),
-    Column("evidence_hash", String),
-    Column("dispute_signature", String),
-    Column("dispute_sequence", U64),
-    Column("released", U64),
-    Column("refunded", U64),
-    Column("output_hash", String),
-    Column("proof_kind", Integer),
-    Column("settled_at", BigInteger),
-    Column("settlement_signature", String),
-    Column("settlement_sequence", U64, doc="number of the settlement or the last collection of an owed share"),
-    Column("receiver_owed", Boolean, doc="true if the receiver is still owed its share"),
-    Column("vault_owed", Boolean, doc="true if the paying wallet is still owed its share"),
+    EscrowRow,
+    UniqueConstraint("address"),
     Index("escrows_newest", "org", "created_at", "escrow_id"),
     Index("escrows_by_status", "org", "status", "created_at", "escrow_id"),
     Index("escrows_by_wallet", "wallet_id", "created_at", "escrow_id"),
@@ -303,40 +306,5 @@ escrows = Table(
     Index("escrows_by_receiver_status", "to_wallet", "status", "created_at", "escrow_id"),
     Index("escrows_by_transaction", "tx_id"),
     Index("escrows_due", "due_at"),
-)
-
-allowances = Table(
-    "allowances",
-    metadata,
-    Column("allowance_id", String, primary_key=True),
-    Column("org", String, nullable=False),
-    Column("address", String, nullable=False, unique=True),
-    Column("wallet_id", String, nullable=False),
-    Column("vault", String, nullable=False),
-    Column("policy", String, nullable=False, doc="address of the policy that allowed it"),
-    Column("policy_version", U64, doc="version of that policy; null while pending"),
-    Column("recipient", String, nullable=False, doc="owner of the destination"),
-    Column("destination", String, nullable=False, doc="token account that the delegate should pay"),
-    Column("delegate", String, nullable=False),
-    Column("tokens", String, nullable=False, doc="token account that the delegate pays from"),
-    Column("payer", String, nullable=False, doc="gets the accounts' rent back"),
-    Column("reference", String, nullable=False),
-    Column("amount", U64, nullable=False),
-    Column("counter", U64, nullable=False),
-    Column("sequence", U64, doc="number of the vault's granting event; null while pending"),
-    Column("status", String, nullable=False, doc="pending, outstanding or settled"),
-    Column("expires_at", BigInteger, nullable=False, doc="Unix seconds"),
-    Column("due_at", BigInteger, doc="time to settle it; null while pending and once settled"),
-    Column("created_at", BigInteger, nullable=False),
-    Column("tx_id", String, doc="the transaction that granted it"),
-    Column("signature", String),
-    Column("spent", U64),
-    Column("returned", U64, doc="amount that the settlement moved back into the vault"),
-    Column("settled_at", BigInteger, doc="Unix seconds"),
-    Column("settlement_signature", String),
-    Column("transfers", JSON, doc="signatures of the delegate's transfers; null until they are read"),
-    Index("allowances_by_wallet", "wallet_id", "created_at", "allowance_id"),
-    Index("allowances_by_wallet_status", "wallet_id", "status", "created_at", "allowance_id"),
-    Index("allowances_by_transaction", "tx_id"),
-    Index("allowances_due", "due_at"),
+    key=["escrow_id"],
 )

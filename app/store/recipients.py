@@ -15,7 +15,10 @@ from app.store.state_tables import domains
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """A registered address. Domain and category (its code) take effect at the Unix second `effective_at`."""
+    """A registered address. Domain and category (its code) take effect at the Unix second `effective_at`.
+
+    `sequence` is the organisation's at this registration.
+    """
 
     org: str
     address: str
@@ -24,6 +27,7 @@ class Recipient:
     category: int
     effective_at: int
     updated_at: int
+    sequence: int
 
 
 def put_domain(connection: Connection, domain: str) -> None:

@@ -5,13 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
-    BigInteger,
     BindParameter,
-    Column,
     Connection,
-    String,
-    Table,
     bindparam,
     delete,
     false,
@@ -21,24 +16,16 @@ from sqlalchemy import (
     union_all,
 )
 
-from app.database.columns import metadata, upsert
+from app.database.columns import upsert
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all
 from app.store.allowances import OUTSTANDING
+from app.store.allowances import table as allowances
 from app.store.escrows import OPEN
-from app.store.read_tables import allowances, escrows, reserves, wallets
-from app.store.state_tables import organisations
-
-table = Table(
-    "differences",
-    metadata,
-    Column("address", String, primary_key=True, doc="the Org, vault or escrow account"),
-    Column("org", String, nullable=False),
-    Column("subject", String, nullable=False, doc="reserve, wallet or escrow"),
-    Column("wallet_id", String),
-    Column("escrow_id", String),
-    Column("found", JSON, nullable=False, doc="each field with its value on the chain and in the service"),
-    Column("since", BigInteger, nullable=False, doc="Unix milliseconds"),
-)
+from app.store.organisations import reserves
+from app.store.organisations import table as organisations
+from app.store.read_tables import escrows, wallets
+from app.store.wallets import HELD
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +33,23 @@ class Difference:
     """A reported difference that still exists."""
 
     address: str
+    """The Org, vault or escrow account."""
     org: str
     subject: str
+    """Reserve, wallet or escrow."""
     wallet_id: str | None
     escrow_id: str | None
     found: dict[str, Any]
+    """Each field with its value on the chain and in the service."""
     since: int
+    """Unix milliseconds."""
+
+
+table = table_of(
+    "differences",
+    Difference,
+    key=["address"],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +82,7 @@ class WalletModel:
     sequence: int
     open_escrows: int
     open_allowances: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +128,10 @@ _OUTSTANDING_OF = (
     .scalar_subquery()
     .label("open_allowances")
 )
-_WALLET = [wallets.c[name] for name in WalletModel.__dataclass_fields__ if not name.startswith("open_")]
+_WALLET = [wallets.c[name] for name in WalletModel.__dataclass_fields__ if name in wallets.c]
 _KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
 _RESERVES = select(*_RESERVE).where(reserves.c.org.in_(_KEYS))
-_WALLETS = select(*_WALLET, _OPEN_OF, _OUTSTANDING_OF).where(wallets.c.vault.in_(_KEYS))
+_WALLETS = select(*_WALLET, _OPEN_OF, _OUTSTANDING_OF, HELD).where(wallets.c.vault.in_(_KEYS))
 _ESCROWS = select(*_ESCROW).where(escrows.c.address.in_(_KEYS))
 _OF_THIS_SERVICE = select(organisations.c.org)
 _VAULTS = select(wallets.c.org, wallets.c.vault, wallets.c.tokens).where(wallets.c.org.in_(_OF_THIS_SERVICE))

@@ -1,49 +1,29 @@
 """The request log: requests made with API keys in the last day, and their responses."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from typing import Annotated, Any
 
 from sqlalchemy import (
-    BigInteger,
-    Column,
     Connection,
     Index,
     Integer,
-    String,
-    Table,
     bindparam,
-    delete,
     func,
     select,
 )
 
 from app.core.pages import RecordPage
-from app.database.columns import metadata, upsert_all
+from app.database.columns import upsert_all
 from app.database.paging import Listing, fetch_page, listing
+from app.database.record_tables import table_of
 from app.database.records import columns_of
-from app.store.state_tables import organisations
+from app.store.deletion import delete_before, delete_some
+from app.store.organisations import table as organisations
 
 KEPT_MS = 86_400_000
 """Milliseconds for which a request is kept, unless its organisation has too many newer ones."""
-
-request_log = Table(
-    "request_log",
-    metadata,
-    Column("request_id", String, primary_key=True),
-    Column("org", String, nullable=False),
-    Column("key_id", String, nullable=False),
-    Column("timestamp", BigInteger, nullable=False, doc="time of the response"),
-    Column("method", String, nullable=False),
-    Column("path", String, nullable=False, doc="without the query"),
-    Column("status", Integer, nullable=False, doc="HTTP status of the response; 0 if there was none"),
-    Column("code", String, doc="code of the error in the response"),
-    Column("duration_ms", Integer, nullable=False),
-    Column("wallet_id", String, doc="wallet named by the request, or the only wallet of its key"),
-    Index("request_log_by_time", "org", "timestamp", "request_id"),
-    Index("request_log_by_key", "org", "key_id", "timestamp", "request_id"),
-    Index("request_log_by_wallet", "org", "wallet_id", "timestamp", "request_id"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +34,27 @@ class RequestRecord:
     org: str
     key_id: str
     timestamp: int
+    """Time of the response."""
     method: str
     path: str
-    status: int
+    """Without the query."""
+    status: Annotated[int, Integer()]
+    """HTTP status of the response; 0 if there was none."""
     code: str | None
-    duration_ms: int
+    """Code of the error in the response."""
+    duration_ms: Annotated[int, Integer()]
     wallet_id: str | None = None
+    """Wallet named by the request, or the only wallet of its key."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFilter:
-    """Narrows the log; all given members must match."""
-
-    key_id: str | None = None
-    status: int | None = None
-    code: str | None = None
-    wallet_id: str | None = None
+request_log = table_of(
+    "request_log",
+    RequestRecord,
+    Index("request_log_by_time", "org", "timestamp", "request_id"),
+    Index("request_log_by_key", "org", "key_id", "timestamp", "request_id"),
+    Index("request_log_by_wallet", "org", "wallet_id", "timestamp", "request_id"),
+    key=["request_id"],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +71,14 @@ def insert_requests(connection: Connection, requests: Sequence[RequestRecord]) -
 
 
 def request_page(
-    connection: Connection, org: str, wanted: RequestFilter, *, limit: int, cursor: str | None
+    connection: Connection, org: str, wanted: Mapping[str, Any], *, limit: int, cursor: str | None
 ) -> RecordPage[RequestRecord]:
-    """Return one page of an organisation's requests, newest first. Raises `InvalidCursorError`."""
-    values = {one.name: value for one in fields(wanted) if (value := getattr(wanted, one.name)) is not None}
-    found_by = _listing(frozenset(values))
-    return fetch_page(connection, RequestRecord, found_by, {"org": org, **values}, limit=limit, cursor=cursor)
+    """Return one page of an organisation's requests, newest first, with the `wanted` values of their columns.
+
+    Raises `InvalidCursorError`.
+    """
+    found_by = _listing(frozenset(wanted))
+    return fetch_page(connection, RequestRecord, found_by, {"org": org, **wanted}, limit=limit, cursor=cursor)
 
 
 def refusals(connection: Connection, org: str, wallet_id: str, codes: Collection[str], since: int) -> Refusals:
@@ -104,10 +91,7 @@ def refusals(connection: Connection, org: str, wallet_id: str, codes: Collection
 
 def forget(connection: Connection, before: int, *, most: int) -> int:
     """Delete up to `most` requests answered before a Unix millisecond and return the number deleted."""
-    deleted = 0
-    for org in connection.scalars(select(organisations.c.org)).all():
-        deleted += _delete(connection, org, before, most=most - deleted)
-    return deleted
+    return delete_before(connection, request_log.c.request_id, request_log.c.timestamp, before, most=most)
 
 
 def shorten(connection: Connection, kept: int, *, most: int) -> int:
@@ -117,18 +101,12 @@ def shorten(connection: Connection, kept: int, *, most: int) -> int:
     """
     deleted = 0
     for org in connection.scalars(select(organisations.c.org)).all():
-        newest = select(request_log.c.timestamp).where(request_log.c.org == org)
-        first = connection.scalar(newest.order_by(request_log.c.timestamp.desc()).offset(kept).limit(1))
-        if first is not None:
-            deleted += _delete(connection, org, first + 1, most=most - deleted)
+        mine, time = request_log.c.org == org, request_log.c.timestamp
+        last = connection.scalar(select(time).where(mine).order_by(time.desc()).offset(kept).limit(1))
+        if last is not None:
+            old = (mine, time <= last)
+            deleted += delete_some(connection, request_log.c.request_id, *old, oldest=time, most=most - deleted)
     return deleted
-
-
-def _delete(connection: Connection, org: str, before: int, *, most: int) -> int:
-    # The index by time begins with the organisation.
-    old = select(request_log.c.request_id).where(request_log.c.org == org, request_log.c.timestamp < before)
-    chosen = old.order_by(request_log.c.timestamp).limit(most)
-    return connection.execute(delete(request_log).where(request_log.c.request_id.in_(chosen))).rowcount
 
 
 @cache

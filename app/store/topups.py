@@ -3,25 +3,16 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import BigInteger, Boolean, Column, Connection, Index, String, Table, select
+from sqlalchemy import Connection, Index, select
 
-from app.database.columns import metadata, upsert
+from app.database.columns import upsert
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all, fetch_one
-from app.store.read_tables import reserves, wallets
+from app.store.organisations import reserves
+from app.store.read_tables import wallets
 
 MAX_AMOUNT = 2**63 - 1
 """The largest amount in a rule, in micro-USDC: the column's maximum, far above all USDC that can exist."""
-
-topup_rules = Table(
-    "topup_rules",
-    metadata,
-    Column("wallet_id", String, primary_key=True),
-    Column("enabled", Boolean, nullable=False),
-    Column("trigger_below", BigInteger, doc="micro-USDC"),
-    Column("topup_amount", BigInteger, doc="micro-USDC"),
-    Column("updated_at", BigInteger, nullable=False, doc="Unix milliseconds"),
-    Index("topup_rules_enabled", "enabled"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +22,19 @@ class TopupRecord:
     wallet_id: str
     enabled: bool
     trigger_below: int | None
+    """Micro-USDC."""
     topup_amount: int | None
+    """Micro-USDC."""
     updated_at: int
+    """Unix milliseconds."""
+
+
+topup_rules = table_of(
+    "topup_rules",
+    TopupRecord,
+    Index("topup_rules_enabled", "enabled"),
+    key=["wallet_id"],
+)
 
 
 @dataclass(frozen=True, slots=True)

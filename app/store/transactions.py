@@ -1,55 +1,31 @@
-"""Transactions: confirmed ones from the chain, pending, blocked and failed ones from the service's attempts."""
+"""Transactions: confirmed ones from the chain; pending, blocked and failed ones from the service's attempts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, func, or_, select, true
+from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, exists, func, or_, select, true
 
 from app.core.hosts import ANY_HOST
 from app.core.pages import RecordPage
-from app.core.transaction_types import FUNDING, STATUSES, TYPES, TransactionStatus, TransactionType
+from app.core.transaction_types import FUNDING, STATUSES, TYPES
 from app.database.paging import Listing, fetch_page, listing, unindexed
 from app.database.records import fetch_one
-from app.store.read_tables import RECIPIENT_GIVEN, allowances
+from app.store.allowances import table as allowances
+from app.store.read_tables import RECIPIENT_GIVEN, TransactionRecord
 from app.store.read_tables import transactions as table
+from app.store.spending import KINDS, labels
 from app.store.x402 import paid_status, payloads
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionRecord:
-    """A movement of money, or an attempt at one. `amount` is in micro-USDC."""
-
-    currency: ClassVar = "USDC"
-    tx_id: str
-    org: str
-    wallet_id: str
-    type: TransactionType
-    recipient: str | None
-    recipient_address: str | None
-    amount: int
-    status: TransactionStatus
-    signature: str | None
-    instruction_index: int | None
-    inner_index: int | None
-    slot: int | None
-    policy_id: str | None
-    policy_triggered: bool
-    memo: str | None
-    attestation_hash: str | None
-    violation: dict[str, Any] | None
-    error: str | None
-    timestamp: int
-    refusals: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
     """Narrows a list of transactions. `start` is inclusive, `end` exclusive, in Unix milliseconds.
 
-    `x402_host` selects x402 payments for a host's resources, or for the resources of any host if it is `*`.
+    `x402_host` selects x402 payments for a host's resources, or for the resources of any host if it is `*`. `tag`,
+    `budget`, `category` (its code) and `rule` select by the labels that payments and escrows keep.
     """
 
     wallet_id: str | None = None
@@ -59,6 +35,10 @@ class TransactionFilter:
     start: int | None = None
     end: int | None = None
     x402_host: str | None = None
+    tag: str | None = None
+    budget: str | None = None
+    category: str | None = None
+    rule: str | None = None
 
 
 _COLUMNS = [table.c[field.name] for field in fields(TransactionRecord)]
@@ -99,7 +79,9 @@ def transactions(
     wanted = narrowed or TransactionFilter()
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
     given = frozenset(values)
-    chosen = _listing(given) if wanted.x402_host is None else _paid_for(given, any_host=wanted.x402_host == ANY_HOST)
+    # A wallet has few payments compared with a label.
+    joined = "x402_host" in given or ("wallet_id" not in given and not given.isdisjoint(KINDS))
+    chosen = _joined(given, any_host=wanted.x402_host == ANY_HOST) if joined else _listing(given)
     return fetch_page(connection, TransactionRecord, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
 
 
@@ -110,6 +92,7 @@ def _listing(given: frozenset[str]) -> Listing:
     query = select(*_COLUMNS).where(
         (unindexed(table.c.org) if of_wallet else table.c.org) == bindparam("org"),
         *(condition for name, condition in _PERIOD.items() if name in given),
+        *_labelled([kind for kind in KINDS if kind in given]),
     )
     if of_wallet:
         query = query.where(table.c.wallet_id == bindparam("wallet_id"))
@@ -123,25 +106,32 @@ def _listing(given: frozenset[str]) -> Listing:
 
 
 @cache
-def _paid_for(given: frozenset[str], *, any_host: bool) -> Listing:
-    """Return the list of payments for resources, for these members of the filter.
+def _joined(given: frozenset[str], *, any_host: bool) -> Listing:
+    """Return the list of payments for resources or with a label, for these members of the filter.
 
-    It is read from the payloads, which have the same ids and times as the transactions. The other filters are checked
-    row by row, because all of these rows are payments and most of them are confirmed.
+    It is read from the payloads or labels, which have the same ids and times as the transactions. The other filters are
+    checked row by row, because most of these rows are confirmed payments.
     """
+    kinds = [kind for kind in KINDS if kind in given]
+    paid = "x402_host" in given
     scope = "wallet_id" if "wallet_id" in given else "org"
-    ordered = {"timestamp": payloads.c.created_at, "tx_id": payloads.c.tx_id}
+    time, key = (payloads.c.created_at, payloads.c.tx_id) if paid else (labels.c.timestamp, labels.c.tx_id)
+    ordered = {"timestamp": time, "tx_id": key}
     columns = [ordered[one.name].label(one.name) if one.name in ordered else one for one in _COLUMNS]
     query = (
-        select(*columns)
-        .join_from(payloads, table, table.c.tx_id == payloads.c.tx_id)
-        .where(payloads.c[scope] == bindparam(scope))
+        select(*columns).join_from(key.table, table, table.c.tx_id == key).where(key.table.c[scope] == bindparam(scope))
     )
+    if not paid:
+        kind = kinds.pop()
+        query = query.where(labels.c.kind == kind, labels.c.key == bindparam(kind))
+    query = query.where(*_labelled(kinds))
     if scope == "wallet_id":
         query = query.where(unindexed(payloads.c.org) == bindparam("org"))
-    if not any_host:
+    if paid and not any_host:
         query = query.where(payloads.c.host == bindparam("x402_host"))
-    if "status" in given:
+    if "status" in given and not paid:
+        query = query.where(unindexed(table.c.status) == bindparam("status"))
+    elif "status" in given:
         query = query.outerjoin(allowances, allowances.c.tx_id == payloads.c.tx_id)
         query = query.where(paid_status(table.c.status) == bindparam("status"))
     if "type" in given:
@@ -149,10 +139,19 @@ def _paid_for(given: frozenset[str], *, any_host: bool) -> Listing:
     if "recipient" in given:
         query = query.where(or_(*(unindexed(table.c[name]) == bindparam("recipient") for name in _RECIPIENT_COLUMNS)))
     if "start" in given:
-        query = query.where(payloads.c.created_at >= bindparam("start"))
+        query = query.where(time >= bindparam("start"))
     if "end" in given:
-        query = query.where(payloads.c.created_at < bindparam("end"))
-    return replace(listing(query, time=payloads.c.created_at, key=payloads.c.tx_id), time=table.c.timestamp.name)
+        query = query.where(time < bindparam("end"))
+    return replace(listing(query, time=time, key=key), time=table.c.timestamp.name)
+
+
+def _labelled(kinds: Sequence[str]) -> list[ColumnElement[bool]]:
+    """Return the conditions of labels, checked row by row."""
+    return [
+        exists().where(one.c.tx_id == table.c.tx_id, one.c.kind == kind, one.c.key == bindparam(kind))
+        for kind in kinds
+        for one in [labels.alias()]
+    ]
 
 
 _FUNDED = select(func.sum(table.c.amount)).where(

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, exists, insert, select, update
+from sqlalchemy import Connection, Select, UniqueConstraint, exists, select, update
 
-from app.database.records import columns_of, fetch_all, fetch_one
+from app.database.record_tables import table_of
+from app.database.records import fetch_all, fetch_one
 from app.store.attempts import Attempt
-from app.store.state_tables import attempts
-from app.store.state_tables import unsigned_transactions as table
+from app.store.attempts import table as attempts
 
 AWAITING: Final = "awaiting_signature"
 """Status of an attempt with a transaction that lacks a signature and was never sent."""
@@ -24,16 +24,22 @@ class UnsignedTransaction:
     """
 
     tx_id: str
+    """Id of the attempt with this transaction."""
     org: str
     message_hash: str
     authority: str
+    """Address that has to sign."""
     accounts: dict[str, str]
+    """Changed accounts as read at its creation, in base64 by address."""
     expires_at: int
 
 
-def insert_unsigned(connection: Connection, unsigned: UnsignedTransaction) -> None:
-    """Store the part of an unsigned transaction that its attempt lacks. The caller stores the attempt."""
-    connection.execute(insert(table).values(columns_of(unsigned)))
+table = table_of(
+    "unsigned_transactions",
+    UnsignedTransaction,
+    UniqueConstraint("message_hash"),
+    key=["tx_id"],
+)
 
 
 def unsigned_transaction(connection: Connection, org: str, tx_id: str) -> UnsignedTransaction | None:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    cast,
     delete,
     func,
     insert,
@@ -28,11 +29,12 @@ from app.core.timestamps import DAY
 from app.database.paging import Listing, fetch_page, listing
 from app.database.records import columns_of, fetch_one
 from app.database.statements import scalar
-from app.store.policies import RULE_COLUMNS, policy_name, take_rules
+from app.store.allowances import table as allowances
+from app.store.policies import RULE_COLUMNS, policy_details, policy_name, take_rules
 from app.store.read_tables import budgets, policies
 from app.store.read_tables import wallets as table
-from app.store.state_tables import policy_details, wallet_tags
 from app.store.state_tables import wallet_details as details
+from app.store.state_tables import wallet_tags
 
 IDLE_AFTER = 7 * DAY
 """Milliseconds without a transaction after which a wallet is idle."""
@@ -71,11 +73,11 @@ class WalletPolicy:
 
 @dataclass(frozen=True, slots=True)
 class WalletRecord:
-    """A wallet. `balance` is in micro-USDC; `frozen` is 0 (no), 1 (manually) or 2 (its policy expired).
+    """A wallet. `balance` and `held`, the money of its outstanding allowances, are in micro-USDC.
 
-    `frozen_sequence` is the sequence number of the vault's event that last set `frozen`. `budget` is the address of the
-    wallet's shared budget, and `budget_id` is the budget's id. `session_expires_at` is in Unix seconds, other times are
-    in milliseconds.
+    `frozen` is 0 (no), 1 (manually) or 2 (its policy expired). `frozen_sequence` is the sequence number of the vault's
+    event that last set `frozen`. `budget` is the address of the wallet's shared budget, and `budget_id` is the budget's
+    id. `session_expires_at` is in Unix seconds, other times are in milliseconds.
     """
 
     wallet_id: str
@@ -89,6 +91,7 @@ class WalletRecord:
     budget: str | None
     budget_id: str | None
     balance: int
+    held: int
     status: str
     frozen: int
     archived: bool
@@ -221,6 +224,12 @@ STATUS = case(
     (func.coalesce(table.c.last_transaction_at, table.c.created_at) < _NOW - IDLE_AFTER, literal("idle")),
     else_=literal("active"),
 )
+HELD = (
+    select(cast(func.coalesce(func.sum(allowances.c.amount), 0), BigInteger))
+    .where(allowances.c.wallet_id == table.c.wallet_id, allowances.c.status == "outstanding")
+    .scalar_subquery()
+    .label("held")
+)
 # Built once: building these statements takes longer than executing them. Their parameters are `org`, `now` and `key`.
 WALLETS = (
     select(
@@ -230,6 +239,7 @@ WALLETS = (
         details.c.tags,
         details.c.updated_at.label("details_updated_at"),
         STATUS.label("status"),
+        HELD,
         budgets.c.budget_id,
         policies.c.policy_id,
         policy_details.c.name.label("policy_name"),

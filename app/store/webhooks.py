@@ -5,13 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Column,
     Connection,
     Index,
-    String,
-    Table,
     bindparam,
     func,
     insert,
@@ -20,38 +15,13 @@ from sqlalchemy import (
 )
 
 from app.core.pages import RecordPage
-from app.database.columns import metadata
 from app.database.paging import fetch_page, listing
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.feed import last_position
 
 ALL_EVENTS = "*"
 """The subscription to events of every type."""
-
-table = Table(
-    "webhooks",
-    metadata,
-    Column("webhook_id", String, primary_key=True),
-    Column("org", String, nullable=False),
-    Column("url", String, nullable=False),
-    Column("events", JSON, nullable=False),
-    Column("status", String, nullable=False, doc="enabled, degraded or deleted"),
-    Column("secret", String, nullable=False, doc="encrypted"),
-    Column("old_secret", String, doc="encrypted; the one before the last rotation"),
-    Column("old_secret_until", BigInteger),
-    Column("position", BigInteger, nullable=False, doc="feed position of the last queued or skipped event"),
-    Column("created_at", BigInteger, nullable=False),
-    Column("updated_at", BigInteger, nullable=False),
-    # Idempotency keys of the requests that created the secrets: a repeat after a crash gets the same secret.
-    Column("created_under", String),
-    Column("rotated_under", String),
-    Index("webhooks_newest", "org", "created_at", "webhook_id"),
-    Index("webhooks_by_status", "status"),
-)
-_LIVING = table.c.status != "deleted"
-_LISTING = listing(
-    select(table).where(table.c.org == bindparam("org"), _LIVING), time=table.c.created_at, key=table.c.webhook_id
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +33,14 @@ class WebhookRecord:
     url: str
     events: Sequence[str]
     status: str
+    """Enabled, degraded or deleted."""
     secret: str
+    """Encrypted."""
     old_secret: str | None
+    """Encrypted; the one before the last rotation."""
     old_secret_until: int | None
     position: int
+    """Feed position of the last queued or skipped event."""
     created_at: int
     updated_at: int
     created_under: str | None
@@ -75,6 +49,19 @@ class WebhookRecord:
     def wants(self, event: str) -> bool:
         """Return whether the webhook is subscribed to this type of event."""
         return ALL_EVENTS in self.events or event in self.events
+
+
+table = table_of(
+    "webhooks",
+    WebhookRecord,
+    Index("webhooks_newest", "org", "created_at", "webhook_id"),
+    Index("webhooks_by_status", "status"),
+    key=["webhook_id"],
+)
+_LIVING = table.c.status != "deleted"
+_LISTING = listing(
+    select(table).where(table.c.org == bindparam("org"), _LIVING), time=table.c.created_at, key=table.c.webhook_id
+)
 
 
 def insert_webhook(connection: Connection, webhook: WebhookRecord) -> None:

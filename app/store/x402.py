@@ -1,7 +1,8 @@
-"""Issued x402 payments, and what facilitators accept."""
+"""Issued payments for resources, and what facilitators accept."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from sqlalchemy import (
     BigInteger,
@@ -21,41 +22,81 @@ from sqlalchemy import (
     update,
 )
 
-from app.core.transaction_types import ALLOWANCE, ENFORCED, SettlementPath
+from app.core.transaction_types import ALLOWANCE, ENFORCED, MPP_SCHEME, ProtocolName, SettlementPath
 from app.database.columns import metadata, upsert
+from app.database.record_tables import table_of
 from app.database.records import columns_of, fetch_all, fetch_one
 from app.store.allowances import OUTSTANDING, SETTLED
-from app.store.read_tables import allowances
-from app.store.state_tables import attempts
+from app.store.allowances import table as allowances
+from app.store.attempts import table as attempts
 
-payloads = Table(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedPayment:
+    """A payment issued for a resource. Times are Unix milliseconds."""
+
+    tx_id: str
+    """The attempt's id."""
+    org: str
+    wallet_id: str
+    url: str
+    host: str
+    """Host of the URL, to find payments."""
+    scheme: str
+    network: str
+    pay_to: str
+    facilitator: str
+    """Address that pays the fee and sends the payment."""
+    version: Annotated[int, Integer()]
+    lane: SettlementPath
+    """Enforced or allowance; for allowance, the attempt is the grant."""
+    header: str
+    """Value of the payment header; the same each time it is sent."""
+    resource_status: Annotated[int | None, Integer()] = None
+    """The resource's response status; null without a response."""
+    fetched: bool
+    """True if the service itself sends the header to the resource."""
+    last_valid_block_height: int | None = None
+    """For the delegate's transfer, in the lane allowance."""
+    signature: str | None = None
+    """Signature of the delegate's transfer, once known to have landed."""
+    slot: int | None = None
+    """Slot of the delegate's transfer."""
+    created_at: int
+    closed_at: int | None = None
+    """When its outcome was processed."""
+
+    @property
+    def protocol(self) -> ProtocolName:
+        """The protocol of the resource."""
+        return protocol_of(self.header)
+
+    @property
+    def received(self) -> bool:
+        """True if the service got the resource in return."""
+        return is_success(self.resource_status)
+
+
+def is_success(status: int | None) -> bool:
+    """Return True if the status of a resource's response means that it was delivered."""
+    return status is not None and 200 <= status < 300
+
+
+def protocol_of(header: str) -> ProtocolName:
+    """Return the protocol of a payment header. Credentials of MPP begin with their authentication scheme."""
+    return "mpp" if header.startswith(f"{MPP_SCHEME} ") else "x402"
+
+
+payloads = table_of(
     "x402_payloads",
-    metadata,
-    Column("tx_id", String, primary_key=True, doc="the attempt's id"),
-    Column("org", String, nullable=False),
-    Column("wallet_id", String, nullable=False),
-    Column("url", String, nullable=False),
-    Column("host", String, nullable=False, doc="host of the URL, to find payments"),
-    Column("scheme", String, nullable=False),
-    Column("network", String, nullable=False),
-    Column("pay_to", String, nullable=False),
-    Column("facilitator", String, nullable=False, doc="address that pays the fee and sends the payment"),
-    Column("version", Integer, nullable=False),
-    Column("lane", String, nullable=False, doc="enforced or allowance; for allowance, the attempt is the grant"),
-    Column("header", String, nullable=False, doc="value of the payment header; the same each time it is sent"),
-    Column("resource_status", Integer, doc="the resource's response status; null without a response"),
-    Column("fetched", Boolean, nullable=False, doc="true if the service itself sends the header to the resource"),
-    Column("last_valid_block_height", BigInteger, doc="for the delegate's transfer, in the lane allowance"),
-    Column("signature", String, doc="signature of the delegate's transfer, once known to have landed"),
-    Column("slot", BigInteger, doc="slot of the delegate's transfer"),
-    Column("created_at", BigInteger, nullable=False),
-    Column("closed_at", BigInteger, doc="when its outcome was processed"),
+    IssuedPayment,
     Index("x402_payloads_open", "closed_at", "created_at"),
     # A payload is as old as its transaction, so that lists of transactions read these indexes in their order.
     Index("x402_payloads_by_org", "org", "created_at", "tx_id"),
     Index("x402_payloads_by_host", "org", "host", "created_at", "tx_id"),
     Index("x402_payloads_by_wallet", "wallet_id", "created_at", "tx_id"),
     Index("x402_payloads_by_wallet_host", "wallet_id", "host", "created_at", "tx_id"),
+    key=["tx_id"],
 )
 
 facilitators = Table(
@@ -72,31 +113,6 @@ _BY_ID = select(payloads).where(payloads.c.tx_id == bindparam("tx_id"))
 
 
 @dataclass(frozen=True, slots=True)
-class IssuedPayment:
-    """A payment issued for a resource. Times are Unix milliseconds."""
-
-    tx_id: str
-    org: str
-    wallet_id: str
-    url: str
-    host: str
-    scheme: str
-    network: str
-    pay_to: str
-    facilitator: str
-    version: int
-    lane: SettlementPath
-    header: str
-    fetched: bool
-    created_at: int
-    last_valid_block_height: int | None = None
-    signature: str | None = None
-    slot: int | None = None
-    resource_status: int | None = None
-    closed_at: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class EndedIssuedPayment:
     """An issued payment with an outcome that has not been processed yet."""
 
@@ -106,6 +122,7 @@ class EndedIssuedPayment:
     status: str
     amount: int
     signature: str | None
+    header: str
     url: str
     fetched: bool
     resource_status: int | None
@@ -217,6 +234,7 @@ _ENDED = (
         paid_status(attempts.c.status).label("status"),
         attempts.c.amount,
         case((payloads.c.lane == ALLOWANCE, payloads.c.signature), else_=attempts.c.signature).label("signature"),
+        payloads.c.header,
         payloads.c.url,
         payloads.c.fetched,
         payloads.c.resource_status,

@@ -129,9 +129,8 @@ class Brakes:
         scope = wallet_id or org
         hold = self._holds.get((scope, kind))
         if hold is None:
-            hold = self._holds[scope, kind] = EngagedBrake(
-                BrakeRow(scope, kind, org, by.actor, now_ms(), self._db.node)
-            )
+            row = BrakeRow(scope=scope, kind=kind, org=org, actor=by.actor, since=now_ms(), node=self._db.node)
+            hold = self._holds[scope, kind] = EngagedBrake(row)
         hold.requests += 1
         entry = None if kind == "session" else by.entry(_ASKED[kind], scope)
         task = asyncio.create_task(self._write(hold, entry), name=f"brake_{kind}")
@@ -236,6 +235,13 @@ class Brakes:
             raise stopped_error(kind, found)
         if (key_id, REVOKED) in engaged:
             raise unauthenticated()
+
+    def check_session(self, conn: Connection, org: str, wallet_id: str) -> None:
+        """Raise ``session_token_invalid`` while an operator rotates the wallet's session token, on any node."""
+        key = wallet_id, "session"
+        if key in self._holds or key in brakes_on(conn, org, wallet_id, "", now_ms()):
+            family, code = STOPPED["session"]
+            raise family(code)
 
     def refused(self, hold: EngagedBrake, reason: str) -> None:
         """Record in the audit log that the chain or a check refused a brake, or the change that it was engaged for."""

@@ -11,6 +11,7 @@ from app.chain.allowance_instructions import OpenAllowance
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.errors import CATALOGUE, ApiError, UnavailableError
 from app.store.attempts import Attempt, pending_changes
+from app.store.organisations import reserve
 from app.store.wallets import orgs_of_vaults
 from app.submission.context import Service
 from idl.codec import CodecError
@@ -72,12 +73,38 @@ async def unverified_recipients(service: Service, addresses: Iterable[Pubkey]) -
     return {owner: f"{owner}: {CATALOGUE['recipient_unverified'].meaning}" for owner in missing}
 
 
+async def current_account(service: Service, address: str, name: str, *, sequence: int) -> dict[str, Any]:
+    """Like `account_state`, but raise ``chain_unavailable`` instead of returning None.
+
+    A change that names a number from an older state would be refused.
+    """
+    state = await account_state(service, address, name, sequence=sequence)
+    if state is None:
+        raise stale_node_error()
+    return state
+
+
 async def known_account(service: Service, address: str | Pubkey) -> dict[str, Any]:
     """Return the state of an account known to exist. Raises ``chain_unavailable`` if the node lacks it."""
     account = await service.chain.account(Pubkey.from_string(address) if isinstance(address, str) else address)
     if account is None:
         raise stale_node_error()
     return account.decode(service.codec).data
+
+
+async def org_account(service: Service, org: str) -> dict[str, Any]:
+    """Return the current state of an organisation's account. Raises ``chain_unavailable`` if the node is stale."""
+    known = await service.db.read(lambda conn: reserve(conn, org))
+    return await current_account(service, org, "Org", sequence=0 if known is None else known.sequence)
+
+
+async def authority_sequence(service: Service, org: str) -> int:
+    """Return the organisation's `authority_sequence`. What the authority signs for it is valid until it advances.
+
+    Raises ``chain_unavailable`` if the node is stale.
+    """
+    sequence: int = (await org_account(service, org))["authority_sequence"]
+    return sequence
 
 
 async def pending_or_missing(
@@ -108,5 +135,6 @@ async def with_budget(service: Service, charged: _Open) -> _Open:
     # After the settlement, anyone can send lamports to the address and create an empty account there.
     if account is None or not account.data:
         return charged
-    budget: Pubkey = account.decode(service.codec).data["charged"]["budget"]
+    fields = account.decode(service.codec).data
+    budget: Pubkey = fields.get("charged", fields)["budget"]
     return charged if budget == Pubkey.default() else replace(charged, budget=budget)

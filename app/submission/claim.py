@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -20,6 +20,7 @@ from app.store.idempotency import (
     attach_transaction,
     find,
     finish,
+    keep_partial,
     keep_within,
     release,
     runs_on,
@@ -86,11 +87,14 @@ class Claim:
         fingerprint: Fingerprint | None = None,
         attempt: Attempt | None = None,
         *,
+        partial: str | None = None,
         repeats: bool = False,
         sign_offline: bool = False,
         first_called_at: int | None = None,
     ) -> None:
         self.attempt = attempt
+        #: The partial result that an earlier run of the request has stored. It is empty once the quota dropped it.
+        self.partial = partial
         #: True if the response must not be replayed, because the attempt's outcome is not known yet.
         self.open_ended = False
         #: Callback that raises an error if the request must not send a new transaction now.
@@ -109,10 +113,11 @@ class Claim:
         self.lost = False
         self._db = db
         self._fingerprint = fingerprint
-        self._claimed = repeats
-        # True if a lasting effect was stored or sent. An error then does not free the key, because no request may take
+        #: True if this request holds the key.
+        self.held = repeats
+        #: True if a lasting effect was stored or sent. An error then does not free the key, because no request may take
         # effect twice. A transaction that failed permanently has no effect.
-        self._effective = attempt is not None
+        self.effective = attempt is not None
 
     @property
     def key(self) -> str | None:
@@ -132,24 +137,17 @@ class Claim:
         return self._fingerprint.org, self._fingerprint.key
 
     @property
-    def effective(self) -> bool:
-        """True if the request has a lasting effect, or may have one."""
-        return self._effective
-
-    @property
-    def held(self) -> bool:
-        """True if this request, or an earlier run of it, has claimed the key."""
-        return self._claimed
-
-    @property
     def releasable(self) -> bool:
         """True if the key was claimed without a lasting effect, so that an error frees it."""
-        return self._claimed and not self._effective
+        return self.held and not self.effective
 
     async def earlier(self, find: Callable[[Connection, str], T | None]) -> T | None:
         """Return the object that an earlier run of the request stored under its key, or None on the first run."""
-        key = self.key
-        return await self._db.read(lambda conn: find(conn, key)) if self.repeats and key is not None else None
+        return await self._db.read(lambda conn: self.earlier_in(conn, find)) if self.repeats else None
+
+    def earlier_in(self, conn: Connection, find: Callable[[Connection, str], T | None]) -> T | None:
+        """Return what an earlier run of the request made, found by its key, or None."""
+        return find(conn, self.key) if self.repeats and self.key is not None else None
 
     async def is_taken(self) -> bool:
         """Return True if another node has claimed the same idempotency key.
@@ -157,7 +155,7 @@ class Claim:
         A refusal of this request may then be caused by the changes that the other node's run has made. Always returns
         False on a single node, because duplicates within a process wait for the first request.
         """
-        if self._fingerprint is None or self._claimed or not self._db.node:
+        if self._fingerprint is None or self.held or not self._db.node:
             return False
         return await self._db.look_up(lambda conn: find(conn, *self.scope, now_ms())) is not None
 
@@ -177,9 +175,9 @@ class Claim:
         """Store an effect and claim the key in one database transaction. Return the effect's result.
 
         ``tx_id`` names the attempt that the effect stores, if any; ``admit`` is then called again. Any other effect is
-        stored only if ``authorise`` raises no error. ``lasts=False``
-        marks an effect that may be stored again, so that a later error frees the key. ``repeatable`` is passed on to
-        `Database.write`. Raises ``idempotency_in_progress`` if another process holds the key.
+        stored only if ``authorise`` raises no error. ``lasts=False`` marks an effect that may be stored again, so that
+        a later error frees the key. ``repeatable`` is passed on to `Database.write`. Raises ``idempotency_in_progress``
+        if another process holds the key.
         """
 
         def claim_and_store(conn: Connection) -> T:
@@ -193,17 +191,20 @@ class Claim:
 
         return await self._stored(claim_and_store, lasts=lasts, repeatable=repeatable)
 
+    async def store_once(self, effect: Callable[[Connection], object]) -> None:
+        """Store an effect like ``store``, unless an earlier run of the request did: it must not undo later changes."""
+        await self.store(lambda conn: None if self.repeats else effect(conn))
+
     def resolve(self, *, lasts: bool) -> None:
         """Record whether the request's transaction landed or still can. If neither, a later error frees the key."""
-        self.attempt, self._effective = None, lasts
+        self.attempt, self.effective = None, lasts
 
     async def finish(self, body: str) -> None:
         """Store the response for replays. Raises ``idempotency_in_progress`` like ``store``."""
-        assert self._fingerprint is not None
-        org, key = self._fingerprint.org, self._fingerprint.key
+        org, key = self.scope
 
         def answer(conn: Connection) -> None:
-            if not self._claimed:
+            if not self.held:
                 self._hold(conn, None)
             if not finish(conn, org, key, 200, body, now_ms(), node=self._db.node):
                 raise in_progress()
@@ -212,10 +213,14 @@ class Claim:
 
         await self._stored(answer, lasts=True, repeatable=True)
 
+    def keep(self, conn: Connection, partial: str, wallet_id: str, quota: int) -> None:
+        """Store a partial result for a repetition of the request, within the wallet's quota in bytes."""
+        if self._fingerprint is not None:
+            keep_partial(conn, *self.scope, partial, Reducible(wallet_id, "", quota))
+
     async def release(self) -> None:
         """Free the key."""
-        assert self._fingerprint is not None
-        org, key = self._fingerprint.org, self._fingerprint.key
+        org, key = self.scope
         await self._db.write(lambda conn: release(conn, org, key))
 
     async def _stored(self, work: Callable[[Connection], T], *, lasts: bool, repeatable: bool) -> T:
@@ -223,27 +228,25 @@ class Claim:
             result = await self._db.write(work, repeatable=repeatable)
         except StorageDoubtError:
             # The effect may have been stored, so the key must not be freed. A repeated request will find the outcome.
-            self._effective = True
+            self.effective = True
             raise
-        self._claimed = True
-        self._effective = self._effective or lasts
+        self.held = True
+        self.effective = self.effective or lasts
         return result
 
     def _hold(self, conn: Connection, tx_id: str | None) -> None:
         if self._fingerprint is None:
             return
-        fingerprint, now, node = self._fingerprint, now_ms(), self._db.node
-        if self._claimed:
+        fingerprint, now, node = self._fingerprint, now_ms(), self._db.node or None
+        if self.held:
             if node and not runs_on(conn, fingerprint.org, fingerprint.key, node):
                 # This node was considered dead, and another node has taken over the request.
                 raise in_progress()
             if tx_id is not None:
                 attach_transaction(conn, fingerprint.org, fingerprint.key, tx_id)
             return
-        record = IdempotencyRecord(
-            **columns_of(fingerprint), state="running", tx_id=tx_id, created_at=now, expires_at=now + LIFETIME
-        )
-        record = replace(record, node=node or None)
+        until, own = now + LIFETIME, columns_of(fingerprint)
+        record = IdempotencyRecord(**own, state="running", tx_id=tx_id, node=node, created_at=now, expires_at=until)
         if not claim_key(conn, record):
             self.lost = True
             raise in_progress()

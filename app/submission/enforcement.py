@@ -56,7 +56,6 @@ class Enforcement:
       brake is in force there.
       Raises BrakeRefusedError if it can never be in force.
     - ``fulfilled``: program errors that mean the brake is in force already.
-    - ``outdated``: program errors that mean the chain changed after it was read.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Enforcement:
     lifting: PlanType
     missing: Callable[[], Awaitable[Plan | None]]
     fulfilled: frozenset[str] = frozenset()
-    outdated: frozenset[str] = frozenset()
 
 
 class BrakeRefusedError(Exception):
@@ -177,7 +175,7 @@ async def _send(service: Service, hold: EngagedBrake, how: Enforcement, plan: Pl
             name = error_name(service.codec, refused)
             if name in how.fulfilled:
                 return None
-            if again and (name in how.outdated or refused.lacks_account):
+            if again and refused.lacks_account:
                 fresh = await how.missing()
                 if fresh is None:
                     return None
@@ -190,21 +188,16 @@ async def _send(service: Service, hold: EngagedBrake, how: Enforcement, plan: Pl
 
 def _report_repeated(hold: EngagedBrake, first_called_at: int, conn: Connection, attempt: Attempt) -> None:
     """Report that a request was repeated under its idempotency key after its brake had been lifted."""
-    row, now = hold.row, attempt.created_at
+    row = hold.row
     append_event(
         conn,
         event_id=derived_id(EVENT_PREFIX, attempt.tx_id, REPEATED),
         org=row.org,
         type=REPEATED,
-        timestamp=now,
+        timestamp=attempt.created_at,
         wallet_id=hold.wallet_id,
         summary=f"A {row.kind} was lifted, and is made again by a repeated request",
-        payload={
-            "wallet_id": hold.wallet_id,
-            "brake": row.kind,
-            "first_called_at": iso_ms(first_called_at),
-            "timestamp": iso_ms(now),
-        },
+        payload={"wallet_id": hold.wallet_id, "brake": row.kind, "first_called_at": iso_ms(first_called_at)},
     )
 
 

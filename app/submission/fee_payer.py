@@ -11,28 +11,26 @@ from app.chain.client import ChainClient
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.fees import SETTLEMENT, SIGNATURE, TOKEN_ACCOUNT_RENT
 from app.core.errors import RequestError, UnavailableError
-from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.money import format_sol
 from app.core.settings import Settings
 from app.core.signers import Signer
 from app.core.timestamps import DAY, iso_ms
+from app.store.alert_kinds import EVENT_OF
 from app.store.attempts import Attempt
 from app.store.fee_payer_use import charge, held_rent
-from app.store.feed import append_event
+from app.store.feed import report_once
 from app.submission.plan import Plan
 
 _log = structlog.get_logger(__name__)
 
 LIMITS = PER_DAY, PER_WALLET_DAY, HELD_PER_WALLET = "sol_per_day", "sol_per_wallet_day", "sol_held_per_wallet"
 """Names of the settings with limits in SOL. An organisation may set lower ones for itself."""
-ALERT = "alert.sol_limit"
-"""The event at 80 % of a daily limit."""
 #: Seconds to wait for the chain.
 _PATIENCE = 2.0
 
 
 class FeePayer:
-    """Signs as the fee payer, and limits the cost of expenses. Other transactions are counted but never refused."""
+    """Signs as the fee payer, and limits the cost of expenses and of agents' rotations. Others are only counted."""
 
     def __init__(self, signer: Signer, settings: Settings, chain: ChainClient) -> None:
         self.signer = signer
@@ -46,7 +44,7 @@ class FeePayer:
         self._chain = chain
 
     def limit(self, name: str, own: Mapping[str, int]) -> int | None:
-        """Return the lower of the machine's limit and the organisation's ``own`` in lamports, or None for no limit."""
+        """Return the lower of the setting's limit and the organisation's ``own`` in lamports, or None for no limit."""
         return min((one for one in (self._limits[name], own.get(name)) if one is not None), default=None)
 
     def require_reserve(self, plan: Plan, left: int | None) -> None:
@@ -68,14 +66,14 @@ class FeePayer:
             return
         # A serialised transaction begins with the number of its signatures.
         fee = 0 if plan.type.prepaid else SIGNATURE * attempt.raw[0] + (SETTLEMENT if plan.type.held else 0)
-        cost = fee + TOKEN_ACCOUNT_RENT * plan.opens_account
+        cost = fee + plan.prepaid + TOKEN_ACCOUNT_RENT * plan.opens_account
         day = attempt.created_at // DAY
         wallet, org, own = charge(conn, plan.org, plan.wallet_id, day, lamports=cost, accounts=int(plan.opens_account))
         for name, used, scope in ((PER_WALLET_DAY, wallet, plan.wallet_id), (PER_DAY, org, None)):
             limit = self.limit(name, own)
             if limit is None:
                 continue
-            if used > limit and plan.type.braked:
+            if used > limit and (plan.type.braked or plan.limited):
                 raise _reached("wallet" if scope else "organisation", limit, "a day", attempt, (day + 1) * DAY)
             if 5 * (used - cost) < 4 * limit <= 5 * used:
                 _alert(conn, attempt, scope, used, limit)
@@ -108,15 +106,7 @@ def _reached(who: str, limit: int, of_what: str, attempt: Attempt, ends_at: int)
 
 
 def _alert(conn: Connection, attempt: Attempt, wallet_id: str | None, used: int, limit: int) -> None:
-    day, now = attempt.created_at // DAY, iso_ms(attempt.created_at)
-    spent, most, resets_at = format_sol(used), format_sol(limit), iso_ms((day + 1) * DAY)
-    append_event(
-        conn,
-        event_id=derived_id(EVENT_PREFIX, wallet_id or attempt.org, ALERT, str(day)),
-        org=attempt.org,
-        type=ALERT,
-        timestamp=attempt.created_at,
-        wallet_id=wallet_id,
-        summary=f"{spent} of {most} SOL used today",
-        payload={"wallet_id": wallet_id, "spent": spent, "limit": most, "resets_at": resets_at, "timestamp": now},
-    )
+    now, day = attempt.created_at, attempt.created_at // DAY
+    key, says = (wallet_id or attempt.org, str(day)), f"{format_sol(used)} of {format_sol(limit)} SOL used today"
+    shown = {"spent": format_sol(used), "limit": format_sol(limit), "resets_at": iso_ms((day + 1) * DAY)}
+    report_once(conn, EVENT_OF["sol_limit"], attempt.org, now, *key, summary=says, wallet_id=wallet_id, **shown)

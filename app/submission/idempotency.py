@@ -126,7 +126,7 @@ class Idempotency:
             return Claim(self._db, fingerprint)
         tx_id = found.tx_id
         earlier = None if tx_id is None else await self._db.look_up(lambda conn: attempt(conn, tx_id))
-        return Claim(self._db, fingerprint, earlier, repeats=True)
+        return Claim(self._db, fingerprint, earlier, partial=found.response, repeats=True)
 
     async def _found(self, fingerprint: Fingerprint, deadline: float) -> tuple[Fingerprint, IdempotencyRecord | None]:
         """Return the fingerprint with its stored key, and the earlier run's record once no other node runs the request.

@@ -25,7 +25,7 @@ class LockScope(IntEnum):
     RECIPIENTS = auto()
     #: A policy with its rules and allowlist, or a budget.
     POLICY = auto()
-    #: The decision on an approval.
+    #: The decisions on a wallet's approvals. Approvals are numbered per vault, so they are given in turn.
     APPROVAL = auto()
     #: A wallet's policy and status.
     WALLET_STATE = auto()

@@ -26,16 +26,16 @@ from app.chain.transactions import MAX_SIZE, unsigned
 from app.core.errors import BusinessError, RequestError, UnavailableError
 from app.core.signers import Signer
 from app.core.timestamps import now_ms
+from app.database.record_tables import insert_record
 from app.store.attempts import Attempt, insert_attempt
 from app.store.audit import append
 from app.store.unsigned_transactions import (
     AWAITING,
     UnsignedTransaction,
     end_expired,
-    insert_unsigned,
     nonces_in_use,
 )
-from app.submission.chain_state import known_account
+from app.submission.chain_state import org_account
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
@@ -83,7 +83,7 @@ async def authority_of(service: Service, org: str, claim: Claim) -> Authority:
     """
     if not claim.sign_offline:
         return local_authority(service.signers.require_authority())
-    return Authority((await known_account(service, org))["authority"], None)
+    return Authority((await org_account(service, org))["authority"], None)
 
 
 def local_authority(key: Signer) -> Authority:
@@ -189,7 +189,7 @@ async def _store(
 
     def store(conn: Connection) -> None:
         insert_attempt(conn, attempt)
-        insert_unsigned(conn, waiting)
+        insert_record(conn, waiting)
         plan.on_store(conn, attempt)
         if plan.entry is not None:
             append(conn, plan.entry.about(tx_id=attempt.tx_id, status=AWAITING))

@@ -79,7 +79,9 @@ class Plan:
     ``instructions``, ``event_inner`` the expected index of its event among the inner instructions. ``attested`` means
     that the session authority signs. ``actor`` requested the change of a policy. ``entry`` is appended to the audit log
     in the database transaction that stores the attempt, with the ids of the transaction; payments have none.
-    ``opens_account`` means that the fee payer opens a token account for the recipient.
+    ``opens_account`` means that the fee payer opens a token account for the recipient. ``prepaid`` is the fee of a
+    further transaction in lamports, which counts towards the wallet's SOL together with this one's. ``limited`` means
+    that the limits of the fee payer's SOL apply as they do to expenses.
     ``on_store`` writes in the same database transaction and has no other effect, because it may run a second time after
     its writes were undone.
     """
@@ -105,11 +107,20 @@ class Plan:
     reference: bytes | None = None
     attested: bool = False
     opens_account: bool = False
+    prepaid: int = 0
+    limited: bool = False
     on_store: Hook = nothing
     #: A third party that pays the fee and sends the transaction. The service only signs it and hands it out.
     fee_payer: Pubkey | None = None
     #: Error to raise after a successful simulation, instead of sending the transaction.
     refusal: ApiError | None = None
+
+
+#: Fields that an attempt copies from its plan.
+_SHARED = (
+    *("org", "wallet_id", "recipient", "recipient_address", "amount", "policy_id", "policy_triggered", "memo"),
+    "reference",
+)
 
 
 def attempt_for(plan: Plan, raw: bytes, *, status: str, created_at: int, added: int = 0) -> Attempt:
@@ -120,20 +131,12 @@ def attempt_for(plan: Plan, raw: bytes, *, status: str, created_at: int, added: 
     """
     message, instruction = message_hash(raw), plan.event_instruction + added
     return Attempt(
+        **{name: getattr(plan, name) for name in _SHARED},
         tx_id=transaction_id(message, instruction, plan.event_inner, ROW_OF.get(plan.type.name, plan.type.name)),
-        org=plan.org,
-        wallet_id=plan.wallet_id,
         type=plan.type.name,
         status=status,
-        recipient=plan.recipient,
-        recipient_address=plan.recipient_address,
-        amount=plan.amount,
-        policy_id=plan.policy_id,
-        policy_triggered=plan.policy_triggered,
-        memo=plan.memo,
         actor=plan.actor if plan.entry is None else plan.entry.actor,
         subject=None if plan.entry is None else plan.entry.object,
-        reference=plan.reference,
         message_hash=message,
         instruction_index=instruction,
         inner_index=plan.event_inner,

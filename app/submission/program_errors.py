@@ -7,7 +7,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.logs import policy_violation, shows_refusal
 from app.chain.records import SimulationResult
-from app.chain.rules import CATEGORIES, RULE_ERRORS, RULES, category_names
+from app.chain.rules import CATEGORIES, HOLDING_RULES, RULE_ERRORS, RULES, category_names
 from app.core.errors import (
     CATALOGUE,
     ApiError,
@@ -27,9 +27,7 @@ from idl.codec import Codec
 
 _log = structlog.get_logger(__name__)
 
-_MONEY_RULES = frozenset(
-    {"max_per_tx", "max_per_day", "max_per_month", "require_co_sign", "budget_max_per_day", "budget_max_per_month"}
-)
+_MONEY_RULES = HOLDING_RULES | {"max_per_tx", "require_co_sign"}
 _COUNT_RULES = frozenset({"velocity_cap", "budget_velocity_cap"})
 
 #: The API's errors by the name of the program's error. Errors of policy rules become violations instead.
@@ -113,6 +111,8 @@ _MEANWHILE = frozenset(
         *("WrongPolicy", "AuthorityRequired"),
     }
 )
+OUTDATED = _MEANWHILE | {"WrongBudget", "BudgetRequired"}
+"""Program errors of a change that was made from an outdated state."""
 #: The chain's errors for a fee payer without enough lamports for the fee, or to stay rent-exempt after paying it.
 _UNPAID = ("InsufficientFundsForFee", "AccountNotFound", "InsufficientFundsForRent")
 #: Prefix of the system program's log line if the fee payer cannot pay an account's rent.
@@ -131,6 +131,11 @@ def error_name(codec: Codec, failure: Failure) -> str | None:
 def is_known(name: str | None) -> bool:
     """Return True if the program's error alone explains the refusal, because the API has an error for it."""
     return name in _ERRORS
+
+
+def code_of(name: str) -> str:
+    """Return the API's error code for a program error, `transaction_failed` if it has none of its own."""
+    return _ERRORS[name][1] if name in _ERRORS else "transaction_failed"
 
 
 def invalid_recipient(field: str, reason: str | None = None) -> RequestError:

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.api.fields import Amount, Body, IdempotencyKey, Limit, ReadFrom, ResponseBody, Time, Usdc, WalletId
+from app.api.fields import Amount, ChangeBody, Limit, ReadFrom, ResponseBody, Time, Usdc, WalletId, example
 from app.store.topups import MAX_AMOUNT
 
 
@@ -15,7 +15,7 @@ def _storable(value: int) -> int:
     return value
 
 
-class PutTopupRule(Body):
+class PutTopupRule(ChangeBody):
     """Body of the auto-topup rule. An enabled rule needs both amounts."""
 
     model_config = ConfigDict(
@@ -29,9 +29,11 @@ class PutTopupRule(Body):
     )
 
     enabled: bool
-    trigger_below: Annotated[Limit, AfterValidator(_storable)] | None = None
-    topup_amount: Annotated[Amount, AfterValidator(_storable)] | None = None
-    idempotency_key: IdempotencyKey | None = None
+    """True if the rule is in force."""
+    trigger_below: Annotated[Annotated[Limit, AfterValidator(_storable)] | None, example("10.00")] = None
+    """The balance below which the wallet is topped up. An enabled rule needs it."""
+    topup_amount: Annotated[Annotated[Amount, AfterValidator(_storable)] | None, example("50.00")] = None
+    """The amount of each top-up. An enabled rule needs it."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> "PutTopupRule":
@@ -44,8 +46,14 @@ class TopupRule(ResponseBody):
     """A wallet's auto-topup rule. An amount that is not set is null."""
 
     wallet_id: WalletId
+    """The wallet of the rule."""
     id: Annotated[WalletId, ReadFrom("wallet_id")]
+    """The wallet of the rule."""
     enabled: bool
+    """True if the keeper applies the rule."""
     trigger_below: Usdc | None
+    """The balance below which the keeper tops up the wallet."""
     topup_amount: Usdc | None
+    """The amount of each top-up."""
     updated_at: Time | None
+    """The time of the last change."""

@@ -1,7 +1,5 @@
 """Auto-topup: the rule that refills a wallet from the reserve."""
 
-from starlette.routing import Route
-
 from app.access.auth import OPERATORS
 from app.api.operation import Call, operation
 from app.topups import service as topups
@@ -9,7 +7,9 @@ from app.topups.models import PutTopupRule, TopupRule
 
 
 @operation(
-    tag="wallets", roles=OPERATORS, errors=("invalid_amount", "wallet_not_found", "wallet_archived"), changes=True
+    "PUT /v1/wallets/{wallet_id}/auto-topup",
+    roles=OPERATORS,
+    errors=("invalid_amount", "wallet_not_found", "wallet_archived"),
 )
 async def put_topup_rule(call: Call, body: PutTopupRule) -> TopupRule:
     """Set the auto-topup rule.
@@ -19,16 +19,10 @@ async def put_topup_rule(call: Call, body: PutTopupRule) -> TopupRule:
     `funding`. It is postponed while the wallet is frozen, the organisation is paused, the reserve holds less than
     `topupAmount`, or the funding would exceed the operator's daily limit.
     """
-    return await topups.put(call.service, call.principal, call.path("wallet_id"), body)
+    return await topups.put(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
-@operation(tag="wallets", roles=OPERATORS, errors=("wallet_not_found",))
+@operation("GET /v1/wallets/{wallet_id}/auto-topup", roles=OPERATORS, errors=("wallet_not_found",))
 async def get_topup_rule(call: Call) -> TopupRule:
     """Get the auto-topup rule."""
     return await topups.get(call.service, call.principal, call.path("wallet_id"))
-
-
-routes = [
-    Route("/v1/wallets/{wallet_id}/auto-topup", get_topup_rule, methods=["GET"]),
-    Route("/v1/wallets/{wallet_id}/auto-topup", put_topup_rule, methods=["PUT"]),
-]

@@ -7,22 +7,22 @@ from app.core.errors import AuthenticationError
 from app.core.timestamps import now_ms
 from app.store.audit import append
 from app.store.topups import TopupRecord, put_topup_rule, topup_rule
+from app.submission.claim import Claim
 from app.submission.context import Service
 from app.topups.models import PutTopupRule, TopupRule
 from app.wallets import service as wallets
 
 
-async def put(
-    service: Service, principal: Principal, wallet_id: str, body: PutTopupRule, *, stepped_up: bool = True
+async def put(  # noqa: PLR0917
+    service: Service, principal: Principal, claim: Claim, wallet_id: str, body: PutTopupRule, stepped_up: bool = True
 ) -> TopupRule:
-    """Replace the wallet's rule.
+    """Replace the wallet's rule, and return the rule in force.
 
     Raises ``wallet_not_found``, ``wallet_archived`` and, for a wider rule unless ``stepped_up``, ``step_up_required``.
     """
     await wallets.find_living(service, principal.org, wallet_id)
     rule = TopupRecord(wallet_id, body.enabled, body.trigger_below, body.topup_amount, now_ms())
-    shown = TopupRule.of(rule)
-    terms = shown.model_dump(include={"enabled", "trigger_below", "topup_amount"})
+    terms = TopupRule.of(rule).model_dump(include={"enabled", "trigger_below", "topup_amount"})
 
     def store(conn: Connection) -> None:
         if not stepped_up and _widens(rule, topup_rule(conn, wallet_id)):
@@ -30,8 +30,8 @@ async def put(
         put_topup_rule(conn, rule)
         append(conn, principal.entry("topup.set", wallet_id, **terms))
 
-    await service.db.write(store)
-    return shown
+    await claim.store_once(store)
+    return await get(service, principal, wallet_id)
 
 
 def _widens(new: TopupRecord, old: TopupRecord | None) -> bool:

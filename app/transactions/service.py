@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.chain.addresses import parse_address
 from app.chain.identity import Cluster
+from app.chain.rules import CATEGORIES
 from app.core.errors import NotFoundError
 from app.core.identifiers import is_id
 from app.core.pages import RecordPage
@@ -17,12 +18,13 @@ from app.core.settings import Settings
 from app.core.transaction_types import ALLOWANCE
 from app.recipients.domains import normalise
 from app.store.allowances import SETTLED, AllowanceRecord, allowances_of_transactions
-from app.store.transactions import TransactionFilter, TransactionRecord, transaction, transactions
+from app.store.read_tables import TransactionRecord
+from app.store.transactions import TransactionFilter, transaction, transactions
 from app.store.wallets import wallet
 from app.store.x402 import IssuedPayment, issued_payments_of
 from app.submission.chain_state import pending_or_missing
 from app.submission.context import Service
-from app.transactions.models import ListWalletTransactions, Transaction, TransactionPage
+from app.transactions.models import ListTransactions, ListWalletTransactions, Transaction, TransactionPage
 from app.wallets import service as wallets
 from app.wallets.funding import FUND_BATCH, row_ids
 
@@ -53,7 +55,7 @@ async def get(service: Service, principal: Principal, tx_id: str) -> Transaction
 
 
 async def page(
-    service: Service, principal: Principal, query: ListWalletTransactions, wallet_id: str | None, recipient: str | None
+    service: Service, principal: Principal, query: ListWalletTransactions, wallet_id: str | None
 ) -> TransactionPage:
     """Return one page of transactions, newest first. Agents see only their own wallet's.
 
@@ -61,14 +63,19 @@ async def page(
     """
     if wallet_id is not None:
         await wallets.require(service, principal.org, wallet_id)
+    of_org = query if isinstance(query, ListTransactions) else ListTransactions()
     chosen = TransactionFilter(
         wallet_id=wallet_id or principal.wallet_id,
         status=query.status,
         type=query.type,
-        recipient=None if recipient is None else await _stored(service, principal.org, recipient),
+        recipient=None if of_org.recipient is None else await _stored(service, principal.org, of_org.recipient),
         start=query.from_,
         end=query.to,
         x402_host=query.x402_host,
+        tag=of_org.tag,
+        budget=of_org.budget_id,
+        category=None if of_org.category is None else str(CATEGORIES.index(of_org.category)),
+        rule=of_org.rule,
     )
 
     def read(conn: Connection) -> tuple[RecordPage[TransactionRecord], dict[str, Handed]]:
@@ -130,7 +137,8 @@ def shown(
         recipient=row.recipient or row.recipient_address or "",
         explorer_url_1=link(settings.explorer_url_1),
         explorer_url_2=link(settings.explorer_url_2),
-        x402=issued,
+        x402=issued if issued is not None and issued.protocol == "x402" else None,
+        paid_request=issued,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
-from app.exports.layout import COLUMNS, JSON_FIELDS, SCOPE_COLUMN, VIOLATION_FIELDS, Scope, cells, is_formula, restore
+from app.exports.layout import COLUMNS, JSON_FIELDS, PARTS, SCOPE_COLUMN, Scope, cells, is_formula, restore
 
 Row = dict[str, str | None]
 """A row as texts by CSV column; None for an empty cell."""
@@ -21,7 +21,7 @@ _MEMBERS: Mapping[str, type] = {
     **dict.fromkeys(JSON_FIELDS, str),
     **dict.fromkeys(("on_chain_slot", "instruction_index", "inner_index"), int),
     "policy_triggered": bool,
-    "violation": dict,
+    **dict.fromkeys(PARTS, dict),
 }
 """The types of a JSON row's members. Each member may also be null."""
 
@@ -113,13 +113,14 @@ def _json_rows(text: "_JsonText") -> Iterator[Row]:
         number += 1
         row = text.value()
         _check(f"row {number}", row, _MEMBERS)
-        if row["violation"] is not None:
-            _check(f"the violation of row {number}", row["violation"], dict.fromkeys(VIOLATION_FIELDS, str))
+        for name, parts in PARTS.items():
+            if row[name] is not None:
+                _check(f"the {name} of row {number}", row[name], dict.fromkeys(parts, str))
         yield {name: cell or None for name, cell in cells(row).items()}
     text.expect("]")
     text.expect("}")
     if text.peek():
-        raise UnreadableError("something follows the end of the export")
+        raise UnreadableError("unexpected data after the end of the export")
 
 
 def _check(what: str, found: Any, members: Mapping[str, type]) -> None:
@@ -156,7 +157,7 @@ class _JsonText:
     def name(self, expected: str) -> None:
         """Skip the name of a member and its colon. Raises `UnreadableError` unless the name is the expected one."""
         if self.value() != expected:
-            raise UnreadableError(f"the file has something else where the member {expected} should be")
+            raise UnreadableError(f"expected the member {expected}, found something else")
         self.expect(":")
 
     def value(self) -> Any:

@@ -15,7 +15,7 @@ from app.core.identifiers import (
 )
 from app.core.money import format_usdc
 from app.core.timestamps import iso, parse_iso_ms
-from app.exports.layout import VIOLATION_FIELDS
+from app.exports.layout import PARTS
 from app.verifier.document import Row
 from app.verifier.history import Landed
 from idl.transactions import ChainEvent
@@ -85,6 +85,10 @@ def rows_of(landed: Landed) -> Iterator[ExpectedRow]:
                 # A party that could not be paid gets its row when its share is collected.
                 released = 0 if data.get("receiver_owed") else data["released"]
                 refunded = 0 if data.get("vault_owed") else data["refunded"]
+                if data["surplus_to_receiver"]:
+                    released += data["surplus"]
+                else:
+                    refunded += data["surplus"]
                 if released and data["receiver_is_vault"]:
                     for type_ in ("escrow_release", "a2a_receive"):
                         yield _row(landed, place, type_, data["receiver"], data["receiver"], released)
@@ -152,7 +156,7 @@ def _expected(row: Row, chain: ExpectedRow) -> Row:
         "recipient_address": chain.recipient,
         "instruction_index": str(chain.instruction),
         "inner_index": str(chain.ids[row["tx_id"] or ""]),
-        **dict.fromkeys(f"violation_{part}" for part in VIOLATION_FIELDS),
+        **dict.fromkeys(f"violation_{part}" for part in PARTS["violation"]),
     }
 
 

@@ -29,6 +29,8 @@ from idl.codec import load
 
 _OFF_CHAIN = frozenset({"blocked", "failed", "pending"})
 """Statuses of rows that the service did not know to be on the chain when it made the file."""
+_CLAIMED = ("memos", "names of recipients", "protocols of paid requests", "policies")
+"""Data in rows that the chain does not have."""
 _TEMPORARY = ""
 """Name that makes SQLite create a temporary file, use it only when memory is full, and remove it."""
 
@@ -51,7 +53,7 @@ class VerificationReport:
     landed: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
     later: int = 0
-    unverified: dict[str, int] = field(default_factory=lambda: {"memos": 0, "names of recipients": 0, "policies": 0})
+    unverified: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_CLAIMED, 0))
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text: the file's claims, then the facts."""
@@ -155,7 +157,7 @@ class _Checker:
         """Return the address that every transaction of the export names."""
         vault = self._scope.vault
         if (None if vault is None else _wallet_of(vault)) != self._scope.wallet_id:
-            raise UnreadableError("the export's wallet does not belong to the address that it names")
+            raise UnreadableError("the export's wallet id is not the id of the vault that it names")
         return vault or self._scope.org
 
     def seconds(self) -> tuple[float, float]:
@@ -197,6 +199,7 @@ class _Checker:
             self.report.verified += 1
             self.report.unverified["memos"] += row["memo"] is not None
             self.report.unverified["names of recipients"] += is_name(row["recipient"])
+            self.report.unverified["protocols of paid requests"] += row["paid_request_protocol"] is not None
             self.report.unverified["policies"] += shows_off_chain_policy(row)
 
     def finish(self) -> None:

@@ -10,6 +10,7 @@ from app.core.errors import AuthenticationError
 from app.policies import service as policies
 from app.store.organisations import reserve
 from app.store.wallets import WalletRecord
+from app.submission.chain_state import current_account
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.offline import authority_of
@@ -34,15 +35,15 @@ async def attaching_authority(service: Service, principal: Principal, claim: Cla
     return await authority_of(service, principal.org, claim)
 
 
-async def _move(
-    service: Service, principal: Principal, claim: Claim, before: WalletRecord, budget_id: str | None
+async def _move(  # noqa: PLR0917
+    service: Service, principal: Principal, claim: Claim, before: WalletRecord, budget_id: str | None, attachments: int
 ) -> tuple[Instruction, Authority | None]:
     """Return the instruction that moves a wallet to another budget or none, and the authority if it must sign.
 
     The operator attaches the first budget, under `authority_attaches` together with the authority. Leaving a budget
     evades its limits, so it needs an admin's key and the authority.
     """
-    new = None if budget_id is None else (await budgets.find(service, before.org, budget_id)).address
+    new = None if budget_id is None else await budgets.find(service, before.org, budget_id)
     if before.budget is None:
         authority = await attaching_authority(service, principal, claim)
     elif principal.role != "admin":
@@ -54,8 +55,10 @@ async def _move(
     move = service.instructions(before.org).set_wallet_budget(
         signer=service.signers.operator_address if first or address is None else address,
         vault=Pubkey.from_string(before.vault),
+        expected_attachments=attachments,
         budget=optional(Pubkey.from_string, before.budget),
-        new_budget=optional(Pubkey.from_string, new),
+        new_budget=None if new is None else Pubkey.from_string(new.address),
+        budget_version=None if new is None else new.version,
         authority=address if first else None,
     )
     return move, authority
@@ -69,24 +72,32 @@ async def changes(
     authority = None
     vault, policy = Pubkey.from_string(before.vault), Pubkey.from_string(before.policy.address)
     instructions: list[Instruction] = []
-    if body.policy_id is not None and body.policy_id != before.policy.policy_id:
-        new_policy = Pubkey.from_string((await policies.find(service, principal.org, body.policy_id)).address)
+    replaces = body.policy_id is not None and body.policy_id != before.policy.policy_id
+    moves = body.moves and body.budget_id != before.budget_id
+    attachments = 0
+    if replaces or moves:
+        state = await current_account(service, before.vault, "Vault", sequence=before.sequence)
+        attachments = state["attachments"]
+    if replaces and body.policy_id is not None:
+        new_policy = await policies.find(service, principal.org, body.policy_id)
         authority = await attaching_authority(service, principal, claim)
         instructions.append(
             build.update_wallet(
                 operator=operator,
                 vault=vault,
                 policy=policy,
-                new_policy=new_policy,
+                new_policy=Pubkey.from_string(new_policy.address),
+                policy_version=new_policy.version,
+                expected_attachments=attachments,
                 authority=None if authority is None else authority.address,
             )
         )
-        policy = new_policy
-    if body.moves and body.budget_id != before.budget_id:
-        move, authority = await _move(service, principal, claim, before, body.budget_id)
+        policy, attachments = Pubkey.from_string(new_policy.address), attachments + 1
+    if moves:
+        move, authority = await _move(service, principal, claim, before, body.budget_id, attachments)
         instructions.append(move)
     if body.status == "frozen" and before.frozen != MANUAL:
-        instructions.append(build.freeze_wallet(signer=operator, vault=vault, policy=policy, action="Freeze"))
+        instructions.append(build.freeze_wallet(signer=operator, vault=vault, action="Freeze"))
     if body.status == "active" and before.frozen:
         signer = operator
         if before.frozen == MANUAL:

@@ -1,6 +1,6 @@
 """The fleet: balances and spending of all wallets of an organisation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -30,7 +30,7 @@ PAGE = 30
 """Number of wallets on a page."""
 DAYS = 30
 """Number of days in a wallet's chart."""
-_NOTHING = WalletSpent("", 0, 0, None)
+_NOTHING = WalletSpent("", 0, 0, None, 0)
 
 
 class FleetQuery(Query):
@@ -64,7 +64,8 @@ class Fleet:
 def page_of(conn: Connection, org: str, now: int, query: FleetQuery) -> tuple[list[WalletRecord], int | None]:
     """Return the requested page of wallets and the number of matches.
 
-    Without a filter, the number is None. On a page past the last match, it is 0.
+    Without a filter, the number is None. On a page past the last match, it is 0, because it is read with the page's
+    rows.
     """
     return fleet(
         conn,
@@ -92,16 +93,6 @@ async def show(service: Service, principal: Principal, query: FleetQuery) -> Fle
     return await service.db.read(read, in_thread=True)
 
 
-async def spent_by(service: Service, wallet_id: str) -> WalletSpent:
-    """Return a wallet's spending in the last 24 hours and since the start of the UTC month.
-
-    Refunds of escrows and allowances are not deducted, although the program returns their headroom.
-    """
-    now = service.clock.seen_ms()
-    found = await service.db.read(lambda conn: spent(conn, [wallet_id], now, month_began(now)))
-    return found.get(wallet_id, _NOTHING)
-
-
 @dataclass(frozen=True, slots=True)
 class WindowReset:
     """Times when a wallet's limits per day and per month gain headroom, in Unix milliseconds.
@@ -122,13 +113,24 @@ def freeing(service: Service, spent_now: WalletSpent) -> WindowReset:
     return WindowReset(None if since is None else day_frees_at(since // 1000) * 1000, month)
 
 
-async def month_of(service: Service, wallet_id: str) -> list[DaySpent]:
-    """Return the spending of a wallet on each of the last 30 UTC days including today, oldest first."""
-    last = service.clock.seen_ms() // DAY
-    first = last - DAYS + 1
-    found = await service.db.read(lambda conn: spent_by_day(conn, wallet_id, first * DAY), in_thread=True)
-    by_day = {one.day: one for one in found}
-    return [by_day.get(day) or DaySpent(day, 0, 0) for day in range(first, last + 1)]
+async def spent_by(service: Service, wallet_id: str) -> tuple[list[DaySpent], WalletSpent]:
+    """Return the spending of a wallet on each of the last 30 UTC days including today, and its current spending.
+
+    Refunds of escrows and allowances are not deducted, although the program returns their headroom.
+    """
+    now = service.clock.seen_ms()
+    month, last = month_began(now), now // DAY
+
+    def read(conn: Connection) -> tuple[list[DaySpent], WalletSpent]:
+        first = last - DAYS + 1
+        by_day = {one.day: one for one in spent_by_day(conn, wallet_id, min(month, first * DAY))}
+        lately = spent(conn, [wallet_id], now, now).get(wallet_id, _NOTHING)
+        this_month = sum(one.amount for one in by_day.values() if one.day * DAY >= month)
+        summed = lately.summed + sum(one.summed for one in by_day.values())
+        days = [by_day.get(day) or DaySpent(day, 0, 0, 0) for day in range(first, last + 1)]
+        return days, replace(lately, month=this_month, summed=summed)
+
+    return await service.db.read(read, in_thread=True)
 
 
 def month_began(now: int) -> int:

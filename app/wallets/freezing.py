@@ -72,7 +72,6 @@ def enforcement(service: Service, hold: EngagedBrake) -> Enforcement:
         UNFREEZE,
         missing,
         fulfilled=frozenset({"AlreadyFrozen"}),
-        outdated=frozenset({"WrongPolicy"}),
     )
 
 
@@ -89,8 +88,8 @@ async def _missing(service: Service, org: str, wallet_id: str) -> Plan | None:
         raise BrakeRefusedError(BusinessError("wallet_archived")) if known and known.archived else stale_node_error()
     if state["frozen"] == MANUAL:
         return None
-    signer, vault, policy = service.signers.operator_address, Pubkey.from_string(address), state["policy"]
-    instruction = service.instructions(org).freeze_wallet(signer=signer, vault=vault, policy=policy, action="Freeze")
+    signer, vault = service.signers.operator_address, Pubkey.from_string(address)
+    instruction = service.instructions(org).freeze_wallet(signer=signer, vault=vault, action="Freeze")
     signers = [service.signers.operator]
     return Plan(org=org, type=FREEZE, instructions=[instruction], signers=signers, wallet_id=wallet_id)
 

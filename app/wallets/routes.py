@@ -1,13 +1,11 @@
 """Operations on wallets: creation, changes, transfers in and out, session tokens."""
 
-from starlette.routing import Route
-
 from app.access.auth import OPERATORS, PAYERS, READERS_AND_AGENT
-from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
 from app.wallets import archiving, funding, sessions
 from app.wallets import service as wallets
 from app.wallets.models import (
+    ArchiveWallet,
     CreateWallet,
     Funded,
     FundedBatch,
@@ -20,6 +18,7 @@ from app.wallets.models import (
     Wallet,
     WalletDetail,
     WalletPage,
+    WalletSol,
     WithdrawFromWallet,
     Withdrawn,
 )
@@ -29,10 +28,9 @@ _FUNDING = (*_CHANGING, "invalid_amount", "org_insufficient_balance", "org_pause
 
 
 @operation(
-    tag="wallets",
+    "POST /v1/wallets",
     roles=OPERATORS,
     errors=("policy_not_found", "budget_not_found", "wallet_agent_id_conflict", "transaction_failed"),
-    changes=True,
 )
 async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
     """Create a wallet.
@@ -42,7 +40,7 @@ async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
     return await wallets.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="wallets", roles=READERS_AND_AGENT)
+@operation("GET /v1/wallets", roles=READERS_AND_AGENT)
 async def list_wallets(call: Call, query: ListWallets) -> WalletPage:
     """List wallets.
 
@@ -52,22 +50,30 @@ async def list_wallets(call: Call, query: ListWallets) -> WalletPage:
     return await wallets.page(call.service, call.principal, query)
 
 
-@operation(tag="wallets", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
+@operation("GET /v1/wallets/{wallet_id}", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
 async def get_wallet(call: Call) -> WalletDetail:
     """Get a wallet."""
     return wallets.shown(await wallets.find(call.service, call.principal.org, call.path("wallet_id")))
 
 
+@operation("GET /v1/wallets/{wallet_id}/sol", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
+async def get_wallet_sol(call: Call) -> WalletSol:
+    """Get the SOL that a wallet costs.
+
+    Shows the cost of its transactions to the service's fee payer, and the limits of that cost.
+    """
+    return await wallets.sol(call.service, call.principal.org, call.path("wallet_id"))
+
+
 @operation(
-    tag="wallets",
+    "PATCH /v1/wallets/{wallet_id}",
     roles=OPERATORS,
     errors=(*_CHANGING, "policy_not_found", "budget_not_found", "wallet_frozen"),
-    changes=True,
     brakes=True,
     signable=True,
 )
 async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
-    """Update a wallet.
+    """Update, freeze or unfreeze a wallet.
 
     Changes label, tags, policy and budget. An operator's key can attach a policy and put a wallet into its first
     budget, unless `authority_attaches` of the organisation is true: then both need an admin's key. Only an admin's key
@@ -78,23 +84,28 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
-@operation(tag="wallets", roles=OPERATORS, errors=(*_CHANGING, "wallet_not_empty"), changes=True)
-async def archive_wallet(call: Call, _body: EmptyBody) -> WalletDetail:
+@operation(
+    "DELETE /v1/wallets/{wallet_id}",
+    roles=OPERATORS,
+    errors=(*_CHANGING, "wallet_not_empty", "wallet_receives_escrows"),
+)
+async def archive_wallet(call: Call, body: ArchiveWallet) -> WalletDetail:
     """Archive a wallet.
 
     It must hold no USDC and have no open escrows or allowances. Its history is kept, and its agent id cannot be used
-    again.
+    again. Its session ends, so it can no longer complete or dispute escrows that it receives. While there are any, the
+    request is refused unless `acceptIncomingEscrows` is true.
     """
-    return await archiving.archive(call.service, call.principal, call.claim, call.path("wallet_id"))
+    return await archiving.archive(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
-@operation(tag="wallets", roles=OPERATORS, errors=_FUNDING, changes=True)
+@operation("POST /v1/wallets/{wallet_id}/fund", roles=OPERATORS, errors=_FUNDING)
 async def fund_wallet(call: Call, body: FundWallet) -> Funded:
     """Fund a wallet from the reserve."""
     return await funding.fund(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
-@operation(tag="wallets", roles=OPERATORS, errors=_FUNDING, changes=True)
+@operation("POST /v1/wallets/fund-batch", roles=OPERATORS, errors=_FUNDING)
 async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
     """Fund several wallets from the reserve.
 
@@ -105,20 +116,19 @@ async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
 
 
 @operation(
-    tag="wallets",
+    "POST /v1/wallets/{wallet_id}/withdraw",
     roles=OPERATORS,
     errors=("invalid_amount", "wallet_not_found", "withdrawal_exceeds_balance", "transaction_failed"),
-    changes=True,
 )
 async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdrawn:
-    """Return USDC to the reserve.
+    """Withdraw USDC from a wallet to the reserve.
 
     `amount` is a decimal string or `all`. Also works for frozen and archived wallets.
     """
     return await funding.withdraw(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
-@operation(tag="wallets", roles=PAYERS, errors=_CHANGING, changes=True, session=True, secret=True)
+@operation("POST /v1/wallets/{wallet_id}/rotate-token", roles=PAYERS, errors=_CHANGING, session=True, secret=True)
 async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
     """Rotate the session token.
 
@@ -131,16 +141,3 @@ async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
     return await sessions.rotate(
         call.service, call.principal, call.claim, call.path("wallet_id"), body, call.session_token
     )
-
-
-routes = [
-    Route("/v1/wallets", list_wallets, methods=["GET"]),
-    Route("/v1/wallets", create_wallet, methods=["POST"]),
-    Route("/v1/wallets/fund-batch", fund_wallets, methods=["POST"]),
-    Route("/v1/wallets/{wallet_id}", get_wallet, methods=["GET"]),
-    Route("/v1/wallets/{wallet_id}", update_wallet, methods=["PATCH"]),
-    Route("/v1/wallets/{wallet_id}", archive_wallet, methods=["DELETE"]),
-    Route("/v1/wallets/{wallet_id}/fund", fund_wallet, methods=["POST"]),
-    Route("/v1/wallets/{wallet_id}/withdraw", withdraw_from_wallet, methods=["POST"]),
-    Route("/v1/wallets/{wallet_id}/rotate-token", rotate_session_token, methods=["POST"]),
-]

@@ -7,6 +7,7 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
+from app.api.fields import optional
 from app.budgets import service as budgets
 from app.core.errors import (
     ApiError,
@@ -16,9 +17,12 @@ from app.core.errors import (
     RequestError,
 )
 from app.core.identifiers import wallet_id as id_of_wallet
+from app.core.money import format_sol
+from app.core.timestamps import DAY, iso_ms
 from app.policies import service as policies
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry, append
+from app.store.fee_payer_use import held_rent, limits_of, use_of
 from app.store.organisations import organisation
 from app.store.wallets import (
     AgentIdTakenError,
@@ -33,9 +37,10 @@ from app.store.wallets import (
     wallets,
 )
 from app.submission.chain_state import pending_or_missing, require_no_gap
-from app.submission.changes import earlier_outcome, submit
+from app.submission.changes import carry_out_current, earlier_outcome, submit
 from app.submission.claim import Claim
 from app.submission.context import Service
+from app.submission.fee_payer import HELD_PER_WALLET, PER_WALLET_DAY, FeePayer
 from app.submission.locks import LockScope
 from app.submission.offline import refuse_unneeded_offline
 from app.submission.pending_changes import require_no_pending_change
@@ -50,6 +55,7 @@ from app.wallets.models import (
     Wallet,
     WalletDetail,
     WalletPage,
+    WalletSol,
 )
 
 
@@ -64,13 +70,6 @@ _UPDATE = PlanType("update_wallet", resent=False, waits_for=CHANGES_OF_STATE)
 #: reason for the wallet's allowances, so they are settled once the update was sent.
 _STOP = PlanType("stop_wallet", resent=False, waits_for=CHANGES_OF_STATE, stops=True)
 PLAN_TYPES = (_CREATE, _UPDATE, _STOP, FREEZE, UNFREEZE)
-#: Program errors of a change made from an outdated wallet.
-_OUTDATED = frozenset(
-    {
-        *("AlreadyFrozen", "NotFrozen", "WrongPolicy", "SequenceMismatch", "AuthorityRequired"),
-        *("WrongBudget", "BudgetRequired"),
-    }
-)
 
 
 async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
@@ -97,6 +96,22 @@ async def require(service: Service, org: str, wallet_id: str) -> None:
     """
     if not await service.db.read(lambda conn: has_wallet(conn, org, wallet_id)):
         raise await _missing(service, org, wallet_id)
+
+
+async def sol(service: Service, org: str, wallet_id: str) -> WalletSol:
+    """Return the SOL that a wallet costs, and its limits. Raises ``wallet_not_found``."""
+    await require(service, org, wallet_id)
+    payer, day = service.part(FeePayer), service.clock.seen_ms() // DAY
+    own, (spent, _), (held, _) = await service.db.read(
+        lambda conn: (limits_of(conn, org), use_of(conn, wallet_id, day), held_rent(conn, wallet_id))
+    )
+    return WalletSol(
+        **{name: optional(format_sol, payer.limit(name, own)) for name in (PER_WALLET_DAY, HELD_PER_WALLET)},
+        wallet_id=wallet_id,
+        spent_today=format_sol(spent),
+        resets_at=iso_ms((day + 1) * DAY),
+        held=format_sol(held),
+    )
 
 
 async def find_living(service: Service, org: str, wallet_id: str) -> WalletRecord:
@@ -147,6 +162,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         operator=service.signers.operator_address,
         agent_id=body.agent_id,
         policy=Pubkey.from_string(policy.address),
+        policy_version=policy.version,
         authority=None if authority is None else authority.address,
     )
     instructions, attached = [creation], {"policy_id": policy.policy_id}
@@ -156,7 +172,9 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
             service.instructions(org).set_wallet_budget(
                 signer=service.signers.operator_address,
                 vault=address,
+                expected_attachments=0,
                 new_budget=Pubkey.from_string(budget.address),
+                budget_version=budget.version,
                 authority=None if authority is None else authority.address,
             )
         )
@@ -240,7 +258,9 @@ async def update(
             await _update(service, principal, claim, wallet_id, body)
     if claim.first_called_at is None and (body.label is not None or body.tags is not None):
         now = service.clock.seen_ms()
-        await service.db.write(lambda conn: _set_details(conn, principal, wallet_id, body, now))
+        alone = body.policy_id is None and body.status is None and not body.moves
+        store = claim.store_once if alone else claim.store
+        await store(lambda conn: _set_details(conn, principal, wallet_id, body, now))
     changed = await find(service, principal.org, wallet_id)
     # The chain has confirmed the freeze, but the read models may not show it yet.
     return shown(replace(changed, status="frozen") if freezes else changed)
@@ -253,15 +273,16 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
     stops = body.brakes or body.policy_id is not None
     kind = UNFREEZE if body.status == "active" else _STOP if stops else _UPDATE
     await require_no_pending_change(service, principal.org, kind.waits_for, wallet_id=wallet_id)
-    for again in (True, False):
+
+    async def plan() -> Plan | None:
         # A freeze may still be on its way to the chain. Without this check, the request would find no freeze yet, and
         # count it as lifted.
         await service.brake.check_all_nodes(kind, principal.org, wallet_id)
         before = await caught_up(service, principal.org, wallet_id)
         instructions, authority = await changes(service, principal, claim, before, body)
         if not instructions:
-            return
-        plan = Plan(
+            return None
+        return Plan(
             org=principal.org,
             type=kind,
             instructions=instructions,
@@ -270,13 +291,8 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
             wallet_id=wallet_id,
             entry=_entry(principal, wallet_id, body),
         )
-        try:
-            await submit(service, plan, claim, overtakes=body.brakes)
-        except SimulationFailedError as refused:
-            if again and error_name(service.codec, refused) in _OUTDATED:
-                continue
-            raise business_error(service.codec, refused) from None
-        return
+
+    await carry_out_current(service, plan, claim, overtakes=body.brakes)
 
 
 def _set_details(conn: Connection, principal: Principal, wallet_id: str, body: UpdateWallet, now: int) -> None:
@@ -304,7 +320,7 @@ def warnings(found: WalletRecord) -> list[str]:
 
 
 def shown(found: WalletRecord) -> WalletDetail:
-    """Return a wallet in the form of the get request."""
+    """Return a wallet as `GET /v1/wallets/{wallet_id}` answers it."""
     return WalletDetail.of(found, warnings=warnings(found))
 
 

@@ -9,11 +9,11 @@ from app.access.keyring import Principal
 from app.core.errors import AuthenticationError, RequestError
 from app.core.timestamps import iso
 from app.store.attempts import Attempt
-from app.store.audit_actions import Action
 from app.store.daily_counts import MAX_RECORDS, count_record, next_day
 from app.store.session_grants import granted_until, store_grant
 from app.store.wallets import WalletRecord
-from app.submission.changes import carry_out
+from app.submission.chain_state import current_account
+from app.submission.changes import carry_out_current
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.locks import LockScope
@@ -64,15 +64,25 @@ async def _rotate(  # noqa: PLR0917
             # An earlier run of this request has already checked the token, and may have replaced it without a response.
             session_key(principal, token, before, service.clock)
         session, expires_at = Keypair(), await service.clock.read() + body.ttl_seconds
-        until = expires_at
-        if principal.role == "agent":
+        until, agent = expires_at, principal.role == "agent"
+        if agent:
             now = service.clock.seen_ms()
             if not await service.db.write(lambda conn: count_record(conn, wallet_id, "rotation", now)):
                 raise RequestError("rate_limited", _ROTATIONS, headers={"Retry-After": str(next_day(now))})
             until = await _granted(service, before)
             expires_at = min(expires_at, until)
-        plan = _plan(service, principal, before, session.pubkey(), expires_at, until)
-        await carry_out(service, plan, claim, overtakes=principal.role != "agent")
+
+        known: WalletRecord | None = before
+
+        async def plan() -> Plan:
+            nonlocal known
+            current, known = known or await wallets.caught_up(service, principal.org, wallet_id), None
+            if agent and current.session_authority != before.session_authority:
+                # Another rotation has ended the agent's token.
+                raise AuthenticationError("session_token_invalid")
+            return await _plan(service, principal, current, session.pubkey(), expires_at, until)
+
+        await carry_out_current(service, plan, claim, overtakes=not agent)
     return SessionToken(
         wallet_id=wallet_id, id=wallet_id, session_token=encode_token(session), expires_at=iso(expires_at)
     )
@@ -92,21 +102,26 @@ async def _granted(service: Service, before: WalletRecord) -> int:
     return until
 
 
-def _plan(  # noqa: PLR0917
+async def _plan(  # noqa: PLR0917
     service: Service, principal: Principal, before: WalletRecord, session: Pubkey, expires_at: int, until: int
 ) -> Plan:
     """Return the plan of a rotation. It also stores the time limit for further rotations by the agent."""
+    state = await current_account(service, before.vault, "Vault", sequence=before.sequence)
     rotation = service.instructions(before.org).update_wallet(
         operator=service.signers.operator_address,
         vault=Pubkey.from_string(before.vault),
         session=(session, expires_at),
+        expected_sessions=state["sessions"],
     )
 
     def store(conn: Connection, _attempt: Attempt) -> None:
+        if principal.role == "agent":
+            # An operator's rotation may be a response to a stolen token.
+            service.brake.check_session(conn, before.org, before.wallet_id)
         in_force = [] if before.session_authority is None else [before.session_authority]
         store_grant(conn, before.wallet_id, str(session), until, keep=in_force)
 
-    action: Action = "session.create" if before.session_authority is None else "session.rotate"
+    action = "session.create" if before.session_authority is None else "session.rotate"
     return Plan(
         org=before.org,
         type=_ROTATE,
@@ -114,5 +129,6 @@ def _plan(  # noqa: PLR0917
         signers=[service.signers.operator],
         wallet_id=before.wallet_id,
         entry=principal.entry(action, before.wallet_id, expires_at=iso(expires_at)),
+        limited=principal.role == "agent",
         on_store=store,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from app.core.outbound import ForbiddenAddressError, Outbound
+from app.core.outbound import ForbiddenAddressError, Outbound, Owner
 
 TIMEOUT = 5.0
 """Seconds that a receiver has to acknowledge."""
@@ -34,17 +34,23 @@ class SendOutcome:
 
 
 async def send(
-    outbound: Outbound, url: str, body: bytes, headers: Mapping[str, str], *, owner: str = "", within: float = TIMEOUT
+    outbound: Outbound,
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    owner: Owner = ("", ""),
+    within: float = TIMEOUT,
 ) -> SendOutcome:
-    """Post a body once to a URL of the organisation `owner`. The request may take `within` seconds.
+    """Post a body once to a URL of the `owner`. The request may take `within` seconds.
 
-    Raises ``chain_unavailable`` if too many names are being looked up.
+    Raises ``rate_limited`` if too many names are being looked up.
     """
     began = time.monotonic()
     status_code, error, excerpt = None, None, b""
     headers = {"Content-Type": "application/json", "User-Agent": "agent-vault-webhooks/1", **headers}
     try:
-        received = await outbound.exchange("POST", httpx.URL(url), headers, body, owner, _EXCERPT_BYTES, within)
+        received = await outbound.exchange("POST", httpx.URL(url), headers, body, _EXCERPT_BYTES, within, owner)
         # The status alone acknowledges, even if the body did not arrive completely in time.
         status_code, excerpt = received.status, received.body
     except ForbiddenAddressError:

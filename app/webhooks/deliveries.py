@@ -43,8 +43,8 @@ async def page(service: Service, principal: Principal, webhook_id: str, query: L
 async def ping(service: Service, principal: Principal, webhook_id: str) -> Delivery:
     """Send a `ping` once, without queueing it, and return its outcome.
 
-    Raises ``webhook_not_found``, ``rate_limited`` while the webhook gets another ping or the organisation has too many
-    pings running, and ``chain_unavailable`` if too many names are being looked up.
+    Raises ``webhook_not_found``, and ``rate_limited`` while the webhook gets another ping, or the organisation has too
+    many pings running or too many names being looked up.
     """
     found = await service.db.read(lambda conn: find(conn, principal.org, webhook_id))
     now = now_ms()
@@ -62,7 +62,7 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
         other_wallet_id=None,
     )
     sent = delivery_of(found, event, body_of(event), now)
-    attempt, delivered = await service.part(DeliveryClient).ping(found, sent)
+    attempt, delivered = await service.part(DeliveryClient).ping(found, sent, principal.key_id)
     logged = replace(sent, status="delivered" if delivered else "failed")
 
     def store(conn: Connection) -> None:

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from cryptography.fernet import Fernet
 from pydantic_core import to_json
 
-from app.core.errors import RequestError
 from app.core.outbound import Lookup, Outbound
-from app.core.timestamps import iso_ms, now_ms
+from app.core.slots import SlotsByOrg
+from app.core.timestamps import CLOCK, iso_ms, now_ms
 from app.store.deliveries import DeliveryRecord
 from app.store.delivery_attempts import DeliveryAttemptRecord
 from app.store.feed import FeedEvent
@@ -17,8 +17,10 @@ from app.webhooks._sender import TIMEOUT, send
 from app.webhooks._signing import signature_headers
 from app.webhooks.urls import UrlRules
 
-PINGS_AT_ONCE = 3
-"""Maximum number of pings that one organisation may send from this node at a time, each to a different webhook."""
+PINGS_AT_ONCE = 4
+"""Maximum number of pings that one organisation may send from this node at a time, each to a different webhook. The
+last one is for a key or person without another ping."""
+_TOO_MANY = "Too many pings are being sent to this webhook or to others of the organisation. Retry."
 
 
 def body_of(event: FeedEvent) -> str:
@@ -50,47 +52,45 @@ class DeliveryClient:
         self._timeout = timeout
         # Pings have their own pool of lookups, so that they do not delay deliveries.
         self._for_deliveries, self._for_pings = (
-            Outbound(lookup=lookup, allowed=rules.allowed, lookups=lookups, share=max(1, lookups // part))
-            for part in (4, 8)
+            Outbound(lookup=lookup, allowed=rules.allowed, lookups=lookups, part=part) for part in (4, 8)
         )
-        self._pings: dict[str, str] = {}
-        """The organisation of each webhook that currently gets a ping, by webhook id."""
+        # A webhook gets one ping at a time.
+        self._pings, self._pinged = SlotsByOrg(PINGS_AT_ONCE, _TOO_MANY), SlotsByOrg(1, _TOO_MANY)
 
     def close(self) -> None:
         """Start no further name lookups."""
         self._for_deliveries.close()
         self._for_pings.close()
 
-    async def ping(self, webhook: WebhookRecord, delivery: DeliveryRecord) -> tuple[DeliveryAttemptRecord, bool]:
+    async def ping(
+        self, webhook: WebhookRecord, delivery: DeliveryRecord, sender: str
+    ) -> tuple[DeliveryAttemptRecord, bool]:
         """Send a ping as `attempt` sends a delivery, without delaying deliveries.
 
-        Also raises ``rate_limited`` while the webhook gets another ping, or the organisation has three pings running.
+        Also raises ``rate_limited`` while the webhook gets another ping, or the organisation or the `sender`, a key or
+        person, has too many pings running.
         """
-        pinging = list(self._pings.values()).count(webhook.org)
-        if webhook.webhook_id in self._pings or pinging >= PINGS_AT_ONCE:
-            message = "Too many pings are being sent to this webhook or to others of the organisation. Retry."
-            raise RequestError("rate_limited", message, headers={"Retry-After": "1"})
-        self._pings[webhook.webhook_id] = webhook.org
-        try:
+        with self._pings.hold(webhook.org, sender), self._pinged.hold(webhook.webhook_id, sender):
             return await self.attempt(webhook, delivery, ping=True)
-        finally:
-            del self._pings[webhook.webhook_id]
 
     async def attempt(
         self, webhook: WebhookRecord, delivery: DeliveryRecord, *, ping: bool = False
     ) -> tuple[DeliveryAttemptRecord, bool]:
         """Send a delivery once. Returns the attempt, and True if the receiver acknowledged.
 
-        Raises ``chain_unavailable`` if too many names are being looked up.
+        Raises ``rate_limited`` if too many names are being looked up.
         """
         started_at = self.clock()
         body = delivery.body.encode()
         keys = [self.secret(webhook)]
         if webhook.old_secret is not None and started_at < (webhook.old_secret_until or 0):
             keys.append(self._open(webhook.old_secret))
-        signed = signature_headers(body, message_id=delivery.event_id, timestamp=started_at // 1000, keys=keys)
+        # Receivers compare this time with their own clocks, which no test clock moves.
+        sent_at = started_at // 1000 - CLOCK.ahead
+        signed = signature_headers(body, message_id=delivery.event_id, timestamp=sent_at, keys=keys)
         outbound = self._for_pings if ping else self._for_deliveries
-        outcome = await send(outbound, webhook.url, body, signed, owner=webhook.org, within=self._timeout)
+        owner = (webhook.org, webhook.webhook_id)
+        outcome = await send(outbound, webhook.url, body, signed, owner=owner, within=self._timeout)
         number = delivery.attempts + 1
         return DeliveryAttemptRecord(delivery.delivery_id, number, started_at, **asdict(outcome)), outcome.delivered
 

@@ -7,11 +7,12 @@ import structlog
 from sqlalchemy import Connection
 
 from app.core.background import Periodic
-from app.core.errors import UnavailableError
+from app.core.errors import RequestError, UnavailableError
 from app.core.slots import Slots
 from app.database.claims import holds, release
 from app.database.interface import WRITE_ERRORS, Database
 from app.store.deliveries import (
+    MAX_ATTEMPTS,
     DeliveryRecord,
     claim_webhooks,
     due_webhooks,
@@ -21,6 +22,7 @@ from app.store.deliveries import (
 )
 from app.store.delivery_attempts import DeliveryAttemptRecord, record_attempt
 from app.store.delivery_retention import purge
+from app.store.feed import report_once
 from app.store.webhooks import mark_degraded, webhook_to_serve
 from app.store.webhooks import table as webhooks
 from app.webhooks.delivery_client import DeliveryClient, body_of
@@ -98,7 +100,7 @@ class Dispatcher(Periodic):
             webhook = await self._db.read(lambda conn: webhook_to_serve(conn, webhook_id))
             while webhook is not None and await self._send_next(webhook_id, webhook.org):
                 pass
-        except UnavailableError as error:
+        except (RequestError, UnavailableError) as error:
             _log.warning("webhook_postponed", webhook_id=webhook_id, error=error.message)
             await asyncio.sleep(_POSTPONEMENT)
         except Exception:  # noqa: BLE001 - an error with one webhook must not delay the others
@@ -129,9 +131,11 @@ class Dispatcher(Periodic):
             if delivery is None or webhook is None:
                 return False
             attempt, delivered = await self._courier.attempt(webhook, delivery)
-        return await self._store(delivery, attempt, delivered=delivered)
+        return await self._store(org, delivery, attempt, delivered=delivered)
 
-    async def _store(self, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord, *, delivered: bool) -> bool:
+    async def _store(
+        self, org: str, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord, *, delivered: bool
+    ) -> bool:
         """Store an outcome, and retry until this succeeds, because the delivery would otherwise be sent again.
 
         Returns false without storing the outcome if another node declared this node dead and took over the webhook, or
@@ -143,7 +147,12 @@ class Dispatcher(Periodic):
             if node and not holds(conn, webhooks.name, delivery.webhook_id, node):
                 return None
             last = record_attempt(conn, delivery, attempt, delivered=delivered, now=now)
-            return last and mark_degraded(conn, delivery.webhook_id, now)
+            degraded = last and mark_degraded(conn, delivery.webhook_id, now)
+            if degraded:
+                webhook_id, says = delivery.webhook_id, f"A webhook failed {MAX_ATTEMPTS} times and is paused"
+                fields = {"webhook_id": webhook_id, "failed_event_id": delivery.event_id}
+                report_once(conn, "webhook.degraded", org, now, webhook_id, str(now), summary=says, **fields)
+            return degraded
 
         while True:
             try:

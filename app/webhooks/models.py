@@ -11,11 +11,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from app.api.fields import (
-    Body,
+    ChangeBody,
     DeliveryId,
     End,
     EventId,
-    IdempotencyKey,
     ListResponse,
     Moment,
     Page,
@@ -23,9 +22,10 @@ from app.api.fields import (
     ResponseBody,
     Time,
     WebhookId,
+    example,
 )
 from app.api.partial_body import UpdateBody
-from app.events.catalogue import EVENTS
+from app.core.event_catalogue import EVENTS
 from app.store.webhooks import ALL_EVENTS
 
 WebhookStatus = Literal["enabled", "degraded", "deleted"]
@@ -53,12 +53,15 @@ Url = Annotated[
 ]
 
 
-class CreateWebhook(Body):
+class CreateWebhook(ChangeBody):
     """Body of a registration."""
 
     url: Url
+    """The URL of the receiver. It must use HTTPS and a public address. A service on the embedded chain or another local
+    chain also accepts HTTP and this machine's own addresses.
+    """
     events: EventNames
-    idempotency_key: IdempotencyKey | None = None
+    """The names of the events to receive, or `*` for all."""
 
 
 class UpdateWebhook(UpdateBody):
@@ -68,42 +71,55 @@ class UpdateWebhook(UpdateBody):
     """
 
     url: Url | None = None
+    """The new URL. If omitted, the URL stays."""
     events: EventNames | None = None
-    status: Literal["enabled"] | None = None
-    idempotency_key: IdempotencyKey | None = None
+    """The new list of subscribed events. If omitted, the list stays."""
+    status: Annotated[Literal["enabled"] | None, example("enabled")] = None
+    """The new status: `enabled` ends the pause of a degraded webhook and sends its queue."""
 
 
-class ReplayEvents(Body):
+class ReplayEvents(ChangeBody):
     """Body of a replay. `from` is inclusive. `to` is exclusive and defaults to now."""
 
     from_: Annotated[Moment, Field(alias="from")]
+    """The start of the period. Events from this time on are sent again."""
     to: End | None = None
-    idempotency_key: IdempotencyKey | None = None
+    """The end of the period, exclusive; now by default."""
 
 
 class ListDeliveries(Page):
     """Query of a webhook's deliveries."""
 
     status: DeliveryStatus | None = None
+    """The status of the deliveries: `pending`, `delivered`, or `failed` for a `ping` that was not acknowledged."""
 
 
 class Webhook(ResponseBody):
     """A webhook. A degraded webhook is paused. Its queue is kept for 90 days, and sent once it is enabled again."""
 
     webhook_id: WebhookId
+    """The webhook's id, under both names. It begins with `wh_`."""
     id: Annotated[WebhookId, ReadFrom("webhook_id")]
-    url: str
-    events: list[str]
+    """The webhook's id, under both names. It begins with `wh_`."""
+    url: Annotated[str, example("https://example.com/agent-vault")]
+    """The URL as set."""
+    events: Annotated[list[str], example(["transaction.completed", "wallet.frozen"])]
+    """The subscribed events as set; `*` means all events."""
     status: WebhookStatus
+    """The status of the webhook. See the statuses of webhooks."""
     created_at: Time
+    """The time of the creation."""
     updated_at: Time
+    """The time of the last change."""
     previous_secret_expires_at: Time | None
+    """The time until which requests are also signed with the old secret."""
 
 
 class WebhookWithSecret(Webhook):
     """A webhook with its signing secret. Only creation, rotation and their replays show the secret."""
 
-    signing_secret: str
+    signing_secret: Annotated[str, example("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
+    """The signing secret. It begins with `whsec_`. Only this response and its replays show it."""
 
 
 class WebhookPage(ListResponse[Webhook]):
@@ -113,12 +129,20 @@ class WebhookPage(ListResponse[Webhook]):
 class DeliveryAttempt(ResponseBody):
     """An attempt to deliver an event, with the receiver's response or the reason why none came."""
 
-    attempt: int
+    attempt: Annotated[int, example(1)]
+    """The number of the attempt, from 1. It starts again after a resend, a replay or the end of a pause."""
     timestamp: Annotated[Time, ReadFrom("started_at")]
-    status_code: int | None
+    """The time when the attempt began."""
+    status_code: Annotated[int | None, example(200)]
+    """The HTTP status of the receiver's response. Null without a response."""
     error: Literal["timeout", "address_not_allowed", "connection_failed"] | None
-    duration_ms: Annotated[int, ReadFrom("duration")]
-    response_excerpt: Annotated[str, ReadFrom("excerpt")]
+    """The reason for the missing response: `timeout`, `address_not_allowed` or `connection_failed`. Null if there was a
+    response.
+    """
+    duration_ms: Annotated[int, ReadFrom("duration"), example(84)]
+    """The duration in milliseconds."""
+    response_excerpt: Annotated[str, ReadFrom("excerpt"), example("ok")]
+    """The beginning of the receiver's response."""
 
 
 class Delivery(ResponseBody):
@@ -128,14 +152,24 @@ class Delivery(ResponseBody):
     """
 
     delivery_id: DeliveryId
+    """The delivery's id, under both names. It begins with `dlv_`."""
     id: Annotated[DeliveryId, ReadFrom("delivery_id")]
+    """The delivery's id, under both names. It begins with `dlv_`."""
     webhook_id: WebhookId
+    """The webhook."""
     event_id: EventId
-    event: str
+    """The delivered event."""
+    event: Annotated[str, example("transaction.completed")]
+    """The type of the event."""
     status: DeliveryStatus
+    """The status: `pending`, `delivered`, or `failed` for a `ping` that was not acknowledged."""
     queued_at: Annotated[Time, ReadFrom("created_at")]
+    """The time when the event was last queued for the webhook."""
     next_attempt_at: Time | None
+    """The time of the next attempt; a degraded webhook first waits for the end of its pause. Null if none is planned.
+    """
     attempts: list[DeliveryAttempt]
+    """The newest 20 attempts, oldest first."""
 
 
 class DeliveryPage(ListResponse[Delivery]):
@@ -146,4 +180,6 @@ class Replay(ResponseBody):
     """The number of queued events. It includes events that were queued before."""
 
     webhook_id: WebhookId
-    queued: int
+    """The webhook."""
+    queued: Annotated[int, example(17)]
+    """The number of events queued for the webhook."""

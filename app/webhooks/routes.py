@@ -1,7 +1,5 @@
 """Routes of webhooks and their deliveries."""
 
-from starlette.routing import Route
-
 from app.access.auth import OPERATORS, READERS
 from app.api.fields import EmptyBody, Page
 from app.api.operation import Call, operation
@@ -23,7 +21,7 @@ from app.webhooks.models import (
 _UNKNOWN = ("webhook_not_found",)
 
 
-@operation(tag="webhooks", roles=OPERATORS, errors=("too_many_webhooks",), changes=True, secret=True)
+@operation("POST /v1/webhooks", roles=OPERATORS, errors=("too_many_webhooks",), secret=True)
 async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
     """Register a webhook.
 
@@ -37,19 +35,19 @@ async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
     return await webhooks.create(call.service, call.principal, call.claim, body)
 
 
-@operation(tag="webhooks", roles=READERS)
+@operation("GET /v1/webhooks", roles=READERS)
 async def list_webhooks(call: Call, query: Page) -> WebhookPage:
     """List webhooks, newest first."""
     return await webhooks.page(call.service, call.principal, query)
 
 
-@operation(tag="webhooks", roles=READERS, errors=_UNKNOWN)
+@operation("GET /v1/webhooks/{webhook_id}", roles=READERS, errors=_UNKNOWN)
 async def get_webhook(call: Call) -> Webhook:
     """Get a webhook."""
     return await webhooks.get(call.service, call.principal, call.path("webhook_id"))
 
 
-@operation(tag="webhooks", roles=OPERATORS, errors=_UNKNOWN, changes=True)
+@operation("PATCH /v1/webhooks/{webhook_id}", roles=OPERATORS, errors=_UNKNOWN)
 async def update_webhook(call: Call, body: UpdateWebhook) -> Webhook:
     """Update a webhook.
 
@@ -58,13 +56,13 @@ async def update_webhook(call: Call, body: UpdateWebhook) -> Webhook:
     return await webhooks.update(call.service, call.principal, call.claim, call.path("webhook_id"), body)
 
 
-@operation(tag="webhooks", roles=OPERATORS, errors=_UNKNOWN, changes=True)
+@operation("DELETE /v1/webhooks/{webhook_id}", roles=OPERATORS, errors=_UNKNOWN)
 async def delete_webhook(call: Call, _body: EmptyBody) -> Webhook:
     """Delete a webhook with its queue and its log."""
     return await webhooks.delete(call.principal, call.claim, call.path("webhook_id"))
 
 
-@operation(tag="webhooks", roles=OPERATORS, errors=_UNKNOWN, changes=True)
+@operation("POST /v1/webhooks/{webhook_id}/test", roles=OPERATORS, errors=_UNKNOWN)
 async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     """Send a `ping`.
 
@@ -75,7 +73,7 @@ async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     return await deliveries.ping(call.service, call.principal, call.path("webhook_id"))
 
 
-@operation(tag="webhooks", roles=OPERATORS, errors=_UNKNOWN, changes=True, secret=True)
+@operation("POST /v1/webhooks/{webhook_id}/rotate-secret", roles=OPERATORS, errors=_UNKNOWN, secret=True)
 async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecret:
     """Rotate the signing secret.
 
@@ -85,7 +83,7 @@ async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecr
     return await webhooks.rotate(call.service, call.principal, call.claim, call.path("webhook_id"))
 
 
-@operation(tag="webhooks", roles=READERS, errors=_UNKNOWN)
+@operation("GET /v1/webhooks/{webhook_id}/deliveries", roles=READERS, errors=_UNKNOWN)
 async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
     """List a webhook's deliveries, newest event first.
 
@@ -94,7 +92,11 @@ async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
     return await deliveries.page(call.service, call.principal, call.path("webhook_id"), query)
 
 
-@operation(tag="webhooks", roles=OPERATORS, errors=("webhook_not_found", "delivery_not_found"), changes=True)
+@operation(
+    "POST /v1/webhooks/{webhook_id}/deliveries/{delivery_id}/resend",
+    roles=OPERATORS,
+    errors=("webhook_not_found", "delivery_not_found"),
+)
 async def resend_delivery(call: Call, _body: EmptyBody) -> Delivery:
     """Send one delivery again, with the same body and `event_id`.
 
@@ -103,7 +105,7 @@ async def resend_delivery(call: Call, _body: EmptyBody) -> Delivery:
     return await deliveries.resend(call.principal, call.claim, call.path("webhook_id"), call.path("delivery_id"))
 
 
-@operation(tag="webhooks", roles=OPERATORS, errors=_UNKNOWN, changes=True)
+@operation("POST /v1/webhooks/{webhook_id}/deliveries/replay", roles=OPERATORS, errors=_UNKNOWN)
 async def replay_events(call: Call, body: ReplayEvents) -> Replay:
     """Send the events of a period again, at most 10,000.
 
@@ -111,18 +113,3 @@ async def replay_events(call: Call, body: ReplayEvents) -> Replay:
     them before.
     """
     return await deliveries.replay(call.service, call.principal, call.claim, call.path("webhook_id"), body)
-
-
-_ONE = "/v1/webhooks/{webhook_id}"
-routes = [
-    Route("/v1/webhooks", create_webhook, methods=["POST"]),
-    Route("/v1/webhooks", list_webhooks, methods=["GET"]),
-    Route(_ONE, get_webhook, methods=["GET"]),
-    Route(_ONE, update_webhook, methods=["PATCH"]),
-    Route(_ONE, delete_webhook, methods=["DELETE"]),
-    Route(f"{_ONE}/test", ping_webhook, methods=["POST"]),
-    Route(f"{_ONE}/rotate-secret", rotate_webhook_secret, methods=["POST"]),
-    Route(f"{_ONE}/deliveries", list_deliveries, methods=["GET"]),
-    Route(f"{_ONE}/deliveries/{{delivery_id}}/resend", resend_delivery, methods=["POST"]),
-    Route(f"{_ONE}/deliveries/replay", replay_events, methods=["POST"]),
-]

@@ -1,18 +1,24 @@
 """The URLs that a webhook may have, and the addresses that events may be sent to."""
 
 import ipaddress
+from collections.abc import Collection
 
 import httpx
 
 from app.core.errors import RequestError
+from app.core.hosts import is_loopback
 from app.core.outbound import is_public, is_public_or_loopback
 from app.recipients.domains import normalise
 
 
 class UrlRules:
-    """Allows https URLs and public addresses. With `local`, http and addresses of this machine are allowed too."""
+    """Allows https URLs and public addresses. With `local`, http and addresses of this machine are allowed too.
 
-    def __init__(self, *, local: bool) -> None:
+    `own` are URLs of the service and its chain, whose hosts and ports are refused.
+    """
+
+    def __init__(self, *, local: bool, own: Collection[str] = ()) -> None:
+        self._own = {_place(httpx.URL(one)) for one in own}
         self._schemes = ("https", "http") if local else ("https",)
         self._local = local
         self.allowed = is_public_or_loopback if local else is_public
@@ -41,6 +47,8 @@ class UrlRules:
             return "must not contain a user name, password or fragment"
         if port is not None and not 0 < port < 65_536:
             return "must have a port from 1 to 65535"
+        if _place(url) in self._own:
+            return "must not point to this service or its chain"
         return None if self._host_allowed(host) else "must have a public domain or address as its host"
 
     def _host_allowed(self, host: str) -> bool:
@@ -49,3 +57,9 @@ class UrlRules:
         except ValueError:
             return normalise(host) is not None or (self._local and host.lower() == "localhost")
         return "%" not in host and self.allowed(str(address))
+
+
+def _place(url: httpx.URL) -> tuple[str, int]:
+    """Return a URL's host and port. All names of this machine are one host."""
+    host = url.host.rstrip(".")
+    return "" if is_loopback(host) else host, url.port or (80 if url.scheme in {"http", "ws"} else 443)

@@ -1,18 +1,23 @@
 """One request to a resource: its response up to a size limit, or an error with the reason why none came."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import httpx
 
-from app.core.errors import BusinessError, RequestError
-from app.core.outbound import ForbiddenAddressError, Outbound, Received
-from app.core.slots import Slots
+from app.core.errors import BusinessError
+from app.core.outbound import ForbiddenAddressError, Outbound, Owner, Received
+from app.core.slots import SlotsByOrg
+from app.x402.protocols.mpp import ACCEPTED, CHALLENGE_HEADER
+from app.x402.protocols.x402 import REQUIRED_HEADER
 
 _HIDDEN = frozenset({"connection", "keep-alive", "proxy-authenticate", "set-cookie", "transfer-encoding", "upgrade"})
 _MAX_HEADERS = 64
 _MAX_HEADER_BYTES = 32_768
+#: Headers with terms. One that is too long is kept up to the limit, so that the terms are refused for their length.
+_TERMS = frozenset({REQUIRED_HEADER, CHALLENGE_HEADER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,10 @@ class Fetcher:
         self._outbound = outbound
         self._seconds = seconds
         self._most_bytes = most_bytes
-        self._at_once = at_once
-        #: The slots of each organisation with running requests.
-        self._running: dict[str, Slots] = {}
+        refusal = "Too many paid requests of the wallet or organisation are running. Nothing was sent. Retry later."
+        self._running = SlotsByOrg(at_once, refusal)
 
-    @contextlib.contextmanager
-    def admitted(self, owner: str, wallet_id: str) -> Iterator[None]:
+    def admitted(self, owner: str, wallet_id: str) -> AbstractContextManager[None]:
         """Count a paid request or a quote of a wallet as running until the context ends.
 
         Raises ``rate_limited`` if too many of the ``owner`` are running in this process. The last quarter of its slots
@@ -46,30 +49,23 @@ class Fetcher:
         One admission covers everything from the first request to the delivery. A crowd of other requests therefore
         cannot come between a signed payment and its resource.
         """
-        slots = self._running.setdefault(owner, Slots(self._at_once))
-        if not slots.is_free(wallet_id):
-            message = "Too many paid requests of the wallet or organisation are running. Nothing was sent. Retry later."
-            raise RequestError("rate_limited", message, headers={"Retry-After": "1"})
-        try:
-            with slots.held(wallet_id):
-                yield
-        finally:
-            if not slots:
-                self._running.pop(owner, None)
+        return self._running.hold(owner, wallet_id)
 
     def close(self) -> None:
         """Start no further requests."""
         self._outbound.close()
 
-    async def fetch(self, asked: ResourceRequest, *, owner: str, payment: Mapping[str, str]) -> Received:
+    async def fetch(
+        self, asked: ResourceRequest, owner: Owner, payment: Mapping[str, str] = MappingProxyType({})
+    ) -> Received:
         """Send a request with the headers of a ``payment``, which may be empty, and return the response.
 
-        Raises ``x402_resource_unavailable``, and ``chain_unavailable`` while too many names are being looked up.
+        Raises ``x402_resource_unavailable``, and ``rate_limited`` while too many names are being looked up.
         """
-        headers = {"user-agent": "agent-vault-x402/1", **asked.headers, **payment}
+        headers = {"user-agent": "agent-vault-x402/1", **ACCEPTED, **asked.headers, **payment}
         try:
             received = await self._outbound.exchange(
-                asked.method, asked.url, headers, asked.content, owner, self._most_bytes, self._seconds
+                asked.method, asked.url, headers, asked.content, self._most_bytes, self._seconds, owner
             )
             return replace(received, headers=_shown(received.headers))
         except ForbiddenAddressError:
@@ -86,8 +82,10 @@ def _shown(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers to show to the caller, without cookies and connection headers, limited in number and size."""
     found: dict[str, str] = {}
     size = 0
-    for name, value in headers.items():
+    for name, given in sorted(headers.items(), key=lambda one: one[0].lower() not in _TERMS):
+        value = given[: _MAX_HEADER_BYTES + 1]
         taken = size + len(name) + len(value)
-        if name.lower() not in _HIDDEN and len(found) < _MAX_HEADERS and taken <= _MAX_HEADER_BYTES:
+        fits = len(found) < _MAX_HEADERS and taken <= _MAX_HEADER_BYTES
+        if name.lower() not in _HIDDEN and (fits or name.lower() in _TERMS):
             found[name.lower()], size = value, taken
     return found

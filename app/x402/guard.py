@@ -1,6 +1,7 @@
 """The URLs and headers that a paid request may have."""
 
 import ipaddress
+import re
 from collections.abc import Collection, Mapping
 
 import httpx
@@ -15,10 +16,12 @@ _ALLOWED = frozenset({"accept", "accept-language", "content-type", "if-match", "
 _OURS = frozenset(
     {
         "accept-encoding",
+        "accept-payment",
         "connection",
         "content-length",
         "host",
         "keep-alive",
+        "payment-authorization",
         "payment-signature",
         "te",
         "trailer",
@@ -28,18 +31,18 @@ _OURS = frozenset(
         "x-payment",
     }
 )
+_HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class RequestGuard:
     """Checks requests before any connection.
 
-    ``local`` also permits requests to this machine, by http or https, but not to the service's ports.
+    If the ``rules`` permit requests to this machine, these may use http and any port.
     """
 
-    def __init__(self, *, local: bool, own_ports: Collection[int]) -> None:
-        self._rules = UrlRules(local=local)
-        self._own_ports = frozenset(own_ports)
-        self.allowed = self._rules.allowed
+    def __init__(self, rules: UrlRules) -> None:
+        self._rules = rules
+        self.allowed = rules.allowed
         """Predicate: True if the service may connect to an address."""
 
     def url(self, text: str, hosts: Collection[str]) -> httpx.URL:
@@ -51,10 +54,7 @@ class RequestGuard:
         self._rules.check(text)
         url = httpx.URL(text)
         host = host_of(url)
-        if is_loopback(host):
-            if (url.port or {"http": 80, "https": 443}[url.scheme]) in self._own_ports:
-                raise RequestError("invalid_request", "url: must not point to this service or its chain.")
-        elif url.scheme != "https" or url.port not in (None, 443):
+        if not is_loopback(host) and (url.scheme != "https" or url.port not in (None, 443)):
             raise RequestError("invalid_request", "url: must be https on port 443.")
         if ANY_HOST not in hosts and host not in hosts:
             raise BusinessError(
@@ -83,6 +83,12 @@ class RequestGuard:
                 raise RequestError("invalid_request", f"headers: {name} must be printable ASCII of up to 1,024 bytes.")
             found[key] = value
         return found
+
+
+def may_carry_credential(name: str) -> bool:
+    """Return True if a resource may name this header for a credential. It must not change how a request is read."""
+    taken = (_ALLOWED | _OURS) - {"payment-authorization"}
+    return _HEADER_NAME.fullmatch(name) is not None and name.lower() not in taken
 
 
 def host_of(url: httpx.URL) -> str:

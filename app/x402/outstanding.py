@@ -1,9 +1,7 @@
 """Count a wallet's outstanding amount before it issues another payment."""
 
-from solders.pubkey import Pubkey
-
 from app.core.errors import ApiError, BusinessError
-from app.payments._simulation import broken_rule, verdict_on
+from app.payments._simulation import broken_rule, other_error, verdict_on
 from app.payments.expenses import ExpenseRequest
 from app.payments.refusals import record_refusal
 from app.store.x402 import outstanding_payments
@@ -38,7 +36,7 @@ async def _refusal(expense: ExpenseRequest, outstanding: tuple[int, int]) -> dic
 
     Returns None if the payment passes, or if the program gives no verdict on it.
     """
-    service, wallet = expense.service, expense.wallet
+    service = expense.service
     try:
         verdict = await verdict_on(service, expense, co_signed=True, outstanding=outstanding)
     except ApiError:
@@ -46,7 +44,7 @@ async def _refusal(expense: ExpenseRequest, outstanding: tuple[int, int]) -> dic
         return None
     if (broken := await broken_rule(service, expense, verdict)) is not None:
         return broken
-    if expense.amount + outstanding[0] > (await service.chain.token_balance(Pubkey.from_string(wallet.tokens)) or 0):
+    if other_error(service, verdict) == "wallet_insufficient_balance":
         return BusinessError(
             "wallet_insufficient_balance", "The balance is too low for this payment and the outstanding ones."
         )

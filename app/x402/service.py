@@ -1,14 +1,14 @@
 """Paid requests: their quotes, the payments issued for them, and the resources in return."""
 
 import base64
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection
 
 from app.api.operation import Call
 from app.chain.errors import ChainUnavailable, RpcError
-from app.core.errors import ApiError, BusinessError, UnavailableError
+from app.core.errors import ApiError, BusinessError
 from app.core.money import format_usdc
 from app.core.outbound import Received
 from app.core.timestamps import iso
@@ -20,13 +20,14 @@ from app.store.attempts import stopped_by
 from app.store.audit import append
 from app.store.daily_counts import count_record
 from app.store.idempotency import Reducible
-from app.store.x402 import IssuedPayment, issued_payment_of, record_resource
+from app.store.x402 import IssuedPayment, is_success, issued_payment_of, record_resource
 from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.plan import Outcome
 from app.transactions import service as transactions
 from app.x402.choosing import Choice, choose
-from app.x402.delegation import allowance_for, conclude, pay_by_allowance
+from app.x402.credential import content_of, header_name
+from app.x402.demands import offers_from_client, offers_of
 from app.x402.fetching import Fetcher, ResourceRequest
 from app.x402.models import (
     Encoding,
@@ -38,10 +39,10 @@ from app.x402.models import (
     Quote,
     QuotePaidResource,
 )
-from app.x402.offers import payment_required_from_client
-from app.x402.paying import PaidResourceTerms, Payer, pay, request_of
-from app.x402.payment_header import HEADERS, content_of
-from app.x402.settlement_paths import known_settlement_path, payment_required_in, probe_facilitator, require
+from app.x402.payer import PaidResourceTerms, Payer, request_of
+from app.x402.probing import not_supported, probe_facilitator, require
+from app.x402.settlement.allowance import allowance_for, conclude, pay_by_allowance
+from app.x402.settlement.program import pay_by_program
 
 _log = structlog.get_logger(__name__)
 
@@ -53,34 +54,35 @@ async def quote(call: Call, body: QuotePaidResource) -> Quote:
     answer = await _ask(call, asked)
     if answer.status != 402:
         await _note(call, body, asked, answer)
-        nothing: dict[str, Any] = dict.fromkeys(("price", "recipient", "network", "facilitator", "lane", "retry_at"))
+        nothing: dict[str, Any] = dict.fromkeys(
+            ("price", "protocol", "recipient", "network", "facilitator", "lane", "error", "retry_at")
+        )
         return Quote(
             wallet_id=body.wallet_id, url=body.url, currency="USDC", allowed=True, rules=[], warnings=[], **nothing
         )
-    demand = payment_required_in(answer)
-    choice = await choose(payer, asked.url, demand, look=True)
-    offer, obstacle = choice.offer, choice.obstacle
-    verdict = await _verdict(payer, choice)
-    lane: Literal["unknown", "not_supported"] | SettlementPath = (
-        await known_settlement_path(payer, asked.url, offer, demand) or "unknown"
-    )
-    if lane == ALLOWANCE and not payer.wallet.policy.rules.allow_allowances:
-        lane = "not_supported"
+    choice = await choose(payer, asked.url, offers_of(answer, payer.network(), asked.content), look=True)
+    offer, lane, verdict = choice.offer, choice.lane, await _verdict(payer, choice)
+    unsupported = not_supported(payer, offer, lane)
+    obstacle = choice.obstacle or unsupported
+    if obstacle is not None and obstacle.code == "invalid_recipient" and verdict.warnings:
+        # A payee without a known owner lacks an account, too.
+        obstacle = BusinessError("recipient_unverified", verdict.warnings.pop())
     await _note(call, body, asked, answer)
     return Quote(
         wallet_id=body.wallet_id,
         url=body.url,
         price=format_usdc(offer.amount),
         currency="USDC",
+        protocol=offer.protocol,
         recipient=offer.pay_to,
         network=offer.network,
         facilitator=offer.fee_payer,
-        lane=lane,
+        lane="not_supported" if unsupported else lane or "unknown",
         allowed=verdict.allowed and obstacle is None,
         retry_at=verdict.retry_at if obstacle is None else None,
+        error=verdict.error if obstacle is None or obstacle.code == "policy_violation" else obstacle.code,
         rules=verdict.rules,
-        # The warning about a payee without a known owner implies the lack of an account.
-        warnings=[*(verdict.warnings or filter(None, [obstacle])), *choice.warnings],
+        warnings=[*verdict.warnings, *([] if obstacle is None else [obstacle.message]), *choice.warnings],
     )
 
 
@@ -108,22 +110,24 @@ async def fetch(call: Call, body: FetchPaidResource) -> FetchedResource:
     else:
         asked = request_of(service, body)
     issued, outcome = paid
-    resource = None
+    resource = PaidResource.model_validate_json(claim.partial) if issued.received and claim.partial else None
     if not overtaken and await _is_open(service, issued, outcome):
-        resource = await _deliver(call, asked, issued)
-        await _note(call, body, asked, resource, issued.tx_id, first=first)
+        if not issued.received:
+            resource = await _deliver(call, asked, issued)
+            await _note(call, body, asked, resource, issued.tx_id, first=first)
         if issued.lane == ENFORCED:
             await service.submitter.wait(outcome, claim)
-        elif resource is not None:
+        elif issued.received or resource is not None:
             await _conclude(service, issued)
     payment = await transactions.get(service, call.principal, issued.tx_id)
     # A facilitator sends the payment, so it may land long after this response. A replay reports its outcome.
     claim.open_ended = payment.status == "pending"
-    done = FetchedResource(resource=None, resource_expired=resource is not None, payment=payment, warnings=warnings)
+    expires = issued.received or resource is not None
+    done = FetchedResource(resource=None, resource_expired=expires, payment=payment, warnings=warnings)
     if resource is None:
         return done
     claim.reducible = Reducible(issued.wallet_id, done.model_dump_json(), service.settings.x402_kept_bytes)
-    return done.model_copy(update={"resource": _shown(resource), "resource_expired": False})
+    return done.model_copy(update={"resource": resource, "resource_expired": False})
 
 
 async def _paid_for(
@@ -135,14 +139,13 @@ async def _paid_for(
     """
     if answer.status != 402:
         return answer, []
-    demand = payment_required_in(answer)
-    choice = await choose(payer, asked.url, demand, most=body.max_amount)
+    choice = await choose(payer, asked.url, offers_of(answer, payer.network(), asked.content), most=body.max_amount)
     offer, warnings = choice.offer, choice.warnings
-    lane = await known_settlement_path(payer, asked.url, offer, demand) or await probe_facilitator(payer, asked, offer)
+    lane = choice.lane or await probe_facilitator(payer, asked, offer)
     if isinstance(lane, Received):
         return lane, warnings
     bought = PaidResourceTerms(body.url, offer, fetched=True)
-    return await _pay(payer, bought, require(payer, lane)), warnings
+    return await _pay(payer, bought, require(payer, offer, lane)), warnings
 
 
 async def pay_offer(call: Call, body: PayOffer) -> HandedOut:
@@ -152,19 +155,19 @@ async def pay_offer(call: Call, body: PayOffer) -> HandedOut:
     if paid is None:
         payer = await Payer.of(call, body)
         url = await payer.url(body.url)
-        demand = payment_required_from_client(body.payment_required)
-        choice = await choose(payer, url, demand, most=body.max_amount)
+        offered = offers_from_client(body.payment_required, payer.network())
+        choice = await choose(payer, url, offered, most=body.max_amount)
         offer, warnings = choice.offer, choice.warnings
         # The client sends the request, so the service cannot probe the facilitator. If the resource answers the payment
         # with 402, the client's next request passes that response on, and its complaint tells the settlement path.
-        lane = await known_settlement_path(payer, url, offer, demand) or ENFORCED
-        paid = await _pay(payer, PaidResourceTerms(body.url, offer, fetched=False), require(payer, lane))
+        lane = choice.lane or ENFORCED
+        paid = await _pay(payer, PaidResourceTerms(body.url, offer, fetched=False), require(payer, offer, lane))
     issued, outcome = paid
     until = outcome.attempt.created_at // 1000 + 60
     payment = await transactions.get(service, call.principal, issued.tx_id)
     claim.open_ended = payment.status == "pending"
     return HandedOut(
-        header_name=HEADERS[issued.version],
+        header_name=header_name(issued),
         header_value=issued.header,
         payload=content_of(issued.header),
         expires_at=iso(until),
@@ -194,7 +197,7 @@ async def _earlier(service: Service, claim: Claim) -> tuple[IssuedPayment, Outco
 
 
 async def _pay(payer: Payer, bought: PaidResourceTerms, lane: SettlementPath) -> tuple[IssuedPayment, Outcome]:
-    return await (pay if lane == ENFORCED else pay_by_allowance)(payer, bought)
+    return await (pay_by_program if lane == ENFORCED else pay_by_allowance)(payer, bought)
 
 
 async def _is_overtaken(service: Service, issued: IssuedPayment) -> bool:
@@ -231,29 +234,40 @@ async def _conclude(service: Service, issued: IssuedPayment) -> None:
 async def _verdict(payer: Payer, choice: Choice) -> Simulation:
     offer = choice.offer
     body = {"walletId": payer.wallet.wallet_id, "to": offer.pay_to, "amount": format_usdc(offer.amount)}
-    return await simulate(payer.call, SimulatePayment.model_validate(body), balance=choice.balance)
+    return await simulate(payer.call, SimulatePayment.model_validate(body))
 
 
 async def _ask(call: Call, asked: ResourceRequest) -> Received:
-    return await call.service.part(Fetcher).fetch(asked, owner=call.principal.org, payment={})
+    return await call.service.part(Fetcher).fetch(asked, call.principal.owner)
 
 
-async def _deliver(call: Call, asked: ResourceRequest, issued: IssuedPayment) -> Received | None:
-    """Send the request with its payment. None means that no response came; the payment may still have been made."""
-    payment = {HEADERS[issued.version]: issued.header}
+async def _deliver(call: Call, asked: ResourceRequest, issued: IssuedPayment) -> PaidResource | None:
+    """Send the request with its payment, and store a successful response for repetitions together with its status.
+
+    None means that no response came; the payment may still have been made.
+    """
+    payment = {header_name(issued): issued.header}
     try:
-        answer = await call.service.part(Fetcher).fetch(asked, owner=call.principal.org, payment=payment)
-    except (BusinessError, UnavailableError):
+        answer = await call.service.part(Fetcher).fetch(asked, call.principal.owner, payment)
+    except ApiError:
         return None
-    await call.service.db.write(lambda conn: record_resource(conn, issued.tx_id, answer.status))
-    return answer
+    resource = _shown(answer)
+
+    def store(conn: Connection) -> None:
+        record_resource(conn, issued.tx_id, resource.status)
+        if is_success(resource.status):
+            quota = call.service.settings.x402_kept_bytes
+            call.claim.keep(conn, resource.model_dump_json(), issued.wallet_id, quota)
+
+    await call.service.db.write(store)
+    return resource
 
 
 async def _note(
     call: Call,
     body: QuotePaidResource,
     asked: ResourceRequest,
-    answer: Received | None,
+    answer: Received | PaidResource | None,
     tx_id: str | None = None,
     *,
     first: bool = False,

@@ -9,7 +9,6 @@ from app.core.background import Periodic
 from app.core.errors import ApiError
 from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.money import format_usdc
-from app.core.timestamps import iso_ms
 from app.store.allowances import OUTSTANDING
 from app.store.feed import append_event
 from app.store.x402 import (
@@ -17,10 +16,12 @@ from app.store.x402 import (
     IssuedPayment,
     close_issued_payment,
     ended_issued_payments,
+    is_success,
     open_delegations,
+    protocol_of,
 )
 from app.submission.context import Service
-from app.x402.delegation import allowance_for, conclude
+from app.x402.settlement.allowance import allowance_for, conclude
 
 _log = structlog.get_logger(__name__)
 
@@ -88,9 +89,8 @@ class IssuedPaymentWatch(Periodic):
         now = self._clock.seen_ms()
         if not close_issued_payment(conn, ended.tx_id, now):
             return
-        got = ended.resource_status is not None and 200 <= ended.resource_status < 300
         # Only the client knows the outcome of a request that it sent itself.
-        if ended.status != "confirmed" or got or not ended.fetched:
+        if ended.status != "confirmed" or is_success(ended.resource_status) or not ended.fetched:
             return
         amount = format_usdc(ended.amount)
         append_event(
@@ -106,8 +106,8 @@ class IssuedPaymentWatch(Periodic):
                 "tx_id": ended.tx_id,
                 "tx_signature": ended.signature,
                 "amount": amount,
+                "protocol": protocol_of(ended.header),
                 "url": ended.url,
                 "resource_status": ended.resource_status,
-                "timestamp": iso_ms(now),
             },
         )

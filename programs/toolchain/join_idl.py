@@ -6,6 +6,7 @@ Anchor's macros add tests that print the program's address, its instructions wit
 part for every event, error enum and constant. This script joins them as `anchor idl build` does: it puts events,
 errors, constants and types into one list each, without duplicates and sorted by name (errors by code). In addition, it
 refuses a document with contradictory types, references to missing types, or discriminators that are not Anchor's.
+`describe_idl.py` adds documentation and derivations that the macros do not print.
 VERSION is the crate's version, which the macros do not know.
 """
 
@@ -16,6 +17,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from describe_idl import describe
 
 Json = dict[str, Any]
 
@@ -130,9 +133,9 @@ def main() -> None:
     """Read the tests' output from standard input and write the IDL."""
     version, out = sys.argv[1:]
     try:
-        idl = join(read_parts(sys.stdin.read()), version)
+        idl = describe(join(read_parts(sys.stdin.read()), version))
         check(idl)
-    except IdlError as error:
+    except (IdlError, ValueError) as error:
         sys.exit(f"join_idl: {error}")
     text = json.dumps({key: in_order(value) for key, value in idl.items()}, indent=2, ensure_ascii=False)
     Path(out).write_text(text + "\n", encoding="utf-8")

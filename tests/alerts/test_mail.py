@@ -1,10 +1,8 @@
 """E-mails of alerts through a real SMTP server, with a clock that the test moves."""
 
 import asyncio
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +16,17 @@ from sqlalchemy.exc import DatabaseError
 from structlog.testing import capture_logs
 
 from app.alerts.mailer import Mailer
+from app.core.event_catalogue import EVENTS
 from app.core.settings import Settings
 from app.database.records import columns_of
-from app.store.alert_kinds import BALANCE_LOW, INACTIVITY, LARGE_TRANSACTION, POLICY_VIOLATION, VELOCITY_SPIKE
+from app.store.alert_kinds import EVENT_OF, TYPE_OF, AlertType
 from app.store.alert_mails import purge, table
 from app.store.deliveries import LIFETIME
+from app.store.feed import append_event
 from tests.support.alerts import HOUR, MINUTE, OPS, USDC, Mailbox, Scene, Vault, accepts, fails, hangs, refuses
 from tests.support.certificates import certificate
+from tests.support.warm import programs
 
-_ROOT = Path(__file__).resolve().parents[2]
 _SCHEDULE = [0, 1 * MINUTE, 5 * MINUTE, 30 * MINUTE, 120 * MINUTE]
 _FROM = "vault@example.com"
 
@@ -52,7 +52,7 @@ def _scene(folder: Path, mailbox: Mailbox, **settings: Any) -> Scene:
 async def _blocked(scene: Scene, *emails: str) -> Vault:
     """A wallet with a refused payment to be mailed."""
     wallet = await scene.wallet(scene.organisation(), label="Agent")
-    scene.rule(wallet.org, POLICY_VIOLATION, emails=list(emails or (OPS,)), enabled=True)
+    scene.rule(wallet.org, "policy_violation", emails=list(emails or (OPS,)), enabled=True)
     scene.block(wallet)
     await scene.look()
     return wallet
@@ -63,7 +63,7 @@ async def _blocked(scene: Scene, *emails: str) -> Vault:
 
 async def test_mail_says_what_happened_to_which_wallet(scene: Scene, mailbox: Mailbox) -> None:
     org = scene.organisation()
-    scene.rule(org, BALANCE_LOW, 10 * USDC, [OPS])
+    scene.rule(org, "balance_low", 10 * USDC, [OPS])
     wallet = await scene.wallet(org, 30, label="Einkäufer 7")
     await scene.pay(wallet, 26)
     await scene.look()
@@ -85,11 +85,13 @@ async def test_mail_says_what_happened_to_which_wallet(scene: Scene, mailbox: Ma
         "Threshold:   10.00 USDC",
         "Time:        2026-05-01 01:46:40 UTC",
         f"Event:       {event.event_id}",
+        f"Link:        http://127.0.0.1:8402/dashboard/vaults/{wallet.wallet_id}",
     ]
 
 
 async def test_each_type_of_alert_is_mailed(scene: Scene, mailbox: Mailbox) -> None:
-    for kind, threshold in ((VELOCITY_SPIKE, 1), (LARGE_TRANSACTION, 10 * USDC), (INACTIVITY, 24)):
+    rules: list[tuple[AlertType, int]] = [("velocity_spike", 1), ("large_transaction", 10 * USDC), ("inactivity", 24)]
+    for kind, threshold in rules:
         wallet = await scene.wallet(scene.organisation(kind))
         scene.rule(wallet.org, kind, threshold, [OPS])
         await scene.pay(wallet, 1)
@@ -115,13 +117,44 @@ async def test_each_type_of_alert_is_mailed(scene: Scene, mailbox: Mailbox) -> N
     assert "Rule:        max_per_tx\nLimit:       5.00\nAttempted:   6.00\n" in texts["Policy violation: Agent"]
 
 
+@pytest.mark.proves("alert security", "PutSecurityAlert(emails, enabled)")
+@pytest.mark.proves(
+    "alert approvals", "alert pauses", "alert spending_limit", "alert stopped_payments", "alert webhooks"
+)
+@pytest.mark.parametrize("event", sorted(set(TYPE_OF) - set(EVENT_OF.values())))
+async def test_events_without_a_threshold_are_mailed_with_a_link(scene: Scene, mailbox: Mailbox, event: str) -> None:
+    wallet = await scene.wallet(scene.organisation())
+    scene.rule(wallet.org, TYPE_OF[event], emails=[OPS], enabled=True)
+    kind = EVENTS[event]
+    payload: dict[str, Any] = {
+        **{name: f"the {name}" for name in (*kind.fields, *kind.optional)},
+        "actor": {"type": "key", "id": "key_1"},
+        "wallet_id": wallet.wallet_id,
+    }
+    of_wallet = wallet.wallet_id if "wallet_id" in kind.fields else None
+    about: dict[str, Any] = {"org": wallet.org, "wallet_id": of_wallet, "payload": payload}
+    scene.db.write_now(lambda conn: append_event(conn, event_id="evt_1", type=event, timestamp=scene.now, **about))
+    await scene.look()
+    await scene.mail()
+
+    [message] = mailbox.received
+    text = message.get_content()
+    name = "the name" if "name" in kind.fields else "organisation"
+    assert ("Agent" if of_wallet else name) in message["Subject"]
+    # Without another page, the link leads to the vault's page or to the front page.
+    page = kind.mail_link.replace("{", "the ").replace("}", "") or (f"vaults/{wallet.wallet_id}" if of_wallet else "")
+    assert f"http://127.0.0.1:8402/dashboard/{page}".rstrip("/") in text.splitlines()[-1]
+    assert ("Wallet:" in text) == bool(of_wallet)
+    assert ("key key_1" in text) == ("actor" in kind.fields)
+
+
 async def test_mails_go_to_the_addresses_of_the_rule_that_holds(scene: Scene, mailbox: Mailbox) -> None:
     org = scene.organisation()
     wallets = [await scene.wallet(org, label=f"{number}") for number in range(4)]
-    scene.rule(org, POLICY_VIOLATION, emails=["a@example.com", "b@example.com"], enabled=True)
-    scene.rule(wallets[1], POLICY_VIOLATION, emails=["own@example.com"], enabled=True)
-    scene.rule(wallets[2], POLICY_VIOLATION, emails=None, enabled=False)
-    scene.rule(wallets[3], POLICY_VIOLATION, emails=None, enabled=True)
+    scene.rule(org, "policy_violation", emails=["a@example.com", "b@example.com"], enabled=True)
+    scene.rule(wallets[1], "policy_violation", emails=["own@example.com"], enabled=True)
+    scene.rule(wallets[2], "policy_violation", emails=None, enabled=False)
+    scene.rule(wallets[3], "policy_violation", emails=None, enabled=True)
     for one in wallets:
         scene.block(one)
     scene.block(await scene.wallet(scene.organisation("other")))
@@ -137,7 +170,7 @@ async def test_mails_go_to_the_addresses_of_the_rule_that_holds(scene: Scene, ma
 async def test_line_breaks_in_a_label_add_no_header_and_no_line(scene: Scene, mailbox: Mailbox) -> None:
     label = "Agent\r\nBcc: thief@example.com\r\n\r\nAmount: 0\u2028\x85x"
     wallet = await scene.wallet(scene.organisation(), label=label)
-    scene.rule(wallet.org, POLICY_VIOLATION, emails=[OPS], enabled=True)
+    scene.rule(wallet.org, "policy_violation", emails=[OPS], enabled=True)
     scene.block(wallet, recipient="a\nTime: never")
     await scene.look()
     await scene.mail()
@@ -147,14 +180,14 @@ async def test_line_breaks_in_a_label_add_no_header_and_no_line(scene: Scene, ma
     assert message["Bcc"] is None
     assert mailbox.envelopes == [(_FROM, [OPS])]
     names = [line.partition(":")[0] for line in message.get_content().splitlines()[2:]]
-    assert names == ["Wallet", "Amount", "Recipient", "Rule", "Limit", "Attempted", "Refusals", "Time", "Event"]
+    assert names == ["Wallet", "Amount", "Recipient", "Rule", "Limit", "Attempted", "Refusals", "Time", "Event", "Link"]
 
 
 async def test_hourly_limit_of_mails_is_announced_in_the_last_one(tmp_path: Path, mailbox: Mailbox) -> None:
-    scene = _scene(tmp_path, mailbox, alert_emails_per_hour=3)
+    scene = _scene(tmp_path, mailbox, alert_emails_per_hour=12)
     await scene.open()
     wallet = await scene.wallet(scene.organisation())
-    scene.rule(wallet.org, POLICY_VIOLATION, emails=[OPS], enabled=True)
+    scene.rule(wallet.org, "policy_violation", emails=[OPS], enabled=True)
     for _ in range(3):
         scene.block(wallet)
         scene.block(wallet)
@@ -167,19 +200,63 @@ async def test_hourly_limit_of_mails_is_announced_in_the_last_one(tmp_path: Path
     await scene.look()
     await scene.mail()
 
-    assert len(mailbox.received) == 4
+    assert len([one for one in mailbox.subjects if "omitted" not in one]) == 4
     assert len(scene.reported(wallet, "transaction.blocked")) == 7
     await scene.close()
 
 
+@pytest.mark.proves("Limits: Alert e-mails")
+async def test_wallet_uses_up_a_quarter_of_the_mails_at_most(tmp_path: Path, mailbox: Mailbox) -> None:
+    scene = _scene(tmp_path, mailbox, alert_emails_per_hour=8)
+    await scene.open()
+    org = scene.organisation()
+    loud = [await scene.wallet(org, label=f"loud {number}") for number in range(4)]
+    quiet = [await scene.wallet(org, label=f"quiet {number}") for number in range(2)]
+    scene.rule(org, "policy_violation", emails=[OPS], enabled=True)
+    for wallet in [*loud * 5, *quiet]:
+        scene.block(wallet)
+        await scene.look()
+    await scene.mail()
+
+    # The last quarter is for wallets without a mail.
+    told = ["loud 0", "loud 0", "loud 1", "loud 1", "loud 2", "loud 3", "quiet 0", "quiet 1"]
+    assert sorted(mailbox.subjects) == [f"Policy violation: {one}" for one in told]
+    await scene.close()
+
+
+@pytest.mark.proves("Limits: Alert e-mails")
+async def test_summary_states_the_number_of_omitted_mails(tmp_path: Path, mailbox: Mailbox) -> None:
+    scene = _scene(tmp_path, mailbox, alert_emails_per_hour=4)
+    await scene.open()
+    wallet = await scene.wallet(scene.organisation())
+    scene.rule(wallet.org, "policy_violation", emails=[OPS], enabled=True)
+    for _ in range(6):
+        scene.block(wallet)
+        await scene.look()
+        await scene.mail()
+    assert mailbox.subjects == ["Policy violation: Agent"]
+
+    scene.now += HOUR
+    await scene.mail()
+
+    assert mailbox.subjects[1:] == ["Policy violation: 5 e-mails omitted"]
+    assert "5 e-mails about this type of event were omitted" in mailbox.received[1].get_content()
+    scene.block(wallet)
+    await scene.look()
+    await scene.mail()
+    assert mailbox.subjects[2:] == ["Policy violation: Agent"]
+    await scene.close()
+
+
+@pytest.mark.proves("Limits: Alert e-mails")
 async def test_hourly_limit_is_per_organisation_and_type_of_alert(tmp_path: Path, mailbox: Mailbox) -> None:
-    scene = _scene(tmp_path, mailbox, alert_emails_per_hour=3)
+    scene = _scene(tmp_path, mailbox, alert_emails_per_hour=12)
     await scene.open()
     loud = await scene.wallet(scene.organisation("loud"), label="loud")
     quiet = await scene.wallet(scene.organisation("quiet"), label="quiet")
     for wallet in (loud, quiet):
-        scene.rule(wallet.org, POLICY_VIOLATION, emails=[OPS], enabled=True)
-    scene.rule(loud, BALANCE_LOW, 200 * USDC, [OPS])
+        scene.rule(wallet.org, "policy_violation", emails=[OPS], enabled=True)
+    scene.rule(loud, "balance_low", 200 * USDC, [OPS])
     for _ in range(5):
         scene.block(loud)
     await scene.look()
@@ -207,7 +284,7 @@ async def test_without_a_mail_server_nothing_is_queued(tmp_path: Path) -> None:
 async def test_events_before_the_first_start_of_alerts_are_not_mailed(tmp_path: Path, mailbox: Mailbox) -> None:
     scene = _scene(tmp_path, mailbox)
     wallet = await scene.wallet(scene.organisation())
-    scene.rule(wallet.org, POLICY_VIOLATION, emails=[OPS], enabled=True)
+    scene.rule(wallet.org, "policy_violation", emails=[OPS], enabled=True)
     scene.block(wallet)
     await scene.open()
     await scene.look()
@@ -272,7 +349,7 @@ async def test_mail_that_cannot_be_composed_fails_alone(scene: Scene, mailbox: M
     # Given invalid addresses that were stored once, enough of them to fill every connection
     bad = [f"=?utf-8?q??=@{number}.example.com" for number in range(6)]
     wallet = await _blocked(scene, *bad, OPS)
-    scene.rule(wallet.org, POLICY_VIOLATION, emails=["late@example.com"], enabled=True)
+    scene.rule(wallet.org, "policy_violation", emails=["late@example.com"], enabled=True)
     scene.block(wallet)
     await scene.look()
     with capture_logs() as logs:
@@ -427,8 +504,7 @@ async def test_killed_mailer_sends_again_under_the_same_message_id(
 ) -> None:
     await _blocked(scene)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _DEADLY, str(tmp_path), moment, str(mailbox.port)),
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        *(programs() / "interpreter", "-c", _DEADLY, str(tmp_path), moment, str(mailbox.port)),
         stderr=subprocess.PIPE,
     )
     _, errors = await asyncio.wait_for(process.communicate(), 60)

@@ -1,11 +1,9 @@
 """When alerts are reported: once when they begin, and again only after they ended."""
 
 import asyncio
-import os
 import pickle
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,13 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import event as sqlalchemy_event
 
-from app.store.alert_kinds import BALANCE_LOW, INACTIVITY, LARGE_TRANSACTION, VELOCITY_SPIKE
+from app.store.alert_kinds import AlertType
 from app.store.alerts import AlertRule, put_rules
 from app.store.alerts import rules as rule_table
 from app.store.deliveries import LIFETIME
 from tests.support.alerts import HOUR, MINUTE, SECOND, USDC, Scene, Vault
 from tests.support.plans import listening
-
-_ROOT = Path(__file__).resolve().parents[2]
+from tests.support.warm import programs
 
 
 @pytest_asyncio.fixture
@@ -44,9 +41,10 @@ async def _again(scene: Scene, folder: Path) -> Scene:
 # Low balance
 
 
+@pytest.mark.proves("alert balance_low", "event balance.low")
 async def test_balance_is_low_once_until_it_recovers(scene: Scene) -> None:
     org = scene.organisation()
-    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    scene.rule(org, "balance_low", 10 * USDC)
     wallet = await scene.wallet(org, 30)
     await scene.pay(wallet, 20)
     assert scene.reported(wallet, "balance.low") == []  # Not below 10 yet.
@@ -71,7 +69,7 @@ async def test_balance_is_low_once_until_it_recovers(scene: Scene) -> None:
 
 async def test_short_dip_below_the_threshold_is_reported(scene: Scene) -> None:
     org = scene.organisation()
-    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    scene.rule(org, "balance_low", 10 * USDC)
     wallet = await scene.wallet(org, 30)
 
     for _ in range(3):
@@ -85,7 +83,7 @@ async def test_balance_below_a_new_threshold_is_reported_at_once(scene: Scene) -
     org = scene.organisation()
     low, high, empty = await scene.wallet(org, 5), await scene.wallet(org, 50), await scene.wallet(org, 0)
 
-    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    scene.rule(org, "balance_low", 10 * USDC)
     await scene.look()
 
     # A wallet that never held anything is not low.
@@ -96,18 +94,19 @@ async def test_threshold_lowered_and_raised_again_makes_another_alert(scene: Sce
     org = scene.organisation()
     wallet = await scene.wallet(org, 5)
     for threshold in (10, 20, 3, 10):
-        scene.rule(org, BALANCE_LOW, threshold * USDC)
+        scene.rule(org, "balance_low", threshold * USDC)
         await scene.look()
 
     assert [one.payload["threshold"] for one in scene.reported(wallet, "balance.low")] == ["10.00", "10.00"]
 
 
+@pytest.mark.proves("PUT /v1/wallets/{wallet_id}/alerts")
 async def test_wallets_own_rule_holds_instead_of_the_organisations(scene: Scene) -> None:
     org, other = scene.organisation(), scene.organisation("other")
-    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    scene.rule(org, "balance_low", 10 * USDC)
     common, own, silent, foreign = [await scene.wallet(one, 30) for one in (org, org, org, other)]
-    scene.rule(own, BALANCE_LOW, 25 * USDC)
-    scene.rule(silent, BALANCE_LOW, None)
+    scene.rule(own, "balance_low", 25 * USDC)
+    scene.rule(silent, "balance_low", None)
 
     for one in (common, own, silent, foreign):
         await scene.pay(one, 8)
@@ -122,7 +121,8 @@ async def test_archived_wallet_is_neither_low_nor_inactive(scene: Scene) -> None
     org = scene.organisation()
     wallet = await scene.wallet(org, 5)
     await scene.archive(wallet)
-    for kind, threshold in ((BALANCE_LOW, 10 * USDC), (INACTIVITY, 1)):
+    rules: list[tuple[AlertType, int]] = [("balance_low", 10 * USDC), ("inactivity", 1)]
+    for kind, threshold in rules:
         scene.rule(org, kind, threshold)
         scene.now += 2 * HOUR
         await scene.look()
@@ -132,12 +132,12 @@ async def test_archived_wallet_is_neither_low_nor_inactive(scene: Scene) -> None
 
 async def test_rebuilding_the_read_models_reports_nothing_again(scene: Scene) -> None:
     org = scene.organisation()
-    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    scene.rule(org, "balance_low", 10 * USDC)
     wallet = await scene.wallet(org, 30)
     for _ in range(150):
         await scene.pay(wallet, 25)
         await scene.fund(wallet, 25)
-    scene.rule(org, BALANCE_LOW, 20 * USDC)
+    scene.rule(org, "balance_low", 20 * USDC)
     before = len(scene.reported(wallet, "balance.low"))
     assert before == 150
 
@@ -150,10 +150,11 @@ async def test_rebuilding_the_read_models_reports_nothing_again(scene: Scene) ->
 # Inactivity
 
 
+@pytest.mark.proves("alert inactivity", "event alert.inactivity")
 async def test_wallet_is_inactive_once_until_it_does_something(scene: Scene) -> None:
     org = scene.organisation()
     wallet, never = await scene.wallet(org), await scene.wallet(org, 0)
-    scene.rule(org, INACTIVITY, 24)
+    scene.rule(org, "inactivity", 24)
 
     scene.now += 24 * HOUR - MINUTE
     await scene.look()
@@ -177,12 +178,34 @@ async def test_wallet_is_inactive_once_until_it_does_something(scene: Scene) -> 
     assert len(scene.reported(wallet, "alert.inactivity")) == 2
 
 
+@pytest.mark.proves("alert inactivity")
+async def test_received_money_is_no_activity(scene: Scene) -> None:
+    org = scene.organisation()
+    wallet, other = await scene.wallet(org), await scene.wallet(org)
+    await scene.pay(wallet, 1)
+    scene.rule(org, "inactivity", 24)
+    scene.now += 23 * HOUR
+    await scene.release(other, wallet, 1)
+    await scene.fund(wallet, 1)
+
+    scene.now += HOUR + MINUTE
+    await scene.look()
+    assert len(scene.reported(wallet, "alert.inactivity")) == 1
+    await scene.release(other, wallet, 1)
+    scene.now += MINUTE
+    await scene.look()
+    scene.now += 25 * HOUR
+    await scene.look()
+    assert len(scene.reported(wallet, "alert.inactivity")) == 1
+
+
 # Velocity
 
 
+@pytest.mark.proves("alert velocity_spike", "event alert.velocity_spike")
 async def test_velocity_spikes_once_until_the_hour_has_fewer_transactions(scene: Scene) -> None:
     org = scene.organisation()
-    scene.rule(org, VELOCITY_SPIKE, 3)
+    scene.rule(org, "velocity_spike", 3)
     wallet = await scene.wallet(org)
 
     await scene.pay(wallet, 1, 3)
@@ -211,7 +234,7 @@ async def test_velocity_spikes_once_until_the_hour_has_fewer_transactions(scene:
 
 async def test_fundings_do_not_count_as_velocity(scene: Scene) -> None:
     org = scene.organisation()
-    scene.rule(org, VELOCITY_SPIKE, 1)
+    scene.rule(org, "velocity_spike", 1)
     wallet = await scene.wallet(org)
     await scene.fund(wallet, 1)
     await scene.fund(wallet, 1)
@@ -224,11 +247,12 @@ async def test_fundings_do_not_count_as_velocity(scene: Scene) -> None:
 # Large transactions
 
 
+@pytest.mark.proves("alert large_transaction", "event alert.large_transaction")
 async def test_every_transaction_above_the_threshold_is_reported_once(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     await scene.open()
     org = scene.organisation()
-    scene.rule(org, LARGE_TRANSACTION, 10 * USDC)
+    scene.rule(org, "large_transaction", 10 * USDC)
     wallet = await scene.wallet(org)
     for amount in (10, 11, 12):
         await scene.pay(wallet, amount)
@@ -251,7 +275,7 @@ async def test_every_transaction_above_the_threshold_is_reported_once(tmp_path: 
 
 async def test_old_events_that_a_rebuild_adds_again_are_not_reported(scene: Scene) -> None:
     org = scene.organisation()
-    scene.rule(org, LARGE_TRANSACTION, 10 * USDC)
+    scene.rule(org, "large_transaction", 10 * USDC)
     wallet = await scene.wallet(org)
     await scene.pay(wallet, 50)
     scene.now += LIFETIME + SECOND
@@ -280,7 +304,7 @@ async def test_running_watcher_checks_at_once_when_rules_change(tmp_path: Path) 
     scene = Scene(tmp_path)
     await scene.open()
     wallet = await scene.wallet(scene.organisation(), 5)
-    scene.rule(wallet, BALANCE_LOW, 10 * USDC)
+    scene.rule(wallet, "balance_low", 10 * USDC)
     async with asyncio.timeout(30):
         while not scene.reported(wallet, "balance.low"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -306,7 +330,7 @@ async def test_watcher_stops_even_if_rules_have_just_changed(tmp_path: Path, rou
 async def test_payments_cost_few_queries_and_no_commit_where_no_alert_begins(scene: Scene) -> None:
     org = scene.organisation()
     wallets = [await scene.wallet(org) for _ in range(50)]
-    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    scene.rule(org, "balance_low", 10 * USDC)
     await scene.look()
     queries: list[str] = []
     commits: list[int] = []
@@ -324,7 +348,7 @@ async def test_payments_cost_few_queries_and_no_commit_where_no_alert_begins(sce
 
 async def test_alerts_continue_after_a_failed_check(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     org = scene.organisation()
-    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    scene.rule(org, "balance_low", 10 * USDC)
     wallet = await scene.wallet(org, 30)
     with monkeypatch.context() as broken:
         broken.setattr("app.alerts.watcher.changed_alerts", lambda *_args, **_options: 1 / 0)
@@ -371,7 +395,12 @@ async def test_killed_watcher_loses_and_duplicates_nothing(tmp_path: Path, momen
     org = scene.organisation()
     wallets: list[Vault] = [await scene.wallet(org, 1000) for _ in range(2)]
     rules: list[Any] = []
-    for kind, threshold in ((BALANCE_LOW, 999 * USDC), (VELOCITY_SPIKE, 2), (LARGE_TRANSACTION, 10 * USDC)):
+    given: list[tuple[AlertType, int]] = [
+        ("balance_low", 999 * USDC),
+        ("velocity_spike", 2),
+        ("large_transaction", 10 * USDC),
+    ]
+    for kind, threshold in given:
         scene.rule(org, kind, threshold, ["ops@example.com"])
         rules += scene.db.read_now(_rules)
     scene.db.write_now(lambda conn: put_rules(conn, org, rules))
@@ -384,8 +413,7 @@ async def test_killed_watcher_loses_and_duplicates_nothing(tmp_path: Path, momen
     # When the process that reports them is killed, and another continues
     for _ in range(2):
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _DEADLY, str(tmp_path), moment, str(count)),
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            *(programs() / "interpreter", "-c", _DEADLY, str(tmp_path), moment, str(count)),
             stderr=subprocess.PIPE,
         )
         _, errors = await asyncio.wait_for(process.communicate(), 60)
@@ -393,6 +421,8 @@ async def test_killed_watcher_loses_and_duplicates_nothing(tmp_path: Path, momen
     after = Scene(tmp_path, rows=scene.rows, smtp_host="127.0.0.1", smtp_from="vault@example.com")
     after.now = scene.now
     await after.open()
+    # Waits for the watcher's own first check, which may still be running.
+    await after.settled()
     await after.look()
 
     # Then each is reported once and mailed once

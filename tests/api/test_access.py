@@ -8,12 +8,15 @@ from solders.keypair import Keypair
 
 from app.access.auth import encode_token
 from app.access.key_format import generate as generate_key
-from app.access.keyring import KeyRing, Role, system
+from app.access.keyring import KeyRing, system
+from app.core.actors import Role
+from app.store.keys import api_keys
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves("error authentication_failed", "Authentication: API key")
 @pytest.mark.parametrize(
     "header",
     [
@@ -39,6 +42,7 @@ async def test_missing_or_invalid_key_is_refused(world: ServiceWorld, header: di
     assert not key or key not in str(error)
 
 
+@pytest.mark.proves("Authentication: Headers given twice")
 @pytest.mark.parametrize("name", ["Authorization", "Session-Token", "Idempotency-Key"])
 async def test_header_that_must_be_one_is_refused_twice(world: ServiceWorld, name: str) -> None:
     key = ("Authorization", f"Bearer {world.keys['admin']}")
@@ -49,6 +53,7 @@ async def test_header_that_must_be_one_is_refused_twice(world: ServiceWorld, nam
     assert error["message"] == f"The request repeats the header {name}. Send it once."
 
 
+@pytest.mark.proves("Authentication: Keys at rest")
 async def test_key_is_not_stored(world: ServiceWorld) -> None:
     folder = world.service.settings.data_dir
     stored = b"".join(file.read_bytes() for file in folder.rglob("*.db*"))
@@ -59,7 +64,11 @@ async def test_key_is_not_stored(world: ServiceWorld) -> None:
 async def test_revoked_key_stops_working(world: ServiceWorld) -> None:
     key = world.key("viewer")
     await world.ok("GET", "/v1/wallets", key=key)
-    [found] = [one for one in await world.service.part(KeyRing).list(world.org) if one.hint and key.endswith(one.hint)]
+    [found] = [
+        one
+        for one in world.service.db.read_now(lambda conn: api_keys(conn, world.org))
+        if one.hint and key.endswith(one.hint)
+    ]
 
     ring = world.service.part(KeyRing)
     await world.service.db.write(lambda conn: ring.revoke(conn, system(world.org, "test"), found.key_id))
@@ -102,6 +111,7 @@ _PERMISSIONS: list[tuple[str, str, str | None, set[Role]]] = [
     ("POST", "/v1/organization/pause", "pause", {"operator", "admin"}),
     ("POST", "/v1/organization/pause", "unpause", {"admin"}),
     ("GET", "/v1/transactions", None, {"viewer", "agent", "operator", "admin"}),
+    ("GET", "/v1/insights/spending?groupBy=day", None, {"viewer", "operator", "admin"}),
     ("GET", "/v1/events", None, {"viewer", "agent", "operator", "admin"}),
     ("GET", "/v1/signed-transactions", None, {"admin"}),
     ("GET", "/v1/request-log", None, {"admin"}),
@@ -114,6 +124,7 @@ _PERMISSIONS: list[tuple[str, str, str | None, set[Role]]] = [
 ]
 
 
+@pytest.mark.proves("role viewer", "role operator", "role admin", "error insufficient_permissions")
 async def test_each_role_may_do_what_it_says_and_nothing_else(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="1")
     keys = {
@@ -154,6 +165,7 @@ async def test_key_of_another_role_is_told_which_roles_may(
     assert error["message"] == f"This operation requires an API key with the role {named}."
 
 
+@pytest.mark.proves("role agent", "error insufficient_permissions")
 async def test_agent_sees_and_moves_its_own_wallet_only(world: ServiceWorld) -> None:
     own, other, to = await world.wallet(), await world.wallet(), await world.payee()
     session = await world.session(own)
@@ -174,6 +186,7 @@ async def test_agent_sees_and_moves_its_own_wallet_only(world: ServiceWorld) -> 
         assert {one["wallet_id"] for one in rows} == {own["wallet_id"]}
 
 
+@pytest.mark.proves("role agent", "error session_token_invalid", "Authentication: Session token")
 async def test_agent_must_send_its_session_token(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     agent = world.key("agent", wallet["wallet_id"])
@@ -181,6 +194,9 @@ async def test_agent_must_send_its_session_token(world: ServiceWorld) -> None:
     error_of(await world.pay(wallet, to, "1", key=agent), 401, "session_token_invalid")
 
 
+@pytest.mark.proves(
+    "POST /v1/wallets/{wallet_id}/rotate-token", "Authentication: Rotation", "SessionToken(session_token)"
+)
 async def test_rotated_token_ends_the_old_one(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
@@ -201,6 +217,7 @@ async def test_rotated_token_ends_the_old_one(world: ServiceWorld) -> None:
 _OTHER_TOKEN = encode_token(Keypair.from_seed(bytes(32)))
 
 
+@pytest.mark.proves("error session_token_invalid", "Authentication: Session token")
 @pytest.mark.parametrize("token", ["avs_", "nonsense", "avs_0OIl", _OTHER_TOKEN, _OTHER_TOKEN[4:], "avs_" + "1" * 99])
 async def test_token_that_is_not_the_wallets_is_refused_whoever_sends_it(world: ServiceWorld, token: str) -> None:
     wallet, to = await world.wallet(), await world.payee()
@@ -211,6 +228,7 @@ async def test_token_that_is_not_the_wallets_is_refused_whoever_sends_it(world: 
     assert token == "avs_" or token not in str(error)
 
 
+@pytest.mark.proves("error session_token_expired", "RotateToken(ttlSeconds)", "SessionToken(expires_at)")
 async def test_expired_token_says_so(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -231,6 +249,7 @@ async def test_token_that_expired_on_the_chain_is_refused_there(own_world: Servi
     error_of(await world.pay(wallet, to, "1", session=token), 401, "session_token_expired")
 
 
+@pytest.mark.proves("Limits: Lifetime of a session token", "RotateToken(ttlSeconds)")
 @pytest.mark.parametrize("ttl", [59, 2_592_001, 0, -1, "3600", 1.5, True, None])
 async def test_lifetime_out_of_bounds_is_refused(world: ServiceWorld, ttl: object) -> None:
     wallet = await world.wallet(funds=None)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 _ALL = "/v1/alerts"
 _OFF: Json = {"threshold": None, "emails": [], "inherited": True}
 _PATIENCE = 30.0
+#: Types of alerts without a threshold that only send e-mails.
+_UNCONDITIONAL = ("security", "approvals", "stopped_payments", "spending_limit", "pauses", "webhooks")
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -56,6 +59,13 @@ async def _reported(world: ServiceWorld, wallet: Json, event: str, count: int) -
 # Rules
 
 
+@pytest.mark.proves(
+    "GET /v1/alerts", "alert policy_violation", "Alerts(policy_violation, updated_at)", "ViolationAlert(enabled)"
+)
+@pytest.mark.proves("Alerts(security)", "SecurityAlert(emails, enabled, inherited)")
+@pytest.mark.proves(
+    "Alerts(approvals, stopped_payments, spending_limit, pauses, webhooks)", "NoticeAlert(emails, enabled, inherited)"
+)
 async def test_alerts_are_off_but_policy_violations_until_they_are_set(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds=None)
@@ -65,6 +75,10 @@ async def test_alerts_are_off_but_policy_violations_until_they_are_set(own_world
         "inactivity": _OFF,
         "velocity_spike": _OFF,
         "large_transaction": {**_OFF, "freeze": False},
+        "sol_limit": {"enabled": True, "emails": [], "inherited": True},
+        "refusals": {**_OFF, "freeze": False, "minutes": None},
+        "new_payees": {**_OFF, "freeze": False},
+        **{kind: {"enabled": True, "emails": [], "inherited": True} for kind in _UNCONDITIONAL},
         "updated_at": None,
     }
 
@@ -73,6 +87,32 @@ async def test_alerts_are_off_but_policy_violations_until_they_are_set(own_world
     assert await world.ok("GET", _path(wallet)) == {**expected, **identity}
 
 
+@pytest.mark.proves(
+    "PUT /v1/alerts",
+    "GET /v1/wallets/{wallet_id}/alerts",
+    "PUT /v1/wallets/{wallet_id}/alerts",
+    "PutAlerts(balanceLow, policyViolation, inactivity, velocitySpike, largeTransaction)",
+    "PutMoneyAlert(threshold, emails)",
+    "PutLargeAlert(threshold, emails)",
+    "PutInactivityAlert(threshold, emails)",
+    "PutVelocityAlert(threshold, emails)",
+    "PutViolationAlert(enabled, emails)",
+    "Alerts(balance_low, policy_violation, inactivity, velocity_spike, large_transaction, updated_at)",
+    "WalletAlerts(wallet_id, id, balance_low, policy_violation, inactivity, velocity_spike)",
+    "WalletAlerts(large_transaction, updated_at)",
+    "MoneyAlert(threshold, emails, inherited)",
+    "LargeAlert(threshold, emails, inherited)",
+    "CountAlert(threshold, emails, inherited)",
+    "ViolationAlert(enabled, emails, inherited)",
+    "Alerts(sol_limit)",
+    "PutAlerts(solLimit)",
+    "SolAlert(emails, enabled, inherited)",
+    "WalletAlerts(sol_limit, security)",
+    "PutAlerts(security)",
+    "PutAlerts(approvals, stoppedPayments, spendingLimit, pauses, webhooks)",
+    "PutNoticeAlert(emails, enabled)",
+    "WalletAlerts(approvals, stopped_payments, spending_limit, pauses, webhooks)",
+)
 async def test_rules_are_stored_shown_inherited_and_replaced(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, other = await world.wallet(funds=None), await world.wallet(funds=None)
@@ -82,6 +122,10 @@ async def test_rules_are_stored_shown_inherited_and_replaced(own_world: ServiceW
         "velocity_spike": {"threshold": 100, "emails": []},
         "largeTransaction": {"threshold": "500.5"},
         "policyViolation": {"enabled": False},
+        "solLimit": {"enabled": True, "emails": [OPS]},
+        "security": {"enabled": False},
+        "stoppedPayments": {"enabled": False},
+        **{kind: {"enabled": True, "emails": [OPS]} for kind in ("approvals", "spendingLimit", "pauses", "webhooks")},
     }
 
     made = await world.ok("PUT", _ALL, body)
@@ -90,12 +134,17 @@ async def test_rules_are_stored_shown_inherited_and_replaced(own_world: ServiceW
     assert made["inactivity"] == {"threshold": 24, "emails": [], "inherited": False}
     assert made["large_transaction"]["threshold"] == "500.50"
     assert made["policy_violation"] == {"enabled": False, "emails": [], "inherited": False}
+    assert made["sol_limit"] == {"enabled": True, "emails": [OPS], "inherited": False}
+    assert made["security"] == made["stopped_payments"] == {"enabled": False, "emails": [], "inherited": False}
+    for kind in ("approvals", "spending_limit", "pauses", "webhooks"):
+        assert made[kind] == {"enabled": True, "emails": [OPS], "inherited": False}
     own = await world.ok(
         "PUT", _path(wallet), {"balanceLow": {"threshold": "3"}, "inactivity": {"threshold": None, "emails": [OPS]}}
     )
     assert own["balance_low"] == {"threshold": "3.00", "emails": [OPS, "Ops@example.com"], "inherited": False}
     assert own["inactivity"] == {"threshold": None, "emails": [OPS], "inherited": False}
     assert own["velocity_spike"] == {"threshold": 100, "emails": [], "inherited": True}
+    assert own["security"] == {**made["security"], "inherited": True}
     await world.restart()
     assert await world.ok("GET", _ALL) == made
     assert await world.ok("GET", _path(wallet)) == own
@@ -108,6 +157,14 @@ async def test_rules_are_stored_shown_inherited_and_replaced(own_world: ServiceW
     assert emptied["balance_low"] == _OFF
 
 
+@pytest.mark.proves(
+    "PUT /v1/alerts",
+    "PutAlerts(balanceLow, policyViolation, inactivity, velocitySpike, largeTransaction)",
+    "PutMoneyAlert(threshold, emails)",
+    "PutInactivityAlert(threshold, emails)",
+    "PutVelocityAlert(threshold, emails)",
+    "PutViolationAlert(enabled, emails)",
+)
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -123,6 +180,12 @@ async def test_rules_are_stored_shown_inherited_and_replaced(own_world: ServiceW
         ({"inactivity": {"threshold": 1.5}}, "invalid_request"),
         ({"velocitySpike": {"threshold": 0}}, "invalid_request"),
         ({"velocitySpike": {"threshold": 2**70}}, "invalid_request"),
+        ({"refusals": {"threshold": 0}}, "invalid_request"),
+        ({"refusals": {"threshold": 5, "minutes": 0}}, "invalid_request"),
+        ({"refusals": {"threshold": 5, "minutes": 1441}}, "invalid_request"),
+        ({"newPayees": {"threshold": 5, "minutes": 5}}, "invalid_request"),
+        ({"newPayees": {"threshold": 5, "freeze": "yes"}}, "invalid_request"),
+        ({"security": {"threshold": 5}}, "invalid_request"),
         ({"policyViolation": {"emails": [OPS]}}, "invalid_request"),
         ({"policyViolation": {"enabled": "yes"}}, "invalid_request"),
         ({"policyViolation": {"enabled": True, "threshold": 1}}, "invalid_request"),
@@ -184,17 +247,17 @@ async def test_archived_wallet_takes_no_rules(world: ServiceWorld) -> None:
     error_of(await world.call("PUT", _path(wallet), {}), 422, "wallet_archived")
 
 
-async def test_operators_set_rules_viewers_see_them_and_agents_see_their_own(world: ServiceWorld) -> None:
-    wallet, other = await world.wallet(funds=None), await world.wallet(funds=None)
+@pytest.mark.proves("GET /v1/wallets/{wallet_id}/alerts")
+async def test_operators_set_rules_viewers_see_them_and_agents_see_none(world: ServiceWorld) -> None:
+    wallet = await world.wallet(funds=None)
     viewer, agent = world.key("viewer"), world.key("agent", wallet["wallet_id"])
 
     for key in (viewer, agent):
         error_of(await world.call("PUT", _ALL, {}, key=key), 403, "insufficient_permissions")
         error_of(await world.call("PUT", _path(wallet), {}, key=key), 403, "insufficient_permissions")
-        await world.ok("GET", _path(wallet), key=key)
-    await world.ok("GET", _ALL, key=viewer)
-    error_of(await world.call("GET", _ALL, key=agent), 403, "insufficient_permissions")
-    error_of(await world.call("GET", _path(other), key=agent), 403, "insufficient_permissions")
+    for path in (_ALL, _path(wallet)):
+        await world.ok("GET", path, key=viewer)
+        error_of(await world.call("GET", path, key=agent), 403, "insufficient_permissions")
     await world.ok("PUT", _path(wallet), {}, key=world.key("operator"))
 
 
@@ -213,6 +276,9 @@ async def test_repetition_under_a_key_is_the_first_answer(world: ServiceWorld) -
 # Effects
 
 
+@pytest.mark.proves(
+    "alert policy_violation", "event balance.low", "event alert.velocity_spike", "event alert.large_transaction"
+)
 async def test_alerts_reach_the_events_the_webhooks_and_the_mailbox(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
     world, mailbox = alarmed
     policy = await world.policy(maxPerTx="60")
@@ -253,6 +319,26 @@ async def test_alerts_reach_the_events_the_webhooks_and_the_mailbox(alarmed: tup
     }
 
 
+@pytest.mark.proves("PutSolAlert(emails, enabled)", "alert sol_limit")
+async def test_four_fifths_of_a_sol_limit_are_mailed(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
+    world, mailbox = alarmed
+    wallet, to = await world.wallet(label="Buyer"), await world.payee()
+    await world.ok("PUT", _ALL, {"solLimit": {"enabled": True, "emails": [OPS]}})
+    used = Decimal((await world.ok("GET", "/v1/organization"))["sol"]["spent_today"])
+
+    # A payment costs 0.00001 SOL.
+    await world.restart(sol_per_day=str((used + Decimal("0.00002")) * 5 / 4), sol_per_wallet_day="1")
+    for _ in range(2):
+        assert (await world.pay(wallet, to, "0.01")).status_code == 200
+
+    async with asyncio.timeout(_PATIENCE):
+        while len(mailbox.received) < 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert mailbox.subjects == ["SOL limit: all wallets"]
+    assert "Wallet:      all\nSpent:" in mailbox.received[0].get_content().replace("\r\n", "\n")
+
+
+@pytest.mark.proves("alert balance_low")
 async def test_low_balance_is_reported_again_after_funding_and_restart(
     alarmed: tuple[ServiceWorld, Mailbox],
 ) -> None:
@@ -271,6 +357,7 @@ async def test_low_balance_is_reported_again_after_funding_and_restart(
     assert [one["current_balance"] for one in low] == ["40.00", "39.00"]
 
 
+@pytest.mark.proves("PutLargeAlert(freeze)", "LargeAlert(freeze)")
 async def test_large_payment_freezes_its_vault_alone(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
     world, mailbox = alarmed
     watched, other, to = await world.wallet(), await world.wallet(), await world.payee()
@@ -300,6 +387,86 @@ async def test_large_payment_freezes_its_vault_alone(alarmed: tuple[ServiceWorld
     assert sum("The rule freezes the wallet for this reason." in text for text in says.values()) == 1
 
 
+@pytest.mark.proves(
+    "PutAlerts(refusals, newPayees)",
+    "PutRefusalsAlert(emails, freeze, minutes, threshold)",
+    "PutPayeesAlert(emails, freeze, threshold)",
+    "Alerts(refusals, new_payees)",
+    "WalletAlerts(refusals, new_payees)",
+    "RefusalsAlert(emails, freeze, inherited, minutes, threshold)",
+    "PayeesAlert(emails, freeze, inherited, threshold)",
+    "alert refusals",
+    "alert new_payees",
+    "event alert.refusals",
+    "event alert.new_payees",
+)
+@pytest.mark.parametrize("kind", ["refusals", "new_payees"])
+async def test_counted_alert_freezes_its_vault_alone(alarmed: tuple[ServiceWorld, Mailbox], kind: str) -> None:
+    world, mailbox = alarmed
+    policy = await world.policy(maxPerTx="10")
+    watched, other = await world.wallet(policy["policy_id"]), await world.wallet(policy["policy_id"])
+    known = await world.payee()
+
+    async def does_it(wallet: Json, payee: str | None = None) -> None:
+        if kind == "refusals":
+            error_of(await world.pay(wallet, known, "11"), 402, "policy_violation")
+        else:
+            assert (await world.pay(wallet, payee or await world.payee(), "1")).status_code == 200
+
+    rule = {"threshold": 2, "emails": [OPS]}
+    await world.ok("PUT", _ALL, {kind: rule})
+    made = await world.ok("PUT", _path(watched), {kind: {**rule, "freeze": True}})
+    assert made[kind]["freeze"]
+    for wallet in (other, watched):
+        await does_it(wallet, known)
+        if kind == "new_payees":
+            await does_it(wallet, known)  # the same payee again
+        await does_it(wallet)
+
+    [event] = await _reported(world, watched, f"alert.{kind}", 1)
+    [mild] = await _reported(world, other, f"alert.{kind}", 1)
+    await _reported(world, watched, "wallet.frozen", 1)
+    assert (event["count"], event["threshold"], event["freeze"], "freeze" in mild) == (2, 2, True, False)
+    assert event["minutes"] == (60 if kind == "refusals" else 1440)
+    assert (await world.pay(other, known, "1")).status_code == 200
+    [entry] = (await world.ok("GET", "/v1/audit-log?action=wallet.freeze"))["data"]
+    assert entry["actor"] == {"type": "system", "id": f"alert_rule_{kind}"}
+    async with asyncio.timeout(_PATIENCE):
+        while len(mailbox.received) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert sum("The rule freezes the wallet for this reason." in one.get_content() for one in mailbox.received) == 1
+
+    # Counted refusals and payees do not count again.
+    await world.ok("PATCH", f"/v1/wallets/{watched['wallet_id']}", {"status": "active"})
+    await does_it(watched)
+    assert (await world.pay(watched, known, "1")).status_code == 200
+    await does_it(watched)
+    [_, second] = await _reported(world, watched, f"alert.{kind}", 2)
+    assert second["count"] == 2
+    await _reported(world, watched, "wallet.frozen", 2)
+
+
+async def test_check_for_alerts_waits_for_no_freeze(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    watcher = Watcher(
+        world.service.db, world.service.projector, world.settings, chain_clock=world.service.clock.seen_ms
+    )
+    watcher.service = world.service
+    await world.service.db.write(begin)
+    await world.ok("PUT", _path(wallet), {"largeTransaction": {"threshold": "5", "freeze": True}})
+    await world.pay(wallet, to, "6")
+    answering = asyncio.Event()
+    world.line.hold = lambda _method: answering.wait()
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await watcher.tick()
+        assert world.service.brake.is_engaged(wallet["wallet_id"], "freeze")
+    finally:
+        answering.set()
+    await _reported(world, wallet, "wallet.frozen", 1)
+
+
 async def test_freeze_by_a_rule_outlives_a_crash_after_its_event(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -310,11 +477,13 @@ async def test_freeze_by_a_rule_outlives_a_crash_after_its_event(own_world: Serv
     await world.ok("PUT", _path(wallet), {"largeTransaction": {"threshold": "5", "freeze": True}})
     await world.pay(wallet, to, "6")
     # The process dies after the event is stored and before the freeze begins.
-    assert await world.service.db.write(watcher._read_feed) == [(world.org, wallet["wallet_id"])]
+    [brake] = await world.service.db.write(watcher._read_feed)
+    assert (brake.org, brake.scope) == (world.org, wallet["wallet_id"])
     await world.restart()
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
 
 
+@pytest.mark.proves("alert large_transaction")
 async def test_escrow_is_a_large_transaction_too(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
     world, _ = alarmed
     wallet, receiving = await world.wallet(), await world.wallet(funds=None)

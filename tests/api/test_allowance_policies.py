@@ -8,6 +8,13 @@ from tests.support.service_world import ServiceWorld, error_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves(
+    "CreatePolicy(allowAllowances)",
+    "UpdatePolicy(allowAllowances)",
+    "ClonePolicy(allowAllowances)",
+    "PreviewPolicy(allowAllowances)",
+    "Policy(allow_allowances)",
+)
 async def test_policy_says_whether_allowances_may_be_granted(world: ServiceWorld) -> None:
     presets = [await world.ok("GET", f"/v1/policies/{one}") for one in PRESET_POLICY_IDS]
     assert {one["allow_allowances"] for one in presets} == {False}

@@ -72,6 +72,14 @@ async def _payer(world: ServiceWorld) -> Agent:
     return paying
 
 
+@pytest.mark.proves(
+    "POST /v1/wallets/{wallet_id}/allowances",
+    "POST /v1/wallets/{wallet_id}/allowances/{allowance_id}/settle",
+    "GrantAllowance(amount, delegate, expiresIn, reference)",
+    "Allowance(allowance_id, id, wallet_id, amount, currency, status, delegate, reference, chain_address)",
+    "Allowance(token_account, expires_at, created_at, tx_id, tx_signature, spent_amount, returned_amount)",
+    "Allowance(settled_at, settlement_signature, transfers)",
+)
 async def test_delegate_pays_and_everything_agrees_with_the_chain(world: ServiceWorld, payer: Agent) -> None:
     before, day = float(await payer.balance()), (await _consumed(world, payer.vault)).day
     one = await _granted(payer, "5", expiresIn=90, reference="ab" * 16)
@@ -89,7 +97,7 @@ async def test_delegate_pays_and_everything_agrees_with_the_chain(world: Service
     assert (await _consumed(world, payer.vault)).day == day + 3 * USDC
     [budget] = (await world.ok("GET", "/v1/budgets"))["data"]
     shown = await world.ok("GET", f"/v1/budgets/{budget['budget_id']}")
-    assert shown["consumption"] == {"day": "3.00", "month": "3.00", "payments_in_hour": 1}
+    assert shown["consumption"] == {"day": "3.00", "month": "3.00", "payments_in_hour": 1, "held": "0.00"}
     assert shown["headroom"]["day"] == "497.00"
 
     await world.service.indexer.check(late=False)
@@ -109,6 +117,52 @@ async def test_delegate_pays_and_everything_agrees_with_the_chain(world: Service
     error_of(await world.call("POST", path, {}, key=payer.key), 401, "session_token_invalid")
 
 
+@pytest.mark.proves("Wallet(held_amount)", "PolicyViolationBody(open_allowances)", "BudgetConsumption(held)")
+@pytest.mark.proves("Simulation(open_allowances)")
+async def test_held_money_shows_and_its_refusal_names_the_allowance(world: ServiceWorld) -> None:
+    budget = await world.ok("POST", "/v1/budgets", {"name": "Held", "maxPerDay": "500"})
+    policy = await world.policy(allowAllowances=True, maxPerDay="10")
+    paying = await agent(world, policy["policy_id"])
+    await world.ok("PATCH", f"/v1/wallets/{paying.id}", {"budgetId": budget["budget_id"]})
+    one, to = await _granted(paying, "6"), await world.payee()
+    body = {"walletId": paying.id, "to": to, "amount": "5", "currency": "USDC"}
+
+    assert (await world.ok("GET", f"/v1/wallets/{paying.id}"))["held_amount"] == "6.00"
+    shown = await world.ok("GET", f"/v1/budgets/{budget['budget_id']}")
+    assert (shown["consumption"]["held"], shown["headroom"]["day"]) == ("6.00", "494.00")
+    refused = error_of(await world.call("POST", "/v1/payments", body), 402, "policy_violation")
+    assert refused["violation"] == {"rule": "max_per_day", "limit": "10.00", "attempted": "11.00"}
+    assert refused["open_allowances"] == [one.id]
+    simulated = await world.ok("POST", "/v1/payments/simulate", body)
+    assert (simulated["retry_at"], simulated["open_allowances"]) == (None, [one.id])
+    assert (await world.ok("POST", "/v1/payments/simulate", {**body, "amount": "1"}))["open_allowances"] == []
+    # Without the held money, the payment would be refused too, so no allowance is named.
+    beyond = error_of(await world.call("POST", "/v1/payments", {**body, "amount": "10.01"}), 402, "policy_violation")
+    assert "open_allowances" not in beyond
+
+    await _settled(paying, one)
+    assert (await world.ok("GET", f"/v1/wallets/{paying.id}"))["held_amount"] == "0.00"
+    assert (await world.ok("POST", "/v1/payments", body))["status"] == "confirmed"
+
+
+@pytest.mark.proves("POST /v1/wallets/{wallet_id}/allowances")
+@pytest.mark.proves("PolicyViolationBody(open_allowances)")
+async def test_budget_names_an_allowance_of_a_wallet_that_has_left_it(world: ServiceWorld) -> None:
+    budget = await world.ok("POST", "/v1/budgets", {"name": "Left", "maxPerDay": "10"})
+    policy = await world.policy(allowAllowances=True)
+    leaving, staying = [await agent(world, policy["policy_id"]) for _ in range(2)]
+    for one in (leaving, staying):
+        await world.ok("PATCH", f"/v1/wallets/{one.id}", {"budgetId": budget["budget_id"]})
+    held = await _granted(leaving, "6")
+    await world.ok("PATCH", f"/v1/wallets/{leaving.id}", {"budgetId": None})
+    body = {"walletId": staying.id, "to": await world.payee(), "amount": "5", "currency": "USDC"}
+
+    refused = error_of(await world.call("POST", "/v1/payments", body), 402, "policy_violation")
+
+    assert (refused["violation"]["rule"], refused["open_allowances"]) == ("budget_max_per_day", [held.id])
+    await _settled(leaving, held)
+
+
 async def test_session_key_alone_cannot_grant(world: ServiceWorld, payer: Agent) -> None:
     for key in (payer.key, world.key("viewer")):
         response, *_ = await _ask(payer, key=key)
@@ -117,7 +171,7 @@ async def test_session_key_alone_cannot_grant(world: ServiceWorld, payer: Agent)
     signers = world.service.signers
     owner, vault = await world.payee(), Pubkey.from_string(payer.vault)
     fields = await world.fields(vault)
-    granting = world.service.instructions(world.org).grant_allowance(
+    granting = world.build.grant_allowance(
         payer=signers.fee_payer_address,
         signer=payer.session_key.pubkey(),
         operator=payer.session_key.pubkey(),
@@ -147,6 +201,7 @@ async def test_grant_repeated_under_its_key_is_one(world: ServiceWorld, payer: A
     await world.ok("POST", f"{_path(payer)}/{first['allowance_id']}/settle", {})
 
 
+@pytest.mark.proves("error allowances_not_allowed")
 async def test_policy_refuses_as_it_does_payments(world: ServiceWorld, payer: Agent) -> None:
     response, *_ = await _ask(payer, "51")
     refused = error_of(response, 402, "policy_violation")
@@ -164,6 +219,7 @@ async def test_policy_refuses_as_it_does_payments(world: ServiceWorld, payer: Ag
     error_of(response, 422, "wallet_insufficient_balance")
 
 
+@pytest.mark.proves("error allowance_not_found", "GrantAllowance(destination, delegate, expiresIn, reference)")
 async def test_bad_input_is_refused_and_nothing_is_set_aside(world: ServiceWorld, payer: Agent) -> None:
     owner, delegate = await world.payee(), Keypair()
     before = await payer.balance()
@@ -194,6 +250,7 @@ async def test_bad_input_is_refused_and_nothing_is_set_aside(world: ServiceWorld
     error_of(await world.call("GET", _path(payer), key=stranger.key), 403, "insufficient_permissions")
 
 
+@pytest.mark.proves("GrantAllowance(destination)", "Allowance(recipient, destination)")
 async def test_destination_is_an_account_or_its_owner(world: ServiceWorld, payer: Agent) -> None:
     owner = await world.payee()
     tokens = str(world.service.addresses.token_account(Pubkey.from_string(owner)))
@@ -225,6 +282,11 @@ async def test_above_the_threshold_an_approval_of_its_kind_is_needed(world: Serv
     await world.ok("POST", f"{_path(paying)}/{made['allowance_id']}/settle", {})
 
 
+@pytest.mark.proves(
+    "GET /v1/wallets/{wallet_id}/allowances",
+    "error too_many_allowances",
+    "GET /v1/wallets/{wallet_id}/allowances(status, limit, cursor)",
+)
 async def test_wallet_has_four_at_a_time_and_a_daily_number(world: ServiceWorld) -> None:
     policy = await world.policy(allowAllowances=True)
     paying = await agent(world, policy["policy_id"])
@@ -253,6 +315,7 @@ async def test_change_past_the_service_is_looked_at_again(world: ServiceWorld, p
     await _settled(payer, one)
 
 
+@pytest.mark.proves("action allowance.grant")
 async def test_grant_and_its_delegate_are_on_the_audit_log(world: ServiceWorld, payer: Agent) -> None:
     one = await _granted(payer, "1")
     await _settled(payer, one)

@@ -1,6 +1,7 @@
 """Approvals: an agent's payment above the threshold needs the operator, who lets it pass once, or rejects it."""
 
 import asyncio
+import hashlib
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -88,7 +89,7 @@ async def _edit_policy(world: ServiceWorld, policy: Json) -> None:
     """Give a policy a new version with the same threshold."""
     found = world.policy_record(policy["policy_id"])
     authority = world.service.signers.require_authority()
-    change = world.service.instructions(world.org).update_policy(
+    change = world.build.update_policy(
         authority=authority.pubkey(),
         policy=Pubkey.from_string(found.address),
         expected_version=found.version,
@@ -105,6 +106,11 @@ async def _switch(world: ServiceWorld, wallet: Json, policy: Json) -> None:
 # From the refusal to the payment
 
 
+@pytest.mark.proves(
+    "POST /v1/approvals/{approval_id}/approve",
+    "Approval(approval_id, id, status, chain_address, decided_by, decided_at)",
+    "PolicyViolationBody(approval_id)",
+)
 async def test_refused_payment_passes_once_when_an_operator_has_approved_it(world: ServiceWorld) -> None:
     # Given an agent whose payment is refused for lack of a co-signature
     agent, operator = await _agent(world), world.key("operator")
@@ -168,6 +174,7 @@ async def test_payments_refused_at_once_ask_for_one_approval(world: ServiceWorld
     assert len(set(ids)) == 1
 
 
+@pytest.mark.proves("Approval(threshold, requested_by, memo)")
 async def test_approval_says_who_asks_and_what_for(world: ServiceWorld) -> None:
     agent = await _agent(world)
     refused = error_of(await agent.pay(body={"memo": "Invoice 7"}), 402, "policy_violation")
@@ -187,6 +194,7 @@ async def test_approval_says_who_asks_and_what_for(world: ServiceWorld) -> None:
     assert await agent.refused() != asked["approval_id"]
 
 
+@pytest.mark.proves("Approval(wallet_id, amount, currency)")
 async def test_approval_is_for_its_wallet_recipient_and_amount_alone(world: ServiceWorld) -> None:
     agent = await _agent(world)
     other = await _agent(world, agent.policy, agent.to)
@@ -202,6 +210,7 @@ async def test_approval_is_for_its_wallet_recipient_and_amount_alone(world: Serv
     assert (await agent.pay()).json()["status"] == "confirmed"
 
 
+@pytest.mark.proves("Approval(type)")
 async def test_approval_of_an_escrow_lets_no_payment_pass(world: ServiceWorld) -> None:
     agent, receiving = await _agent(world), await world.wallet(funds=None)
     body = {"fromWallet": agent.wallet["wallet_id"], "toWallet": receiving["wallet_id"], "amount": "20"}
@@ -220,6 +229,41 @@ async def test_approval_of_an_escrow_lets_no_payment_pass(world: ServiceWorld) -
     assert (await lock()).json()["status"] == "locked"
     assert (await _get(world, to_lock))["status"] == "used"
     await agent.refused(to=receiving["wallet_id"])
+
+
+@pytest.mark.proves(
+    "Approval(escrow_terms)",
+    "EscrowTerms(hash, task_description, task_hash, output_commitment, proof_types, timeout_seconds)",
+    "EscrowTerms(verifier, arbiter)",
+)
+async def test_approval_of_an_escrow_is_for_its_terms_alone(world: ServiceWorld) -> None:
+    agent, receiving = await _agent(world), await world.wallet(funds=None)
+    body = {"fromWallet": agent.wallet["wallet_id"], "toWallet": receiving["wallet_id"], "amount": "20"}
+    body |= {"currency": "USDC", "taskDescription": "Work", "timeoutSeconds": 600}
+
+    async def lock(**changed: Any) -> httpx.Response:
+        headers = {"Session-Token": agent.session}
+        return await world.call("POST", "/v1/payments/a2a", {**body, **changed}, key=agent.key, headers=headers)
+
+    approval_id = error_of(await lock(), 402, "policy_violation")["approval_id"]
+    terms = (await _approve(world, approval_id))["escrow_terms"]
+    assert (terms["task_description"], terms["timeout_seconds"]) == ("Work", 600)
+    assert terms["task_hash"] == f"sha256:{hashlib.sha256(b'Work').hexdigest()}"
+    assert terms["hash"].startswith("sha256:")
+    for changed in ({"taskDescription": "Other work"}, {"timeoutSeconds": 60}, {"proofTypes": ["output_hash"]}):
+        other = error_of(await lock(**changed), 402, "policy_violation")["approval_id"]
+        assert other != approval_id
+    assert (await lock()).json()["status"] == "locked"
+    assert (await _get(world, approval_id))["status"] == "used"
+
+
+async def test_approvals_of_one_wallet_can_be_given_at_once(world: ServiceWorld) -> None:
+    agent = await _agent(world)
+    asked = [await agent.refused(amount=amount) for amount in ("20", "21", "22")]
+
+    answers = await asyncio.gather(*(_decide(world, one, "approve") for one in asked))
+
+    assert [one.status_code for one in answers] == [200] * 3, [one.text for one in answers]
 
 
 async def test_one_approval_lets_one_of_many_equal_payments_pass(world: ServiceWorld) -> None:
@@ -241,6 +285,7 @@ async def test_approved_payment_opens_an_account_for_a_recipient_without_one(wor
     assert await world.balance(agent.to) == 20_000_000
 
 
+@pytest.mark.proves("GET /v1/approvals/{approval_id}", "Approval(recipient, recipient_address)")
 async def test_recipient_is_shown_as_it_was_named_and_approved_as_its_address(world: ServiceWorld) -> None:
     agent, shop = await _agent(world), f"shop-{now_ms()}.example.com"
     await world.ok("PUT", f"/v1/recipients/{shop}", {"address": agent.to})
@@ -308,6 +353,7 @@ async def test_simulation_counts_an_approval_for_the_agent(world: ServiceWorld) 
 # Policies
 
 
+@pytest.mark.proves("error approval_outdated", "Approval(policy_id, policy_version)")
 async def test_new_version_of_the_policy_makes_an_approval_unusable(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approved, undecided = await agent.refused(), await agent.refused("30")
@@ -349,7 +395,7 @@ async def test_outside_approval_for_another_policy_blocks_nothing(world: Service
     agent, other = await _agent(world), await world.policy(requireCoSign="5")
     operator = world.service.signers.operator
     await _switch(world, agent.wallet, other)
-    approve = world.service.instructions(world.org).approve_payment(
+    approve = world.build.approve_payment(
         payer=world.service.signers.fee_payer_address,
         operator=operator.pubkey(),
         vault=Pubkey.from_string(agent.wallet["chain_address"]),
@@ -371,6 +417,7 @@ async def test_outside_approval_for_another_policy_blocks_nothing(world: Service
 # Time
 
 
+@pytest.mark.proves("POST /v1/approvals/{approval_id}/approve", "Limits: Approval", "Approval(expires_at)")
 async def test_approval_ends_a_day_after_it_was_given(own_world: ServiceWorld) -> None:
     world = own_world
     agent = await _agent(world)
@@ -388,6 +435,7 @@ async def test_approval_ends_a_day_after_it_was_given(own_world: ServiceWorld) -
     assert await world.balance(agent.to) == 20_000_000
 
 
+@pytest.mark.proves("Limits: Approval", "Approval(expires_at)")
 async def test_request_can_be_approved_for_a_day(own_world: ServiceWorld) -> None:
     world = own_world
     agent = await _agent(world)
@@ -426,6 +474,7 @@ async def test_expired_approval_is_not_approved_again_and_its_rent_comes_back(
 # Rejecting
 
 
+@pytest.mark.proves("POST /v1/approvals/{approval_id}/reject", "Approval(status)")
 async def test_rejected_request_leaves_nothing_on_the_chain_and_asks_anew(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approval_id = await agent.refused()
@@ -461,6 +510,7 @@ async def test_rejecting_what_was_approved_closes_it_on_the_chain(world: Service
     assert await world.balance(agent.to) == 0
 
 
+@pytest.mark.proves("error approval_not_pending")
 async def test_used_approval_is_neither_approved_nor_rejected(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approval_id = await agent.refused()
@@ -586,6 +636,7 @@ async def test_approvals_outlive_a_restart(own_world: ServiceWorld) -> None:
     assert (await agent.pay()).json()["status"] == "confirmed"
 
 
+@pytest.mark.proves("Limits: Undecided approvals of a wallet")
 async def test_oldest_of_a_thousand_undecided_requests_gives_way(world: ServiceWorld) -> None:
     agent, other = await _agent(world), await _agent(world)
     elsewhere, approved, oldest, older = (
@@ -622,6 +673,7 @@ async def test_oldest_of_a_thousand_undecided_requests_gives_way(world: ServiceW
     assert (await agent.pay("21")).json()["status"] == "confirmed"
 
 
+@pytest.mark.proves("Limits: Undecided approvals of a wallet")
 async def test_key_replaces_only_its_own_requests_beyond_a_quarter(world: ServiceWorld) -> None:
     agent = await _agent(world)
     own = await agent.refused("21")
@@ -702,6 +754,7 @@ async def test_agent_sees_its_own_wallets_approvals_only(world: ServiceWorld) ->
     assert (await world.ok("GET", f"/v1/approvals/{theirs}", key=world.key("viewer")))["approval_id"] == theirs
 
 
+@pytest.mark.proves("GET /v1/approvals/{approval_id}", "error approval_not_found")
 async def test_unknown_approval_and_that_of_another_organisation_are_not_found(world: ServiceWorld) -> None:
     agent, neighbour = await _agent(world), await world.organisation("approvals-neighbour")
     approval_id, theirs = await agent.refused(), world.key("admin", org=neighbour)
@@ -713,6 +766,7 @@ async def test_unknown_approval_and_that_of_another_organisation_are_not_found(w
     assert (await world.ok("GET", "/v1/approvals", key=theirs))["data"] == []
 
 
+@pytest.mark.proves("GET /v1/approvals", "GET /v1/approvals(status, walletId)", "Approval(created_at)")
 async def test_list_is_paged_newest_first_and_narrowed_by_status_and_wallet(world: ServiceWorld) -> None:
     agent, other = await _agent(world), await _agent(world)
     ids = [await agent.refused(f"2{number}") for number in range(5)]

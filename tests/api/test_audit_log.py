@@ -1,5 +1,6 @@
 """The audit log: who did what, from where, in which request; and what is never in it."""
 
+import ast
 import asyncio
 import hashlib
 import json
@@ -8,7 +9,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -19,19 +20,20 @@ from sqlalchemy import Connection, delete, text, update
 from starlette.applications import Starlette
 from structlog.testing import capture_logs
 
-from app.access.keyring import KeyRing
-from app.access.recorder import PERIOD, Recorder
+from app.access.recorder import LONG_PERIOD, MAX_BY_MINUTE, PERIOD, Recorder
 from app.audit.publisher import HeadPublisher
 from app.commands.main import main
 from app.core.settings import Settings
-from app.core.timestamps import now_ms
+from app.core.timestamps import iso_ms, now_ms
 from app.server.application import create_app
 from app.store.attempts import attempt
+from app.store.attempts import table as attempts
 from app.store.audit import SERVICE, LogEntry, entries_after, heads, log_head, table
-from app.store.audit_actions import ACTIONS, Action
+from app.store.audit_actions import ACTIONS
 from app.store.brakes import BrakeRow, all_brakes, put_brake
 from app.store.feed import FeedFilter, feed
-from app.store.state_tables import attempts, idempotency
+from app.store.idempotency import table as idempotency
+from app.store.keys import api_keys
 from tests.support.escrows import agent, of
 from tests.support.http import PATIENCE
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -64,6 +66,7 @@ async def _of(world: ServiceWorld, identifier: str) -> list[str]:
     return [one["action"] for one in await _listed(world, f"&object={quote(identifier, safe='')}")][::-1]
 
 
+@pytest.mark.proves("action key.create", "action key.revoke", "action key.rotate", "AuditLogEntry(details)")
 async def test_life_of_a_key_is_on_record(world: ServiceWorld) -> None:
     made = await _key(world)
     rotated = await world.ok("POST", f"/v1/keys/{made['key_id']}/rotate", {"overlapSeconds": 5})
@@ -75,6 +78,7 @@ async def test_life_of_a_key_is_on_record(world: ServiceWorld) -> None:
     assert replaced["details"] == {"replaces": made["key_id"], "overlap_seconds": 5}
 
 
+@pytest.mark.proves("GET /v1/audit-log", "AuditLogEntry(log, timestamp, actor, request_id)", "Actor(type, id)")
 async def test_entry_says_who_when_and_from_where(world: ServiceWorld) -> None:
     admin = await _key(world, "admin")
     before = now_ms()
@@ -91,6 +95,7 @@ async def test_entry_says_who_when_and_from_where(world: ServiceWorld) -> None:
     assert before <= stored.timestamp <= now_ms()
 
 
+@pytest.mark.proves("AuditLogEntry(address)")
 async def test_address_is_the_clients_behind_a_trusted_proxy_only(world: ServiceWorld) -> None:
     async def make(proxies: str) -> str:
         app = create_app(Settings(**{**world.settings.model_dump(), "trusted_proxies": proxies}), world.service)
@@ -105,6 +110,34 @@ async def test_address_is_the_clients_behind_a_trusted_proxy_only(world: Service
     assert await make("") == "10.0.0.5"
 
 
+@pytest.mark.proves(
+    "action alerts.set",
+    "action approval.approve",
+    "action approval.reject",
+    "action export.create",
+    "action organization.pause",
+    "action organization.unpause",
+    "action policy.clone",
+    "action policy.create",
+    "action policy.delete",
+    "action policy.update",
+    "action recipient.register",
+    "action session.create",
+    "action session.rotate",
+    "action topup.set",
+    "action wallet.archive",
+    "action wallet.create",
+    "action wallet.freeze",
+    "action wallet.fund",
+    "action wallet.unfreeze",
+    "action wallet.update",
+    "action wallet.withdraw",
+    "action webhook.create",
+    "action webhook.delete",
+    "action webhook.rotate_secret",
+    "action webhook.update",
+    "AuditLogEntry(action, object, details)",
+)
 async def test_every_change_that_is_no_payment_is_on_record(own_world: ServiceWorld) -> None:
     world = own_world
     policy = await world.policy(maxPerTx="50", requireCoSign="20")
@@ -172,6 +205,7 @@ async def test_every_change_that_is_no_payment_is_on_record(own_world: ServiceWo
     assert not re.search(r"avk_|avs_|whsec_", written)
 
 
+@pytest.mark.proves("action escrow.resolve")
 async def test_decision_of_a_dispute_is_on_record(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await agent(world), await agent(world)
@@ -185,6 +219,7 @@ async def test_decision_of_a_dispute_is_on_record(own_world: ServiceWorld) -> No
     assert (entry["details"]["decision"], entry["details"]["released_amount"]) == ("split", "4.00")
 
 
+@pytest.mark.proves("action key.reissue")
 async def test_key_whose_answer_was_lost_is_on_record_again(world: ServiceWorld) -> None:
     headers = {"Idempotency-Key": "lost-key"}
     made = await world.ok("POST", "/v1/keys", {"role": "viewer"}, headers=headers)
@@ -218,6 +253,7 @@ async def test_payments_and_escrows_write_no_entry(world: ServiceWorld) -> None:
     assert len(_entries(world)) == before
 
 
+@pytest.mark.proves("action transaction.failed")
 async def test_change_that_fails_on_the_chain_is_followed_by_its_failure(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds=None)
@@ -237,6 +273,7 @@ async def test_change_that_fails_on_the_chain_is_followed_by_its_failure(own_wor
     assert failed.details["error"] == "expired"
 
 
+@pytest.mark.proves("GET /v1/audit-log")
 async def test_only_admins_read_it_and_only_their_organisations(world: ServiceWorld) -> None:
     for role in ("viewer", "operator"):
         error_of(await world.call("GET", "/v1/audit-log", key=world.key(role)), 403, "insufficient_permissions")
@@ -249,6 +286,11 @@ async def test_only_admins_read_it_and_only_their_organisations(world: ServiceWo
     assert found[0]["actor"] == {"type": "system", "id": "command_line"}
 
 
+@pytest.mark.proves(
+    "GET /v1/audit-log",
+    "GET /v1/audit-log(actor, action, object, from, to, limit, cursor)",
+    "AuditLogPage(has_more, next_cursor)",
+)
 async def test_log_is_narrowed_by_actor_action_object_and_time(world: ServiceWorld) -> None:
     admin = await _key(world, "admin")
     made = [await world.ok("POST", "/v1/keys", {"role": "viewer"}, key=admin["key"]) for _ in range(3)]
@@ -268,6 +310,7 @@ async def test_log_is_narrowed_by_actor_action_object_and_time(world: ServiceWor
     error_of(elsewhere, 400, "invalid_request")
 
 
+@pytest.mark.proves("GET /v1/audit-log(actor, action, from, to)")
 @pytest.mark.parametrize(
     "query",
     [
@@ -279,6 +322,7 @@ async def test_filter_that_is_not_understood_is_refused(world: ServiceWorld, que
     error_of(await world.call("GET", f"/v1/audit-log?{query}"), 400, "invalid_request")
 
 
+@pytest.mark.proves("AuditLogEntry(hash)")
 async def test_answer_lets_anybody_recompute_the_hashes(world: ServiceWorld) -> None:
     await _key(world)
 
@@ -314,6 +358,7 @@ class _Timer:
         return self.now
 
 
+@pytest.mark.proves("action access.refused")
 async def test_refusal_for_lack_of_a_role_is_on_record_once_a_minute(own_world: ServiceWorld) -> None:
     world = own_world
     recorder, viewer = _quick(world), await _key(world, "viewer")
@@ -334,9 +379,43 @@ async def test_refusal_for_lack_of_a_role_is_on_record_once_a_minute(own_world: 
     assert other.details == {"operation": "GET /v1/keys", "count": 1}
     recorder._timer.now += PERIOD
     await _until(lambda: len(refused()) == 3)
-    assert refused()[-1].details == {"operation": "PATCH /v1/wallets/{wallet_id}", "count": 29}
+    assert refused()[-1].details == {
+        "operation": "PATCH /v1/wallets/{wallet_id}",
+        "count": 29,
+        "since": iso_ms(first.timestamp),
+        "networks": [{"network": "127.0.0.1", "count": 29}],
+    }
 
 
+@pytest.mark.proves("Limits: Refusals of a caller that the audit log counts by the minute")
+async def test_frequent_refusals_are_on_record_once_an_hour(own_world: ServiceWorld) -> None:
+    world = own_world
+    recorder, viewer = _quick(world), await _key(world, "viewer")
+
+    def refused(operation: str) -> list[LogEntry]:
+        return [one for one in _entries(world) if one.details.get("operation") == operation]
+
+    async def ask(path: str) -> None:
+        error_of(await world.call("GET", path, key=viewer["key"]), 403, "insufficient_permissions")
+
+    for _ in range(MAX_BY_MINUTE + 30):
+        await ask("/v1/keys")
+        recorder._timer.now += PERIOD
+        await recorder.tick()
+    for _ in range(2):
+        await ask("/v1/request-log")
+        await recorder.tick()
+
+    # The last 30 minutes have one row, and a new operation is visible at once.
+    assert [one.details["count"] for one in refused("GET /v1/keys")] == [1] * (MAX_BY_MINUTE + 1)
+    assert [one.details["count"] for one in refused("GET /v1/request-log")] == [1]
+    recorder._timer.now += LONG_PERIOD
+    await recorder.tick()
+    assert refused("GET /v1/keys")[-1].details["count"] == 29
+    assert [one.details["count"] for one in refused("GET /v1/request-log")] == [1, 1]
+
+
+@pytest.mark.proves("action access.refused")
 async def test_refusal_inside_an_operation_is_on_record(world: ServiceWorld) -> None:
     operator, wallet = await _key(world), await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -349,6 +428,7 @@ async def test_refusal_inside_an_operation_is_on_record(world: ServiceWorld) -> 
     await _until(lambda: any(one.actor.id == operator["key_id"] for one in _entries(world)))
 
 
+@pytest.mark.proves("action authentication.failed")
 async def test_failed_authentications_are_one_row_a_minute(own_world: ServiceWorld) -> None:
     world = own_world
     recorder = _quick(world)
@@ -438,12 +518,13 @@ async def test_freeze_that_the_log_cannot_take_is_in_force(
     assert [[one.scope for one in rows] for rows in held] == [[wallet["wallet_id"]]] * 2
 
 
+@pytest.mark.proves("action brake.refused")
 async def test_brake_that_the_chain_refuses_is_on_record(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds=None)
     found = world.wallet_record(wallet["wallet_id"])
     # Given a wallet that was archived without this service
-    build, operator = world.service.instructions(world.org), world.service.signers.operator
+    build, operator = world.build, world.service.signers.operator
     closing = build.close_wallet(
         operator=operator.pubkey(),
         vault=Pubkey.from_string(found.vault),
@@ -474,6 +555,7 @@ def _published(world: ServiceWorld) -> list[Json]:
     return [one.payload for one in world.service.db.read_now(lambda conn: feed(conn, world.org, chosen)).data]
 
 
+@pytest.mark.proves("event audit.head")
 async def test_head_goes_out_every_day_as_an_event(own_world: ServiceWorld) -> None:
     world = own_world
     async with Receiver() as receiver:
@@ -517,6 +599,7 @@ async def test_head_is_a_log_line_also_of_the_services_own_log(own_world: Servic
     assert len(_published(world)) == 1
 
 
+@pytest.mark.proves("action audit.checkpoint", "Limits: Entries of the audit log")
 @pytest.mark.sqlite("runs a command on the data folder")
 async def test_old_entries_are_deleted_and_the_rest_verifies(own_world: ServiceWorld) -> None:
     world = own_world
@@ -601,6 +684,7 @@ async def test_command_lists_the_log_as_the_api_shows_it(own_world: ServiceWorld
     assert [json.loads(line) for line in listed.output.splitlines()] == (await _listed(world))[::-1]
 
 
+@pytest.mark.proves("AuditLogPage(data, unreadable)", "UnreadableAuditEntry(number, reason)")
 @pytest.mark.sqlite("writes rows in SQLite's words")
 @pytest.mark.parametrize(
     "altered",
@@ -632,13 +716,18 @@ async def test_altered_row_hides_no_other_entry(own_world: ServiceWorld, altered
     assert "entry 2" in found.output
 
 
+@pytest.mark.proves("action key.create", "AuditLogEntry(actor, address)", "Actor(id)")
 @pytest.mark.sqlite("runs a command on the data folder")
 async def test_commands_are_on_record_as_the_machines(own_world: ServiceWorld) -> None:
     world = own_world
     folder = ["--data-dir", str(world.settings.data_dir)]
     made = CliRunner().invoke(main, ["keys", "create", "--role", "viewer", *folder])
     assert made.exit_code == 0
-    key = [one for one in await world.service.part(KeyRing).list(world.org) if one.hint == made.output.strip()[-4:]]
+    key = [
+        one
+        for one in world.service.db.read_now(lambda conn: api_keys(conn, world.org))
+        if one.hint == made.output.strip()[-4:]
+    ]
 
     [entry] = await _listed(world, f"&object={key[0].key_id}")
 
@@ -647,5 +736,23 @@ async def test_commands_are_on_record_as_the_machines(own_world: ServiceWorld) -
 
 
 async def test_every_action_has_its_meaning() -> None:
-    assert set(ACTIONS) == set(get_args(Action))
     assert all(meaning.endswith((".", "`.")) for meaning in ACTIONS.values())
+
+
+async def test_code_appends_only_declared_actions() -> None:
+    named = _actions_in_the_code()
+
+    assert "wallet.create" in named
+    assert named <= ACTIONS.keys()
+
+
+def _actions_in_the_code() -> set[str]:
+    appending = {"entry", "NewLogEntry", "record_for_all"}
+    return {
+        given.value
+        for file in Path("app").rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] in appending
+        for given in call.args
+        if isinstance(given, ast.Constant) and isinstance(given.value, str)
+    }

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.lost_answers import lose_answer
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -11,6 +12,11 @@ def _path(wallet: Json) -> str:
     return f"/v1/wallets/{wallet['wallet_id']}/auto-topup"
 
 
+@pytest.mark.proves(
+    "PUT /v1/wallets/{wallet_id}/auto-topup",
+    "PutTopupRule(enabled, triggerBelow, topupAmount)",
+    "TopupRule(wallet_id, id, enabled, updated_at)",
+)
 async def test_rule_is_stored_shown_and_replaced(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds=None)
@@ -27,6 +33,7 @@ async def test_rule_is_stored_shown_and_replaced(own_world: ServiceWorld) -> Non
     assert await world.ok("GET", _path(wallet)) == off
 
 
+@pytest.mark.proves("GET /v1/wallets/{wallet_id}/auto-topup")
 async def test_wallet_without_a_rule_shows_a_disabled_one(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
 
@@ -42,6 +49,17 @@ async def test_wallet_without_a_rule_shows_a_disabled_one(world: ServiceWorld) -
     }
 
 
+async def test_repeated_request_whose_answer_was_lost_shows_the_later_rule(world: ServiceWorld) -> None:
+    wallet, headers = await world.wallet(funds=None), {"Idempotency-Key": "lost-topup-rule"}
+    body = {"enabled": True, "triggerBelow": "10", "topupAmount": "25.5"}
+    await world.ok("PUT", _path(wallet), body, headers=headers)
+    await lose_answer(world, "lost-topup-rule")
+    later = await world.ok("PUT", _path(wallet), {"enabled": False})
+
+    assert await world.ok("PUT", _path(wallet), body, headers=headers) == later
+    assert await world.ok("GET", _path(wallet)) == later
+
+
 async def test_both_spellings_are_accepted(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
 
@@ -50,6 +68,7 @@ async def test_both_spellings_are_accepted(world: ServiceWorld) -> None:
     assert (made["trigger_below"], made["topup_amount"]) == ("0.000001", "1.00")
 
 
+@pytest.mark.proves("PutTopupRule(enabled, triggerBelow, topupAmount)")
 @pytest.mark.parametrize(
     ("body", "code"),
     [

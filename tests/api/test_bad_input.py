@@ -22,6 +22,7 @@ async def _raw(world: ServiceWorld, content: bytes, media_type: str | None = "ap
     return await world.client.post("/v1/payments", content=content, headers=headers)
 
 
+@pytest.mark.proves("Conventions: Unknown fields")
 @pytest.mark.parametrize(
     "content",
     [
@@ -52,6 +53,7 @@ async def test_malformed_json_is_refused(world: ServiceWorld, content: bytes) ->
     assert ("missing" in error["message"]) is (not content)
 
 
+@pytest.mark.proves("Conventions: Unknown fields")
 async def test_body_may_begin_with_a_byte_order_mark(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     body = {"walletId": wallet["wallet_id"], "to": await world.payee(), "amount": "1", "currency": "USDC"}
@@ -113,6 +115,7 @@ _BAD_AMOUNTS: list[Any] = [
 ]
 
 
+@pytest.mark.proves("error invalid_amount", "FundWallet(amount)", "CreatePayment(amount)", "PayFromWallet(amount)")
 @pytest.mark.parametrize("amount", _BAD_AMOUNTS)
 async def test_bad_amount_is_refused_wherever_money_is_named(world: ServiceWorld, amount: object) -> None:
     wallet = await _shared_wallet(world)
@@ -152,6 +155,17 @@ _PAYMENT = {"walletId": "wal_x", "to": _ADDRESS, "amount": "1", "currency": "USD
 _WALLET = {"agentId": "bad", "label": "Bad", "policyId": "pol_moderate"}
 
 
+@pytest.mark.proves(
+    "Conventions: Unknown fields",
+    "error invalid_request",
+    "Limits: Currency",
+    "Limits: agentId, label, name",
+    "Limits: memo",
+    "Limits: tags",
+    "Limits: idempotencyKey",
+    "CreateWallet(agentId)",
+    "CreatePayment(walletId, currency)",
+)
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
@@ -215,6 +229,7 @@ async def test_bad_field_is_refused(world: ServiceWorld, method: str, path: str,
     assert "<script>" not in error["message"] or error["message"].count("<") <= 1
 
 
+@pytest.mark.proves("Conventions: Names", "Conventions: Errors")
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
@@ -268,6 +283,7 @@ async def test_message_names_the_field_and_what_it_must_be(
     assert error["message"] == message
 
 
+@pytest.mark.proves("UpdateWallet(label, policyId, tags, status)")
 @pytest.mark.parametrize("name", ["label", "policyId", "tags", "status"])
 async def test_update_takes_no_null_and_no_nonsense(world: ServiceWorld, name: str) -> None:
     path = f"/v1/wallets/{await _shared_wallet(world)}"
@@ -275,6 +291,7 @@ async def test_update_takes_no_null_and_no_nonsense(world: ServiceWorld, name: s
         error_of(await world.call("PATCH", path, body), 400, "invalid_request")
 
 
+@pytest.mark.proves("error invalid_recipient")
 @pytest.mark.parametrize(
     "to",
     [
@@ -324,6 +341,12 @@ async def test_unknown_category_is_named_by_its_place(world: ServiceWorld) -> No
     assert error["message"].startswith("blockedCategories.1: must be one of uncategorized, adult, ")
 
 
+@pytest.mark.proves(
+    "Conventions: Unknown fields",
+    "error invalid_request",
+    "Limits: Page of a list",
+    "GET /v1/transactions(status, type, from, to, walletId, recipient)",
+)
 @pytest.mark.parametrize(
     "query",
     [
@@ -372,6 +395,7 @@ async def test_status_of_the_request_log_is_a_whole_number(world: ServiceWorld, 
     assert error["message"].startswith("status: ")
 
 
+@pytest.mark.proves("Conventions: Errors", "GET /v1/wallets(tags)", "GET /v1/events(from, to)")
 @pytest.mark.parametrize(
     ("query", "message"),
     [
@@ -399,6 +423,13 @@ async def test_query_where_none_is_taken_is_refused(world: ServiceWorld) -> None
     error_of(await world.call("GET", "/v1/policies?limit=5"), 400, "invalid_request")
 
 
+@pytest.mark.proves(
+    "error not_found",
+    "error wallet_not_found",
+    "error policy_not_found",
+    "error transaction_not_found",
+    "error recipient_not_found",
+)
 @pytest.mark.parametrize(
     ("method", "path", "code"),
     [
@@ -427,6 +458,7 @@ async def test_unknown_things_are_not_found(world: ServiceWorld, method: str, pa
     error_of(await world.call(method, path), 404, code)
 
 
+@pytest.mark.proves("error method_not_allowed")
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
@@ -473,6 +505,7 @@ async def test_refused_requests_leave_nothing(world: ServiceWorld) -> None:
     assert (await world.ok("GET", "/v1/wallets?limit=100"), await world.ok("GET", "/v1/policies")) == before
 
 
+@pytest.mark.proves("error internal_error")
 async def test_unexpected_error_is_answered_without_details(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from app.core.actors import Role
 from app.escrows.service import LOCK
 from tests.support.http import PATIENCE, listening
 from tests.support.sends import Sends
@@ -56,6 +57,7 @@ async def _until_sent(sends: Sends, count: int) -> None:
     await _until(lambda: len(sends.raw) >= count)
 
 
+@pytest.mark.proves("Limits: Freeze or pause")
 async def test_freeze_overtakes_the_payments_that_wait(crowd: ServiceWorld, request: pytest.FixtureRequest) -> None:
     world, to = crowd, await crowd.payee()
     for _ in range(_runs(request)):
@@ -81,6 +83,7 @@ async def test_freeze_overtakes_the_payments_that_wait(crowd: ServiceWorld, requ
         assert world.service.brake.without_request() == []
 
 
+@pytest.mark.proves("DELETE /v1/keys/{key_id}")
 async def test_revoked_key_makes_none_of_the_payments_that_wait(crowd: ServiceWorld) -> None:
     world, to = crowd, await crowd.payee()
     wallet = await world.wallet(funds="1000")
@@ -109,6 +112,7 @@ async def test_revoked_key_makes_none_of_the_payments_that_wait(crowd: ServiceWo
     ).status_code == 200
 
 
+@pytest.mark.proves("POST /v1/organization/pause", "Limits: Freeze or pause")
 async def test_pause_overtakes_the_payments_of_every_vault(crowd: ServiceWorld, request: pytest.FixtureRequest) -> None:
     world, to = crowd, await crowd.payee()
     wallets = [await world.wallet(funds="1000") for _ in range(_VAULTS)]
@@ -156,6 +160,7 @@ async def test_abandoned_payments_are_not_made(crowd: ServiceWorld, request: pyt
         assert sends.payments(after=abandoned)[wallet["wallet_id"]] <= 3
 
 
+@pytest.mark.proves("Limits: Payments, escrows and allowance grants of a wallet that wait to be sent")
 async def test_payments_beyond_the_waiting_room_are_refused(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     go = asyncio.Event()
@@ -175,6 +180,7 @@ async def test_payments_beyond_the_waiting_room_are_refused(world: ServiceWorld)
     assert (await world.pay(wallet, to, "0.1")).status_code == 200
 
 
+@pytest.mark.proves("Limits: Payments, escrows and allowance grants of a wallet that wait to be sent")
 async def test_escrows_beyond_the_waiting_room_are_refused(tmp_path: Path) -> None:
     async with ServiceWorld(tmp_path, max_waiting_payments=2) as world:
         wallet, other = await world.wallet(), await world.wallet()
@@ -226,6 +232,7 @@ async def test_freeze_works_while_the_indexer_is_behind(own_world: ServiceWorld)
     assert (await world.ok("GET", _path(wallet)))["status"] == "frozen"
 
 
+@pytest.mark.proves("Authentication: Rotation")
 async def test_rotation_by_an_operator_overtakes_payments_of_the_old_token(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -257,6 +264,7 @@ async def test_rotation_by_an_operator_overtakes_payments_of_the_old_token(own_w
     assert (await world.pay(wallet, to, "1", session=fresh, key=agent)).status_code == 200
 
 
+@pytest.mark.proves("POST /v1/organization/pause", "PauseOrganisation(paused)")
 async def test_operator_pauses_and_only_an_admin_unpauses(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -297,6 +305,41 @@ async def test_freeze_and_pause_overtake_a_flood_of_other_requests(own_world: Se
         assert answer.status_code == 200
         assert answered < 100, path
         assert {one.status_code for one in await asyncio.gather(*flood)} == {200}
+
+
+@pytest.mark.parametrize(
+    ("requests", "role"),
+    [
+        pytest.param([("GET", path) for path in ("/healthz", "/dashboard/sign-in", "/v1/wallets")], None, id="reads"),
+        pytest.param([("POST", "/v1/organization/pause")], None, id="pauses without a key"),
+        pytest.param([("POST", "/v1/organization/pause")], "viewer", id="refused pauses"),
+    ],
+)
+async def test_freeze_overtakes_a_flood_of_unadmitted_requests(
+    own_world: ServiceWorld, requests: list[tuple[str, str]], role: Role | None
+) -> None:
+    world, wallet, answered, flooded, frozen = own_world, await own_world.wallet(), 0, asyncio.Event(), asyncio.Event()
+    key = "avk_test_unknown" if role is None else world.key(role)
+
+    async def connection() -> None:
+        nonlocal answered
+        while not frozen.is_set():
+            for one in requests:
+                await world.call(*one, key=key)
+                answered += 1
+                if answered > 100:
+                    flooded.set()
+                await asyncio.sleep(0)  # as a connection waits for its client
+
+    flood = [asyncio.create_task(connection()) for _ in range(16)]
+    await flooded.wait()
+    before = answered
+    await world.ok("PATCH", _path(wallet), {"status": "frozen"})
+    during = answered - before
+    frozen.set()
+    await asyncio.gather(*flood)
+
+    assert during < 100
 
 
 async def test_requests_of_an_organisation_do_not_wait_for_the_crowd_of_another(own_world: ServiceWorld) -> None:

@@ -32,6 +32,17 @@ async def _put(world: ServiceWorld, wallet: Json, budget: Json | None, **options
     return await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", body, **options)
 
 
+@pytest.mark.proves(
+    "POST /v1/budgets",
+    "GET /v1/budgets",
+    "GET /v1/budgets/{budget_id}",
+    "action budget.create",
+    "event budget.created",
+    "CreateBudget(name, maxPerDay, maxPerMonth, velocityCap)",
+    "Budget(budget_id, id, wallet_count, created_at)",
+    "BudgetConsumption(month, payments_in_hour)",
+    "BudgetHeadroom(day, month, payments_in_hour)",
+)
 async def test_new_budget_reads_back_as_written(world: ServiceWorld) -> None:
     made = await world.ok(
         "POST", "/v1/budgets", {"name": "Research", "maxPerDay": "20", "maxPerMonth": "100.5", "velocityCap": 7}
@@ -40,7 +51,7 @@ async def test_new_budget_reads_back_as_written(world: ServiceWorld) -> None:
     assert made["budget_id"].startswith("bud_")
     assert (made["id"], made["name"], made["wallet_count"]) == (made["budget_id"], "Research", 0)
     assert (made["max_per_day"], made["max_per_month"], made["velocity_cap"]) == ("20.00", "100.50", 7)
-    assert made["consumption"] == {"day": "0.00", "month": "0.00", "payments_in_hour": 0}
+    assert made["consumption"] == {"day": "0.00", "month": "0.00", "payments_in_hour": 0, "held": "0.00"}
     assert made["headroom"] == {"day": "20.00", "month": "100.50", "payments_in_hour": 7}
     assert made["warnings"] == []
     assert await world.ok("GET", _path(made)) == made
@@ -51,6 +62,17 @@ async def test_new_budget_reads_back_as_written(world: ServiceWorld) -> None:
     assert entry["object"] == made["budget_id"]
 
 
+@pytest.mark.proves(
+    "GET /v1/budgets/{budget_id}",
+    "rule budget_max_per_day",
+    "rule budget_max_per_month",
+    "rule budget_velocity_cap",
+    "CreateWallet(budgetId)",
+    "CreateBudget(maxPerDay, maxPerMonth, velocityCap)",
+    "Budget(max_per_day, max_per_month, velocity_cap, consumption, headroom, wallet_count)",
+    "BudgetConsumption(day, payments_in_hour)",
+    "BudgetHeadroom(day, month, payments_in_hour)",
+)
 @pytest.mark.parametrize(
     ("limit", "rule", "allowed", "shown"),
     [
@@ -84,6 +106,13 @@ async def test_limit_holds_for_two_wallets_together(
     assert (await world.ok("GET", f"/v1/payments/{error['tx_id']}"))["status"] == "blocked"
 
 
+@pytest.mark.proves(
+    "PATCH /v1/budgets/{budget_id}",
+    "action budget.update",
+    "event budget.updated",
+    "UpdateBudget(name, maxPerDay, maxPerMonth, velocityCap)",
+    "Budget(name, headroom, version)",
+)
 async def test_change_keeps_what_is_not_given_and_what_was_spent(world: ServiceWorld) -> None:
     budget, to = await _budget(world, maxPerDay="10", velocityCap=5), await world.payee()
     wallet = await world.wallet(budgetId=budget["budget_id"])
@@ -100,6 +129,7 @@ async def test_change_keeps_what_is_not_given_and_what_was_spent(world: ServiceW
     assert {one.get("name") for one in events} == {None, "Larger"}
 
 
+@pytest.mark.proves("PATCH /v1/budgets/{budget_id}")
 async def test_change_of_another_version_is_refused(world: ServiceWorld) -> None:
     budget = await _budget(world, maxPerDay="10")
     tag = (await world.call("GET", _path(budget))).headers["etag"]
@@ -112,6 +142,14 @@ async def test_change_of_another_version_is_refused(world: ServiceWorld) -> None
     assert (await world.ok("GET", _path(budget)))["max_per_day"] == "12.00"
 
 
+@pytest.mark.proves(
+    "DELETE /v1/budgets/{budget_id}",
+    "action budget.delete",
+    "error budget_not_found",
+    "error budget_in_use",
+    "event budget.deleted",
+    "Budget(consumption)",
+)
 async def test_budget_in_use_is_deleted_only_when_its_wallets_have_left(world: ServiceWorld) -> None:
     budget = await _budget(world, maxPerDay="10")
     wallet = await world.wallet(budgetId=budget["budget_id"], funds=None)
@@ -135,6 +173,7 @@ async def test_budget_in_use_is_deleted_only_when_its_wallets_have_left(world: S
     assert event["budget_id"] == budget["budget_id"]
 
 
+@pytest.mark.proves("event wallet.budget_set", "UpdateWallet(budgetId)", "Wallet(budget_id)")
 async def test_operators_attach_the_first_budget_and_only_admins_move_on(world: ServiceWorld) -> None:
     one, other = await _budget(world), await _budget(world)
     wallet, operator = await world.wallet(funds=None), world.key("operator")
@@ -156,6 +195,7 @@ async def test_operators_attach_the_first_budget_and_only_admins_move_on(world: 
     assert [entry["details"]["budget_id"] for entry in entries] == [None, ids[1], ids[0]]
 
 
+@pytest.mark.proves("Wallet(warnings)", "Budget(warnings)")
 async def test_wallet_that_can_use_up_a_budget_alone_is_warned_of(world: ServiceWorld) -> None:
     bounded = await world.policy(maxPerDay="5", velocityCap=3)
     half = await world.policy(maxPerDay="5")
@@ -173,6 +213,7 @@ async def test_wallet_that_can_use_up_a_budget_alone_is_warned_of(world: Service
     assert said.startswith("1 of its wallets")
 
 
+@pytest.mark.proves("POST /v1/budgets")
 async def test_same_key_makes_one_budget_and_null_is_not_absence(world: ServiceWorld) -> None:
     body, headers = {"name": "Once", "maxPerDay": "3"}, {"Idempotency-Key": "one-budget"}
     made = await world.ok("POST", "/v1/budgets", body, headers=headers)
@@ -186,6 +227,7 @@ async def test_same_key_makes_one_budget_and_null_is_not_absence(world: ServiceW
     assert (await world.ok("GET", path))["budget_id"] == made["budget_id"]
 
 
+@pytest.mark.proves("GET /v1/budgets", "error budget_not_found", "CreateWallet(budgetId)")
 async def test_budget_of_another_organisation_does_not_exist(world: ServiceWorld) -> None:
     theirs = world.key("admin", org=await world.organisation("budget-neighbour"))
     budget = await _budget(world)
@@ -198,6 +240,7 @@ async def test_budget_of_another_organisation_does_not_exist(world: ServiceWorld
     assert (await world.ok("GET", "/v1/budgets", key=theirs))["data"] == []
 
 
+@pytest.mark.proves("BudgetConsumption(day, month)")
 async def test_escrow_is_charged_to_its_budget_and_refunded_there(world: ServiceWorld) -> None:
     budget = await _budget(world, maxPerDay="10")
     sender, receiver = await agent(world), await agent(world)
@@ -221,6 +264,7 @@ async def test_escrow_is_charged_to_its_budget_and_refunded_there(world: Service
         "day": "0.00",
         "month": "0.00",
         "payments_in_hour": 0,
+        "held": "0.00",
     }
 
 
@@ -256,7 +300,7 @@ async def test_preview_of_a_policy_does_not_undo_what_a_budget_refused(world: Se
 async def test_change_that_another_overtook_is_made_anew(world: ServiceWorld) -> None:
     budget = await _budget(world, maxPerDay="10", velocityCap=5)
     authority = world.service.signers.require_authority()
-    theirs = world.service.instructions(world.org).update_budget(
+    theirs = world.build.update_budget(
         authority=authority.pubkey(),
         budget=Pubkey.from_string(_address(world, budget)),
         expected_version=budget["version"],
@@ -294,7 +338,7 @@ async def test_limit_that_lands_while_it_is_taken_back_is_taken_back(world: Serv
 
 async def test_budget_made_past_the_service_is_honoured(world: ServiceWorld) -> None:
     wallet, to, budget = await world.wallet(), await world.payee(), await _budget(world, maxPerDay="10")
-    vault, build = Pubkey.from_string(wallet["chain_address"]), world.service.instructions(world.org)
+    vault, build = Pubkey.from_string(wallet["chain_address"]), world.build
     operator, authority = world.service.signers.operator, world.service.signers.require_authority()
     address = Pubkey.from_string(_address(world, budget))
 

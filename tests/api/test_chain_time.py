@@ -41,6 +41,7 @@ async def _rotate(world: ServiceWorld, wallet: Json, **options: object) -> Json:
     return await world.ok("POST", path, {"ttlSeconds": 600}, **options)
 
 
+@pytest.mark.proves("SessionToken(expires_at)")
 async def test_session_ends_by_the_chains_clock(skewed: ServiceWorld) -> None:
     world = skewed
     wallet, to = await world.wallet(), await world.payee()
@@ -64,6 +65,7 @@ async def test_session_ends_by_the_chains_clock(skewed: ServiceWorld) -> None:
     error_of(await world.call("POST", path, {}, key=key, headers=headers), 401, "session_token_expired")
 
 
+@pytest.mark.proves("Escrow(expires_at, created_at)")
 async def test_escrow_shows_the_chains_deadline(skewed: ServiceWorld) -> None:
     world = skewed
     paying, receiving = await agent(world), await agent(world)
@@ -86,6 +88,7 @@ async def test_escrow_shows_the_chains_deadline(skewed: ServiceWorld) -> None:
     error_of(late, 422, "escrow_expired")
 
 
+@pytest.mark.proves("Escrow(expires_at, created_at)")
 async def test_pending_escrow_shows_the_chains_deadline(skewed: ServiceWorld) -> None:
     world = skewed
     paying, receiving = await agent(world), await agent(world)
@@ -99,6 +102,7 @@ async def test_pending_escrow_shows_the_chains_deadline(skewed: ServiceWorld) ->
     assert 60 - _SLACK < _left(world, row["expires_at"]) <= 62
 
 
+@pytest.mark.proves("Limits: Approval")
 async def test_approval_is_open_for_a_day_of_the_chain(skewed: ServiceWorld) -> None:
     world = skewed
     policy, to = await world.policy(requireCoSign="10"), await world.payee()
@@ -124,6 +128,7 @@ async def test_approval_is_open_for_a_day_of_the_chain(skewed: ServiceWorld) -> 
         assert (await world.ok("GET", f"/v1/approvals/{asked['approval_id']}"))["status"] == "expired"
 
 
+@pytest.mark.proves("Limits: Host's clock")
 async def test_keeper_freezes_and_refunds_when_the_chain_says_so(skewed: ServiceWorld) -> None:
     world = skewed
     policy = await world.policy(expiry=iso(int(world.clock()) + 120))
@@ -146,6 +151,7 @@ async def test_keeper_freezes_and_refunds_when_the_chain_says_so(skewed: Service
     assert shown["status"] == "frozen"
 
 
+@pytest.mark.proves("Limits: Host's clock")
 async def test_rows_and_previews_are_dated_by_the_chain(skewed: ServiceWorld) -> None:
     world = skewed
     policy, to = await world.policy(maxPerTx="5"), await world.payee()
@@ -163,6 +169,7 @@ async def test_rows_and_previews_are_dated_by_the_chain(skewed: ServiceWorld) ->
     assert (preview["payments"], preview["newly_blocked"]) == (2, 1)
 
 
+@pytest.mark.proves("Limits: Host's clock")
 async def test_unknown_chain_time_is_no_other_time(own_world: ServiceWorld) -> None:
     # Given a service that has not reached its node since the start
     world = own_world

@@ -6,12 +6,14 @@ from collections import Counter
 import pytest
 from sqlalchemy import func, select
 
+from app.alerts.watcher import Watcher
 from app.core.timestamps import HOUR
 from app.payments.refusals import report_refusals
 from app.server.housekeeping import Housekeeping
+from app.store.alert_mails import begin
+from app.store.attempts import table as attempts
+from app.store.feed import table as feed
 from app.store.fleet import spent_by_day, totals
-from app.store.read_tables import feed
-from app.store.state_tables import attempts
 from tests.support.escrows import A2A, agent
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -47,6 +49,12 @@ async def _end_hour(world: ServiceWorld) -> None:
     await Housekeeping(world.service.db, interval=60, days=90, requests=0, chain_clock=lambda: later).tick()
 
 
+@pytest.mark.proves(
+    "event transaction.blocked",
+    "Limits: Refusals of a wallet that are stored singly",
+    "Idempotency: Aggregated refusals",
+    "Transaction(refusals)",
+)
 async def test_refusals_beyond_the_daily_number_share_a_row_and_an_event(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet((await world.policy(maxPerTx="1"))["policy_id"]), await world.payee()
@@ -68,6 +76,28 @@ async def test_refusals_beyond_the_daily_number_share_a_row_and_an_event(own_wor
     assert newest["summary"].endswith("refused by max_per_tx (5 times)")
 
 
+@pytest.mark.proves("alert refusals", "PutRefusalsAlert(minutes)")
+@pytest.mark.parametrize(("minutes", "counted"), [(59, None), (60, _SINGLY + 5)])
+async def test_refusals_of_an_hour_count_only_in_periods_of_an_hour(
+    own_world: ServiceWorld, minutes: int, counted: int | None
+) -> None:
+    world = own_world
+    wallet, to = await world.wallet((await world.policy(maxPerTx="1"))["policy_id"]), await world.payee()
+    db, clock = world.service.db, world.service.clock
+    watcher = Watcher(db, world.service.projector, world.settings, chain_clock=clock.seen_ms)
+    await db.write(begin)
+    rule = {"threshold": _SINGLY + 2, "minutes": minutes}
+    await world.ok("PUT", f"/v1/wallets/{wallet['wallet_id']}/alerts", {"refusals": rule})
+    await _refused(world, wallet, to, _SINGLY + 5)
+    await watcher.tick()
+    await _end_hour(world)
+    await watcher.tick()
+
+    alerts = await world.ok("GET", f"/v1/events?walletId={wallet['wallet_id']}&event=alert.refusals")
+    assert [one["count"] for one in alerts["data"]] == ([] if counted is None else [counted])
+
+
+@pytest.mark.proves("Idempotency: Aggregated refusals")
 async def test_types_and_rules_are_counted_apart(own_world: ServiceWorld) -> None:
     world, to = own_world, await own_world.payee()
     wallet = await world.wallet((await world.policy(maxPerTx="1", allowedRecipients=[to]))["policy_id"])
@@ -82,6 +112,7 @@ async def test_types_and_rules_are_counted_apart(own_world: ServiceWorld) -> Non
     assert escrow["tx_id"] not in {*by_amount, *by_recipient}
 
 
+@pytest.mark.proves("Idempotency: Aggregated refusals", "PreviewedPayment(refusals)")
 async def test_sums_count_every_refusal(own_world: ServiceWorld) -> None:
     world = own_world
     policy = await world.policy(maxPerTx="1")
@@ -97,6 +128,7 @@ async def test_sums_count_every_refusal(own_world: ServiceWorld) -> None:
     assert day.refused == _SINGLY + 4
 
 
+@pytest.mark.proves("Idempotency: Aggregated refusals")
 async def test_other_wallets_and_the_next_day_are_counted_singly_again(own_world: ServiceWorld) -> None:
     world = own_world
     policy = (await world.policy(maxPerTx="1"))["policy_id"]
@@ -111,6 +143,7 @@ async def test_other_wallets_and_the_next_day_are_counted_singly_again(own_world
     assert len(set(await _refused(world, wallet, to, 2))) == 1
 
 
+@pytest.mark.proves("Idempotency: Aggregated refusals")
 async def test_concurrent_refusals_are_all_counted(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet((await world.policy(maxPerTx="1"))["policy_id"]), await world.payee()
@@ -125,6 +158,7 @@ async def test_concurrent_refusals_are_all_counted(own_world: ServiceWorld) -> N
     assert world.service.db.read_now(lambda conn: conn.scalar(events)) == _SINGLY + 1
 
 
+@pytest.mark.proves("Limits: Rotations of a session token by its agent")
 async def test_agent_rotates_its_token_a_limited_number_of_times_a_day(own_world: ServiceWorld) -> None:
     world, acting = own_world, await agent(own_world, funds=None)
     path = f"/v1/wallets/{acting.id}/rotate-token"

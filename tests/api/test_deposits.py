@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def _depositor(world: ServiceWorld, amount: int) -> Keypair:
     """Return the owner of a token account that holds this much micro-USDC."""
     owner = Keypair()
-    build, payer = world.service.instructions(world.org), world.service.signers.fee_payer.pubkey()
+    build, payer = world.build, world.service.signers.fee_payer.pubkey()
     await world.land([build.create_token_account(payer=payer, owner=owner.pubkey())])
     await world.localnet.mint_usdc(world.service.addresses.token_account(owner.pubkey()), amount)
     return owner
@@ -48,6 +48,7 @@ async def _deposits(world: ServiceWorld) -> list[Json]:
     return list((await world.ok("GET", "/v1/events?type=org.deposit_confirmed&limit=100"))["data"])
 
 
+@pytest.mark.proves("event org.deposit_confirmed", "Funded(org_balance_remaining)")
 async def test_transfer_into_the_reserve_is_reported_and_can_be_allocated(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}/fund"
@@ -55,7 +56,7 @@ async def test_transfer_into_the_reserve_is_reported_and_can_be_allocated(world:
     known = {one["event_id"] for one in await _deposits(world)}
     depositor = await _depositor(world, 12_345_678)
 
-    await _transfer(world, depositor, world.service.instructions(world.org).reserve_tokens, 12_345_678)
+    await _transfer(world, depositor, world.build.reserve_tokens, 12_345_678)
 
     [told] = [one for one in await _deposits(world) if one["event_id"] not in known]
     assert (told["amount"], told["severity"]) == ("12.345678", "info")
@@ -65,6 +66,7 @@ async def test_transfer_into_the_reserve_is_reported_and_can_be_allocated(world:
     assert parse_usdc(after) == parse_usdc(before) + 12_345_678 - 1_000_000
 
 
+@pytest.mark.proves("Wallet(usdc_balance)")
 async def test_transfer_into_a_vault_shows_in_its_balance_and_can_be_spent(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     vault = Pubkey.from_string(wallet["chain_address"])

@@ -3,20 +3,25 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
-from app.access.keyring import KeyRing, Principal, Role
-from app.core.actors import Actor
+from app.access.auth import count
+from app.access.keyring import KeyRing, Principal
+from app.core.actors import Actor, Role
 from app.core.errors import AuthenticationError
-from app.core.timestamps import iso_ms, now_ms
-from app.events.catalogue import EVENTS
+from app.core.event_catalogue import EVENTS
+from app.core.timestamps import now_ms
 from app.exports.exporter import Exporter
 from app.people.service import invitation_of, invite
 from app.people.sessions import digest, open_session, recognise
 from app.store.feed import feed
-from tests.dashboard.browsing import add_person
+from app.store.keys import table as api_keys
+from app.store.people import remove_person
+from tests.dashboard.browsing import Crafted, add_person, sign_in
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -43,6 +48,7 @@ async def _org(world: ServiceWorld, name: str) -> tuple[str, str]:
     return org, world.key("admin", org=org)
 
 
+@pytest.mark.proves("GET /v1/people", "ListedPerson(person_id, name, role, created_at, created_by)")
 async def test_people_are_listed_to_admins_with_their_creator(world: ServiceWorld) -> None:
     org, admin = await _org(world, "listed")
     inviter = Actor("system", "command_line")
@@ -59,6 +65,11 @@ async def test_people_are_listed_to_admins_with_their_creator(world: ServiceWorl
     assert (await world.ok("GET", "/v1/people"))["data"] == []
 
 
+@pytest.mark.proves(
+    "DELETE /v1/people/{person_id}",
+    "event person.removed",
+    "RemovedPerson(person_id, name, role, created_at, created_by)",
+)
 async def test_person_is_removed_but_never_the_last_admin(world: ServiceWorld) -> None:
     org, admin = await _org(world, "removed")
     first, second = _person(world, "admin", org=org), _person(world, "viewer", org=org)
@@ -75,6 +86,9 @@ async def test_person_is_removed_but_never_the_last_admin(world: ServiceWorld) -
     assert (event["person_id"], event["actor"]["type"]) == (second, "key")
 
 
+@pytest.mark.proves(
+    "EndCredential(endDescendants)", "RevokedKey(descendants)", "Descendant(actor, role, name, created_at, created_by)"
+)
 async def test_revocation_lists_and_ends_descendants(world: ServiceWorld) -> None:
     # Given a leaked admin key that created keys and a person, some of them through others
     _, admin = await _org(world, "leaked")
@@ -98,6 +112,7 @@ async def test_revocation_lists_and_ends_descendants(world: ServiceWorld) -> Non
     assert [await _works(world, one) for one in (again, below, grandchild, other)] == [False, False, True, True]
 
 
+@pytest.mark.proves("RevokedKey(descendants)")
 async def test_person_a_key_created_ends_with_it(world: ServiceWorld) -> None:
     org, admin = await _org(world, "first-person")
     leaked = await _make(world, admin, "admin")
@@ -114,6 +129,7 @@ async def test_person_a_key_created_ends_with_it(world: ServiceWorld) -> None:
     assert [one["person_id"] for one in (await world.ok("GET", "/v1/people", key=admin))["data"]] == [kept]
 
 
+@pytest.mark.proves("DELETE /v1/people/{person_id}", "RemovedPerson(descendants)")
 async def test_keys_of_a_removed_person_end_on_request(world: ServiceWorld) -> None:
     org, admin = await _org(world, "keys-of-a-person")
     _person(world, "admin", org=org)
@@ -126,6 +142,7 @@ async def test_keys_of_a_removed_person_end_on_request(world: ServiceWorld) -> N
     assert gone not in str((await world.ok("GET", "/v1/people", key=admin))["data"])
 
 
+@pytest.mark.proves("EndCredential(endDescendants)")
 async def test_caller_never_ends_itself(world: ServiceWorld) -> None:
     _, admin = await _org(world, "descended")
     leaked = await _make(world, admin, "admin")
@@ -138,6 +155,7 @@ async def test_caller_never_ends_itself(world: ServiceWorld) -> None:
     assert [await _works(world, one) for one in (leaked, caller, own)] == [False, True, True]
 
 
+@pytest.mark.proves("EndCredential(endDescendants)")
 @pytest.mark.parametrize("value", ["true", 1, None])
 async def test_end_of_descendants_is_a_boolean(world: ServiceWorld, value: object) -> None:
     made = await _make(world, world.keys["admin"])
@@ -198,6 +216,7 @@ async def test_invitation_of_an_ended_inviter_is_refused(world: ServiceWorld, in
         db.read_now(lambda conn: invitation_of(conn, token, now_ms()))
 
 
+@pytest.mark.proves("EndCredential(endDescendants)")
 async def test_descendants_include_those_of_the_whole_rotation_chain(world: ServiceWorld) -> None:
     # Given a thief who created a key, rotated the leaked key to itself, and rotated the created key, too
     _, admin = await _org(world, "chain")
@@ -218,18 +237,21 @@ async def test_descendants_include_those_of_the_whole_rotation_chain(world: Serv
     assert [await _works(world, one) for one in (leaked, last, moved, other)] == [False, False, False, True]
 
 
+@pytest.mark.proves("EndCredential(endDescendants)")
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_descendants_of_an_inactive_key_end(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     _, admin = await _org(world, f"inactive-{how}")
     end = now_ms() + 3_600_000
-    body = {"role": "admin", "expiresAt": iso_ms(end)}
-    leaked = await world.ok("POST", "/v1/keys", body, key=admin)
+    leaked = await _make(world, admin, "admin")
     made, path = await _make(world, leaked["key"]), f"/v1/keys/{leaked['key_id']}"
     if how == "revoked":
         await world.ok("DELETE", path, key=admin)
     else:
+        # Earlier versions let a key with an end create keys without one.
+        sets_end = update(api_keys).where(api_keys.c.key_id == leaked["key_id"]).values(expires_at=end)
+        world.service.db.write_now(lambda conn: conn.execute(sets_end))
         monkeypatch.setattr(world.service.part(KeyRing), "_clock", lambda: end / 1000)
 
     ended = await world.ok("DELETE", path, {"endDescendants": True}, key=admin)
@@ -239,6 +261,7 @@ async def test_descendants_of_an_inactive_key_end(
     error_of(await world.call("DELETE", path, key=admin), 422, "key_not_active")
 
 
+@pytest.mark.proves("EndCredential(endDescendants)")
 async def test_caller_that_replaced_a_leaked_key_stays(world: ServiceWorld) -> None:
     _, admin = await _org(world, "replaced")
     leaked = await _make(world, admin, "admin")
@@ -252,7 +275,10 @@ async def test_caller_that_replaced_a_leaked_key_stays(world: ServiceWorld) -> N
     assert [await _works(world, one) for one in (leaked, made, caller, own)] == [False, False, True, True]
 
 
-@pytest.mark.parametrize("change", ["key", "token", "funding", "policy", "webhook", "unfreeze"])
+@pytest.mark.parametrize(
+    "change",
+    [*("key", "token", "funding", "policy", "webhook", "unfreeze", "label", "alerts", "wallet_alerts", "topup")],
+)
 async def test_revoked_key_changes_nothing_by_a_request_already_accepted(world: ServiceWorld, change: str) -> None:
     wallet, admin = await world.wallet(), await _make(world, world.keys["admin"], "admin")
     path, policy = f"/v1/wallets/{wallet['wallet_id']}", await world.ok("POST", "/v1/policies", {"name": "Own"})
@@ -265,6 +291,10 @@ async def test_revoked_key_changes_nothing_by_a_request_already_accepted(world: 
         "policy": ("PATCH", f"/v1/policies/{policy['policy_id']}", {"maxPerTx": "1.00"}),
         "webhook": ("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/", "events": ["wallet.frozen"]}),
         "unfreeze": ("PATCH", path, {"status": "active"}),
+        "label": ("PATCH", path, {"label": "Eve"}),
+        "alerts": ("PUT", "/v1/alerts", {}),
+        "wallet_alerts": ("PUT", f"{path}/alerts", {}),
+        "topup": ("PUT", f"{path}/auto-topup", {"enabled": False}),
     }[change]
     accepted, revoked = asyncio.Event(), asyncio.Event()
 
@@ -280,3 +310,30 @@ async def test_revoked_key_changes_nothing_by_a_request_already_accepted(world: 
     revoked.set()
 
     error_of(await sent, 401, "authentication_failed")
+
+
+@pytest.mark.parametrize("path", ["/dashboard/developers/keys/{key}/revoke", "/dashboard/alerts", "/dashboard/freeze"])
+async def test_removed_person_changes_nothing_by_a_form_already_accepted(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    key, wallet = await _make(world, world.keys["admin"]), await world.wallet()
+    cookie = sign_in(world, "admin")
+    admin, db = Crafted(world, cookie), world.service.db
+    by = db.read_now(lambda conn: recognise(conn, cookie, now_ms()))
+    assert by is not None
+
+    async def removed_meanwhile(*given: Any, **options: Any) -> None:
+        await count(*given, **options)
+        db.write_now(lambda conn: remove_person(conn, world.org, by.session.actor.id, now_ms()))
+
+    csrf = await admin.csrf()
+    monkeypatch.setattr("app.dashboard.pages.count", removed_meanwhile)
+    fields = {"wallet_id": wallet["wallet_id"]}
+    answer = await admin.post(path.format(key=key["key_id"]), fields, csrf=csrf, accept="application/json")
+
+    if path.endswith("/freeze"):
+        # A freeze does no harm and must not wait.
+        assert (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["status"] == "frozen"
+    else:
+        error_of(answer, 401, "authentication_failed")
+        assert await _works(world, key)

@@ -1,12 +1,14 @@
 """The guides under /docs."""
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
 
 import app.docs.guides
-from app.docs.layout import GUIDES
+from app.docs.layout import GUIDES, DocPage
+from app.docs.site import DocumentSite
 from app.server.application import operations
 from tests.support.service_world import ServiceWorld
 
@@ -20,6 +22,7 @@ def test_every_guide_has_a_page_and_a_link_in_the_readme() -> None:
     assert all(f"(app/docs/guides/{name}.md)" in README.read_text() for name in names)
 
 
+@pytest.mark.proves("GET /docs/{path}")
 @pytest.mark.parametrize("name", GUIDES)
 async def test_guide_is_served_without_a_key_and_listed(world: ServiceWorld, name: str) -> None:
     listing = await world.client.get("/docs")
@@ -32,7 +35,7 @@ async def test_guide_is_served_without_a_key_and_listed(world: ServiceWorld, nam
 
 
 async def test_unknown_guide_is_answered_in_the_envelope(world: ServiceWorld) -> None:
-    for name in ("nothing", "..%2frender", "escrow.md"):
+    for name in ("nothing", "..%2frender", "escrow.txt"):
         answer = await world.client.get(f"/docs/guides/{name}")
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "not_found"
@@ -44,4 +47,21 @@ def test_every_route_that_a_guide_names_exists(name: str) -> None:
     text = (FOLDER / f"{name}.md").read_text()
     named = re.findall(r"/v1/[\w/{}…-]+", text)
     paths = {re.sub(r"\{\w+\}|\w+_…", "{}", path.partition("?")[0]).rstrip("/") for path in named}
-    assert paths <= known
+    # A guide may name the start of several paths. The guide to testing provokes the error about an unknown path.
+    unknown = {path for path in paths - known if not any(one.startswith(f"{path}/") for one in known)}
+    assert unknown <= {"/v1/nothing"}
+
+
+async def test_pages_are_made_outside_the_event_loop(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, threads = DocumentSite.page, set[threading.Thread]()
+
+    def noted(site: DocumentSite, path: str) -> DocPage | None:
+        threads.add(threading.current_thread())
+        return made(site, path)
+
+    monkeypatch.setattr(DocumentSite, "page", noted)
+    for path in ("/docs/errors", "/docs/search?q=freeze"):
+        assert (await world.client.get(path)).status_code == 200
+
+    assert threads
+    assert threading.current_thread() not in threads

@@ -26,6 +26,9 @@ async def _unchanged(world: ServiceWorld, escrow: Json) -> None:
 # Creation
 
 
+@pytest.mark.proves(
+    "Limits: Timeout of an escrow", "Limits: Currency", "Limits: taskDescription, reason", "CreateEscrow(currency)"
+)
 @pytest.mark.parametrize(
     ("fields", "status", "code"),
     [
@@ -65,6 +68,7 @@ async def test_malformed_terms_lock_nothing(
     assert (await world.ok("GET", f"{A2A}?walletId={paying.id}&status=pending"))["data"] == []
 
 
+@pytest.mark.proves("Limits: Timeout of an escrow")
 async def test_limits_of_the_terms_are_accepted(sides: tuple[Agent, Agent]) -> None:
     paying, receiving = sides
     shortest = await paying.lock(receiving, "0.000001", timeoutSeconds=60, taskDescription="x" * 2_000)
@@ -84,7 +88,7 @@ async def test_receivers_that_cannot_be_paid_are_refused(world: ServiceWorld, si
     frozen, archived = await world.wallet(funds=None), await world.wallet(funds=None)
     await world.ok("PATCH", f"/v1/wallets/{frozen['wallet_id']}", {"status": "frozen"})
     await world.ok("DELETE", f"/v1/wallets/{archived['wallet_id']}", {})
-    token_account = world.service.instructions(world.org).reserve_tokens
+    token_account = world.build.reserve_tokens
 
     async def refused(to: str, status: int, code: str) -> None:
         error_of(await paying.call("POST", A2A, terms(paying, to)), status, code)
@@ -110,6 +114,7 @@ async def test_wallets_that_pay_nothing_make_no_escrow(world: ServiceWorld, side
     error_of(await world.call("POST", A2A, terms(archived, receiving)), 422, "wallet_archived")
 
 
+@pytest.mark.proves("error wallet_not_empty")
 async def test_wallet_with_open_escrows_is_not_archived(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     _, receiving = sides
     paying = await agent(world, funds="1")
@@ -118,6 +123,24 @@ async def test_wallet_with_open_escrows_is_not_archived(world: ServiceWorld, sid
     error_of(await world.call("DELETE", f"/v1/wallets/{paying.id}", {}), 422, "wallet_not_empty")
 
 
+@pytest.mark.proves(
+    "error wallet_receives_escrows", "DELETE /v1/wallets/{wallet_id}", "ArchiveWallet(acceptIncomingEscrows)"
+)
+async def test_wallet_that_receives_escrows_is_archived_only_on_request(
+    world: ServiceWorld, sides: tuple[Agent, Agent]
+) -> None:
+    paying, _ = sides
+    receiving = await agent(world, funds=None)
+    await paying.lock(receiving, "1")
+
+    path = f"/v1/wallets/{receiving.id}"
+    error_of(await world.call("DELETE", path, {}), 422, "wallet_receives_escrows")
+    archived = await world.ok("DELETE", path, {"acceptIncomingEscrows": True})
+    assert archived["status"] == "archived"
+    assert world.wallet_record(receiving.id).session_authority is None
+
+
+@pytest.mark.proves("error too_many_escrows", "Limits: Open escrows of a wallet")
 async def test_wallet_has_at_most_64_open_escrows(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     _, receiving = sides
     paying = await agent(world)
@@ -130,6 +153,12 @@ async def test_wallet_has_at_most_64_open_escrows(world: ServiceWorld, sides: tu
     assert (await paying.lock(receiving, "0.01"))["status"] == "locked"
 
 
+@pytest.mark.proves(
+    "CreatePolicy(maxOpenEscrows)",
+    "UpdatePolicy(maxOpenEscrows)",
+    "ClonePolicy(maxOpenEscrows)",
+    "Policy(max_open_escrows)",
+)
 async def test_policy_bounds_the_open_escrows_of_a_wallet(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     _, receiving = sides
     policy = await world.policy(maxOpenEscrows=1)
@@ -194,6 +223,7 @@ async def test_each_step_needs_its_role_and_its_session(world: ServiceWorld, sid
     await _unchanged(world, made)
 
 
+@pytest.mark.proves("GET /v1/payments/a2a/{escrow_id}", "error escrow_not_found")
 async def test_unknown_escrow_is_not_found(world: ServiceWorld) -> None:
     for escrow in (_UNKNOWN, {"escrow_id": "nonsense"}):
         error_of(await world.call("GET", of(escrow)), 404, "escrow_not_found")
@@ -207,6 +237,7 @@ async def test_unknown_escrow_is_not_found(world: ServiceWorld) -> None:
 # Wrong statuses
 
 
+@pytest.mark.proves("Escrows: locked to disputed", "error escrow_expired")
 async def test_after_the_deadline_nothing_but_the_refund_happens(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await agent(world), await agent(world)
@@ -220,6 +251,7 @@ async def test_after_the_deadline_nothing_but_the_refund_happens(own_world: Serv
     await _unchanged(world, made)
 
 
+@pytest.mark.proves("error escrow_already_settled")
 async def test_settled_and_disputed_escrows_take_no_further_step(
     world: ServiceWorld, sides: tuple[Agent, Agent]
 ) -> None:
@@ -242,6 +274,7 @@ async def test_settled_and_disputed_escrows_take_no_further_step(
         await refused(escrow, "resolve", {"decision": "release"})
 
 
+@pytest.mark.proves("error dispute_raised_before")
 async def test_each_side_raises_one_dispute(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     paying, receiving = sides
     made = await paying.lock(receiving)
@@ -254,6 +287,9 @@ async def test_each_side_raises_one_dispute(world: ServiceWorld, sides: tuple[Ag
         await _unchanged(world, now)
 
 
+@pytest.mark.proves(
+    "POST /v1/payments/a2a/{escrow_id}/dispute", "Limits: taskDescription, reason", "DisputeEscrow(reason, evidence)"
+)
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -288,6 +324,7 @@ async def test_agent_acts_for_no_other_side(sides: tuple[Agent, Agent]) -> None:
 # Decisions
 
 
+@pytest.mark.proves("POST /v1/payments/a2a/{escrow_id}/resolve", "ResolveDispute(decision, releasedAmount)")
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -312,6 +349,7 @@ async def test_malformed_decision_is_refused(
     await _unchanged(world, now)
 
 
+@pytest.mark.proves("error escrow_not_disputed")
 async def test_decision_needs_a_dispute(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     paying, receiving = sides
     made = await paying.lock(receiving)
@@ -321,6 +359,7 @@ async def test_decision_needs_a_dispute(world: ServiceWorld, sides: tuple[Agent,
     await _unchanged(world, made)
 
 
+@pytest.mark.proves("error authority_offline")
 async def test_without_the_arbiters_key_disputes_are_decided_elsewhere(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await agent(world), await agent(world)
@@ -355,6 +394,6 @@ async def test_release_opens_no_more_token_accounts_than_the_wallet_may(own_worl
     error_of(await paying.call("POST", of(late, "complete"), shows_output()), 400, "invalid_recipient")
 
     await _unchanged(world, late)
-    build, payer = world.service.instructions(world.org), world.service.signers.fee_payer_address
+    build, payer = world.build, world.service.signers.fee_payer_address
     await world.land([build.create_token_account(payer=payer, owner=second)])
     assert (await paying.ok("POST", of(late, "complete"), shows_output()))["status"] == "released"

@@ -24,6 +24,7 @@ async def _unchanged(world: ServiceWorld, escrow: Json) -> None:
     assert await world.ok("GET", of(escrow)) == escrow
 
 
+@pytest.mark.proves("error invalid_proof", "CompleteEscrow(proof)")
 @pytest.mark.parametrize("kind", ["output_hash", "signed_attestation", "webhook_callback"])
 @pytest.mark.parametrize("proof", ["", "sha256:", "sha256:zz", OUTPUT, "é" * 64, base64.b64encode(bytes(95)).decode()])
 async def test_malformed_proof_is_invalid_and_changes_nothing(
@@ -38,6 +39,7 @@ async def test_malformed_proof_is_invalid_and_changes_nothing(
     await _unchanged(world, made)
 
 
+@pytest.mark.proves("error invalid_proof")
 async def test_proofs_that_prove_nothing_are_refused_by_the_program(
     world: ServiceWorld, sides: tuple[Agent, Agent]
 ) -> None:
@@ -68,6 +70,7 @@ async def test_proofs_that_prove_nothing_are_refused_by_the_program(
     assert (await receiving.ok("POST", of(made, "complete"), good))["status"] == "released"
 
 
+@pytest.mark.proves("CreateEscrow(expectedOutputHash, proofTypes)", "Escrow(expected_output_hash, proof_types)")
 async def test_agreed_kinds_and_output_bind_every_proof(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     paying, receiving = sides
     made = await paying.lock(
@@ -122,6 +125,7 @@ async def test_receiver_without_a_live_session_attests_nothing(own_world: Servic
     assert "has expired" in error["message"]
 
 
+@pytest.mark.proves("CompleteEscrow(outputUrl)")
 @pytest.mark.parametrize(
     "url",
     [

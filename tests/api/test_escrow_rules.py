@@ -12,6 +12,7 @@ async def _refused(paying: Agent, to: Agent | str, amount: str) -> Json:
     return error_of(await paying.call("POST", A2A, terms(paying, to, amount)), 402, "policy_violation")
 
 
+@pytest.mark.proves("Conventions: Refusals", "error policy_violation")
 async def test_blocked_escrow_is_on_record_and_changes_nothing_on_the_chain(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     paying, receiving = await agent(world, policy["policy_id"]), await agent(world)
@@ -32,6 +33,7 @@ async def test_blocked_escrow_is_on_record_and_changes_nothing_on_the_chain(worl
     assert (await world.ok("GET", f"/v1/wallets/{paying.id}"))["status"] == "policy_violation"
 
 
+@pytest.mark.proves("POST /v1/payments/a2a", "Limits: Spending")
 async def test_limits_count_escrows_and_payments_together_less_refunds(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerDay="10")
     paying, receiving = await agent(world, policy["policy_id"]), await agent(world)

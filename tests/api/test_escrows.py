@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 from solders.keypair import Keypair
+from solders.pubkey import Pubkey
 
 from tests.support.escrows import A2A, OUTPUT, TASK, Agent, agent, of, shows_output, signs_output, terms
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -26,6 +27,14 @@ async def _escrow(world: ServiceWorld, escrow: Json) -> Json:
 # Creation
 
 
+@pytest.mark.proves(
+    "POST /v1/payments/a2a",
+    "GET /v1/payments/a2a/{escrow_id}",
+    "Escrows: new to locked",
+    "CreateEscrow(fromWallet, toWallet, amount, taskDescription, memo)",
+    "Escrow(escrow_id, id, from_wallet, to_wallet, amount, currency, tx_id, tx_signature, task_hash)",
+    "Escrow(task_description)",
+)
 async def test_locking_takes_the_money_from_the_wallet_at_once(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
 
@@ -51,6 +60,7 @@ async def test_locking_takes_the_money_from_the_wallet_at_once(world: ServiceWor
     assert await paying.events() == await receiving.events() == ["escrow.created"]
 
 
+@pytest.mark.proves("event escrow.created")
 async def test_event_of_the_creation_says_what_was_locked_for_whom(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
@@ -62,6 +72,7 @@ async def test_event_of_the_creation_says_what_was_locked_for_whom(world: Servic
     assert {name: event[name] for name in same} == {name: made[name] for name in same}
 
 
+@pytest.mark.proves("CreateEscrow(expectedOutputHash, proofTypes)", "Escrow(expected_output_hash, proof_types)")
 async def test_terms_of_an_escrow_are_shown_as_they_were_agreed(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
 
@@ -71,6 +82,7 @@ async def test_terms_of_an_escrow_are_shown_as_they_were_agreed(world: ServiceWo
     assert made["expected_output_hash"] == f"sha256:{OUTPUT}"
 
 
+@pytest.mark.proves("Escrow(chain_address)")
 async def test_each_escrow_of_a_wallet_gets_an_address_of_its_own(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
 
@@ -92,6 +104,15 @@ async def test_operator_key_makes_an_escrow_without_a_session(world: ServiceWorl
 # Completion
 
 
+@pytest.mark.proves(
+    "POST /v1/payments/a2a/{escrow_id}/complete",
+    "Escrows: locked to completed",
+    "Escrows: completed to released",
+    "proof output_hash",
+    "event escrow.completed",
+    "CompleteEscrow(proofType, outputUrl)",
+    "Escrow(proof_type, output_hash, output_url, settled_at, settlement_signature)",
+)
 async def test_output_hash_of_the_receiving_agent_releases_the_escrow(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
@@ -110,6 +131,9 @@ async def test_output_hash_of_the_receiving_agent_releases_the_escrow(world: Ser
     assert await paying.events() == await receiving.events() == happened
 
 
+@pytest.mark.proves(
+    "Escrows: completed to released", "event escrow.released", "Escrow(settled_at, settlement_signature)"
+)
 async def test_event_of_the_release_has_the_fields_of_the_interface(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
@@ -122,6 +146,22 @@ async def test_event_of_the_release_has_the_fields_of_the_interface(world: Servi
     same = ("escrow_id", "from_wallet", "to_wallet", "amount")
     assert {name: event[name] for name in same} == {name: made[name] for name in same}
     assert event["timestamp"] >= made["created_at"]
+
+
+@pytest.mark.proves("Escrow(surplus_amount)")
+async def test_deposit_of_others_returns_to_the_wallet_and_shows(world: ServiceWorld) -> None:
+    paying, receiving = await _agents(world)
+    made = await paying.lock(receiving)
+    tokens = world.service.addresses.escrow_tokens(Pubkey.from_string(made["chain_address"]))
+    await world.localnet.mint_usdc(tokens, 3_000_000)
+
+    done = await receiving.ok("POST", of(made, "complete"), shows_output())
+
+    assert (done["released_amount"], done["surplus_amount"]) == ("10.00", "3.00")
+    assert (await paying.balance(), await receiving.balance()) == ("93.00", "10.00")
+    assert ("escrow_refund", "3.00", "confirmed") in await paying.rows()
+    [event] = (await world.ok("GET", f"/v1/events?event=escrow.released&walletId={paying.id}"))["data"]
+    assert (event["amount"], event["surplus_amount"], event["surplus_to"]) == ("10.00", "3.00", paying.id)
 
 
 @pytest.mark.parametrize("who", ["paying", "operator", "session of the receiver by an operator"])
@@ -138,6 +178,7 @@ async def test_output_hash_may_be_shown_by_either_side_and_the_operator(world: S
     assert done["status"] == "released"
 
 
+@pytest.mark.proves("proof output_hash")
 async def test_expected_output_is_released_by_its_hash(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving, expectedOutputHash=f"sha256:{OUTPUT}")
@@ -147,6 +188,7 @@ async def test_expected_output_is_released_by_its_hash(world: ServiceWorld) -> N
     assert done["output_hash"] == f"sha256:{OUTPUT}"
 
 
+@pytest.mark.proves("POST /v1/payments/a2a/{escrow_id}/complete", "proof signed_attestation")
 async def test_attestation_of_the_receiving_session_releases_whoever_brings_it(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving, proofTypes=["signed_attestation"])
@@ -168,6 +210,7 @@ async def test_attestation_with_a_session_newer_than_the_escrow_releases(world: 
     assert (await receiving.ok("POST", of(made, "complete"), proof))["status"] == "released"
 
 
+@pytest.mark.proves("POST /v1/payments/a2a/{escrow_id}/complete", "proof webhook_callback")
 async def test_callback_of_the_verifier_releases(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
@@ -178,6 +221,7 @@ async def test_callback_of_the_verifier_releases(world: ServiceWorld) -> None:
     assert (done["status"], done["proof_type"]) == ("released", "webhook_callback")
 
 
+@pytest.mark.proves("CreateEscrow(toWallet)", "Escrow(from_wallet, to_wallet)")
 async def test_outside_address_is_paid_and_has_no_rows(world: ServiceWorld) -> None:
     paying, outside = await agent(world), Keypair()
     made = await paying.lock(str(outside.pubkey()))
@@ -195,6 +239,9 @@ async def test_outside_address_is_paid_and_has_no_rows(world: ServiceWorld) -> N
 # Timeout
 
 
+@pytest.mark.proves(
+    "Escrows: locked to refunded", "type escrow_refund", "event escrow.refunded", "CreateEscrow(timeoutSeconds)"
+)
 async def test_keeper_refunds_an_escrow_after_its_timeout(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await _agents(world)
@@ -218,6 +265,14 @@ async def test_keeper_refunds_an_escrow_after_its_timeout(own_world: ServiceWorl
 # Disputes
 
 
+@pytest.mark.proves(
+    "POST /v1/payments/a2a/{escrow_id}/dispute",
+    "Escrows: locked to disputed",
+    "event escrow.disputed",
+    "DisputeEscrow(reason, evidence)",
+    "Escrow(dispute)",
+    "Dispute(reason, evidence, raised_by, raised_at, tx_signature)",
+)
 @pytest.mark.parametrize("side", ["paying", "receiving"])
 async def test_either_agent_may_dispute(world: ServiceWorld, side: str) -> None:
     paying, receiving = await _agents(world)
@@ -239,6 +294,7 @@ async def test_either_agent_may_dispute(world: ServiceWorld, side: str) -> None:
     assert (event["severity"], event["evidence"]) == ("warning", f"sha256:{OUTPUT}")
 
 
+@pytest.mark.proves("DisputeEscrow(walletId)", "Dispute(raised_by)")
 @pytest.mark.parametrize("side", ["paying", "receiving", None])
 async def test_operator_disputes_for_the_side_it_names_else_for_the_paying_one(
     world: ServiceWorld, side: str | None
@@ -253,6 +309,11 @@ async def test_operator_disputes_for_the_side_it_names_else_for_the_paying_one(
     assert now["dispute"]["evidence"] is None
 
 
+@pytest.mark.proves(
+    "POST /v1/payments/a2a/{escrow_id}/dispute/withdraw",
+    "Escrows: disputed to locked",
+    "event escrow.dispute_withdrawn",
+)
 @pytest.mark.parametrize("side", ["paying", "receiving"])
 async def test_withdrawn_dispute_leaves_the_escrow_locked(own_world: ServiceWorld, side: str) -> None:
     # Given a dispute that was raised with ten minutes left
@@ -279,6 +340,7 @@ async def test_withdrawn_dispute_leaves_the_escrow_locked(own_world: ServiceWorl
     assert (await receiving.ok("POST", of(made, "complete"), shows_output()))["status"] == "released"
 
 
+@pytest.mark.proves("WithdrawDispute(walletId)")
 async def test_operator_withdraws_a_dispute_of_its_wallets(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
@@ -291,6 +353,15 @@ async def test_operator_withdraws_a_dispute_of_its_wallets(world: ServiceWorld) 
     error_of(again, 422, "escrow_not_disputed")
 
 
+@pytest.mark.proves(
+    "POST /v1/payments/a2a/{escrow_id}/resolve",
+    "Escrows: disputed to released",
+    "Escrows: disputed to refunded",
+    "Escrows: disputed to settled",
+    "event escrow.refunded",
+    "ResolveDispute(decision, releasedAmount)",
+    "Escrow(released_amount, refunded_amount)",
+)
 @pytest.mark.parametrize(
     ("decision", "status", "released", "refunded"),
     [
@@ -327,6 +398,7 @@ async def test_arbiter_divides_what_is_disputed(
     )
 
 
+@pytest.mark.proves("Escrows: disputed to refunded", "Limits: Dispute without a decision")
 async def test_undecided_dispute_is_refunded_after_30_days_not_at_the_deadline(
     own_world: ServiceWorld,
 ) -> None:
@@ -350,6 +422,7 @@ async def test_undecided_dispute_is_refunded_after_30_days_not_at_the_deadline(
 # Lists
 
 
+@pytest.mark.proves("GET /v1/payments/a2a", "Escrows: locked to completed", "GET /v1/payments/a2a(walletId, status)")
 async def test_lists_narrow_to_a_side_and_a_status(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     third = await agent(world)
@@ -383,6 +456,14 @@ async def test_agent_lists_only_escrows_of_its_own_wallet(world: ServiceWorld) -
         assert [found["escrow_id"] for found in page["data"]] == [made["escrow_id"]]
 
 
+@pytest.mark.proves(
+    "type a2a_send",
+    "type a2a_receive",
+    "type escrow_lock",
+    "type escrow_release",
+    "GET /v1/wallets/{wallet_id}/transactions(status, type, from, to)",
+    "Transaction(type)",
+)
 async def test_transactions_are_listed_by_the_types_of_escrows(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)

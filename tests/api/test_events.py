@@ -9,8 +9,8 @@ import pytest
 from solders.keypair import Keypair
 
 from app.audit.publisher import HeadPublisher
+from app.core.event_catalogue import EVENTS
 from app.core.timestamps import now_ms
-from app.events.catalogue import EVENTS
 from app.exports.exporter import Exporter
 from app.server.housekeeping import Housekeeping
 from app.store.feed import append_event, feed
@@ -54,6 +54,9 @@ def _batch(wallet: Json) -> Json:
     return {"allocations": [{"walletId": wallet["wallet_id"], "amount": "2"}], "currency": "USDC"}
 
 
+@pytest.mark.proves(
+    "GET /v1/events", "event transaction.blocked", "GET /v1/events(type, event, walletId, severity)", "Event(event)"
+)
 async def test_filters_narrow_and_combine(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     wallet, other, to = await world.wallet(policy["policy_id"]), await world.wallet(), await world.payee()
@@ -125,6 +128,7 @@ async def test_creating_or_deleting_a_policy_with_a_list_is_no_update(world: Ser
     ]
 
 
+@pytest.mark.proves("GET /v1/events", "GET /v1/events(from, to)", "Event(timestamp)")
 async def test_time_bounds_are_exact_and_combine_with_the_others(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     mine = f"walletId={wallet['wallet_id']}"
@@ -140,6 +144,7 @@ async def test_time_bounds_are_exact_and_combine_with_the_others(world: ServiceW
     assert await _events(world, f"{query}&to={at(0)}") == []
 
 
+@pytest.mark.proves("GET /v1/events(type, event)")
 @pytest.mark.parametrize(
     "query",
     [
@@ -159,6 +164,24 @@ async def test_bad_filter_is_refused(world: ServiceWorld, query: str) -> None:
     error_of(await world.call("GET", f"/v1/events?{query}"), 400, "invalid_request")
 
 
+@pytest.mark.proves(
+    "event transaction.pending",
+    "event wallet.created",
+    "event wallet.funded",
+    "event wallet.frozen",
+    "event wallet.unfrozen",
+    "event policy.updated",
+    "event policy.expired",
+    "event escrow.created",
+    "event escrow.completed",
+    "event escrow.released",
+    "event escrow.refunded",
+    "event escrow.disputed",
+    "event org.deposit_confirmed",
+    "event export.ready",
+    "event audit.head",
+    "Event(severity)",
+)
 async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: ServiceWorld) -> None:
     world = own_world
     # Given one of every event except alerts, which need rules
@@ -189,7 +212,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     await paying.ok("POST", of(disputed, "dispute/withdraw"))
     await receiving.ok("POST", of(disputed, "dispute"), {"reason": "late"})
     await world.ok("POST", of(disputed, "resolve"), {"decision": "refund"})
-    await world.localnet.mint_usdc(world.service.instructions(world.org).reserve_tokens, 5)
+    await world.localnet.mint_usdc(world.build.reserve_tokens, 5)
     started = await world.ok("POST", "/v1/transactions/export", {"format": "csv"})
     await world.later(10_000)
     await world.keeper().tick()
@@ -205,13 +228,17 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
         "alert.inactivity",
         "alert.velocity_spike",
         "alert.large_transaction",
+        "alert.refusals",
+        "alert.new_payees",
         "alert.brake_repeated",
         "alert.sol_limit",
     }
     alerts |= {"reconciliation.difference", "reconciliation.cleared", "x402.paid_without_resource"}
     alerts |= {"allowance.discrepancy", "allowance.overdue", "index.incomplete"}
     alerts |= {"database.commits_lost", "transaction.forgotten", "key.revoked", "key.expiring", "key.used_outside"}
-    alerts |= {"person.joined", "person.removed"}
+    alerts |= {"person.joined", "person.removed", "webhook.degraded", "alert.month_limit", "alert.budget_limit"}
+    alerts |= {"approval.requested", "approval.decided", "approval.expired", "wallet.payments_refused"}
+    alerts |= {"org.paused", "org.resumed"}
     assert {one["event"] for one in events} == set(EVENTS) - {"ping"} - alerts
     common = {"event_id", "event", "severity", "summary", "timestamp"}
     for one in events:
@@ -246,6 +273,7 @@ async def test_pages_hold_every_event_once_while_events_arrive(world: ServiceWor
     assert seen == [f"evt_page_{number}" for number in reversed(range(7))]
 
 
+@pytest.mark.proves("Limits: Events")
 async def test_events_are_kept_for_90_days_in_every_organisation(own_world: ServiceWorld) -> None:
     world = own_world
     other = await world.organisation("old-events")

@@ -34,6 +34,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 _START = "/v1/transactions/export"
 
 
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one key have the exports of all tests."""
+    monkeypatch.setattr(exports_service, "MAX_LIVE", 1_000)
+
+
 def _poll(export: Json) -> str:
     return f"/v1/transactions/exports/{export['export_id']}"
 
@@ -66,6 +72,7 @@ async def _paid(world: ServiceWorld, memo: str | None = None, amount: str = "1")
     return wallet
 
 
+@pytest.mark.proves("GET /v1/transactions/exports", "GET /v1/transactions/exports(limit, cursor)")
 async def test_exports_are_listed_newest_first(own_world: ServiceWorld) -> None:
     world = own_world
     mine, other = await _paid(world), await _paid(world)
@@ -86,6 +93,13 @@ async def test_exports_are_listed_newest_first(own_world: ServiceWorld) -> None:
     assert (await world.ok("GET", "/v1/transactions/exports", key=theirs))["data"] == []
 
 
+@pytest.mark.proves(
+    "POST /v1/transactions/export",
+    "GET /v1/transactions/exports/{export_id}",
+    "Exports: new to processing",
+    "Exports: processing to ready",
+    "Export(status, format, wallet_id, from, to, rows, download_url)",
+)
 async def test_export_is_processing_and_then_ready(world: ServiceWorld) -> None:
     wallet = await _paid(world)
     held = asyncio.Event()
@@ -120,6 +134,7 @@ async def test_rows_are_those_of_the_list_with_their_places_on_the_chain(world: 
     assert (funded["recipient_address"], funded["type"]) == (wallet["chain_address"], "funding")
 
 
+@pytest.mark.proves("POST /v1/transactions/export", "CreateExport(format)")
 async def test_csv_says_the_same_as_json(world: ServiceWorld) -> None:
     wallet = await _paid(world, 'Said "yes",\nthen left')
     await world.pay(wallet, await world.payee(), "5000")
@@ -135,10 +150,12 @@ async def test_csv_says_the_same_as_json(world: ServiceWorld) -> None:
         cells = dict(zip(head, line, strict=True))
         violation = row.pop("violation") or {}
         row |= {f"violation_{name}": violation.get(name) for name in ("rule", "limit", "attempted")}
+        row["paid_request_protocol"] = row.pop("paid_request")
         texts = {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in row.items()}
         assert {name: "" if row[name] is None else text for name, text in texts.items()} == dict([*cells.items()][:-1])
 
 
+@pytest.mark.proves("CreateExport(walletId)")
 async def test_file_states_its_scope(world: ServiceWorld) -> None:
     wallet = await _paid(world)
 
@@ -152,6 +169,7 @@ async def test_file_states_its_scope(world: ServiceWorld) -> None:
     assert scope["slot"] > 0
 
 
+@pytest.mark.proves("CreateExport(from, to)", "Export(format, wallet_id, from, to)")
 async def test_range_includes_its_beginning_and_not_its_end(world: ServiceWorld) -> None:
     wallet = await _paid(world)
     paid, funded = await _rows(world, walletId=wallet["wallet_id"])
@@ -252,6 +270,7 @@ async def test_guarding_of_long_memos_takes_no_time() -> None:
     assert time.perf_counter() - began < 0.1
 
 
+@pytest.mark.proves("CreateExport(bom)", "Export(bom)")
 async def test_csv_begins_with_a_byte_order_mark_on_request_only(world: ServiceWorld) -> None:
     wallet = await _paid(world, "Grüße")
     options = {"walletId": wallet["wallet_id"]}
@@ -267,6 +286,7 @@ async def test_csv_begins_with_a_byte_order_mark_on_request_only(world: ServiceW
     assert made["bom"] is (await _finished(world, made))["bom"] is True
 
 
+@pytest.mark.proves("CreateExport(bom)")
 async def test_byte_order_mark_is_refused_in_json(world: ServiceWorld) -> None:
     error = error_of(await world.call("POST", _START, {"format": "json", "bom": True}), 400, "invalid_request")
     assert error["message"].startswith("bom: must be false")
@@ -284,6 +304,7 @@ async def test_files_are_complete_and_readable_by_their_owner_only(world: Servic
     assert ".part" not in files
 
 
+@pytest.mark.proves("GET /v1/transactions/exports/{export_id}/download", "Export(download_url)")
 async def test_link_downloads_the_file_without_a_key(world: ServiceWorld) -> None:
     made = await world.ok("POST", _START, {"format": "json"})
     ready = await _finished(world, made)
@@ -299,6 +320,7 @@ async def test_link_downloads_the_file_without_a_key(world: ServiceWorld) -> Non
     assert (part.status_code, part.content) == (206, response.content[:10])
 
 
+@pytest.mark.proves("error range_not_satisfiable")
 @pytest.mark.parametrize("range_", ["bytes=abc", "bytes=5-1", "bytes", "bytes="])
 async def test_malformed_range_is_refused(world: ServiceWorld, range_: str) -> None:
     url = (await _finished(world, await world.ok("POST", _START, {"format": "json"})))["download_url"]
@@ -309,6 +331,7 @@ async def test_malformed_range_is_refused(world: ServiceWorld, range_: str) -> N
     assert "content-range" not in response.headers
 
 
+@pytest.mark.proves("error range_not_satisfiable")
 async def test_range_in_an_unknown_unit_is_ignored(world: ServiceWorld) -> None:
     url = (await _finished(world, await world.ok("POST", _START, {"format": "json"})))["download_url"]
     whole = await world.client.get(url)
@@ -319,6 +342,7 @@ async def test_range_in_an_unknown_unit_is_ignored(world: ServiceWorld) -> None:
     assert "content-range" not in response.headers
 
 
+@pytest.mark.proves("error range_not_satisfiable")
 @pytest.mark.parametrize("range_", ["bytes=99999999-", "bytes=0-9,99999999-"])
 async def test_range_that_the_file_does_not_have_is_refused_with_its_size(world: ServiceWorld, range_: str) -> None:
     url = (await _finished(world, await world.ok("POST", _START, {"format": "json"})))["download_url"]
@@ -330,6 +354,7 @@ async def test_range_that_the_file_does_not_have_is_refused_with_its_size(world:
     assert response.headers["content-range"] == f"bytes */{len(whole.content)}"
 
 
+@pytest.mark.proves("GET /v1/transactions/exports/{export_id}/download")
 @pytest.mark.parametrize(
     ("range_", "expected"),
     [("bytes=3-", slice(3, None)), ("bytes=-7", slice(-7, None)), ("bytes=2-99999999", slice(2, None))],
@@ -384,6 +409,7 @@ async def test_file_that_is_removed_while_it_is_sent_arrives_whole(
     error_of(after, 404, "export_not_found")
 
 
+@pytest.mark.proves("GET /v1/transactions/exports/{export_id}/download", "error download_link_invalid")
 async def test_altered_and_expired_links_are_refused(world: ServiceWorld) -> None:
     made, other = [await world.ok("POST", _START, {"format": "json"}) for _ in range(2)]
     url = (await _finished(world, made))["download_url"]
@@ -407,6 +433,7 @@ async def test_altered_and_expired_links_are_refused(world: ServiceWorld) -> Non
         error_of(await world.client.get(link), 403, "download_link_invalid")
 
 
+@pytest.mark.proves("GET /v1/transactions/exports/{export_id}", "Exports: ready to expired", "Export(expires_at)")
 async def test_expired_export_has_no_link_and_no_file(world: ServiceWorld) -> None:
     made = await world.ok("POST", _START, {"format": "csv"})
     url = (await _finished(world, made))["download_url"]
@@ -422,6 +449,7 @@ async def test_expired_export_has_no_link_and_no_file(world: ServiceWorld) -> No
     assert not list((world.settings.data_dir / "exports").glob(f"{made['export_id']}*"))
 
 
+@pytest.mark.proves("Exports: processing to ready", "event export.ready")
 async def test_event_says_once_that_the_export_is_ready(world: ServiceWorld) -> None:
     wallet = await _paid(world)
     made = await world.ok("POST", _START, {"format": "csv", "walletId": wallet["wallet_id"]})
@@ -450,6 +478,7 @@ async def test_agent_exports_and_sees_only_its_own_wallet(world: ServiceWorld) -
     error_of(await world.call("POST", _START, named, key=key), 403, "insufficient_permissions")
 
 
+@pytest.mark.proves("error export_not_found")
 async def test_viewer_may_export_and_other_organisations_see_nothing(world: ServiceWorld) -> None:
     await _paid(world)
     made = await world.ok("POST", _START, {"format": "json"}, key=world.key("viewer"))
@@ -461,6 +490,7 @@ async def test_viewer_may_export_and_other_organisations_see_nothing(world: Serv
     assert await _rows(world, key=stranger) == []
 
 
+@pytest.mark.proves("CreateExport(format)")
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -485,6 +515,7 @@ async def test_repetition_under_a_key_starts_no_second_export(world: ServiceWorl
     assert first == again
 
 
+@pytest.mark.proves("Exports: processing to failed", "Export(failure_reason)")
 async def test_unwritable_file_fails_its_export_and_no_other(own_world: ServiceWorld) -> None:
     world = own_world
     broken, whole = await _held(world, 2)
@@ -498,16 +529,76 @@ async def test_unwritable_file_fails_its_export_and_no_other(own_world: ServiceW
     assert (await world.ok("GET", _poll(whole)))["status"] == "ready"
 
 
+@pytest.mark.proves("error too_many_exports", "Limits: Exports of an organisation")
 async def test_unfinished_exports_of_an_organisation_are_limited(own_world: ServiceWorld) -> None:
-    await _held(own_world, 10)
+    await _held(own_world, 20)
 
     error_of(await own_world.call("POST", _START, {"format": "csv"}), 422, "too_many_exports")
+
+
+@pytest.mark.proves("Limits: Exports of an organisation")
+async def test_key_may_have_a_quarter_of_the_exports(own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = own_world
+    viewer, other = world.key("viewer"), world.key("viewer")
+    monkeypatch.setattr(exports_service, "MAX_LIVE", 8)
+    for _ in range(2):
+        await _finished(world, await world.ok("POST", _START, {"format": "csv"}, key=viewer))
+
+    refused = await world.call("POST", _START, {"format": "csv"}, key=viewer)
+
+    assert "The API key or person" in error_of(refused, 422, "too_many_exports")["message"]
+    assert 0 < int(refused.headers["retry-after"]) <= world.settings.export_lifetime
+    for key in (world.key("admin"), other):
+        await world.ok("POST", _START, {"format": "csv"}, key=key)
+
+
+@pytest.mark.proves("Limits: Exports of an organisation")
+async def test_agents_key_exports_few_transactions_at_a_time(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = own_world
+    wallet = await _paid(world)
+    key = world.key("agent", wallet["wallet_id"])
+    first = await _finished(world, await world.ok("POST", _START, {"format": "csv"}, key=key), key=key)
+    monkeypatch.setattr(exports_service, "MAX_ROWS_OF_AGENT", first["rows"])
+
+    error_of(await world.call("POST", _START, {"format": "csv"}, key=key), 422, "too_many_exports")
+    await world.ok("POST", _START, {"format": "csv"})
+
+
+@pytest.mark.proves("error too_many_exports", "Limits: Exports of an organisation")
+@pytest.mark.parametrize(("role", "limit"), [("agent", "MAX_ROWS_OF_AGENT"), ("viewer", "MAX_ROWS")])
+async def test_first_export_of_a_key_is_limited_too(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, role: str, limit: str
+) -> None:
+    world = own_world
+    wallet = await _paid(world)
+    key = world.key("viewer") if role == "viewer" else world.key("agent", wallet["wallet_id"])
+    body = {"format": "csv", "walletId": wallet["wallet_id"]}
+    monkeypatch.setattr(exports_service, limit, 1)
+
+    refused = await world.call("POST", _START, body, key=key)
+
+    assert "Export shorter periods." in error_of(refused, 422, "too_many_exports")["message"]
+    assert "retry-after" not in refused.headers
+    empty = await world.ok("POST", _START, {**body, "from": "2020-01-01", "to": "2020-01-02"}, key=key)
+    assert (await _finished(world, empty, key=key))["rows"] == 0
+
+
+@pytest.mark.proves("Limits: Exports of an organisation")
+async def test_key_may_have_a_quarter_of_the_unfinished_exports(own_world: ServiceWorld) -> None:
+    viewer = own_world.key("viewer")
+    await _held(own_world, 5, key=viewer)
+
+    error_of(await own_world.call("POST", _START, {"format": "csv"}, key=viewer), 422, "too_many_exports")
+    await own_world.ok("POST", _START, {"format": "csv"})
 
 
 async def test_rows_are_counted_for_one_export_at_a_time_not_for_refused_ones(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, go_on = own_world, threading.Event()
+    keys = [world.key("viewer") for _ in range(23)]
     await _held(world, 1)
     counted, at_once, most = 0, 0, 0
 
@@ -520,7 +611,7 @@ async def test_rows_are_counted_for_one_export_at_a_time_not_for_refused_ones(
         return count_rows(*args)
 
     monkeypatch.setattr(exports_service, "count_rows", slowly)
-    made = [asyncio.create_task(world.call("POST", _START, {"format": "csv"})) for _ in range(13)]
+    made = [asyncio.create_task(world.call("POST", _START, {"format": "csv"}, key=key)) for key in keys]
     refused = [await one for one in itertools.islice(asyncio.as_completed(made), 3)]
     go_on.set()
     answers = await asyncio.gather(*made)
@@ -529,16 +620,19 @@ async def test_rows_are_counted_for_one_export_at_a_time_not_for_refused_ones(
         error_of(one, 429, "rate_limited")
         assert int(one.headers["retry-after"]) > 0
     error_of(next(one for one in answers if one.status_code == 422), 422, "too_many_exports")
-    assert sorted(one.status_code for one in answers) == [200] * 9 + [422] + [429] * 3
-    assert (counted, most) == (9, 1)
+    assert sorted(one.status_code for one in answers) == [200] * 19 + [422] + [429] * 3
+    assert (counted, most) == (19, 1)
 
 
+@pytest.mark.proves("error too_many_exports", "Limits: Exports of an organisation")
 async def test_unexpired_exports_of_an_organisation_are_limited(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = own_world
-    monkeypatch.setattr(exports_service, "MAX_LIVE", 2)
-    first, _ = [await _finished(world, await world.ok("POST", _START, {"format": "csv"})) for _ in range(2)]
+    keys = [world.key("viewer") for _ in range(4)]
+    monkeypatch.setattr(exports_service, "MAX_LIVE", 4)
+    made = [await world.ok("POST", _START, {"format": "csv"}, key=key) for key in keys]
+    [first, *_] = [await _finished(world, one) for one in made]
 
     with monkeypatch.context() as uncounted:
         uncounted.setattr(exports_service, "count_rows", None)
@@ -553,14 +647,15 @@ async def test_unexpired_exports_of_an_organisation_are_limited(
     assert again["status"] == "processing"
 
 
+@pytest.mark.proves("Limits: Exports of an organisation")
 async def test_transactions_in_the_exports_of_an_organisation_are_limited(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = own_world
     wallet = await _paid(world)
-    monkeypatch.setattr(exports_service, "MAX_ROWS", 1)
     mine = {"format": "csv", "walletId": wallet["wallet_id"]}
     alone = await _finished(world, await world.ok("POST", _START, mine))
+    monkeypatch.setattr(exports_service, "MAX_ROWS", 4 * alone["rows"])
 
     refused = await world.call("POST", _START, mine)
     await _end(world, alone)
@@ -606,7 +701,7 @@ async def test_two_processes_on_a_folder_do_not_write_the_same_export(own_world:
         folder=world.settings.data_dir / "exports",
         program_id="",
         lifetime=60,
-        show=lambda _row: {},
+        show=lambda *_row: {},
         catch_up=nobody,
     )
 
@@ -615,8 +710,9 @@ async def test_two_processes_on_a_folder_do_not_write_the_same_export(own_world:
     assert (await world.ok("GET", _poll(made)))["status"] == "ready"
 
 
-async def _held(world: ServiceWorld, count: int) -> list[Json]:
-    """Exports that wait because the chain does not answer."""
+async def _held(world: ServiceWorld, count: int, key: str | None = None) -> list[Json]:
+    """Exports that wait because the chain does not answer, each of a key of its own or all of the given one."""
     await world.service.part(Exporter).tick()
     world.line.lose_requests = lambda method: method == "getSlot"
-    return [await world.ok("POST", _START, {"format": "csv"}) for _ in range(count)]
+    keys = [key or world.key("viewer") for _ in range(count)]
+    return [await world.ok("POST", _START, {"format": "csv"}, key=one) for one in keys]

@@ -43,6 +43,12 @@ async def _fundings(world: ServiceWorld, wallet: Json) -> list[Json]:
     return list(rows)
 
 
+@pytest.mark.proves(
+    "POST /v1/wallets/fund-batch",
+    "FundWallets(allocations, currency)",
+    "Allocation(walletId, amount)",
+    "FundedBatch(funded, org_balance_remaining, tx_signature, status)",
+)
 async def test_batch_funds_every_wallet_in_one_transaction(world: ServiceWorld) -> None:
     wallets, before = await _wallets(world, 3), await _reserve(world)
 
@@ -65,6 +71,7 @@ async def test_batch_funds_every_wallet_in_one_transaction(world: ServiceWorld) 
         assert [one["tx_id"] for one in events] == [told["tx_id"]]
 
 
+@pytest.mark.proves("FundedBatch(funded)")
 async def test_funded_wallet_of_a_batch_answers_like_a_funding(world: ServiceWorld) -> None:
     [wallet] = await _wallets(world, 1)
 
@@ -76,6 +83,7 @@ async def test_funded_wallet_of_a_batch_answers_like_a_funding(world: ServiceWor
     assert (told["usdc_balance"], alone["usdc_balance"]) == ("1.00", "2.00")
 
 
+@pytest.mark.proves("Limits: Wallets of a batch")
 async def test_batch_holds_as_many_wallets_as_fit_into_a_transaction(world: ServiceWorld) -> None:
     wallets = await _wallets(world, MAX_ALLOCATIONS + 1)
     amounts = ["1"] * len(wallets)
@@ -91,7 +99,7 @@ async def test_batch_holds_as_many_wallets_as_fit_into_a_transaction(world: Serv
 async def test_maximum_is_what_the_size_of_a_transaction_allows(world: ServiceWorld) -> None:
     def size(number: int) -> int:
         instructions = [
-            world.service.instructions(world.org).fund_wallet(
+            world.build.fund_wallet(
                 operator=world.service.signers.operator_address,
                 vault=Keypair().pubkey(),
                 amount=1,
@@ -104,6 +112,7 @@ async def test_maximum_is_what_the_size_of_a_transaction_allows(world: ServiceWo
     assert size(MAX_ALLOCATIONS) <= MAX_SIZE < size(MAX_ALLOCATIONS + 1)
 
 
+@pytest.mark.proves("FundWallets(allocations)", "Allocation(walletId, amount)")
 @pytest.mark.parametrize(
     ("allocations", "code"),
     [
@@ -124,12 +133,14 @@ async def test_malformed_allocations_are_refused(world: ServiceWorld, allocation
     error_of(await world.call("POST", _PATH, {"allocations": allocations}), 400, code)
 
 
+@pytest.mark.proves("Limits: Currency", "FundWallets(currency)")
 async def test_other_currency_is_refused(world: ServiceWorld) -> None:
     body = {**_allocate(await _wallets(world, 1), "1"), "currency": "EURC"}
 
     error_of(await world.call("POST", _PATH, body), 400, "invalid_request")
 
 
+@pytest.mark.proves("POST /v1/wallets/fund-batch")
 async def test_batch_with_one_unfundable_wallet_funds_none(world: ServiceWorld) -> None:
     wallets, before = await _wallets(world, 3), await _reserve(world)
     neighbour = await world.organisation("batch-neighbour")
@@ -154,6 +165,7 @@ async def test_batch_with_one_unfundable_wallet_funds_none(world: ServiceWorld) 
     assert await _reserve(world) == before
 
 
+@pytest.mark.proves("error org_insufficient_balance")
 async def test_reserve_too_small_for_all_together_moves_nothing(world: ServiceWorld) -> None:
     wallets, before = await _wallets(world, 2), await _reserve(world)
     each = f"{before // 2 // 1_000_000 + 1}"

@@ -4,12 +4,11 @@ import asyncio
 
 import httpx
 import pytest
-from sqlalchemy import update
 
 from app.core.timestamps import now_ms
-from app.store.state_tables import idempotency
 from app.submission.plan import Outcome
 from tests.support.escrows import A2A, agent, terms
+from tests.support.lost_answers import lose_answer
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -19,6 +18,7 @@ def _key(name: str) -> dict[str, str]:
     return {"Idempotency-Key": name}
 
 
+@pytest.mark.proves("Idempotency: Repetition", "Idempotency: Same parameters")
 async def test_repetition_gets_the_first_answer_and_pays_once(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
 
@@ -31,6 +31,7 @@ async def test_repetition_gets_the_first_answer_and_pays_once(world: ServiceWorl
     assert await world.balance(to) == 5_000_000
 
 
+@pytest.mark.proves("Limits: Lifetime of an idempotency key")
 async def test_answer_is_repeated_for_a_day_and_then_the_key_is_new(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +49,7 @@ async def test_answer_is_repeated_for_a_day_and_then_the_key_is_new(
     assert await world.balance(to) == 3_000_000
 
 
+@pytest.mark.proves("error idempotency_conflict", "Idempotency: Same parameters")
 async def test_other_parameters_under_the_same_key_conflict(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     assert (await world.pay(wallet, to, "5", headers=_key("conflict"))).status_code == 200
@@ -59,6 +61,7 @@ async def test_other_parameters_under_the_same_key_conflict(world: ServiceWorld)
     assert await world.balance(to) == 5_000_000
 
 
+@pytest.mark.proves("Idempotency: Key")
 async def test_two_keys_in_one_request_must_agree(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
 
@@ -69,7 +72,10 @@ async def test_two_keys_in_one_request_must_agree(world: ServiceWorld) -> None:
     assert same.status_code == 200
 
 
-async def test_parallel_duplicates_pay_once(world: ServiceWorld) -> None:
+async def test_parallel_duplicates_pay_once(own_world: ServiceWorld) -> None:
+    world = own_world
+    # All wait for the first one, however long that takes.
+    await world.restart(idempotency_wait=60.0)
     wallet, to = await world.wallet(), await world.payee()
 
     answers = await asyncio.gather(*(world.pay(wallet, to, "1", headers=_key("parallel")) for _ in range(16)))
@@ -80,6 +86,7 @@ async def test_parallel_duplicates_pay_once(world: ServiceWorld) -> None:
     assert await world.balance(to) == 1_000_000
 
 
+@pytest.mark.proves("error idempotency_in_progress", "Limits: Wait of a duplicate request")
 async def test_duplicate_of_a_slow_request_is_refused_as_in_progress(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -99,6 +106,7 @@ async def test_duplicate_of_a_slow_request_is_refused_as_in_progress(own_world: 
     assert await world.balance(to) == 1_000_000
 
 
+@pytest.mark.proves("Idempotency: Errors")
 async def test_refusal_frees_the_key(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds=None), await world.payee()
     error_of(await world.pay(wallet, to, "1", headers=_key("free")), 422, "wallet_insufficient_balance")
@@ -148,6 +156,7 @@ async def test_agent_does_not_get_the_answer_to_another_wallets_request(world: S
     assert (await paying.ok("POST", A2A, body)) == made
 
 
+@pytest.mark.proves("Idempotency: Scope")
 async def test_organisations_do_not_share_keys(world: ServiceWorld) -> None:
     other = await world.organisation("idempotency-neighbour")
     theirs = world.key("admin", org=other)
@@ -159,6 +168,7 @@ async def test_organisations_do_not_share_keys(world: ServiceWorld) -> None:
     assert ours["wallet_id"] != made["wallet_id"]
 
 
+@pytest.mark.proves("Idempotency: Key")
 @pytest.mark.parametrize("spelling", ["header", "camel", "snake"])
 async def test_every_change_takes_a_key(world: ServiceWorld, spelling: str) -> None:
     async def twice(method: str, path: str, body: Json) -> Json:
@@ -190,6 +200,7 @@ async def test_every_change_takes_a_key(world: ServiceWorld, spelling: str) -> N
     assert await world.balance(to) == 2_000_000
 
 
+@pytest.mark.proves("error idempotency_conflict", "Idempotency: Answers with secrets")
 async def test_answer_with_a_secret_is_repeated_only_to_the_api_key_that_asked(world: ServiceWorld) -> None:
     # Given a webhook that was registered with an API key which is then rotated, with an overlap
     made = await world.ok("POST", "/v1/keys", {"role": "operator"})
@@ -216,12 +227,11 @@ async def test_answer_with_a_secret_is_repeated_only_to_the_api_key_that_asked(w
     assert await world.ok("POST", "/v1/policies", policy, key=world.key("admin"), headers=_key("open")) == first
 
 
+@pytest.mark.proves("Idempotency: Answers with secrets")
 async def test_request_without_an_answer_is_not_finished_by_another_api_key(world: ServiceWorld) -> None:
     body, headers = {"role": "viewer", "name": "unanswered"}, _key("unanswered")
     unseen = await world.ok("POST", "/v1/keys", body, headers=headers)
-    lost: Json = {"state": "running", "response": None, "status_code": None}
-    claim = update(idempotency).where(idempotency.c.key == "unanswered")
-    await world.service.db.write(lambda conn: conn.execute(claim.values(lost)) and None)
+    await lose_answer(world, "unanswered")
 
     refused = await world.call("POST", "/v1/keys", body, key=world.key("admin"), headers=headers)
 
@@ -230,6 +240,7 @@ async def test_request_without_an_answer_is_not_finished_by_another_api_key(worl
     assert [one["hint"] for one in made] == [unseen["hint"]]
 
 
+@pytest.mark.proves("Idempotency: Answers with secrets")
 async def test_sealed_answer_is_kept_for_a_day(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     body, headers = {"role": "viewer", "name": "for a day"}, _key("for a day")
     first = await world.ok("POST", "/v1/keys", body, headers=headers)
@@ -243,6 +254,7 @@ async def test_sealed_answer_is_kept_for_a_day(world: ServiceWorld, monkeypatch:
     assert (await world.ok("POST", "/v1/keys", body, headers=headers))["key_id"] != first["key_id"]
 
 
+@pytest.mark.proves("SessionToken(session_token)")
 async def test_stored_session_token_is_not_readable_in_the_database(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"

@@ -81,6 +81,7 @@ async def _repeat(base: str, key: str, changes: list[Change], seed: int) -> None
             change.conflicts.append(await client.post(change.path, json=change.altered, headers=headers))
 
 
+@pytest.mark.proves("error idempotency_conflict", "Limits: Wait of a duplicate request", "Idempotency: Repetition")
 @pytest.mark.asyncio(loop_scope="module")
 async def test_parallel_clients_over_many_keys_have_one_effect_each(
     tmp_path: Path, request: pytest.FixtureRequest

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from sqlalchemy import select, update
 
-from app.store.state_tables import idempotency
+from app.store.idempotency import table as idempotency
 from tests.support.escrows import Agent, agent
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -26,6 +26,7 @@ async def _export(world: ServiceWorld, key: str, role_key: str, **fields: str) -
     return await world.ok("POST", "/v1/transactions/export", body, headers=_key(key), key=role_key)
 
 
+@pytest.mark.proves("Idempotency: An API key with the role agent")
 async def test_two_wallets_with_one_key_make_one_payment_each(world: ServiceWorld) -> None:
     first, second = await agent(world), await agent(world)
     to = await world.payee()
@@ -39,6 +40,7 @@ async def test_two_wallets_with_one_key_make_one_payment_each(world: ServiceWorl
     assert await world.balance(to) == 2_000_000
 
 
+@pytest.mark.proves("Idempotency: An API key with the role agent")
 async def test_two_wallets_with_one_key_at_once_make_one_payment_each(world: ServiceWorld) -> None:
     agents = [await agent(world) for _ in range(4)]
     to = await world.payee()
@@ -50,6 +52,7 @@ async def test_two_wallets_with_one_key_at_once_make_one_payment_each(world: Ser
     assert await world.balance(to) == 4_000_000
 
 
+@pytest.mark.proves("Idempotency: Scope")
 async def test_other_parameters_conflict_within_a_scope_alone(world: ServiceWorld) -> None:
     first, second = await agent(world), await agent(world)
     to = await world.payee()
@@ -62,6 +65,7 @@ async def test_other_parameters_conflict_within_a_scope_alone(world: ServiceWorl
     assert await world.balance(to) == 3_000_000
 
 
+@pytest.mark.proves("Idempotency: An API key with the role viewer")
 async def test_key_used_by_a_viewer_first_delays_no_operator(world: ServiceWorld) -> None:
     wallet, viewer, operator = await world.wallet(), world.key("viewer"), world.key("operator")
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -80,6 +84,7 @@ async def test_key_used_by_a_viewer_first_delays_no_operator(world: ServiceWorld
     await world.ok("POST", "/v1/organization/pause", {"paused": False})
 
 
+@pytest.mark.proves("Idempotency: An API key with the role operator or admin")
 async def test_key_used_by_an_agent_first_delays_no_operator(world: ServiceWorld) -> None:
     one, operator = await agent(world), world.key("operator")
     await _pay(one, await world.payee(), "incident-7")
@@ -91,6 +96,9 @@ async def test_key_used_by_an_agent_first_delays_no_operator(world: ServiceWorld
     assert frozen["status"] == "frozen"
 
 
+@pytest.mark.proves(
+    "Idempotency: An API key with the role viewer", "Idempotency: An API key with the role operator or admin"
+)
 async def test_viewers_have_keys_of_their_own_and_operators_share_them(world: ServiceWorld) -> None:
     viewers = [world.key("viewer") for _ in range(2)]
     operators = [world.key("operator"), world.keys["admin"]]
@@ -102,6 +110,7 @@ async def test_viewers_have_keys_of_their_own_and_operators_share_them(world: Se
     assert seen[4:] == seen[:2]
 
 
+@pytest.mark.proves("Idempotency: Upgrades")
 @pytest.mark.parametrize("scoped", [True, False])
 async def test_first_request_is_stored_where_the_version_before_looks(world: ServiceWorld, scoped: bool) -> None:
     one, to, key = await agent(world), await world.payee(), f"across-{scoped}"

@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
-from app.api.openapi_examples import BODIES
 from app.core.errors import CATALOGUE
 from app.server.application import operations
 from tests.support.service_world import ServiceWorld
@@ -43,6 +43,9 @@ _EXPECTED = {
     ("POST", "/v1/x402/quote"),
     ("POST", "/v1/x402/fetch"),
     ("POST", "/v1/x402/payments"),
+    ("POST", "/v1/paid-requests/quote"),
+    ("POST", "/v1/paid-requests/fetch"),
+    ("POST", "/v1/paid-requests/payments"),
     ("GET", "/v1/payments/{tx_id}"),
     ("POST", "/v1/payments/a2a"),
     ("GET", "/v1/payments/a2a"),
@@ -61,6 +64,7 @@ _EXPECTED = {
     ("GET", "/v1/approvals/{approval_id}"),
     ("POST", "/v1/approvals/{approval_id}/approve"),
     ("POST", "/v1/approvals/{approval_id}/reject"),
+    ("GET", "/v1/insights/spending"),
     ("GET", "/v1/transactions"),
     ("GET", "/v1/transactions/{tx_id}"),
     ("GET", "/v1/wallets/{wallet_id}/transactions"),
@@ -72,6 +76,7 @@ _EXPECTED = {
     ("GET", "/v1/alerts"),
     ("PUT", "/v1/alerts"),
     ("GET", "/v1/wallets/{wallet_id}/alerts"),
+    ("GET", "/v1/wallets/{wallet_id}/sol"),
     ("PUT", "/v1/wallets/{wallet_id}/alerts"),
     ("GET", "/v1/recipients"),
     ("PUT", "/v1/recipients/{recipient}"),
@@ -100,6 +105,7 @@ _EXPECTED = {
     ("GET", "/v1/webhooks/{webhook_id}/deliveries"),
     ("POST", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/resend"),
     ("POST", "/v1/webhooks/{webhook_id}/deliveries/replay"),
+    ("POST", "/v1/test/clock"),
 }
 
 
@@ -110,6 +116,7 @@ async def _document(world: ServiceWorld) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.proves("GET /openapi.json")
 async def test_document_names_every_operation_and_its_errors(world: ServiceWorld) -> None:
     document = await _document(world)
 
@@ -156,7 +163,7 @@ async def test_document_names_the_headers_where_they_apply(world: ServiceWorld) 
     def answered(name: str, status: str) -> set[str]:
         return set(operations[name]["responses"][status]["headers"])
 
-    always = {"Request-Id", "RateLimit", "RateLimit-Policy"}
+    always = {"Request-Id", "Service-Time", "RateLimit", "RateLimit-Policy"}
     assert taken("create_payment") == {"Idempotency-Key", "Session-Token"}
     assert taken("update_policy") == taken("delete_policy") == {"Idempotency-Key", "If-Match"}
     assert taken("create_policy") == {"Idempotency-Key"}
@@ -183,18 +190,28 @@ async def test_document_links_what_is_made_to_what_is_done_with_it(world: Servic
     assert set(paths["/v1/payments"]["post"]["responses"]["200"]["links"]) == {"get_payment", "get_transaction"}
 
 
-async def test_examples_are_shown_with_their_operations(world: ServiceWorld) -> None:
+async def test_every_body_has_an_example_with_its_required_fields(world: ServiceWorld) -> None:
     """The schemathesis run sends them and so shows that they are accepted."""
-    found = {
-        operation["operationId"]: operation["requestBody"]["content"]["application/json"]["example"]
-        for methods in (await _document(world))["paths"].values()
+    document = await _document(world)
+    bodies = {
+        operation["operationId"]: operation["requestBody"]["content"]["application/json"]
+        for methods in document["paths"].values()
         for operation in methods.values()
-        if "example" in operation.get("requestBody", {"content": {}})["content"].get("application/json", {})
+        if "requestBody" in operation
     }
 
-    assert found == BODIES
+    for name, media in bodies.items():
+        schema = document["components"]["schemas"][media["schema"]["$ref"].rpartition("/")[2]]
+        shown = media.get("example", {})
+        assert set(schema.get("required", ())) <= set(shown) <= set(schema["properties"]), name
+        assert "idempotencyKey" not in shown, name
+        faults = Draft202012Validator({**schema, "components": document["components"]}).iter_errors(shown)
+        assert [fault.message for fault in faults if "example" in media] == [], name
+    assert bodies["create_payment"]["example"]["walletId"].startswith("wal_")
+    assert bodies["update_wallet"]["example"] == {"status": "frozen"}
 
 
+@pytest.mark.proves("Conventions: Names")
 async def test_names_in_bodies_are_camel_case_and_in_answers_snake_case(world: ServiceWorld) -> None:
     schemas = (await _document(world))["components"]["schemas"]
 
@@ -204,6 +221,7 @@ async def test_names_in_bodies_are_camel_case_and_in_answers_snake_case(world: S
     assert schemas["CreatePayment"]["additionalProperties"] is False
 
 
+@pytest.mark.proves("GET /openapi.json")
 async def test_answers_hold_what_the_document_says(world: ServiceWorld) -> None:
     document = await _document(world)
     policy = await world.policy(maxPerTx="5")
@@ -230,8 +248,9 @@ async def test_answers_hold_what_the_document_says(world: ServiceWorld) -> None:
         assert set(answer) <= set(schema["properties"]), name
 
 
+@pytest.mark.proves("GET /docs", "GET /docs/{path}")
 async def test_pages_need_nothing_from_elsewhere(world: ServiceWorld) -> None:
-    for path in ("/docs", "/docs/api", "/docs/errors", "/docs/errors/policy_violation", "/docs/explorer"):
+    for path in ("/docs", "/docs/api", "/docs/errors", "/docs/errors/policy_violation", "/docs/api/create_payment"):
         page = await world.client.get(path)
         assert page.headers["content-type"].startswith("text/html")
         assert not re.search(r"(src|href)=\"(https?:)?//", page.text)
@@ -242,6 +261,7 @@ async def test_pages_need_nothing_from_elsewhere(world: ServiceWorld) -> None:
     assert all(path in listing for _method, path in _EXPECTED)
 
 
+@pytest.mark.proves("Conventions: Errors", "ErrorBody(docs)")
 async def test_error_points_to_a_page_that_exists(world: ServiceWorld) -> None:
     response = await world.call("GET", "/v1/wallets/wal_unknown")
     docs = response.json()["error"]["docs"]
@@ -252,6 +272,7 @@ async def test_error_points_to_a_page_that_exists(world: ServiceWorld) -> None:
     assert "wallet_not_found" in page.text
 
 
+@pytest.mark.proves("Conventions: Request id", "ErrorBody(request_id)")
 async def test_every_answer_has_a_request_id_of_its_own(world: ServiceWorld) -> None:
     ids = {(await world.client.get(path)).headers["request-id"] for path in ("/docs", "/v1/wallets", "/nowhere")}
 

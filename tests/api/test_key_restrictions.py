@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from app.access.keyring import KeyRing
-from app.access.networks import contain, parse_network
+from app.access.networks import allow, parse_network
 from app.access.recorder import Recorder
 from app.commands.main import main
+from app.core.event_catalogue import EVENTS
 from app.core.timestamps import iso_ms, now_ms
-from app.events.catalogue import EVENTS
 from app.server.application import create_app
 from app.server.housekeeping import Housekeeping
 from app.store.feed import feed
@@ -56,6 +56,7 @@ async def _from(world: ServiceWorld, address: str, headers: dict[str, str] | Non
             world.client = own
 
 
+@pytest.mark.proves("CreateKey(expiresAt)", "Key(expires_at)")
 async def test_key_stops_at_its_end(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     end = now_ms() + 3_600_000
     made = await _make(world, expiresAt=iso_ms(end))
@@ -69,6 +70,7 @@ async def test_key_stops_at_its_end(world: ServiceWorld, monkeypatch: pytest.Mon
     error_of(await world.call("DELETE", f"/v1/keys/{made['key_id']}"), 422, "key_not_active")
 
 
+@pytest.mark.proves("CreateKey(expiresAt)")
 @pytest.mark.parametrize("end", ["2020-01-01T00:00:00Z", "tomorrow", 5, ""])
 async def test_end_in_the_past_is_refused(world: ServiceWorld, end: object) -> None:
     error = error_of(await world.call("POST", "/v1/keys", {"role": "viewer", "expiresAt": end}), 400, "invalid_request")
@@ -76,6 +78,7 @@ async def test_end_in_the_past_is_refused(world: ServiceWorld, end: object) -> N
     assert "expiresAt" in error["message"]
 
 
+@pytest.mark.proves("CreateKey(allowedAddresses)")
 @pytest.mark.parametrize(
     "networks",
     [
@@ -96,6 +99,7 @@ async def test_malformed_networks_are_refused(world: ServiceWorld, networks: obj
     assert "allowedAddresses" in error_of(refused, 400, "invalid_request")["message"]
 
 
+@pytest.mark.proves("Key(allowed_addresses)")
 @pytest.mark.parametrize(
     ("network", "stored", "inside", "outside"),
     [
@@ -108,14 +112,14 @@ async def test_malformed_networks_are_refused(world: ServiceWorld, networks: obj
     ],
 )
 async def test_network_is_of_one_family(network: str, stored: str, inside: str, outside: str) -> None:
-    parsed = parse_network(network)
+    assert str(parse_network(network)) == stored
+    assert allow([network], inside)
+    assert not allow([network], outside)
+    assert not allow([network], None)
+    assert allow(None, None)
 
-    assert str(parsed) == stored
-    assert contain([parsed], inside)
-    assert not contain([parsed], outside)
-    assert not contain([parsed], None)
 
-
+@pytest.mark.proves("CreateKey(allowedAddresses)", "Key(allowed_addresses)")
 @pytest.mark.parametrize("address", ["203.0.113.5", "::ffff:203.0.113.5", "2001:db8::5"])
 async def test_key_works_from_its_addresses(world: ServiceWorld, address: str) -> None:
     made = await _make(world, allowedAddresses=_OFFICE)
@@ -125,6 +129,7 @@ async def test_key_works_from_its_addresses(world: ServiceWorld, address: str) -
         await world.ok("GET", "/v1/wallets", key=made["key"])
 
 
+@pytest.mark.proves("Authentication: Allowed addresses", "CreateKey(allowedAddresses)")
 @pytest.mark.parametrize("address", ["203.0.114.5", "::ffff:203.0.114.5", "2001:db9::5", "testclient"])
 async def test_key_does_nothing_elsewhere(world: ServiceWorld, address: str) -> None:
     made = await _make(world, "admin", allowedAddresses=_OFFICE)
@@ -136,6 +141,7 @@ async def test_key_does_nothing_elsewhere(world: ServiceWorld, address: str) -> 
             assert "does not allow this address" in error["message"]
 
 
+@pytest.mark.proves("action key.use_outside", "event key.used_outside", "Authentication: Allowed addresses")
 async def test_key_brakes_from_everywhere_and_the_use_is_reported(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     made = await _make(world, "operator", allowedAddresses=_OFFICE)
@@ -165,6 +171,7 @@ async def test_key_brakes_from_everywhere_and_the_use_is_reported(world: Service
     }
 
 
+@pytest.mark.proves("Authentication: Allowed addresses")
 async def test_forwarded_address_counts_only_from_the_configured_proxies(world: ServiceWorld) -> None:
     made = await _make(world, allowedAddresses=["203.0.113.5"])
     forwarded, trusting = {"X-Forwarded-For": "203.0.113.5"}, world.settings
@@ -181,6 +188,7 @@ async def test_forwarded_address_counts_only_from_the_configured_proxies(world: 
         world.settings = trusting
 
 
+@pytest.mark.proves("Authentication: Allowed addresses")
 async def test_admin_key_signs_in_from_its_addresses_only(own_world: ServiceWorld) -> None:
     made = await _make(own_world, "admin", allowedAddresses=_OFFICE)
 
@@ -192,6 +200,55 @@ async def test_admin_key_signs_in_from_its_addresses_only(own_world: ServiceWorl
     assert "set-cookie" not in refused.headers
 
 
+@pytest.mark.proves("Authentication: Allowed addresses")
+async def test_session_of_an_admin_key_only_brakes_from_other_addresses(own_world: ServiceWorld) -> None:
+    world, wallet = own_world, await own_world.wallet()
+    made = await _make(world, "admin", allowedAddresses=_OFFICE)
+    async with _from(world, "203.0.113.5"):
+        visitor = Crafted(world)
+        csrf = await visitor.csrf("/dashboard/sign-in")
+        signed_in = await visitor.post("/dashboard/sign-in", {"admin_key": made["key"]}, csrf=csrf)
+        stolen = signed_in.cookies["agent-vault-session"]
+        inside = Crafted(world, stolen)
+        assert (await inside.client.get("/dashboard")).status_code == 200
+        csrf = await inside.csrf()
+
+    async with _from(world, "198.51.100.7"):
+        outside = Crafted(world, stolen)
+        for path in ("/dashboard", "/dashboard/developers"):
+            assert (await outside.client.get(path)).status_code == 403
+        vault = f"/dashboard/vaults/{wallet['wallet_id']}"
+        assert (await outside.post(f"{vault}/unfreeze", csrf=csrf)).status_code == 403
+        assert (await outside.post(f"{vault}/freeze", csrf=csrf)).status_code == 303
+
+    assert (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["status"] == "frozen"
+    await world.service.part(Recorder).tick()
+    assert [one["address"] for one in _events(world, "key.used_outside", made["key_id"])] == ["198.51.100.7"]
+
+
+@pytest.mark.proves("CreateKey(expiresAt)", "RotateKey(expiresAt)")
+async def test_key_makes_and_rotates_to_none_that_outlives_it(world: ServiceWorld) -> None:
+    end, later = now_ms() + 3_600_000, now_ms() + 7_200_000
+    ending = await _make(world, "admin", expiresAt=iso_ms(end))
+    other, path = await _make(world, "admin"), f"/v1/keys/{ending['key_id']}/rotate"
+    for target, body in (
+        ("/v1/keys", {"role": "admin"}),
+        ("/v1/keys", {"role": "viewer", "expiresAt": iso_ms(later)}),
+        (path, {"expiresAt": iso_ms(later)}),
+        (f"/v1/keys/{other['key_id']}/rotate", {}),
+    ):
+        refused = error_of(await world.call("POST", target, body, key=ending["key"]), 400, "invalid_request")
+        assert iso_ms(end) in refused["message"]
+
+    await world.ok("POST", "/v1/keys", {"role": "admin", "expiresAt": iso_ms(end)}, key=ending["key"])
+    replaced = await world.ok("POST", path, {"overlapSeconds": 60}, key=ending["key"])
+    assert replaced["expires_at"] == iso_ms(end)
+    error_of(await world.call("POST", "/v1/keys", {"role": "viewer"}, key=ending["key"]), 400, "invalid_request")
+    renewed = await world.ok("POST", f"/v1/keys/{replaced['key_id']}/rotate", {"expiresAt": iso_ms(later)})
+    assert renewed["expires_at"] == iso_ms(later)
+
+
+@pytest.mark.proves("RotateKey(expiresAt, allowedAddresses)")
 async def test_rotation_keeps_the_restrictions_unless_it_names_others(world: ServiceWorld) -> None:
     end, later = iso_ms(now_ms() + 3_600_000), iso_ms(now_ms() + 7_200_000)
     old = await _make(world, expiresAt=end, allowedAddresses=_OFFICE)
@@ -205,10 +262,18 @@ async def test_rotation_keeps_the_restrictions_unless_it_names_others(world: Ser
     assert (other["expires_at"], other["allowed_addresses"]) == (later, ["::/128"])
 
 
+@pytest.mark.proves(
+    "PUT /v1/organization/key-restrictions",
+    "action organization.restrict_keys",
+    "RestrictKeys(required)",
+    "GET /v1/keys(restricted)",
+    "Organization(restricts_keys)",
+    "RestrictedKeys(required)",
+)
 async def test_organisation_requires_restrictions_of_new_keys(world: ServiceWorld) -> None:
     org = await world.organisation("restricting")
     admin = world.key("admin", org=org)
-    restrictions = {"expiresAt": iso_ms(now_ms() + 3_600_000), "allowedAddresses": ["0.0.0.0/0"]}
+    restrictions = {"expiresAt": iso_ms(now_ms() + 3_600_000), "allowedAddresses": _OFFICE}
     path = "/v1/organization/key-restrictions"
     free = await world.ok("POST", "/v1/keys", {"role": "viewer"}, key=admin)
     assert (await world.ok("GET", "/v1/organization", key=admin))["restricts_keys"] is False
@@ -221,6 +286,9 @@ async def test_organisation_requires_restrictions_of_new_keys(world: ServiceWorl
     for lacking in restrictions:
         body = {"role": "viewer", **restrictions}
         del body[lacking]
+        error_of(await world.call("POST", "/v1/keys", body, key=admin), 400, "invalid_request")
+    for wide in (["0.0.0.0/0"], ["::/0"], ["203.0.113.5", "0.0.0.0/7"], ["2001:db8::/31"], ["::ffff:0:0/96"]):
+        body = {"role": "viewer", **restrictions, "allowedAddresses": wide}
         error_of(await world.call("POST", "/v1/keys", body, key=admin), 400, "invalid_request")
     rotation = f"/v1/keys/{free['key_id']}/rotate"
     error_of(await world.call("POST", rotation, {}, key=admin), 400, "invalid_request")
@@ -237,6 +305,7 @@ async def test_organisation_requires_restrictions_of_new_keys(world: ServiceWorl
     assert [one["role"] for one in listed] == ["admin"]
 
 
+@pytest.mark.proves("Authentication: Last admin key")
 async def test_last_admin_key_expires_only_with_an_admin_person(world: ServiceWorld) -> None:
     org = await world.organisation("ending")
     admin, end = world.key("admin", org=org), iso_ms(now_ms() + 3_600_000)
@@ -254,6 +323,7 @@ async def test_last_admin_key_expires_only_with_an_admin_person(world: ServiceWo
     await world.ok("DELETE", path, key=ending["key"])
 
 
+@pytest.mark.proves("event key.expiring")
 async def test_end_is_announced_twice(world: ServiceWorld) -> None:
     end = now_ms() + 30 * _DAY
     made = await _make(world, expiresAt=iso_ms(end))
@@ -269,6 +339,7 @@ async def test_end_is_announced_twice(world: ServiceWorld) -> None:
     assert _events(world, "key.expiring", short["key_id"]) == []
 
 
+@pytest.mark.proves("event key.issued", "event key.revoked", "Key(created_by)")
 async def test_keys_record_their_creator_and_are_reported(world: ServiceWorld) -> None:
     made = await _make(world, name="ops")
     creator = made["created_by"]
@@ -284,6 +355,7 @@ async def test_keys_record_their_creator_and_are_reported(world: ServiceWorld) -
     assert listed[-1]["created_by"] == {"type": "system", "id": "command_line"}
 
 
+@pytest.mark.proves("Authentication: Last admin key")
 async def test_last_admin_key_works_from_the_callers_address(world: ServiceWorld) -> None:
     org = await world.organisation("elsewhere")
     admin = world.key("admin", org=org)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, update
 from app.access.keyring import KeyRing, system
 from app.commands.main import main
 from app.server.housekeeping import KeyUse
-from app.store.state_tables import idempotency
+from app.store.idempotency import table as idempotency
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,6 +33,13 @@ async def _listed(world: ServiceWorld, key_id: str) -> Json:
     return dict(found)
 
 
+@pytest.mark.proves(
+    "POST /v1/keys",
+    "CreateKey(role, name)",
+    "Key(key_id, id, role, name, hint)",
+    "NewKey(key_id, id, role, wallet_id, name, hint, status, created_at, last_used_at, revoked_at)",
+    "NewKey(expires_at, allowed_addresses, created_by, key)",
+)
 async def test_key_is_shown_once_and_works(world: ServiceWorld) -> None:
     made = await _make(world, "operator", name="ops")
 
@@ -45,6 +52,7 @@ async def test_key_is_shown_once_and_works(world: ServiceWorld) -> None:
     assert shown == {name: value for name, value in made.items() if name != "key"}
 
 
+@pytest.mark.proves("CreateKey(walletId)", "Key(wallet_id)")
 async def test_agents_key_belongs_to_its_wallet(world: ServiceWorld) -> None:
     wallet, other = await world.wallet(), await world.wallet()
     made = await _make(world, "agent", walletId=wallet["wallet_id"])
@@ -55,6 +63,7 @@ async def test_agents_key_belongs_to_its_wallet(world: ServiceWorld) -> None:
     error_of(refused, 403, "insufficient_permissions")
 
 
+@pytest.mark.proves("CreateKey(role, walletId)")
 @pytest.mark.parametrize(
     "body",
     [
@@ -77,6 +86,7 @@ async def test_agents_key_for_an_unknown_wallet_is_refused(world: ServiceWorld) 
     error_of(await world.call("POST", "/v1/keys", body), 404, "wallet_not_found")
 
 
+@pytest.mark.proves("role admin")
 async def test_only_admins_manage_keys(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     made = await _make(world)
@@ -93,6 +103,7 @@ async def test_only_admins_manage_keys(world: ServiceWorld) -> None:
     assert await _works(world, made["key"])
 
 
+@pytest.mark.proves("error key_not_found")
 async def test_keys_of_another_organisation_are_not_there(world: ServiceWorld) -> None:
     elsewhere = await world.organisation("keys-elsewhere")
     admin = world.key("admin", org=elsewhere)
@@ -107,6 +118,14 @@ async def test_keys_of_another_organisation_are_not_there(world: ServiceWorld) -
     assert await _works(world, made["key"])
 
 
+@pytest.mark.proves(
+    "DELETE /v1/keys/{key_id}",
+    "error key_not_active",
+    "Authentication: Keys at rest",
+    "Key(status, revoked_at)",
+    "RevokedKey(key_id, id, role, wallet_id, name, hint, status, created_at, last_used_at, revoked_at)",
+    "RevokedKey(expires_at, allowed_addresses, created_by)",
+)
 async def test_revoked_key_stops_at_once(world: ServiceWorld) -> None:
     made = await _make(world)
     assert await _works(world, made["key"])
@@ -120,6 +139,7 @@ async def test_revoked_key_stops_at_once(world: ServiceWorld) -> None:
     error_of(await world.call("DELETE", "/v1/keys/key_unknown"), 404, "key_not_found")
 
 
+@pytest.mark.proves("POST /v1/keys/{key_id}/rotate", "RotateKey(overlapSeconds)", "Key(status, revoked_at)")
 async def test_old_key_works_until_the_overlap_is_over(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a key that was rotated
     old = await _make(world, "operator", name="ops")
@@ -143,6 +163,7 @@ async def test_old_key_works_until_the_overlap_is_over(world: ServiceWorld, monk
     assert await _works(world, new["key"])
 
 
+@pytest.mark.proves("RotateKey(overlapSeconds)")
 async def test_rotation_without_overlap_and_a_leaked_key_end_the_old_one_at_once(world: ServiceWorld) -> None:
     first, second = await _make(world), await _make(world)
 
@@ -158,6 +179,7 @@ async def test_rotation_without_overlap_and_a_leaked_key_end_the_old_one_at_once
         error_of(bad, 400, "invalid_request")
 
 
+@pytest.mark.proves("error last_admin_key", "Authentication: Last admin key")
 @pytest.mark.sqlite("runs a command on the data folder")
 async def test_organisation_keeps_its_last_admin_key(world: ServiceWorld) -> None:
     # Given an organisation whose only admin key was rotated
@@ -180,6 +202,7 @@ async def test_organisation_keeps_its_last_admin_key(world: ServiceWorld) -> Non
     error_of(await world.call("DELETE", f"/v1/keys/{another['key_id']}", key=another["key"]), 422, "last_admin_key")
 
 
+@pytest.mark.proves("NewKey(key)")
 async def test_repetition_gets_the_same_key_which_is_stored_encrypted_only(world: ServiceWorld) -> None:
     body = {"role": "viewer", "idempotencyKey": "make-a-key"}
 
@@ -254,6 +277,7 @@ async def test_expired_idempotency_key_makes_another_key(world: ServiceWorld) ->
     assert await _works(world, second["key"])
 
 
+@pytest.mark.proves("GET /v1/keys", "GET /v1/keys(limit, cursor)", "Key(created_at)")
 async def test_list_is_paged_newest_first(world: ServiceWorld) -> None:
     made = [(await _make(world))["key_id"] for _ in range(3)]
     first = await world.ok("GET", "/v1/keys?limit=2")
@@ -265,6 +289,7 @@ async def test_list_is_paged_newest_first(world: ServiceWorld) -> None:
     assert set(made) <= set(seen)
 
 
+@pytest.mark.proves("Key(last_used_at)")
 async def test_last_use_is_stored_in_rounds_and_not_by_the_request(world: ServiceWorld) -> None:
     made = await _make(world)
     ring = world.service.part(KeyRing)

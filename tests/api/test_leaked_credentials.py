@@ -28,8 +28,10 @@ from app.core.identifiers import new_key, new_reference
 from app.core.paths import program_file
 from app.core.signers import Signer
 from app.server.application import operations
+from app.store.attempts import table as attempts
 from app.store.escrows import escrow
-from app.store.state_tables import api_keys, attempts, idempotency
+from app.store.idempotency import table as idempotency
+from app.store.keys import table as api_keys
 from app.store.webhooks import table as webhooks
 from app.submission.plan import with_random_compute_limit
 from tests.support.escrows import Agent, agent
@@ -50,7 +52,7 @@ def _changes() -> set[tuple[str, str]]:
         (method, route.path)
         for route in operations
         for method in (route.methods or set()) - {"HEAD"}
-        if route.endpoint.__dict__["headers"].repeats
+        if route.endpoint.__dict__["declared"].repeats
     }
 
 
@@ -74,7 +76,7 @@ class _Thief:
 
     def __init__(self, world: ServiceWorld) -> None:
         self.world, self.payer = world, Keypair()
-        self.build = world.service.instructions(world.org)
+        self.build = world.build
 
     async def sends(self, instructions: Sequence[Instruction], *signers: Signer) -> str | None:
         """Send a transaction, and return the program's name of the error that it fails with."""
@@ -172,7 +174,7 @@ def _open_escrow(world: ServiceWorld, escrow_id: str) -> OpenEscrow:
 
 
 async def _reserve(world: ServiceWorld) -> int:
-    return await world.service.chain.token_balance(world.service.instructions(world.org).reserve_tokens) or 0
+    return await world.service.chain.token_balance(world.build.reserve_tokens) or 0
 
 
 async def test_session_token_is_worth_the_caps_until_it_ends(world: ServiceWorld) -> None:
@@ -218,6 +220,8 @@ async def test_api_key_of_an_agent_is_worth_reads_of_its_vault(world: ServiceWor
         ("POST", "/v1/wallets/{wallet_id}/rotate-token"): (f"/v1/wallets/{one.id}/rotate-token", {}),
         ("POST", "/v1/x402/fetch"): ("/v1/x402/fetch", paid),
         ("POST", "/v1/x402/payments"): ("/v1/x402/payments", {**paid, "paymentRequired": {}}),
+        ("POST", "/v1/paid-requests/fetch"): ("/v1/paid-requests/fetch", paid),
+        ("POST", "/v1/paid-requests/payments"): ("/v1/paid-requests/payments", {**paid, "paymentRequired": {}}),
         ("POST", "/v1/payments/a2a"): ("/v1/payments/a2a", terms),
         ("POST", "/v1/payments/a2a/{escrow_id}/complete"): (f"{path}/complete", proof),
         ("POST", "/v1/payments/a2a/{escrow_id}/dispute"): (f"{path}/dispute", {"reason": "Late"}),
@@ -292,11 +296,11 @@ async def test_api_key_of_an_operator_is_worth_what_the_operator_may(tmp_path: P
         key, wallet, reserve = world.key("operator"), await world.wallet(funds=None), await _reserve(world)
         path = f"/v1/wallets/{wallet['wallet_id']}"
 
-        # It writes no policies, makes no keys, removes no people, changes no settings and decides no disputes
+        # It writes no policies, makes no keys, removes no people, changes no settings or clock, and decides no disputes
         left = await _permitted(world, key, wallet["wallet_id"])
         config = "/v1/(policies|budgets|keys|people|signed-transactions|organization(/key-restrictions)?$)"
         for method, place in _changes() - left:
-            assert re.match(config + "|/v1/payments/a2a/{escrow_id}/resolve", place), (method, place)
+            assert re.match(f"{config}|/v1/payments/a2a/{{escrow_id}}/resolve|/v1/test/clock", place), (method, place)
         assert not any(re.match(config, place) for _, place in left)
 
         # It moves no more out of the reserve than the limit of a day, and lifts no freeze
@@ -544,6 +548,7 @@ def _dump(world: ServiceWorld) -> list[tuple[object, ...]]:
     return world.service.db.read_now(lambda conn: [tuple(row) for query in queries for row in conn.execute(query)])
 
 
+@pytest.mark.proves("Idempotency: Answers with secrets")
 async def test_whole_disk_opens_no_stored_answer(own_world: ServiceWorld) -> None:
     # Given answers with secrets, stored under an admin's key
     world = own_world

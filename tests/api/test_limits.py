@@ -31,6 +31,7 @@ async def test_largest_allowlist_of_addresses_fits(world: ServiceWorld) -> None:
     assert sorted(made["allowed_recipients"]) == sorted(addresses)
 
 
+@pytest.mark.proves("error request_too_large", "Limits: Body")
 @pytest.mark.parametrize("announced", [True, False])
 async def test_body_above_the_limit_is_refused_however_it_is_sent(world: ServiceWorld, announced: bool) -> None:
     content = b" " * (world.settings.max_body_bytes + 1)
@@ -47,6 +48,7 @@ async def test_body_above_the_limit_is_refused_however_it_is_sent(world: Service
     assert response.headers["connection"] == "close"
 
 
+@pytest.mark.proves("Limits: Body")
 async def test_body_of_the_largest_size_is_read(world: ServiceWorld) -> None:
     content = b"{}".ljust(world.settings.max_body_bytes)
     headers = {"Authorization": f"Bearer {world.keys['admin']}", "Content-Type": "application/json"}
@@ -89,6 +91,7 @@ async def test_connection_that_sends_no_request_is_closed(world: ServiceWorld) -
         assert await _answer(port, b"GET /docs HTTP/1.1\r\nHost: localhost\r\n") == b""
 
 
+@pytest.mark.proves("error request_timeout", "Limits: Arrival of a request's head, and then of its body")
 async def test_overdue_body_is_answered_in_the_envelope(world: ServiceWorld) -> None:
     async with listening(world, 0.2) as port:
         head, _, body = (await _answer(port, _head(world, Content_Length="100"), b"{")).partition(b"\r\n\r\n")
@@ -125,6 +128,7 @@ async def test_headers_without_end_are_cut_off(world: ServiceWorld) -> None:
             await _answer(port, b"GET /docs HTTP/1.1\r\nA: ", *[b"x" * 1_000] * 1_000)
 
 
+@pytest.mark.proves("Limits: Request line and headers")
 async def test_head_of_64_kb_is_read_and_one_that_goes_on_is_refused(world: ServiceWorld) -> None:
     head, end = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nA: ", b"\r\n\r\n"
     async with listening(world, PATIENCE) as port:
@@ -233,6 +237,7 @@ _NO_REQUEST = [
 ]
 
 
+@pytest.mark.proves("error invalid_request")
 @pytest.mark.parametrize("sent", _NO_REQUEST)
 async def test_malformed_request_is_answered_in_the_envelope(world: ServiceWorld, sent: bytes) -> None:
     async with listening(world, PATIENCE) as port:

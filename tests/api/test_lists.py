@@ -49,6 +49,16 @@ async def _crowd(world: ServiceWorld) -> Json:
     return paying.wallet
 
 
+@pytest.mark.proves(
+    "GET /v1/payments/a2a",
+    "Limits: Page of a list",
+    "GET /v1/wallets(limit, cursor)",
+    "GET /v1/transactions(limit, cursor)",
+    "GET /v1/wallets/{wallet_id}/transactions(limit, cursor)",
+    "GET /v1/payments/a2a(limit, cursor)",
+    "GET /v1/events(limit, cursor)",
+    "GET /v1/approvals(limit, cursor)",
+)
 @pytest.mark.parametrize(
     "path", ["/v1/wallets", "/v1/transactions", "/v1/wallets/{wallet}/transactions", A2A, "/v1/events"]
 )
@@ -63,6 +73,7 @@ async def test_page_holds_20_unless_asked_for_up_to_100(world: ServiceWorld, cro
         error_of(await world.call("GET", f"{path}?limit={limit}"), 400, "invalid_request")
 
 
+@pytest.mark.proves("Conventions: Lists")
 async def test_cursor_is_good_for_its_own_list_only(world: ServiceWorld, crowd: Json) -> None:
     wallet = crowd["wallet_id"]
     lists = ["/v1/wallets", "/v1/transactions", A2A, "/v1/events"]
@@ -75,7 +86,9 @@ async def test_cursor_is_good_for_its_own_list_only(world: ServiceWorld, crowd: 
                 assert response.status_code == 200, path
             else:
                 error = error_of(response, 400, "invalid_request")
-                assert error["message"] == "cursor: was not issued by this list. Omit it to start over."
+                assert (
+                    error["message"] == "cursor: was not issued by this list with these filters. Omit it to start over."
+                )
     of_wallet = f"/v1/wallets/{wallet}/transactions"
     for path in (of_wallet, "/v1/transactions?type=payment", "/v1/transactions?from=2020-01-01"):
         asked = f"{path}{'&' if '?' in path else '?'}limit=1"
@@ -105,6 +118,15 @@ async def _in_every_status(world: ServiceWorld, tags: list[str]) -> dict[str, st
     return ids
 
 
+@pytest.mark.proves(
+    "GET /v1/wallets",
+    "Wallets: any to frozen",
+    "Wallets: active to unfunded",
+    "Wallets: active to idle",
+    "CreateWallet(tags)",
+    "GET /v1/wallets(status, tags)",
+    "Wallet(status)",
+)
 async def test_every_status_of_a_wallet_is_shown_and_combines_with_all_tags(world: ServiceWorld) -> None:
     both = await _in_every_status(world, ["blue", "round"])
     one = await _in_every_status(world, ["blue"])
@@ -125,6 +147,7 @@ async def test_every_status_of_a_wallet_is_shown_and_combines_with_all_tags(worl
     assert {row["wallet_id"] for row in living} == {both[status] for status in _STATUSES} - {both["archived"]}
 
 
+@pytest.mark.proves("Wallets: policy_violation to active", "Wallets: unfunded to active", "Wallets: idle to active")
 async def test_wallet_is_active_again_once_the_reason_of_its_status_ends(world: ServiceWorld) -> None:
     ids = await _in_every_status(world, ["again"])
     to = await world.payee()
@@ -142,6 +165,12 @@ async def test_wallet_is_active_again_once_the_reason_of_its_status_ends(world: 
     assert (await world.ok("PATCH", f"/v1/wallets/{ids['frozen']}", {"status": "active"}))["status"] == "active"
 
 
+@pytest.mark.proves(
+    "GET /v1/wallets/{wallet_id}/transactions",
+    "GET /v1/transactions",
+    "GET /v1/transactions(status, type, from, to, walletId, recipient)",
+    "GET /v1/wallets/{wallet_id}/transactions(status, type, from, to)",
+)
 async def test_filters_of_transactions_combine(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     wallet, other = await world.wallet(policy["policy_id"]), await world.wallet()
@@ -170,6 +199,15 @@ async def test_filters_of_transactions_combine(world: ServiceWorld) -> None:
     assert await amounts(f"status=blocked&from={blocked['timestamp']}&type=payment", path) == ["9.00"]
 
 
+@pytest.mark.proves(
+    "Conventions: Lists",
+    "GET /v1/wallets(limit, cursor)",
+    "GET /v1/transactions(limit, cursor)",
+    "GET /v1/wallets/{wallet_id}/transactions(limit, cursor)",
+    "GET /v1/payments/a2a(limit, cursor)",
+    "GET /v1/events(limit, cursor)",
+    "GET /v1/approvals(limit, cursor)",
+)
 async def test_cursors_lose_and_repeat_nothing_while_rows_arrive(world: ServiceWorld) -> None:
     paying, to = await agent(world, funds="1000"), await world.payee()
     for _ in range(4):
@@ -193,6 +231,7 @@ async def test_cursors_lose_and_repeat_nothing_while_rows_arrive(world: ServiceW
         assert [row[name] for row in await _pages(world, f"{path}&limit=5", arrive)] == there, path
 
 
+@pytest.mark.proves("Conventions: Lists", "Transactions: new to pending", "Payment(on_chain_slot)")
 async def test_payment_that_is_confirmed_between_two_pages_is_on_one_of_them(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()

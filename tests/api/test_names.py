@@ -66,6 +66,7 @@ async def _places(world: ServiceWorld, text: str) -> list[tuple[str, str, Json, 
     ]
 
 
+@pytest.mark.proves("Conventions: Names")
 @pytest.mark.parametrize("name", _HIDDEN)
 async def test_name_with_what_nobody_sees_is_refused(world: ServiceWorld, name: str) -> None:
     for method, path, body, field in await _places(world, f"Al{_HIDDEN[name]}ice"):
@@ -98,6 +99,7 @@ async def test_every_control_and_format_character_is_hidden_or_listed() -> None:
             assert has_hidden(character) or listed.search(character), hex(number)
 
 
+@pytest.mark.proves("Conventions: Names")
 async def test_names_of_any_script_are_stored_composed(world: ServiceWorld) -> None:
     text = "Zoe\u0308 \u0416\u043e\u0440\u0430 \u6771\u4eac \u0645\u0631\u062d\u0628\u0627 \u2764\ufe0f 100 %"
     composed = unicodedata.normalize("NFC", text.replace("\ufe0f", ""))
@@ -116,6 +118,7 @@ async def test_name_of_nothing_but_a_selector_is_refused(world: ServiceWorld, no
         assert message.startswith(f"{field}: must not be")
 
 
+@pytest.mark.proves("Conventions: Names")
 async def test_agent_id_that_looks_the_same_is_the_same(world: ServiceWorld) -> None:
     await world.wallet(funds=None, agentId="ame\u0301lie", tags=["re\u0301gion"])
 

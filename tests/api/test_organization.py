@@ -12,6 +12,12 @@ from tests.support.service_world import ServiceWorld, error_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves(
+    "GET /v1/organization",
+    "Organization(organization_id, organization_address, program_id, mint, cluster, genesis_hash)",
+    "Organization(created_at)",
+    "OrganizationRoles(authority, operator, arbiter, verifier, fee_payer)",
+)
 async def test_organization_shows_its_chain_and_roles(world: ServiceWorld) -> None:
     shown = await world.ok("GET", "/v1/organization", key=world.key("viewer"))
 
@@ -45,6 +51,7 @@ async def test_organization_shows_its_chain_and_roles(world: ServiceWorld) -> No
     error_of(refused, 400, "invalid_request")
 
 
+@pytest.mark.proves("Organization(reserve_address, reserve_balance)")
 async def test_deposit_to_the_shown_reserve_arrives(world: ServiceWorld) -> None:
     org = await world.organisation("depositor")
     key = world.key("admin", org=org)
@@ -58,6 +65,11 @@ async def test_deposit_to_the_shown_reserve_arrives(world: ServiceWorld) -> None
     assert (before["reserve_balance"], after["reserve_balance"]) == ("1000000.00", "1000002.50")
 
 
+@pytest.mark.proves(
+    "Organization(paused, roles)",
+    "OrganizationRoles(authority, operator, arbiter, verifier, fee_payer)",
+    "PausedOrganisation(paused)",
+)
 async def test_pause_and_new_roles_are_shown(own_world: ServiceWorld) -> None:
     authority, arbiter = own_world.service.signers.require_authority(), str(Keypair().pubkey())
     changes = {"paused": True, "arbiter": Pubkey.from_string(arbiter)}

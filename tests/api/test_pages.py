@@ -11,9 +11,10 @@ from starlette.routing import Route
 
 import app
 from app.core.errors import CATALOGUE
+from app.core.event_catalogue import EVENTS
 from app.core.settings import Settings
-from app.events.catalogue import EVENTS
-from app.server.application import routes
+from app.server.application import operations, routes
+from app.store.alert_kinds import EVENT_OF
 from app.store.audit_actions import ACTIONS
 from app.store.feed import SEVERITIES
 from tests.support.service_world import ServiceWorld
@@ -31,13 +32,15 @@ async def _page(world: ServiceWorld, path: str) -> str:
     return unescape(response.text)
 
 
+@pytest.mark.proves("Conventions: Errors", "GET /docs/{path}", "ErrorBody(code, message)")
 @pytest.mark.parametrize("code", CATALOGUE)
 async def test_every_code_has_a_page_with_cause_example_and_remedy(world: ServiceWorld, code: str) -> None:
     page = await _page(world, f"/docs/errors/{code}")
 
     for title in ("Cause", "Example", "What to do"):
-        assert re.search(rf"<h2>{title}</h2><(p|pre)>.{{10,}}?</\1>", page, re.DOTALL), title
-    [example] = re.findall(r"<pre>HTTP/1.1 (\d+) [^\n]+\n\n(.*?)</pre>", page, re.DOTALL)
+        assert re.search(rf"<h2 [^>]+>{title}</h2>\s*<(p|pre)>.{{10,}}?</\1>", page, re.DOTALL), title
+    markdown = (await world.client.get(f"/docs/errors/{code}.md")).text
+    [example] = re.findall(r"```json\nHTTP/1.1 (\d+) [^\n]+\n\n(.*?)```", markdown, re.DOTALL)
     assert int(example[0]) == CATALOGUE[code].status
     error = json.loads(example[1])["error"]
     assert error["code"] == code
@@ -61,6 +64,7 @@ async def test_every_code_that_is_raised_is_in_the_catalogue() -> None:
     assert raised <= set(CATALOGUE)
 
 
+@pytest.mark.proves("GET /docs/{path}")
 async def test_every_event_has_its_place_on_the_page(world: ServiceWorld) -> None:
     page = await _page(world, "/docs/events")
 
@@ -72,36 +76,45 @@ async def test_every_event_has_its_place_on_the_page(world: ServiceWorld) -> Non
 
 async def test_every_event_that_is_emitted_is_in_the_catalogue() -> None:
     subjects = "|".join({name.partition(".")[0] for name in EVENTS} | {"webhook"})
-    told = {
+    texts = {
         node.value
         for file in _SOURCES
         for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and re.fullmatch(rf"({subjects})\.(?!html)[a-z_]+", node.value)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
+    told = {one for one in texts if re.fullmatch(rf"({subjects})\.(?!html)[a-z_]+", one)}
+    # Names such as f"alert.{kind}"
+    begun = {one for one in texts if re.fullmatch(rf"({subjects})\.", one)}
+    made = {*EVENT_OF.values(), "budget.created", "budget.updated", "budget.deleted"}
+    made |= {"approval.requested", "approval.expired"}
 
     # Actions of the audit log have names of the same form.
-    assert (told - set(ACTIONS)) | {"ping"} == set(EVENTS)
+    assert told - set(ACTIONS) <= set(EVENTS)
+    assert begun == {"alert.", "approval.", "budget."}
+    assert set(EVENTS) - told - made == {"ping"}
     assert set(SEVERITIES) <= set(EVENTS)
 
 
-async def test_every_route_has_its_place_on_the_page(world: ServiceWorld) -> None:
-    page = await _page(world, "/docs/api")
+@pytest.mark.proves("GET /docs/{path}")
+async def test_every_route_has_its_place_on_a_page(world: ServiceWorld) -> None:
+    listed = await _page(world, "/docs/api")
+    service = await _page(world, "/docs/api/service")
 
     for route in routes:
         for method in (route.methods or set()) - {"HEAD"}:
-            assert f'<span class="method">{method}</span> {route.path}</h3>' in page, route.path
-            assert re.search(rf">{method}</span> {re.escape(route.path)}</h3><p>[A-Z][^<]", page), route.path
+            name = f"<code>{method} {route.path_format}</code>"
+            meaning = rf"{re.escape(name)}</td>\s*<td>[A-Z]"
+            assert name in listed if route in operations else re.search(meaning, service), route.path
 
 
+@pytest.mark.proves("GET /docs/{path}")
 async def test_every_setting_has_its_place_on_the_page(world: ServiceWorld) -> None:
     page = await _page(world, "/docs/settings")
 
     for name, field in Settings.model_fields.items():
-        assert f'<tr id="{name}"><td><code>AGENT_VAULT_{name.upper()}</code></td>' in page
+        assert f'<h3 id="{name}"><code>AGENT_VAULT_{name.upper()}</code></h3>' in page
         assert field.description, f"{name} has no description"
-        assert field.description.split("`")[0].strip() in page
+        assert field.description.split("`")[0].partition("\n")[0].strip() in page
 
 
 async def test_first_page_leads_to_the_others(world: ServiceWorld) -> None:
@@ -113,6 +126,7 @@ async def test_first_page_leads_to_the_others(world: ServiceWorld) -> None:
     assert {'href="/docs/events"', 'href="/docs/settings"'} <= set(re.findall(r'href="[^"]+"', page))
 
 
+@pytest.mark.proves("Authentication: API key")
 async def test_routes_that_need_a_key_are_those_of_the_interface(world: ServiceWorld) -> None:
     for route in routes:
         assert isinstance(route, Route)

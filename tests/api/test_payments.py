@@ -19,6 +19,13 @@ from tests.support.service_world import ServiceWorld, error_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves(
+    "POST /v1/payments",
+    "CreatePayment(walletId, to, amount, memo)",
+    "WalletDetail(last_transaction_at)",
+    "Payment(tx_id, id, wallet_id, recipient, amount, currency, status, tx_signature, on_chain_slot)",
+    "Payment(memo)",
+)
 async def test_payment_answers_with_the_contract_and_lands_on_the_chain(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds="10"), await world.payee()
 
@@ -39,6 +46,13 @@ async def test_payment_answers_with_the_contract_and_lands_on_the_chain(world: S
     assert shown["last_transaction_at"] is not None
 
 
+@pytest.mark.proves(
+    "GET /v1/payments/{tx_id}",
+    "GET /v1/transactions/{tx_id}",
+    "type payment",
+    "Transaction(tx_id, id, wallet_id, recipient, amount, currency, status, tx_signature, on_chain_slot)",
+    "Transaction(policy_triggered, memo, timestamp, type, policy_id, agent_attestation_hash)",
+)
 async def test_payment_is_readable_as_payment_and_as_transaction(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     paid = (await world.pay(wallet, to, "1")).json()
@@ -55,6 +69,12 @@ async def test_payment_is_readable_as_payment_and_as_transaction(world: ServiceW
     assert paid["tx_signature"] in payment["explorer_url_2"]
 
 
+@pytest.mark.proves(
+    "POST /v1/wallets/{wallet_id}/pay",
+    "PayFromWallet(to, amount)",
+    "QuickPayment(tx_id, id, wallet_id, recipient, amount, currency, status, tx_signature, on_chain_slot)",
+    "QuickPayment(policy_triggered, memo, timestamp)",
+)
 async def test_quickstart_shape_pays_too(world: ServiceWorld) -> None:
     policy = await world.ok(
         "POST", "/v1/policies", {"name": "Quick", "max_per_tx": "5", "velocity_cap": 10, "allowed_recipients": []}
@@ -75,6 +95,7 @@ async def test_quickstart_shape_pays_too(world: ServiceWorld) -> None:
     assert (paid["status"], type(paid["on_chain_slot"])) == ("confirmed", int)
 
 
+@pytest.mark.proves("Transaction(agent_attestation_hash)")
 async def test_session_signs_and_the_attestation_is_the_digest_of_what_it_signed(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     session = await world.session(wallet)
@@ -100,6 +121,7 @@ async def test_recipient_without_a_usdc_account_gets_one(world: ServiceWorld) ->
     assert (await world.ok("GET", f"/v1/payments/{paid['tx_id']}"))["status"] == "confirmed"
 
 
+@pytest.mark.proves("Limits: Token accounts created for recipients")
 async def test_opened_accounts_are_limited_per_wallet_and_day(world: ServiceWorld) -> None:
     limit = world.service.settings.token_accounts_per_day
     wallet = await world.wallet()
@@ -111,6 +133,7 @@ async def test_opened_accounts_are_limited_per_wallet_and_day(world: ServiceWorl
     assert (await world.pay(wallet, await world.payee(), "0.1")).json()["status"] == "confirmed"
 
 
+@pytest.mark.proves("POST /v1/payments", "CreatePayment(to)", "Payment(recipient)")
 async def test_wallet_pays_a_wallet_by_its_id(world: ServiceWorld) -> None:
     payer, payee = await world.wallet(), await world.wallet(funds=None)
 
@@ -121,6 +144,7 @@ async def test_wallet_pays_a_wallet_by_its_id(world: ServiceWorld) -> None:
     assert await world.balance(payee["chain_address"]) == 3_000_000
 
 
+@pytest.mark.proves("error wallet_insufficient_balance")
 async def test_insufficient_balance_leaves_no_row(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="1")
 
@@ -130,6 +154,7 @@ async def test_insufficient_balance_leaves_no_row(world: ServiceWorld) -> None:
     assert [row["type"] for row in rows] == ["funding"]
 
 
+@pytest.mark.proves("Wallets: any to frozen", "rule frozen", "error wallet_frozen")
 async def test_frozen_wallet_pays_nothing_and_leaves_no_row(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -143,6 +168,7 @@ async def test_frozen_wallet_pays_nothing_and_leaves_no_row(world: ServiceWorld)
     assert (await world.pay(wallet, to, "1")).json()["status"] == "confirmed"
 
 
+@pytest.mark.proves("error wallet_archived")
 async def test_archived_wallet_pays_nothing(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     await world.ok("DELETE", f"/v1/wallets/{wallet['wallet_id']}")
@@ -150,6 +176,7 @@ async def test_archived_wallet_pays_nothing(world: ServiceWorld) -> None:
     error_of(await world.pay(wallet, await world.payee(), "1"), 422, "wallet_archived")
 
 
+@pytest.mark.proves("error wallet_archived")
 async def test_archived_wallet_receives_nothing(world: ServiceWorld) -> None:
     wallet, archived = await world.wallet(), await world.wallet(funds=None)
     await world.ok("DELETE", f"/v1/wallets/{archived['wallet_id']}")
@@ -199,12 +226,13 @@ async def test_token_account_mint_and_program_are_no_recipients(world: ServiceWo
     addresses = world.service.addresses
     tokens = addresses.token_account(world.service.signers.fee_payer.pubkey())
     payer = world.service.signers.fee_payer.pubkey()
-    await world.land([world.service.instructions(world.org).create_token_account(payer=payer, owner=payer)])
+    await world.land([world.build.create_token_account(payer=payer, owner=payer)])
 
     for nobody in (tokens, addresses.mint, addresses.program_id):
         error_of(await world.pay(wallet, str(nobody), "1"), 400, "invalid_recipient")
 
 
+@pytest.mark.proves("Limits: Change of a policy or a wallet's policy")
 async def test_payment_under_a_policy_that_was_just_switched_uses_the_new_one(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     strict = await world.policy(maxPerTx="1", allowedRecipients=[to])
@@ -216,6 +244,12 @@ async def test_payment_under_a_policy_that_was_just_switched_uses_the_new_one(wo
     assert (await world.pay(wallet, to, "1")).json()["status"] == "confirmed"
 
 
+@pytest.mark.proves(
+    "Transactions: new to pending",
+    "Transactions: pending to confirmed",
+    "event transaction.pending",
+    "event transaction.completed",
+)
 async def test_events_report_a_payment_as_pending_and_completed(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     paid = (await world.pay(wallet, to, "1")).json()
@@ -248,13 +282,14 @@ async def test_payments_of_one_wallet_at_once_never_break_its_policy(world: Serv
     assert await world.balance(to) == 5_000_000
 
 
+@pytest.mark.proves("Transaction(policy_id)")
 async def test_policy_switched_past_the_service_is_noticed(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     strict = await world.policy(maxPerTx="1", allowedRecipients=[to], blockedCategories=["mixer"])
     found = world.policy_record(strict["policy_id"])
     before = world.wallet_record(wallet["wallet_id"])
     operator = world.service.signers.operator
-    switch = world.service.instructions(world.org).update_wallet(
+    switch = world.build.update_wallet(
         operator=operator.pubkey(),
         vault=Pubkey.from_string(before.vault),
         policy=Pubkey.from_string(before.policy.address),
@@ -278,6 +313,7 @@ async def test_explained_refusal_needs_no_further_requests(world: ServiceWorld) 
     assert "getMultipleAccounts" not in methods
 
 
+@pytest.mark.proves("error transaction_failed")
 @pytest.mark.parametrize(
     ("err", "code"),
     [

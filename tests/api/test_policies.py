@@ -21,6 +21,14 @@ _EMPTY: dict[str, object] = {
 }
 
 
+@pytest.mark.proves(
+    "Conventions: Times",
+    "POST /v1/policies",
+    "GET /v1/policies/{policy_id}",
+    "CreatePolicy(name, maxPerTx, maxPerDay, maxPerMonth, velocityCap, allowedRecipients)",
+    "CreatePolicy(blockedCategories, requireCoSign, expiry)",
+    "Policy(policy_id, id)",
+)
 async def test_policy_with_every_rule_reads_back_as_written(world: ServiceWorld) -> None:
     friend = str(Keypair().pubkey())
     rules = {
@@ -46,18 +54,26 @@ async def test_policy_with_every_rule_reads_back_as_written(world: ServiceWorld)
     assert await world.ok("GET", f"/v1/policies/{made['policy_id']}") == made
 
 
+@pytest.mark.proves(
+    "POST /v1/policies",
+    "CreatePolicy(maxPerTx, maxPerDay, maxPerMonth, velocityCap, allowedRecipients, blockedCategories)",
+    "CreatePolicy(requireCoSign, expiry)",
+    "Policy(allowed_recipients)",
+)
 async def test_omitted_rules_are_null_or_empty(world: ServiceWorld) -> None:
     made = await world.ok("POST", "/v1/policies", {"name": "Nothing"})
 
     assert _EMPTY.items() <= made.items()
 
 
+@pytest.mark.proves("Policy(max_per_tx)")
 async def test_zero_is_a_limit_not_its_absence(world: ServiceWorld) -> None:
     made = await world.ok("POST", "/v1/policies", {"name": "Zero", "maxPerTx": "0", "velocityCap": 0})
 
     assert (made["max_per_tx"], made["velocity_cap"]) == ("0.00", 0)
 
 
+@pytest.mark.proves("Conventions: Names")
 async def test_both_spellings_make_the_same_policy(world: ServiceWorld) -> None:
     camel = await world.ok("POST", "/v1/policies", {"name": "A", "maxPerTx": "5", "blockedCategories": ["nft"]})
     snake = await world.ok("POST", "/v1/policies", {"name": "A", "max_per_tx": "5", "blocked_categories": ["nft"]})
@@ -68,6 +84,7 @@ async def test_both_spellings_make_the_same_policy(world: ServiceWorld) -> None:
     }
 
 
+@pytest.mark.proves("GET /v1/policies")
 async def test_list_begins_with_the_presets(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="1")
 
@@ -84,6 +101,7 @@ async def test_list_begins_with_the_presets(world: ServiceWorld) -> None:
     assert made["policy_id"] in [one["policy_id"] for one in found]
 
 
+@pytest.mark.proves("Policy(wallet_count)")
 async def test_wallet_count_follows_the_wallets(world: ServiceWorld) -> None:
     policy = await world.policy()
     path = f"/v1/policies/{policy['policy_id']}"
@@ -97,6 +115,7 @@ async def test_wallet_count_follows_the_wallets(world: ServiceWorld) -> None:
     assert (await world.ok("GET", path))["wallet_count"] == 0
 
 
+@pytest.mark.proves("Limits: Recipients of an allowlist")
 async def test_thousand_recipients_fit(world: ServiceWorld) -> None:
     recipients = [str(Keypair().pubkey()) for _ in range(1000)]
 
@@ -115,6 +134,7 @@ async def test_recipient_given_twice_counts_once(world: ServiceWorld) -> None:
     assert made["allowed_recipients"] == [friend]
 
 
+@pytest.mark.proves("GET /v1/policies/{policy_id}", "error policy_not_found", "Authentication: Organisations")
 async def test_foreign_policy_does_not_exist(world: ServiceWorld) -> None:
     neighbour = await world.organisation("policy-neighbour")
     theirs = world.key("admin", org=neighbour)
@@ -126,6 +146,7 @@ async def test_foreign_policy_does_not_exist(world: ServiceWorld) -> None:
     assert len((await world.ok("GET", "/v1/policies", key=theirs))["data"]) == 4
 
 
+@pytest.mark.proves("error authority_offline")
 async def test_without_the_authority_key_policies_and_unfreezing_are_refused(tmp_path: Path) -> None:
     async with ServiceWorld(tmp_path) as world:
         wallet, to = await world.wallet(), await world.payee()

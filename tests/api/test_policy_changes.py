@@ -12,8 +12,8 @@ from sqlalchemy import Connection, update
 from app.chain.addresses import domain_hash
 from app.chain.rules import Rules
 from app.store.attempts import attempt, pending_attempts
+from app.store.idempotency import table as idempotency
 from app.store.policies import PolicyRecord, policy
-from app.store.state_tables import idempotency
 from app.submission.recovery import Recovery
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -80,6 +80,12 @@ async def _cut_off(world: ServiceWorld, made: Json, body: Json, after: int = 0, 
     return error
 
 
+@pytest.mark.proves(
+    "PATCH /v1/policies/{policy_id}",
+    "UpdatePolicy(name, maxPerTx, maxPerDay, maxPerMonth, velocityCap, allowedRecipients)",
+    "UpdatePolicy(blockedCategories, requireCoSign, expiry)",
+    "Policy(name, version)",
+)
 async def test_every_field_changes_and_the_others_stay(world: ServiceWorld) -> None:
     friend, other = _addresses(2)
     made = await world.ok("POST", "/v1/policies", {"name": "First", "maxPerTx": "5", "allowedRecipients": [friend]})
@@ -114,6 +120,10 @@ async def test_every_field_changes_and_the_others_stay(world: ServiceWorld) -> N
         assert answer == expected == await world.ok("GET", _path(made)), field
 
 
+@pytest.mark.proves(
+    "UpdatePolicy(name, maxPerTx, maxPerDay, maxPerMonth, velocityCap, allowedRecipients)",
+    "UpdatePolicy(blockedCategories, requireCoSign, expiry)",
+)
 async def test_null_and_the_empty_list_clear_and_an_empty_body_changes_nothing(world: ServiceWorld) -> None:
     [friend] = _addresses(1)
     rules = {"maxPerTx": "5", "maxPerDay": "6", "velocityCap": 7, "expiry": "2031-01-01T00:00:00Z"}
@@ -155,6 +165,7 @@ async def test_invalid_change_is_refused_as_a_whole(world: ServiceWorld, body: J
     assert await world.ok("GET", _path(made)) == made
 
 
+@pytest.mark.proves("PATCH /v1/policies/{policy_id}", "Limits: Change of a policy or a wallet's policy")
 async def test_change_binds_every_attached_wallet_with_one_transaction(world: ServiceWorld) -> None:
     made, to = await world.policy(maxPerTx="5"), await world.payee()
     wallets = [await world.wallet(made["policy_id"]) for _ in range(2)]
@@ -247,6 +258,7 @@ async def test_equal_list_in_another_order_changes_nothing(world: ServiceWorld) 
     assert (answer, sent) == (made, 0)
 
 
+@pytest.mark.proves("error policy_immutable")
 async def test_preset_is_immutable(world: ServiceWorld) -> None:
     path = "/v1/policies/pol_moderate"
 
@@ -257,6 +269,7 @@ async def test_preset_is_immutable(world: ServiceWorld) -> None:
     assert (await world.ok("GET", path))["name"] == "Moderate"
 
 
+@pytest.mark.proves("DELETE /v1/policies/{policy_id}", "error policy_in_use")
 async def test_policy_in_use_is_deleted_only_when_its_wallets_have_left(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="5", allowedRecipients=_addresses(2))
     wallet = await world.wallet(made["policy_id"], funds=None)
@@ -310,6 +323,7 @@ async def test_lost_answer_of_a_deletion_is_given_under_its_key(own_world: Servi
     assert await world.ok("DELETE", _path(made), headers=key) == made
 
 
+@pytest.mark.proves("POST /v1/policies/{policy_id}/clone", "ClonePolicy(name)")
 async def test_clone_of_a_preset_can_be_changed(world: ServiceWorld) -> None:
     preset = await world.ok("GET", "/v1/policies/pol_conservative")
 
@@ -321,6 +335,11 @@ async def test_clone_of_a_preset_can_be_changed(world: ServiceWorld) -> None:
     assert (await world.ok("PATCH", _path(made), {"maxPerTx": "1"}))["max_per_tx"] == "1.00"
 
 
+@pytest.mark.proves(
+    "POST /v1/policies/{policy_id}/clone",
+    "ClonePolicy(maxPerTx, maxPerDay, maxPerMonth, velocityCap, allowedRecipients, blockedCategories)",
+    "ClonePolicy(requireCoSign, expiry)",
+)
 @pytest.mark.parametrize("count", [2, LONG])
 async def test_clone_copies_the_allowlist_and_takes_overrides(world: ServiceWorld, count: int) -> None:
     friends = [*_addresses(count), "api.example.com"]
@@ -338,6 +357,7 @@ async def test_clone_copies_the_allowlist_and_takes_overrides(world: ServiceWorl
     error_of(await world.call("POST", f"{_path(source)}/clone", {"maxPerTx": "1"}), 400, "invalid_request")
 
 
+@pytest.mark.proves("error version_conflict")
 async def test_editor_of_an_outdated_version_is_refused(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="5")
     tag = (await world.call("GET", _path(made))).headers["etag"]
@@ -407,7 +427,7 @@ async def test_changes_of_different_fields_at_once_all_take_effect(world: Servic
 
 async def _change_past(world: ServiceWorld, made: Json, rules: Rules) -> None:
     found, authority = _stored(world, made), world.service.signers.require_authority()
-    change = world.service.instructions(world.org).update_policy(
+    change = world.build.update_policy(
         authority=authority.pubkey(),
         policy=Pubkey.from_string(found.address),
         expected_version=made["version"],
@@ -420,7 +440,7 @@ async def test_list_written_without_the_service_is_shown_and_kept(own_world: Ser
     world = own_world
     made, authority = await world.policy(maxPerTx="5"), world.service.signers.require_authority()
     address = Pubkey.from_string(_stored(world, made).address)
-    build, account = world.service.instructions(world.org), await world.fields(address)
+    build, account = world.build, await world.fields(address)
     version: int = account["next_allowlist_version"]
     listed = world.service.addresses.allowlist(address, version)
     friend, domain, unknown = Keypair().pubkey(), "shop.example", domain_hash("unknown.example")
@@ -535,6 +555,7 @@ async def test_key_of_another_change_is_refused_even_if_both_clear_a_rule(world:
     assert (await world.ok("GET", _path(made)))["max_per_day"] == "6.00"
 
 
+@pytest.mark.proves("event policy.updated")
 async def test_changes_are_reported_with_what_they_changed(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="5")
     await world.ok("PATCH", _path(made), {"name": "New", "maxPerTx": None})
@@ -548,6 +569,7 @@ async def test_changes_are_reported_with_what_they_changed(world: ServiceWorld) 
     ]
 
 
+@pytest.mark.proves("role admin")
 @pytest.mark.parametrize("role", ["viewer", "operator"])
 async def test_only_admins_write_policies(world: ServiceWorld, role: Any) -> None:
     made, key = await world.policy(), world.key(role)

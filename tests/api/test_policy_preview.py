@@ -18,6 +18,8 @@ from app.core.identifiers import new_reference
 from app.core.signers import Signer
 from app.core.timestamps import parse_iso_ms
 from app.policies import preview as policy_preview
+from tests.support.allowances import grant, settle
+from tests.support.escrows import agent
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -103,7 +105,7 @@ class Vault:
         self.policy = new
 
     def _build(self) -> Any:
-        return self.world.service.instructions(self.world.org)
+        return self.world.build
 
     async def _land(self, instruction: Instruction) -> bool:
         status = await self.world.land([instruction], self.operator)
@@ -111,6 +113,13 @@ class Vault:
         return status.err is None
 
 
+@pytest.mark.proves(
+    "POST /v1/policies/{policy_id}/preview",
+    "PreviewPolicy(maxPerTx, maxPerDay, maxPerMonth, velocityCap, allowedRecipients, blockedCategories)",
+    "PreviewPolicy(requireCoSign, expiry)",
+    "PolicyPreview(policy_id, from, to, wallets, payments, newly_blocked, newly_confirmed, changes)",
+    "PreviewedPayment(tx_id, wallet_id, type, recipient, amount, timestamp, status, would_be, violation)",
+)
 @pytest.mark.parametrize(
     "rules",
     [
@@ -170,6 +179,38 @@ async def test_preview_tells_what_the_chain_did_to_a_wallet_that_had_the_rules(
     assert (found["newly_blocked"], found["newly_confirmed"]) == (len(refused), 0)
 
 
+async def test_allowance_is_held_from_its_grant_and_spent_from_its_settlement(earlier: ServiceWorld) -> None:
+    world = earlier
+    await world.later(2 * DAY)
+    policy = await world.policy(allowAllowances=True)
+    one, to = await agent(world, policy["policy_id"]), await world.payee()
+    # Two are held longer than a day, and spent in part.
+    purses = [await grant(world, one, 4 * USDC) for _ in range(2)]
+    await purses[0].pay(3 * USDC)
+    await world.later(25 * HOUR)
+    paid = [(await world.pay(one.wallet, to, "3")).json()]
+    await world.later(60)
+    for purse in purses:
+        await settle(world, purse)
+    # The spent part of the first counts for a day after its settlement, not after its grant.
+    await world.later(20 * HOUR)
+    paid.append((await world.pay(one.wallet, to, "6")).json())
+    await world.later(20 * HOUR)
+    paid.append((await world.pay(one.wallet, to, "4")).json())
+    await world.catch_up()
+
+    for limit, attempted in (("10", ["11.00"]), ("8", ["11.00", "9.00"])):
+        found = await world.ok("POST", _path(policy), {"maxPerDay": limit})
+        blocked = {one["tx_id"]: one["violation"]["attempted"] for one in found["changes"]}
+        assert blocked == {one["tx_id"]: value for one, value in zip(paid, attempted, strict=False)}
+
+
+@pytest.mark.proves(
+    "PreviewPolicy(maxPerTx, maxPerDay, maxPerMonth, velocityCap, allowedRecipients, blockedCategories)",
+    "PreviewPolicy(requireCoSign, expiry)",
+    "PolicyPreview(policy_id, from, to, wallets, payments, newly_blocked, newly_confirmed, changes)",
+    "PreviewedPayment(tx_id, wallet_id, type, recipient, amount, timestamp, status, would_be, violation)",
+)
 async def test_preview_shows_both_ways_and_changes_nothing(world: ServiceWorld) -> None:
     made, to, other = await world.policy(maxPerTx="5"), await world.payee(), await world.payee()
     wallet = await world.wallet(made["policy_id"])
@@ -269,7 +310,7 @@ async def test_paused_organisation_gets_a_preview(own_world: ServiceWorld) -> No
     made, to = await world.policy(), await world.payee()
     assert (await world.pay(await world.wallet(made["policy_id"]), to, "2")).json()["status"] == "confirmed"
     operator = world.service.signers.operator
-    pause = world.service.instructions(world.org).update_org(signer=operator.pubkey(), paused=True)
+    pause = world.build.update_org(signer=operator.pubkey(), paused=True)
     assert (await world.land([pause], operator)).err is None
 
     assert (await world.ok("POST", _path(made), {"maxPerTx": "1"}))["newly_blocked"] == 1
@@ -281,6 +322,7 @@ async def test_preset_without_payments_has_nothing_to_show(world: ServiceWorld) 
     assert (found["wallets"], found["payments"], found["changes"]) == (0, 0, [])
 
 
+@pytest.mark.proves("PolicyPreview(wallets_left_out, changes_left_out)")
 async def test_preview_leaves_out_whole_wallets_beyond_its_limit(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +339,7 @@ async def test_preview_leaves_out_whole_wallets_beyond_its_limit(
     assert {one["wallet_id"] for one in found["changes"]} == {wallets[0]["wallet_id"], wallets[2]["wallet_id"]}
 
 
+@pytest.mark.proves("Limits: Previews of an organisation at once")
 async def test_previews_beyond_the_limit_are_refused_and_delay_nobody_else(
     own_world: ServiceWorld,
 ) -> None:
@@ -311,14 +354,16 @@ async def test_previews_beyond_the_limit_are_refused_and_delay_nobody_else(
         return response
 
     # Given an organisation that asks for more previews than may wait, while the first one runs
-    many = [asyncio.create_task(ask("many", _path(policy))) for _ in range(policy_preview.MAX_AT_ONCE + 3)]
+    # The last quarter is for keys without a preview.
+    keys = [*[world.key("operator")] * (policy_preview.MAX_AT_ONCE + 2), world.key("operator")]
+    many = [asyncio.create_task(ask("many", _path(policy), key=key)) for key in keys]
     while len(ended) < 3:  # noqa: ASYNC110 - the refused ones return
         await asyncio.sleep(0.001)
     ended.clear()
 
     # When another organisation asks and the chain answers
     elsewhere = asyncio.create_task(ask("elsewhere", "/v1/policies/pol_moderate/preview", key=other))
-    while len(policy_preview._admission.waiting) < 2:  # noqa: ASYNC110 - it waits
+    while len(policy_preview._admission.waiting.held) < 2:  # noqa: ASYNC110 - it waits
         await asyncio.sleep(0.001)
     go_on.set()
 
@@ -334,6 +379,7 @@ async def test_previews_beyond_the_limit_are_refused_and_delay_nobody_else(
     assert (await ask("again", _path(policy))).status_code == 200
 
 
+@pytest.mark.proves("PreviewPolicy(name, maxOpenEscrows)")
 async def test_preview_is_for_operators_and_refuses_what_a_change_would(world: ServiceWorld) -> None:
     made = await world.policy()
 

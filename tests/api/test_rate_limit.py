@@ -14,8 +14,9 @@ from app.access.rate_limit import Buckets, Peers, RateLimits, network_of
 from app.core.errors import RequestError
 from app.core.settings import Settings
 from app.server.application import create_app
-from tests.support.processes import COMMAND_LINE, serving
+from tests.support.processes import serving
 from tests.support.service_world import ServiceWorld, error_of
+from tests.support.warm import COMMAND_LINE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -69,6 +70,7 @@ async def limited(world: ServiceWorld) -> AsyncIterator[_Limited]:
     yield _Limited(world)
 
 
+@pytest.mark.proves("error rate_limited")
 async def test_requests_beyond_the_burst_are_refused_until_the_bucket_refills(limited: _Limited) -> None:
     key = limited.world.keys["admin"]
 
@@ -97,12 +99,16 @@ async def test_requests_beyond_the_burst_are_refused_until_the_bucket_refills(li
     assert (await limited.get(key, _LIGHT)).status_code == 200
 
 
+@pytest.mark.proves(
+    "Limits: Requests of a key, by weight; freezes, pauses and withdrawals of transactions have the same apart"
+)
 async def test_steady_requests_at_the_rate_are_never_refused(limited: _Limited) -> None:
     for _ in range(60):
         limited.clock.now += 1 / 3
         assert (await limited.get(limited.world.keys["admin"], _LIGHT)).status_code == 200
 
 
+@pytest.mark.proves("Limits: Requests of a key at once, by weight")
 async def test_bucket_refills_evenly(limited: _Limited) -> None:
     key = limited.world.keys["admin"]
     answers = [await limited.get(key, _ONE) for _ in range(6)]
@@ -133,6 +139,7 @@ async def test_request_takes_its_weight_and_at_most_the_whole_bucket(limited: _L
     assert (found.status_code, found.headers["ratelimit"]) == (200, '"default";r=0;t=2')
 
 
+@pytest.mark.proves("Limits: Requests of a key at once, by weight")
 async def test_heaviest_request_passes_on_three_nodes() -> None:
     clock, settings = _Clock(), Settings(rate_limit=100, rate_limit_burst=200)
     peers = Peers()
@@ -182,6 +189,7 @@ async def test_errors_count_and_tell_of_the_limit_too(limited: _Limited) -> None
     assert response.headers["ratelimit"] == '"default";r=5;t=1'
 
 
+@pytest.mark.proves("error rate_limited", "Limits: Failed authentications")
 async def test_flood_without_a_key_is_refused_by_address(limited: _Limited) -> None:
     for _ in range(4):
         error_of(await limited.get("nonsense"), 401, "authentication_failed")
@@ -198,6 +206,7 @@ async def test_flood_without_a_key_is_refused_by_address(limited: _Limited) -> N
     error_of(await limited.get("nonsense"), 401, "authentication_failed")
 
 
+@pytest.mark.proves("Authentication: Proxies")
 async def test_client_evades_no_limit_by_naming_other_addresses(tmp_path: Path) -> None:
     headers = {"Authorization": "Bearer nonsense"}
     environment = {"AGENT_VAULT_FAILED_AUTHENTICATIONS": "4"}
@@ -212,6 +221,7 @@ async def test_client_evades_no_limit_by_naming_other_addresses(tmp_path: Path) 
     assert statuses == [401] * 4 + [429] * 2
 
 
+@pytest.mark.proves("Authentication: Proxies")
 async def test_trusted_proxy_names_the_client_and_what_that_adds_is_ignored(world: ServiceWorld) -> None:
     limited = _Limited(world, trusted_proxies="10.0.0.5, 10.1.0.0/16")
 
@@ -235,12 +245,16 @@ async def test_trusted_proxies_are_addresses_or_networks(proxies: str) -> None:
         Settings(trusted_proxies=proxies)
 
 
+@pytest.mark.proves("Limits: Requests of a key at once, by weight")
 async def test_many_at_once_get_exactly_the_burst(limited: _Limited) -> None:
     responses = await asyncio.gather(*(limited.get(limited.world.keys["admin"], _ONE) for _ in range(20)))
 
     assert sorted(one.status_code for one in responses) == [404] * 6 + [429] * 14
 
 
+@pytest.mark.proves(
+    "Limits: Requests of a key, by weight; freezes, pauses and withdrawals of transactions have the same apart"
+)
 async def test_brakes_are_not_held_up_by_a_flood_of_their_key(limited: _Limited) -> None:
     key, pause = limited.world.keys["admin"], "/v1/organization/pause"
     await asyncio.gather(*(limited.get(key) for _ in range(20)))
@@ -257,6 +271,9 @@ async def test_brakes_are_not_held_up_by_a_flood_of_their_key(limited: _Limited)
     assert (await limited.call("POST", pause, key, {"paused": False})).status_code == 200
 
 
+@pytest.mark.proves(
+    "Limits: Requests of a key, by weight; freezes, pauses and withdrawals of transactions have the same apart"
+)
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
@@ -322,3 +339,15 @@ async def test_one_host_counts_once_however_many_addresses_it_has() -> None:
 async def test_burst_that_is_no_multiple_of_the_rate_is_refused() -> None:
     with pytest.raises(ValidationError, match="multiple"):
         Settings(rate_limit=100, rate_limit_burst=150)
+
+
+@pytest.mark.proves("Limits: Searches of the documents")
+async def test_searches_and_missing_pages_of_an_address_are_limited(world: ServiceWorld) -> None:
+    limited = _Limited(world, failed_authentications=1)
+
+    statuses = [(await limited.get("", "/docs/search?q=freeze")).status_code for _ in range(6)]
+
+    assert statuses == [200] * 5 + [429]
+    assert (await limited.get("", "/docs/nothing")).status_code == 429
+    assert (await limited.get("", "/docs/guides/escrow")).status_code == 200
+    assert (await limited.get("", "/docs/search?q=freeze", client="192.0.2.2")).status_code == 200

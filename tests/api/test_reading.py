@@ -23,6 +23,9 @@ async def _all_pages(world: ServiceWorld, path: str) -> list[Json]:
         cursor = f"&cursor={page['next_cursor']}"
 
 
+@pytest.mark.proves(
+    "GET /v1/wallets/{wallet_id}/transactions", "GET /v1/wallets/{wallet_id}/transactions(status, type, from, to)"
+)
 async def test_transactions_are_filtered_and_paged_newest_first(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     wallet = await world.wallet(policy["policy_id"], funds="50")
@@ -64,6 +67,7 @@ async def test_times_bound_the_lists(world: ServiceWorld) -> None:
     assert (await world.ok("GET", f"{events}&to={at(now - 60)}"))["data"] == []
 
 
+@pytest.mark.proves("Wallets: frozen to active", "event wallet.created", "event wallet.frozen", "event wallet.unfrozen")
 async def test_events_are_paged_and_carry_their_payload(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="5")
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -101,6 +105,7 @@ async def test_cursor_stays_valid_while_rows_are_added(world: ServiceWorld) -> N
     assert len(seen) == len(set(seen)) == 4
 
 
+@pytest.mark.proves("GET /v1/transactions(status, type, from, to, walletId, recipient)", "Payment(timestamp)")
 async def test_times_bound_the_lists_to_the_millisecond(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     path = f"/v1/wallets/{wallet['wallet_id']}/transactions"
@@ -116,6 +121,7 @@ async def test_times_bound_the_lists_to_the_millisecond(world: ServiceWorld) -> 
     assert (await world.ok("GET", f"{path}?to={at(0)}"))["data"] == []
 
 
+@pytest.mark.proves("GET /v1/transactions", "GET /v1/transactions(status, type, from, to, walletId, recipient)")
 async def test_recipient_is_found_however_the_payment_named_it(world: ServiceWorld) -> None:
     wallet, other = await world.wallet(), await world.wallet(funds=None)
     await world.ok("PUT", "/v1/recipients/found.example.com", {"address": await world.payee()})
@@ -125,6 +131,7 @@ async def test_recipient_is_found_however_the_payment_named_it(world: ServiceWor
         assert len((await world.ok("GET", f"/v1/transactions?recipient={named}"))["data"]) == 1
 
 
+@pytest.mark.proves("Transaction(explorer_url_1, explorer_url_2)")
 async def test_explorer_links_do_not_show_the_nodes_address(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     [row] = (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions"))["data"]
@@ -138,6 +145,7 @@ async def test_explorer_links_do_not_show_the_nodes_address(world: ServiceWorld)
     assert links.explorer_url_2 == f"https://solscan.io/tx/{row['tx_signature']}"
 
 
+@pytest.mark.proves("Event(summary)")
 async def test_every_event_of_a_payment_has_a_summary(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -18,14 +19,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from app.core.errors import RequestError, UnavailableError
+from app.core.errors import RequestError
 from app.core.outbound import HostResolver, is_public
 from app.recipients.domains import DomainResolver, normalise
 from tests.support.service_world import ServiceWorld, error_of
+from tests.support.webhooks import SilentNames
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves(
+    "PUT /v1/recipients/{recipient}",
+    "GET /v1/recipients/{recipient}",
+    "PutRecipient(category)",
+    "RegisteredRecipient(recipient, category, effective_at)",
+)
 async def test_category_of_an_address_is_registered_and_read(world: ServiceWorld) -> None:
     address = str(Keypair().pubkey())
 
@@ -42,6 +50,7 @@ async def test_category_of_an_address_is_registered_and_read(world: ServiceWorld
     assert await world.ok("GET", f"/v1/recipients/{address}") == put
 
 
+@pytest.mark.proves("RegisteredRecipient(warnings)")
 async def test_registered_vault_is_shown_with_a_warning(world: ServiceWorld) -> None:
     vault = (await world.wallet())["chain_address"]
 
@@ -61,6 +70,9 @@ async def test_flipped_bit_does_not_spoil_anothers_registration(world: ServiceWo
     assert (put["address"], put["category"]) == (victim, "marketplace")
 
 
+@pytest.mark.proves(
+    "PUT /v1/recipients/{recipient}", "PutRecipient(address)", "RegisteredRecipient(recipient, address, domain)"
+)
 async def test_domain_is_registered_with_its_address(world: ServiceWorld) -> None:
     address = str(Keypair().pubkey())
 
@@ -71,6 +83,7 @@ async def test_domain_is_registered_with_its_address(world: ServiceWorld) -> Non
     assert await world.ok("GET", f"/v1/recipients/{address}") == put
 
 
+@pytest.mark.proves("PutRecipient(address)")
 async def test_domain_needs_an_address(world: ServiceWorld) -> None:
     error_of(await world.call("PUT", "/v1/recipients/bare.example.com", {}), 400, "invalid_recipient")
     body = {"address": "nonsense"}
@@ -78,6 +91,7 @@ async def test_domain_needs_an_address(world: ServiceWorld) -> None:
     error_of(await world.call("PUT", "/v1/recipients/localhost", {}), 400, "invalid_recipient")
 
 
+@pytest.mark.proves("PutRecipient(address)")
 async def test_address_in_the_body_is_that_in_the_path(world: ServiceWorld) -> None:
     address, other = str(Keypair().pubkey()), str(Keypair().pubkey())
 
@@ -108,6 +122,7 @@ async def test_only_an_admin_changes_what_is_registered(world: ServiceWorld) -> 
     assert (await world.ok("PUT", f"/v1/recipients/{address}", body))["category"] == "marketplace"
 
 
+@pytest.mark.proves("GET /v1/recipients", "GET /v1/recipients(limit, cursor)")
 async def test_list_is_paged_last_changed_first(own_world: ServiceWorld) -> None:
     world, addresses = own_world, [str(Keypair().pubkey()) for _ in range(3)]
     for address in addresses:
@@ -130,6 +145,7 @@ async def test_list_is_paged_last_changed_first(own_world: ServiceWorld) -> None
     error_of(await world.call("GET", "/v1/recipients?cursor=none", key=viewer), 400, "invalid_request")
 
 
+@pytest.mark.proves("RegisteredRecipient(domain)")
 async def test_domain_that_moves_is_taken_from_its_old_address(world: ServiceWorld) -> None:
     old, new = await world.payee(), await world.payee()
     await world.ok("PUT", "/v1/recipients/moving.example.com", {"address": old})
@@ -146,6 +162,7 @@ async def test_domain_that_moves_is_taken_from_its_old_address(world: ServiceWor
     assert (await world.ok("GET", f"/v1/recipients/{old}"))["domain"] is None
 
 
+@pytest.mark.proves("error recipient_not_found")
 async def test_organisations_register_for_themselves(world: ServiceWorld) -> None:
     neighbour = await world.organisation("recipient-neighbour")
     address = str(Keypair().pubkey())
@@ -252,9 +269,17 @@ async def test_one_private_address_among_public_ones_spoils_the_domain() -> None
         await DomainResolver(timeout=1, lookup=mixed).resolve("mixed.example.com")
 
 
+_SHOPS = ("shop.example.com", "shop.here.example.com")
+
+
 @asynccontextmanager
-async def _site(folder: Path, answer: bytes, asked: list[bytes]) -> AsyncIterator[DomainResolver]:
-    """A resolver that takes a local web server, with a certificate for shop.example.com, for a public one."""
+async def _site(
+    folder: Path, answer: bytes, asked: list[bytes], *, looks_up: bool = False
+) -> AsyncIterator[DomainResolver]:
+    """A resolver that takes a local web server, with certificates for two shops, for a public one.
+
+    It asks the name servers if `looks_up` is True.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)
@@ -266,7 +291,7 @@ async def _site(folder: Path, answer: bytes, asked: list[bytes]) -> AsyncIterato
         .serial_number(1)
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("shop.example.com")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(one) for one in _SHOPS]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -294,7 +319,7 @@ async def _site(folder: Path, answer: bytes, asked: list[bytes]) -> AsyncIterato
     async with server:
         yield DomainResolver(
             timeout=2,
-            lookup=lookup,
+            lookup=None if looks_up else lookup,
             allowed=allowed,
             tls=ssl.create_default_context(cadata=pem.decode()),
             port=server.sockets[0].getsockname()[1],
@@ -305,6 +330,7 @@ def _http(body: bytes, status: str = "200 OK", extra: str = "") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{extra}Connection: close\r\n\r\n".encode() + body
 
 
+@pytest.mark.proves("POST /v1/payments", "CreatePayment(to)")
 @pytest.mark.parametrize(("encode", "extra"), [(bytes, ""), (gzip.compress, "Content-Encoding: gzip\r\n")])
 async def test_domain_that_names_its_address_is_paid(
     world: ServiceWorld,
@@ -328,6 +354,7 @@ async def test_domain_that_names_its_address_is_paid(
     error_of(await world.call("GET", "/v1/recipients/shop.example.com"), 404, "recipient_not_found")
 
 
+@pytest.mark.proves("error invalid_recipient")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -365,6 +392,38 @@ async def test_certificate_for_another_name_is_not_trusted(tmp_path: Path) -> No
     assert asked == []
 
 
+@pytest.mark.proves("Limits: Domains looked up at once", "error rate_limited")
+async def test_silent_domains_of_one_wallet_leave_threads_to_another(
+    world: ServiceWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = json.dumps({"solana": {"usdc": await world.payee()}}).encode()
+    loud, quiet = await world.wallet(), await world.wallet()
+    loud_key, quiet_key = (world.key("agent", one["wallet_id"]) for one in (loud, quiet))
+    session, names = await world.session(quiet), SilentNames(monkeypatch)
+
+    async def simulate(number: int) -> httpx.Response:
+        payment = {"walletId": loud["wallet_id"], "to": f"{number}.silent.example.com", "amount": "1"}
+        return await world.call("POST", "/v1/payments/simulate", payment, key=loud_key)
+
+    async with _site(tmp_path, _http(body), [], looks_up=True) as resolver:
+        monkeypatch.setattr(world.service, "parts", {**world.service.parts, DomainResolver: resolver})
+        waiting = [asyncio.create_task(simulate(number)) for number in range(4)]
+        try:
+            await names.wait_for(4)
+            refused = await simulate(4)
+            paid = await world.pay(quiet, "shop.here.example.com", "1", session=session, key=quiet_key)
+        finally:
+            names.end()
+        answers = await asyncio.gather(*waiting)
+        resolver.close()
+
+    error_of(refused, 429, "rate_limited")
+    assert (refused.headers["Retry-After"], names.parked) == ("1", 4)
+    assert (paid.json()["status"], paid.json()["recipient"]) == ("confirmed", "shop.here.example.com")
+    for one in answers:
+        error_of(one, 400, "invalid_recipient")
+
+
 async def test_silent_name_servers_delay_only_lookups() -> None:
     answers = threading.Event()
 
@@ -373,13 +432,16 @@ async def test_silent_name_servers_delay_only_lookups() -> None:
         raise OSError("no answer")
 
     names = HostResolver(limit=40, resolve=silent)
-    waiting = [asyncio.create_task(names(f"{number}.example.com", 443)) for number in range(40)]
+    waiting = [
+        asyncio.create_task(names(f"{number}.example.com", 443, (f"org-{number}", "key_one"))) for number in range(40)
+    ]
     await asyncio.sleep(0)
     try:
         # Commits use the threads that the event loop shares.
         assert await asyncio.wait_for(asyncio.to_thread(lambda: "committed"), 5) == "committed"
-        with pytest.raises(UnavailableError):
-            await names("one.more.example.com", 443)
+        with pytest.raises(RequestError) as caught:
+            await names("one.more.example.com", 443, ("org-40", "key_one"))
+        assert caught.value.code == "rate_limited"
     finally:
         answers.set()
     failed = await asyncio.gather(*waiting, return_exceptions=True)

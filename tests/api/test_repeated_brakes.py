@@ -22,6 +22,7 @@ async def _alerts(world: ServiceWorld, wallet: Json) -> list[Json]:
     return list((await world.ok("GET", f"{_EVENT}&walletId={wallet['wallet_id']}"))["data"])
 
 
+@pytest.mark.proves("event alert.brake_repeated", "Idempotency: Repeated brake")
 async def test_repeated_freeze_of_an_unfrozen_wallet_freezes_it_again(world: ServiceWorld) -> None:
     wallet, to, began = await world.wallet(), await world.payee(), now_ms()
     first = await _set(world, wallet, {"status": "frozen"}, "brake")
@@ -37,6 +38,7 @@ async def test_repeated_freeze_of_an_unfrozen_wallet_freezes_it_again(world: Ser
     assert iso_ms(began) <= alert["first_called_at"] <= alert["timestamp"]
 
 
+@pytest.mark.proves("Idempotency: Repeated brake")
 async def test_repeated_freeze_of_a_frozen_wallet_gets_the_first_answer(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     first = await _set(world, wallet, {"status": "frozen"}, "still")
@@ -48,6 +50,7 @@ async def test_repeated_freeze_of_a_frozen_wallet_gets_the_first_answer(world: S
     assert await _alerts(world, wallet) == []
 
 
+@pytest.mark.proves("Idempotency: Repeated brake")
 async def test_repeated_freeze_applies_no_other_field_again(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     body = {"status": "frozen", "policyId": "pol_locked", "label": "Stopped"}
@@ -74,6 +77,7 @@ async def test_repeated_unfreeze_stays_answered_by_the_first(world: ServiceWorld
     assert (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["status"] == "frozen"
 
 
+@pytest.mark.proves("event alert.brake_repeated", "Idempotency: Repeated brake")
 async def test_repeated_pause_pauses_again(own_world: ServiceWorld) -> None:
     world, key = own_world, {"Idempotency-Key": "pause"}
     wallet, to = await world.wallet(), await world.payee()
@@ -90,6 +94,7 @@ async def test_repeated_pause_pauses_again(own_world: ServiceWorld) -> None:
     assert (alert["brake"], alert["wallet_id"], alert["severity"]) == ("pause", None, "critical")
 
 
+@pytest.mark.proves("Idempotency: Repeated brake")
 async def test_repeated_freeze_without_a_chain_brakes_and_answers_503(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -105,6 +110,7 @@ async def test_repeated_freeze_without_a_chain_brakes_and_answers_503(own_world:
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
 
 
+@pytest.mark.proves("Idempotency: Repeated brake")
 async def test_freeze_without_an_answer_freezes_again_when_repeated(own_world: ServiceWorld) -> None:
     """The first run's transaction landed, but its answer was lost, and the freeze was lifted."""
     world = own_world

@@ -16,6 +16,11 @@ async def _logged(world: ServiceWorld, query: str) -> list[Json]:
     return found
 
 
+@pytest.mark.proves(
+    "GET /v1/request-log",
+    "GET /v1/request-log(keyId, status, code, limit, cursor)",
+    "LoggedRequest(request_id, timestamp, key_id, key_name, method, path, status, code, duration_ms)",
+)
 async def test_requests_are_listed_by_key_status_and_code(world: ServiceWorld) -> None:
     made = await world.ok("POST", "/v1/keys", {"role": "viewer", "name": "Dashboard of ours"})
     mine = f"keyId={made['key_id']}"
@@ -40,6 +45,7 @@ async def test_requests_are_listed_by_key_status_and_code(world: ServiceWorld) -
     error_of(await world.call("GET", "/v1/request-log?status=7"), 400, "invalid_request")
 
 
+@pytest.mark.proves("GET /v1/request-log(walletId)", "LoggedRequest(wallet_id)")
 async def test_refusals_of_a_frozen_wallet_are_found_by_it(world: ServiceWorld) -> None:
     wallet, other, payee = await world.wallet(), await world.wallet(), await world.payee()
     await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
@@ -67,6 +73,7 @@ async def test_log_holds_no_secret_and_no_other_organisations_requests(own_world
     ]
 
 
+@pytest.mark.proves("Limits: Request log")
 async def test_log_keeps_a_day_and_the_newest(own_world: ServiceWorld) -> None:
     world = own_world
     for _ in range(5):

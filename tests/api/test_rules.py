@@ -79,6 +79,30 @@ async def _expiry(world: ServiceWorld) -> Case:
     return Case("expiry", 6002, {"expiry": text}, [(to, "1")], (to, "1"), text, "", two_hours_pass)
 
 
+@pytest.mark.proves(
+    "Conventions: Rules",
+    "Conventions: Refusals",
+    "Wallets: active to policy_violation",
+    "Transactions: new to blocked",
+    "rule expiry",
+    "rule allowed_recipients",
+    "rule blocked_categories",
+    "rule max_per_tx",
+    "rule velocity_cap",
+    "rule max_per_day",
+    "rule max_per_month",
+    "rule require_co_sign",
+    "error policy_violation",
+    "event transaction.blocked",
+    "Limits: Velocity",
+    "Limits: Spending",
+    "Policy(max_per_tx, max_per_day, max_per_month, velocity_cap, allowed_recipients, blocked_categories)",
+    "Policy(require_co_sign, expiry)",
+    "Violation(limit, attempted)",
+    "Payment(tx_signature, policy_triggered)",
+    "Transaction(violation)",
+    "PolicyViolationBody(code, message, docs, request_id, violation, wallet_id, policy_id)",
+)
 @pytest.mark.parametrize(
     "make",
     [
@@ -152,7 +176,7 @@ def _direct(world: ServiceWorld, wallet: Json, to: str, amount: str) -> Any:
     found = world.wallet_record(wallet["wallet_id"])
     owner = Pubkey.from_string(to)
     allowlist = found.policy.allowlist
-    return world.service.instructions(world.org).execute_payment(
+    return world.build.execute_payment(
         signer=world.service.signers.operator.pubkey(),
         policy=Pubkey.from_string(found.policy.address),
         vault=Pubkey.from_string(found.vault),
@@ -164,6 +188,7 @@ def _direct(world: ServiceWorld, wallet: Json, to: str, amount: str) -> Any:
     )
 
 
+@pytest.mark.proves("Policy(require_co_sign)", "Payment(policy_triggered)")
 async def test_operator_co_signs_above_the_threshold_what_the_session_signs(world: ServiceWorld) -> None:
     policy = await world.policy(requireCoSign="10")
     wallet = await world.wallet(policy["policy_id"])
@@ -175,6 +200,7 @@ async def test_operator_co_signs_above_the_threshold_what_the_session_signs(worl
     assert paid["policy_triggered"] is True
 
 
+@pytest.mark.proves("error policy_violation")
 async def test_operator_without_a_session_learns_what_co_signing_needs(world: ServiceWorld) -> None:
     policy = await world.policy(requireCoSign="10")
     wallet, to, operator = await world.wallet(policy["policy_id"]), await world.payee(), world.key("operator")
@@ -190,6 +216,7 @@ async def test_operator_without_a_session_learns_what_co_signing_needs(world: Se
     assert (await world.pay(wallet, to, "10.5", key=operator, session=session)).json()["status"] == "confirmed"
 
 
+@pytest.mark.proves("error policy_violation", "PolicyViolationBody(tx_id)")
 async def test_every_refusal_names_its_own_row_also_when_repeated(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
@@ -214,6 +241,7 @@ async def test_agent_alone_cannot_pay_above_the_co_sign_threshold(world: Service
     assert error["violation"] == {"rule": "require_co_sign", "limit": "10.00", "attempted": "10.01"}
 
 
+@pytest.mark.proves("Violation(rule)")
 async def test_first_rule_in_order_names_the_violation(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="1", maxPerDay="1", requireCoSign="1")
     wallet = await world.wallet(policy["policy_id"])
@@ -223,6 +251,7 @@ async def test_first_rule_in_order_names_the_violation(world: ServiceWorld) -> N
     assert error["violation"]["rule"] == "max_per_tx"
 
 
+@pytest.mark.proves("preset pol_locked")
 async def test_locked_preset_refuses_every_payment(world: ServiceWorld) -> None:
     wallet = await world.wallet("pol_locked")
 
@@ -231,6 +260,7 @@ async def test_locked_preset_refuses_every_payment(world: ServiceWorld) -> None:
     assert error["violation"] == {"rule": "max_per_tx", "limit": "0.00", "attempted": "0.000001"}
 
 
+@pytest.mark.proves("Policy(allowed_recipients)")
 async def test_domain_in_the_allowlist_passes_for_the_address_registered_for_it(world: ServiceWorld) -> None:
     registered, other = await world.payee(), await world.payee()
     policy = await world.policy(allowedRecipients=["Shop.Example.com"])
@@ -248,6 +278,12 @@ async def test_domain_in_the_allowlist_passes_for_the_address_registered_for_it(
     assert await world.balance(registered) == 2_000_000
 
 
+@pytest.mark.proves(
+    "POST /v1/payments/simulate",
+    "SimulatePayment(walletId, to, amount)",
+    "Simulation(wallet_id, recipient, amount, currency, allowed, retry_at, rules)",
+    "RuleVerdict(rule, set, passed, limit, attempted, headroom, retry_at)",
+)
 async def test_simulation_reports_every_rule_and_leaves_no_trace(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5", maxPerDay="8", velocityCap=3)
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
@@ -278,6 +314,7 @@ async def test_simulation_reports_every_rule_and_leaves_no_trace(world: ServiceW
     assert [one["status"] for one in rows if one["type"] == "payment"] == ["confirmed"]
 
 
+@pytest.mark.proves("SimulatePayment(currency, memo)", "Simulation(allowed, usdc_balance, error)")
 async def test_simulation_of_the_payments_own_body_refuses_more_than_the_balance(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds="2"), await world.payee()
     body = {"walletId": wallet["wallet_id"], "to": to, "amount": "2.000001", "currency": "USDC"}
@@ -287,5 +324,5 @@ async def test_simulation_of_the_payments_own_body_refuses_more_than_the_balance
     allowed = await world.ok("POST", "/v1/payments/simulate", {**body, "amount": "2"})
 
     assert (refused["allowed"], refused["retry_at"], refused["usdc_balance"]) == (False, None, "2.00")
-    assert allowed["allowed"] is True
+    assert (allowed["allowed"], allowed["error"], refused["error"]) == (True, None, "wallet_insufficient_balance")
     error_of(await world.call("POST", "/v1/payments", body), 422, "wallet_insufficient_balance")

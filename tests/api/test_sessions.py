@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from app.access.auth import encode_token
 from app.core.timestamps import parse_iso_ms
 from app.store.session_grants import session_grants
-from app.store.state_tables import idempotency
 from tests.support.escrows import Agent, agent
+from tests.support.lost_answers import lose_answer
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -41,6 +41,7 @@ async def _rotate(one: Agent, ttl: int, **options: Any) -> Json:
     return answer
 
 
+@pytest.mark.proves("POST /v1/wallets/{wallet_id}/rotate-token")
 async def test_api_key_alone_gets_no_session_token(world: ServiceWorld) -> None:
     one, to = await agent(world), await world.payee()
     new = await world.wallet(funds=None)
@@ -65,6 +66,7 @@ async def test_expired_token_rotates_nothing(own_world: ServiceWorld) -> None:
     error_of(await one.call("POST", _path(one.id), {}), 401, "session_token_expired")
 
 
+@pytest.mark.proves("POST /v1/wallets/{wallet_id}/rotate-token", "Authentication: Rotation")
 async def test_agents_rotations_never_outlast_what_the_operator_granted(world: ServiceWorld) -> None:
     one, end = await _grant(world, 600)
 
@@ -84,6 +86,7 @@ async def test_agents_rotations_never_outlast_what_the_operator_granted(world: S
     assert len(stored) == 2
 
 
+@pytest.mark.proves("Authentication: Rotation")
 async def test_grant_is_known_after_a_restart_and_a_rebuild(own_world: ServiceWorld) -> None:
     one, end = await _grant(own_world, 600)
     await _rotate(one, 60)
@@ -99,7 +102,7 @@ async def test_grant_that_is_over_ends_rotations(own_world: ServiceWorld) -> Non
     one, _ = await _grant(world, 600)
     headers = {"Idempotency-Key": "over"}
     await _rotate(one, 60, headers=headers)
-    await _lose(world, "over")
+    await lose_answer(world, "over")
 
     await world.later(601)
     error_of(await one.call("POST", _path(one.id), {"ttlSeconds": 60}, headers=headers), 401, "session_token_expired")
@@ -119,7 +122,7 @@ async def test_operators_rotation_that_never_landed_grants_nothing(own_world: Se
 async def test_session_made_without_the_service_is_granted_for_its_own_time(world: ServiceWorld) -> None:
     one, end = await _grant(world, 600)
     session = Keypair()
-    rotation = world.service.instructions(world.org).update_wallet(
+    rotation = world.build.update_wallet(
         operator=world.service.signers.operator_address,
         vault=Pubkey.from_string(one.vault),
         session=(session.pubkey(), end - 300),
@@ -131,6 +134,7 @@ async def test_session_made_without_the_service_is_granted_for_its_own_time(worl
     assert _until(await _rotate(one, 2_592_000)) == end - 300
 
 
+@pytest.mark.proves("Authentication: Rotation")
 async def test_of_two_rotations_with_one_token_the_second_is_refused(world: ServiceWorld) -> None:
     one = await agent(world)
 
@@ -141,6 +145,7 @@ async def test_of_two_rotations_with_one_token_the_second_is_refused(world: Serv
     error_of(second, 401, "session_token_invalid")
 
 
+@pytest.mark.proves("Authentication: Repeated rotation")
 async def test_repeated_rotation_needs_no_live_token_but_the_same_api_key(world: ServiceWorld) -> None:
     one = await agent(world)
     another = world.key("agent", one.id)
@@ -155,19 +160,12 @@ async def test_repeated_rotation_needs_no_live_token_but_the_same_api_key(world:
     error_of(refused, 409, "idempotency_conflict")
 
 
-async def _lose(world: ServiceWorld, key: str) -> None:
-    """Leave the database as a process that dies before it stores the answer."""
-    lost = {"state": "running", "response": None, "status_code": None}
-    await world.service.db.write(
-        lambda conn: conn.execute(update(idempotency).where(idempotency.c.key == key).values(lost)) and None
-    )
-
-
+@pytest.mark.proves("Authentication: Repeated rotation")
 async def test_rotation_whose_answer_was_lost_is_repeated_without_a_live_token(world: ServiceWorld) -> None:
     (one, end), to = await _grant(world, 600), await world.payee()
     headers = {"Idempotency-Key": f"lost {one.id}"}
     unseen = await one.ok("POST", _path(one.id), {"ttlSeconds": 2_592_000}, headers=headers)
-    await _lose(world, f"lost {one.id}")
+    await lose_answer(world, f"lost {one.id}")
 
     found = await one.ok("POST", _path(one.id), {"ttlSeconds": 2_592_000}, headers=headers)
 
@@ -177,6 +175,7 @@ async def test_rotation_whose_answer_was_lost_is_repeated_without_a_live_token(w
     assert paid.status_code == 200, paid.text
 
 
+@pytest.mark.proves("Authentication: Policies")
 async def test_agent_reads_the_policy_of_its_own_wallet_only(world: ServiceWorld) -> None:
     policy, other = await world.policy(maxPerTx="5"), await world.policy()
     wallet = await world.wallet(policy["policy_id"], funds=None)

@@ -18,6 +18,7 @@ _WALLET = {
     "agent_id",
     "label",
     "usdc_balance",
+    "held_amount",
     "policy",
     "budget_id",
     "warnings",
@@ -41,6 +42,7 @@ _POLICY = {
     "require_co_sign",
     "expiry",
     "x402_hosts",
+    "opens_accounts",
     "wallet_count",
     "version",
     "created_at",
@@ -68,6 +70,7 @@ _TRANSACTION_ONLY = {
     "violation",
     "refusals",
     "x402",
+    "paid_request",
 }
 _ESCROW = {
     "escrow_id",
@@ -114,6 +117,12 @@ def _check_values(value: Any, name: str = "") -> None:
         assert name in _INTEGERS, (name, value)
 
 
+@pytest.mark.proves(
+    "GET /v1/wallets/{wallet_id}",
+    "Wallet(policy)",
+    "WalletDetail(wallet_id, id, chain_address, agent_id, label, usdc_balance, policy, budget_id)",
+    "WalletDetail(held_amount, warnings, status, tags, created_at, updated_at, last_transaction_at)",
+)
 async def test_wallet_shows_its_times_in_the_get_answer_and_not_in_lists(world: ServiceWorld) -> None:
     made = await world.wallet(funds=None, tags=["shape"])
     path = f"/v1/wallets/{made['wallet_id']}"
@@ -134,6 +143,7 @@ async def test_wallet_shows_its_times_in_the_get_answer_and_not_in_lists(world: 
     _check_values([made, got, funded, later])
 
 
+@pytest.mark.proves("Policy(wallet_count, created_at)")
 async def test_policy_says_every_rule_and_how_many_wallets_it_has(world: ServiceWorld) -> None:
     made = await world.policy()
     listed = (await world.ok("GET", "/v1/policies"))["data"]
@@ -146,6 +156,14 @@ async def test_policy_says_every_rule_and_how_many_wallets_it_has(world: Service
     _check_values(listed)
 
 
+@pytest.mark.proves(
+    "GET /v1/policies",
+    "preset pol_conservative",
+    "preset pol_moderate",
+    "preset pol_permissive",
+    "preset pol_locked",
+    "error policy_immutable",
+)
 async def test_presets_have_their_documented_limits(world: ServiceWorld) -> None:
     found = (await world.ok("GET", "/v1/policies"))["data"]
 
@@ -163,6 +181,7 @@ async def test_presets_have_their_documented_limits(world: ServiceWorld) -> None
         error_of(await world.call("DELETE", f"/v1/policies/{one['policy_id']}"), 422, "policy_immutable")
 
 
+@pytest.mark.proves("Policy(blocked_categories)")
 async def test_categories_are_the_twenty_that_are_named(world: ServiceWorld) -> None:
     named = [
         "uncategorized",
@@ -192,6 +211,15 @@ async def test_categories_are_the_twenty_that_are_named(world: ServiceWorld) -> 
     assert sorted(made["blocked_categories"]) == sorted(named)
 
 
+@pytest.mark.proves(
+    "Conventions: Money",
+    "Conventions: Times",
+    "GET /v1/transactions/{tx_id}",
+    "error policy_violation",
+    "Payment(timestamp)",
+    "Transaction(tx_id, id, wallet_id, recipient, amount, currency, status, tx_signature, on_chain_slot)",
+    "Transaction(policy_triggered, memo, timestamp, explorer_url_1, explorer_url_2)",
+)
 async def test_payment_and_transaction_have_their_fields(world: ServiceWorld) -> None:
     wallet, to = await world.wallet("pol_conservative"), await world.payee()
     paid = (await world.pay(wallet, to, "1", body={"memo": "order 7"})).json()
@@ -210,6 +238,7 @@ async def test_payment_and_transaction_have_their_fields(world: ServiceWorld) ->
     _check_values([paid, shown, listed])
 
 
+@pytest.mark.proves("type a2a_send", "type escrow_refund")
 async def test_escrow_says_where_the_money_is_and_its_refund_is_a_row(world: ServiceWorld) -> None:
     paying, receiving = await agent(world), await agent(world, funds=None)
     made = await paying.lock(receiving)
@@ -229,6 +258,7 @@ async def test_escrow_says_where_the_money_is_and_its_refund_is_a_row(world: Ser
     _check_values([made, done, listed, back])
 
 
+@pytest.mark.proves("Limits: Timeout of an escrow", "CreateEscrow(timeoutSeconds)", "Escrow(expires_at, created_at)")
 async def test_lifetime_of_an_escrow_is_an_hour_unless_told(world: ServiceWorld) -> None:
     paying = await agent(world)
     receiver = await world.payee()
@@ -239,6 +269,12 @@ async def test_lifetime_of_an_escrow_is_an_hour_unless_told(world: ServiceWorld)
         assert timedelta(seconds=seconds) <= lifetime <= timedelta(seconds=seconds + 2)
 
 
+@pytest.mark.proves(
+    "POST /v1/wallets/{wallet_id}/rotate-token",
+    "Webhook(created_at, updated_at)",
+    "Export(export_id, id, estimated_ready_at, created_at)",
+    "SessionToken(wallet_id, id)",
+)
 async def test_everything_else_has_its_fields(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -257,6 +293,7 @@ async def test_everything_else_has_its_fields(world: ServiceWorld) -> None:
     _check_values([token, topup, webhook, export])
 
 
+@pytest.mark.proves("Conventions: Times", "Event(summary, timestamp)")
 async def test_event_has_milliseconds_a_summary_and_its_wallet(world: ServiceWorld) -> None:
     wallet = await world.wallet()
 
@@ -271,6 +308,17 @@ async def test_event_has_milliseconds_a_summary_and_its_wallet(world: ServiceWor
     _check_values(events)
 
 
+@pytest.mark.proves(
+    "POST /v1/wallets/{wallet_id}/pay",
+    "Quickstart: Create a policy",
+    "Quickstart: Create a wallet",
+    "Quickstart: Fund",
+    "Quickstart: Pay",
+    "PayFromWallet(currency, memo)",
+    "Funded(wallet_id, id)",
+    "QuickPayment(tx_id, id, wallet_id, recipient, amount, currency, status, tx_signature, on_chain_slot)",
+    "QuickPayment(policy_triggered, memo, timestamp, signature)",
+)
 async def test_quickstart_takes_and_answers_its_own_shapes(world: ServiceWorld) -> None:
     to = await world.payee()
     rules = {
@@ -304,6 +352,7 @@ async def test_quickstart_takes_and_answers_its_own_shapes(world: ServiceWorld) 
     assert error_of(refused, 402, "policy_violation")["violation"]["rule"] == "allowed_recipients"
 
 
+@pytest.mark.proves("DELETE /v1/wallets/{wallet_id}", "Wallets: any to archived")
 async def test_wallet_is_archived_from_every_status_once_it_is_empty(world: ServiceWorld) -> None:
     frozen, emptied, refused = [await world.wallet("pol_conservative", funds=None) for _ in range(3)]
     to = await world.payee()
@@ -320,6 +369,13 @@ async def test_wallet_is_archived_from_every_status_once_it_is_empty(world: Serv
     assert [row["type"] for row in rows] == ["payment", "funding"]
 
 
+@pytest.mark.proves(
+    "CreateWallet(agentId, label, policyId)",
+    "CreateEscrow(fromWallet, toWallet, amount, currency, taskDescription)",
+    "CompleteEscrow(proofType, proof)",
+    "CreatePolicy(name)",
+    "ClonePolicy(name)",
+)
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -340,6 +396,7 @@ async def test_required_field_left_out_is_refused(world: ServiceWorld, path: str
         assert left in error["message"]
 
 
+@pytest.mark.proves("WithdrawFromWallet(currency)")
 async def test_withdrawal_takes_the_currency_too_and_no_other(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="2")
     path = f"/v1/wallets/{wallet['wallet_id']}/withdraw"
@@ -348,6 +405,7 @@ async def test_withdrawal_takes_the_currency_too_and_no_other(world: ServiceWorl
     error_of(await world.call("POST", path, {"amount": "1", "currency": "EURC"}), 400, "invalid_request")
 
 
+@pytest.mark.proves("Conventions: Version", "Conventions: Success")
 async def test_every_path_names_its_version_and_success_is_200(world: ServiceWorld) -> None:
     document: Json = (await world.client.get("/openapi.json")).json()
 

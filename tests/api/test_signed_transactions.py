@@ -68,6 +68,9 @@ async def hardened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ha
         yield Hardened(world, authority)
 
 
+@pytest.mark.proves(
+    "GET /v1/signed-transactions", "POST /v1/signed-transactions", "AwaitingSignature(id, type, status, accounts)"
+)
 async def test_policy_is_created_changed_cloned_and_deleted(hardened: Hardened) -> None:
     world, payee = hardened.world, str(Keypair().pubkey())
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Mine", "maxPerTx": "5"})
@@ -91,6 +94,7 @@ async def test_policy_is_created_changed_cloned_and_deleted(hardened: Hardened) 
     error_of(await world.call("GET", path), 404, "policy_not_found")
 
 
+@pytest.mark.proves("POST /v1/signed-transactions", "AwaitingSignature(object)")
 async def test_wallet_is_unfrozen_and_the_organisation_unpaused(hardened: Hardened) -> None:
     world = hardened.world
     wallet = await world.wallet()
@@ -117,6 +121,7 @@ async def test_registration_is_changed(hardened: Hardened) -> None:
     assert changed["category"] == "dating"
 
 
+@pytest.mark.proves("POST /v1/signed-transactions")
 async def test_same_transaction_sent_again_has_the_same_outcome(hardened: Hardened) -> None:
     world = hardened.world
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Once"}, headers={"Idempotency-Key": "once"})
@@ -150,6 +155,13 @@ async def test_unsigned_transaction_whose_answer_was_lost_is_answered_again(
     await hardened.sent(asked)
 
 
+@pytest.mark.proves(
+    "POST /v1/signed-transactions",
+    "error unsigned_transaction_not_found",
+    "error invalid_signature",
+    "SendSigned(transaction)",
+    "AwaitingSignature(organization_address, signer, transaction)",
+)
 async def test_only_the_stored_bytes_signed_by_the_authority_are_taken(hardened: Hardened) -> None:
     world = hardened.world
     asked, thief = await hardened.asked("POST", "/v1/policies", {"name": "Taken"}), Keypair()
@@ -172,6 +184,12 @@ async def test_only_the_stored_bytes_signed_by_the_authority_are_taken(hardened:
     await hardened.sent(asked)
 
 
+@pytest.mark.proves(
+    "DELETE /v1/signed-transactions/{id}",
+    "error unsigned_transaction_not_found",
+    "error unsigned_transaction_void",
+    "WithdrawnTransaction(id, status)",
+)
 async def test_withdrawn_transaction_is_never_completed(hardened: Hardened) -> None:
     world = hardened.world
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Withdrawn"})
@@ -193,6 +211,7 @@ async def test_withdrawn_transaction_is_never_completed(hardened: Hardened) -> N
     error_of(landed, 422, "unsigned_transaction_void")
 
 
+@pytest.mark.proves("DELETE /v1/signed-transactions/{id}")
 async def test_advance_signed_elsewhere_ends_a_transaction_on_the_chain(hardened: Hardened) -> None:
     world = hardened.world
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Advanced"})
@@ -208,6 +227,7 @@ async def test_advance_signed_elsewhere_ends_a_transaction_on_the_chain(hardened
     assert found.nonce != raw.message.recent_blockhash
 
 
+@pytest.mark.proves("AwaitingSignature(nonce_account)")
 async def test_nonce_accounts_are_used_again(hardened: Hardened) -> None:
     first = [await hardened.asked("POST", "/v1/policies", {"name": f"Both {number}"}) for number in range(2)]
     places = {one["nonce_account"] for one in first}
@@ -237,6 +257,7 @@ async def test_change_that_another_overtook_is_a_conflict(hardened: Hardened) ->
     await world.ok("DELETE", f"/v1/signed-transactions/{first['id']}", {})
 
 
+@pytest.mark.proves("Limits: Allowlist in a change that is signed elsewhere")
 async def test_what_cannot_be_one_signed_change_is_refused(hardened: Hardened) -> None:
     world = hardened.world
     made = await hardened.sent(await hardened.asked("POST", "/v1/policies", {"name": "Mixed"}))
@@ -257,6 +278,7 @@ async def test_what_cannot_be_one_signed_change_is_refused(hardened: Hardened) -
     assert await hardened.awaiting_signature() == []
 
 
+@pytest.mark.proves("AwaitingSignature(status)")
 async def test_what_needs_no_signature_is_refused_with_sign_offline(hardened: Hardened) -> None:
     world = hardened.world
     made = await hardened.sent(await hardened.asked("POST", "/v1/policies", {"name": "Needless"}))
@@ -308,6 +330,7 @@ async def test_second_signed_rotation_brings_no_replaced_key_back(own_world: Ser
     assert (await roles_of(service, world.org))["operator"] == second
 
 
+@pytest.mark.proves("Limits: Allowlist in a change that is signed elsewhere")
 async def test_long_allowlist_is_one_signed_change(hardened: Hardened) -> None:
     # The operator writes the list, and the authority signs what puts exactly its entries in force
     entries = [str(Keypair().pubkey()) for _ in range(60)]
@@ -322,6 +345,7 @@ async def test_long_allowlist_is_one_signed_change(hardened: Hardened) -> None:
     assert changed["max_per_tx"] == "2.00"
 
 
+@pytest.mark.proves("GET /v1/signed-transactions")
 async def test_other_organisations_neither_see_send_nor_withdraw(hardened: Hardened) -> None:
     world = hardened.world
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Ours"})
@@ -335,6 +359,11 @@ async def test_other_organisations_neither_see_send_nor_withdraw(hardened: Harde
     await hardened.sent(asked)
 
 
+@pytest.mark.proves(
+    "error unsigned_transaction_void",
+    "Limits: Transactions of an organisation that wait for a signature",
+    "AwaitingSignature(created_at, expires_at)",
+)
 async def test_unsigned_transaction_is_void_after_7_days(hardened: Hardened, monkeypatch: pytest.MonkeyPatch) -> None:
     world = hardened.world
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Late"})
@@ -347,6 +376,9 @@ async def test_unsigned_transaction_is_void_after_7_days(hardened: Hardened, mon
     assert await hardened.awaiting_signature() == []
 
 
+@pytest.mark.proves(
+    "error too_many_unsigned_transactions", "Limits: Transactions of an organisation that wait for a signature"
+)
 async def test_outstanding_transactions_are_bounded(hardened: Hardened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "MAX_OUTSTANDING", 1)
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Only"})
@@ -382,6 +414,7 @@ async def test_lost_answer_of_the_send_is_the_same_transaction_again(hardened: H
     assert (await hardened.sent(asked))["status"] == "active"
 
 
+@pytest.mark.proves("error unsigned_transaction_void")
 async def test_sent_transaction_ends_when_its_nonce_was_advanced(hardened: Hardened) -> None:
     world = hardened.world
     wallet = await world.wallet()
@@ -403,6 +436,7 @@ async def test_sent_transaction_ends_when_its_nonce_was_advanced(hardened: Harde
     assert unfrozen["status"] == "active"
 
 
+@pytest.mark.proves("error unsigned_transaction_void")
 async def test_new_fee_payer_completes_nothing_of_the_old_one(hardened: Hardened) -> None:
     world = hardened.world
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Old payer"})
@@ -423,7 +457,7 @@ async def test_replaced_authority_signs_nothing_any_more(tmp_path: Path) -> None
         old, new = read_key(tmp_path / "keys" / "authority.json"), Keypair()
         hardened = Hardened(world, old)
         asked = await hardened.asked("POST", "/v1/policies", {"name": "Before"})
-        build = world.service.instructions(world.org)
+        build = world.build
         await world.land([await world.org_update(old.pubkey(), pending_authority=new.pubkey())], old)
         await world.land([build.accept_authority(new_authority=new.pubkey())], new)
 
@@ -435,6 +469,7 @@ async def test_replaced_authority_signs_nothing_any_more(tmp_path: Path) -> None
         assert (await Hardened(world, new).sent(following))["name"] == "After"
 
 
+@pytest.mark.proves("DELETE /v1/signed-transactions/{id}")
 async def test_authoritys_key_here_advances_the_nonce_at_once(tmp_path: Path) -> None:
     async with ServiceWorld(tmp_path) as world:
         asked = await world.ok("POST", "/v1/policies?sign=offline", {"name": "Here"})
@@ -460,6 +495,7 @@ async def test_what_waits_is_kept_over_a_restart(tmp_path: Path) -> None:
         assert (await hardened.sent(asked))["name"] == "Kept"
 
 
+@pytest.mark.proves("action signed_transaction.send", "action signed_transaction.withdraw")
 async def test_requests_signatures_and_withdrawals_are_on_record(hardened: Hardened) -> None:
     asked = await hardened.asked("POST", "/v1/policies", {"name": "Recorded"})
     made = await hardened.sent(asked)

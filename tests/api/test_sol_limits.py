@@ -11,9 +11,9 @@ from solders.keypair import Keypair
 from solders.system_program import TransferParams, transfer
 
 from app.chain.fees import ALLOWANCE_RENT, ESCROW_RENT, SETTLEMENT, SIGNATURE, TOKEN_ACCOUNT_RENT
+from app.core.event_catalogue import EVENTS
 from app.core.money import format_sol
 from app.core.timestamps import DAY
-from app.events.catalogue import EVENTS
 from app.store.fee_payer_use import use_of
 from tests.support.escrows import A2A, agent, of, shows_output, terms
 from tests.support.sent import sent_to_sqlite
@@ -62,6 +62,11 @@ def _grant(wallet: Json, to: str) -> tuple[str, str, Json]:
     return "POST", f"/v1/wallets/{wallet['wallet_id']}/allowances", body
 
 
+@pytest.mark.proves(
+    "error sol_limit_reached",
+    "Limits: SOL for a wallet's fees, and rent that does not return",
+    "Limits: The same for all wallets of an organisation",
+)
 @pytest.mark.parametrize("name", ["sol_per_wallet_day", "sol_per_day"])
 async def test_daily_sol_ends_payments_until_midnight(own_world: ServiceWorld, name: str) -> None:
     world = own_world
@@ -146,6 +151,23 @@ async def test_used_up_sol_stops_only_expenses(own_world: ServiceWorld) -> None:
     assert (await world.ok("GET", f"{A2A}/{refunded['escrow_id']}"))["status"] == "refunded"
 
 
+@pytest.mark.proves("Authentication: Rotation")
+async def test_used_up_sol_stops_rotations_by_the_agent(own_world: ServiceWorld) -> None:
+    world, acting = own_world, await agent(own_world)
+    path = f"/v1/wallets/{acting.id}/rotate-token"
+    acting.session = (await acting.ok("POST", path, {}))["session_token"]
+    await _limit(world, "sol_per_wallet_day", acting.wallet, 0)
+
+    error_of(await acting.call("POST", path, {}), 429, "sol_limit_reached")
+
+    await world.ok("POST", path, {})
+
+
+@pytest.mark.proves(
+    "error sol_limit_reached",
+    "Limits: Rent held in a wallet's open escrows and allowances",
+    "SolUse(sol_held_per_wallet)",
+)
 async def test_held_rent_is_limited_and_returns(own_world: ServiceWorld) -> None:
     world = own_world
     policy = await world.policy(allowAllowances=True)
@@ -163,6 +185,7 @@ async def test_held_rent_is_limited_and_returns(own_world: ServiceWorld) -> None
     await paying.lock(receiving)
 
 
+@pytest.mark.proves("event alert.sol_limit")
 async def test_alert_is_sent_once_at_four_fifths(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -201,6 +224,9 @@ async def test_clock_that_steps_back_over_midnight_gives_nothing_back(own_world:
     error_of(await world.pay(wallet, to, "0.01"), 429, "sol_limit_reached")
 
 
+@pytest.mark.proves(
+    "error fee_payer_insufficient", "Limits: SOL kept for freezes and pauses", "SolUse(fee_payer_reserve)"
+)
 async def test_last_sol_is_kept_for_brakes(own_world: ServiceWorld) -> None:
     world = own_world
     policy = await world.policy(allowAllowances=True)
@@ -225,6 +251,7 @@ async def test_last_sol_is_kept_for_brakes(own_world: ServiceWorld) -> None:
     await world.ok("POST", f"{path}/withdraw", {"amount": "1", "currency": "USDC"})
 
 
+@pytest.mark.proves("error fee_payer_insufficient")
 async def test_fee_payer_without_sol_is_named(own_world: ServiceWorld) -> None:
     world = own_world
     await world.restart(fee_payer_reserve="0")
@@ -244,6 +271,7 @@ async def test_concurrent_payments_keep_the_limit(own_world: ServiceWorld) -> No
     assert sorted(one.status_code for one in answers) == [200] * 3 + [429] * 5
 
 
+@pytest.mark.proves("SolUse(sol_per_day, sol_per_wallet_day, fee_payer_balance)")
 async def test_embedded_chain_has_no_limit_unless_it_is_set(world: ServiceWorld) -> None:
     sol = (await world.ok("GET", "/v1/organization"))["sol"]
 
@@ -252,6 +280,12 @@ async def test_embedded_chain_has_no_limit_unless_it_is_set(world: ServiceWorld)
     assert Decimal(sol["fee_payer_reserve"]) == Decimal("0.05")
 
 
+@pytest.mark.proves(
+    "PATCH /v1/organization",
+    "action organization.limit",
+    "UpdateOrganization(solPerDay, solPerWalletDay, solHeldPerWallet)",
+    "SolUse(sol_per_day, sol_per_wallet_day, sol_held_per_wallet)",
+)
 async def test_admin_lowers_the_limits_of_the_service(own_world: ServiceWorld) -> None:
     world, path = own_world, "/v1/organization"
     await world.restart(sol_per_wallet_day="0.5")
@@ -290,6 +324,7 @@ async def test_repeated_change_does_not_undo_a_later_one(
     assert len((await world.ok("GET", "/v1/audit-log?action=organization.limit"))["data"]) == 2
 
 
+@pytest.mark.proves("Organization(sol)", "SolUse(spent_today, fee_payer_days_left)")
 async def test_use_and_days_left_are_shown(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -301,6 +336,31 @@ async def test_use_and_days_left_are_shown(own_world: ServiceWorld) -> None:
     sol = (await world.ok("GET", "/v1/organization"))["sol"]
 
     assert (sol["spent_today"], sol["fee_payer_days_left"]) == (format_sol(used), 3)
+
+
+@pytest.mark.proves(
+    "WalletSol(held, resets_at, sol_held_per_wallet, sol_per_wallet_day, spent_today, wallet_id)",
+    "GET /v1/wallets/{wallet_id}/sol",
+)
+async def test_wallet_shows_the_sol_that_it_costs(own_world: ServiceWorld) -> None:
+    world = own_world
+    policy = await world.policy(allowAllowances=True)
+    paying, to = await agent(world, policy["policy_id"]), await world.payee()
+    await world.restart(sol_per_wallet_day="0.4", sol_held_per_wallet="off")
+    await paying.lock(to)
+    await world.ok(*_grant(paying.wallet, to))
+
+    found = await world.ok("GET", f"/v1/wallets/{paying.id}/sol", key=world.key("viewer"))
+
+    assert found.pop("resets_at").endswith("T00:00:00.000Z")
+    assert found == {
+        "wallet_id": paying.id,
+        "spent_today": format_sol(await _used(world, paying.id)),
+        "sol_per_wallet_day": "0.40",
+        "held": format_sol(ESCROW_RENT + ALLOWANCE_RENT),
+        "sol_held_per_wallet": None,
+    }
+    error_of(await world.call("GET", "/v1/wallets/wal_none/sol"), 404, "wallet_not_found")
 
 
 @pytest.mark.sqlite("counts what is sent to SQLite; tests/nodes/test_statements.py counts on PostgreSQL")

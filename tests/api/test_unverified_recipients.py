@@ -46,6 +46,7 @@ async def _allowance(paying: Agent, destination: str, **fields: Any) -> Any:
     return await paying.world.call("POST", f"/v1/wallets/{paying.id}/allowances", body, headers=headers)
 
 
+@pytest.mark.proves("error recipient_unverified", "SimulatePayment(allowUnverifiedRecipient)", "Simulation(warnings)")
 @pytest.mark.parametrize("kind", ["token account", "program's address", "incinerator", "truncated"])
 async def test_payment_to_an_address_without_an_owner_is_refused(world: ServiceWorld, kind: str) -> None:
     unopened = world.service.addresses.token_account(Keypair().pubkey())
@@ -66,6 +67,7 @@ async def test_payment_to_an_address_without_an_owner_is_refused(world: ServiceW
     assert (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["usdc_balance"] == "100.00"
 
 
+@pytest.mark.proves("Simulation(warnings)")
 async def test_simulation_does_not_warn_of_an_address_with_an_owner(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     known = [str(Keypair().pubkey()), await world.payee(), await _smart_wallet(world), wallet["chain_address"]]
@@ -74,6 +76,7 @@ async def test_simulation_does_not_warn_of_an_address_with_an_owner(world: Servi
         assert (await world.ok("POST", "/v1/payments/simulate", body))["warnings"] == []
 
 
+@pytest.mark.proves("CreatePayment(allowUnverifiedRecipient)", "PayFromWallet(allowUnverifiedRecipient)")
 @pytest.mark.parametrize("role", ["admin", "operator"])
 async def test_operator_pays_an_address_without_an_owner_by_override(world: ServiceWorld, role: Any) -> None:
     wallet, to = await world.wallet(), unowned()
@@ -86,6 +89,7 @@ async def test_operator_pays_an_address_without_an_owner_by_override(world: Serv
     assert (await world.pay(wallet, to, "1")).status_code == 200
 
 
+@pytest.mark.proves("CreatePayment(allowUnverifiedRecipient)", "CreateEscrow(allowUnverifiedRecipient)")
 async def test_agents_override_counts_only_for_a_listed_address(world: ServiceWorld) -> None:
     listed, other = unowned(), unowned()
     policy = await world.policy(allowedRecipients=[listed], **_ANYWAY)
@@ -103,6 +107,7 @@ async def test_agents_override_counts_only_for_a_listed_address(world: ServiceWo
     error_of(await free.call("POST", A2A, terms(free, other, **_ANYWAY)), 422, _CODE)
 
 
+@pytest.mark.proves("error recipient_unverified")
 async def test_violation_comes_before_the_missing_owner(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="4", allowAllowances=True)
     paying, to = await agent(world, policy["policy_id"]), unowned()
@@ -180,6 +185,7 @@ async def test_payee_with_a_token_account_costs_no_look_up(world: ServiceWorld) 
         assert _LOOK_UP not in methods
 
 
+@pytest.mark.proves("error recipient_unverified")
 async def test_node_that_cannot_tell_leads_to_503(world: ServiceWorld) -> None:
     paying, to = await agent(world), unowned()
     world.line.lose_requests = lambda method: method == _LOOK_UP
@@ -204,6 +210,7 @@ async def test_node_that_lacks_a_known_vault_leads_to_503(world: ServiceWorld) -
         world.line.mend()
 
 
+@pytest.mark.proves("RegisteredRecipient(warnings)")
 async def test_domain_at_an_address_without_an_owner_is_refused(world: ServiceWorld) -> None:
     wallet, address = await world.wallet(), unowned()
 
@@ -216,6 +223,7 @@ async def test_domain_at_an_address_without_an_owner_is_refused(world: ServiceWo
     assert await world.balance(address) == 1_000_000
 
 
+@pytest.mark.proves("CreateEscrow(allowUnverifiedRecipient)")
 async def test_escrow_for_an_address_without_an_owner_is_refused(world: ServiceWorld) -> None:
     paying, to = await agent(world), unowned()
 
@@ -226,6 +234,7 @@ async def test_escrow_for_an_address_without_an_owner_is_refused(world: ServiceW
     assert (locked["status"], locked["to_wallet"]) == ("locked", to)
 
 
+@pytest.mark.proves("GrantAllowance(allowUnverifiedRecipient)")
 async def test_allowance_for_an_address_without_an_owner_is_refused(world: ServiceWorld) -> None:
     policy = await world.policy(allowAllowances=True)
     paying = await agent(world, policy["policy_id"])
@@ -236,6 +245,7 @@ async def test_allowance_for_an_address_without_an_owner_is_refused(world: Servi
     error_of(await _allowance(paying, str(Keypair().pubkey())), 400, "invalid_recipient")
 
 
+@pytest.mark.proves("CreatePolicy(allowUnverifiedRecipient)")
 async def test_new_policy_lists_no_address_without_an_owner(world: ServiceWorld) -> None:
     address = unowned()
     body: Json = {"name": "Listing", "allowedRecipients": [str(Keypair().pubkey()), address]}
@@ -247,6 +257,7 @@ async def test_new_policy_lists_no_address_without_an_owner(world: ServiceWorld)
     assert address in made["allowed_recipients"]
 
 
+@pytest.mark.proves("UpdatePolicy(allowUnverifiedRecipient)", "ClonePolicy(allowUnverifiedRecipient)")
 async def test_patched_and_cloned_policies_check_new_entries_only(world: ServiceWorld) -> None:
     kept, owned = unowned(), await _smart_wallet(world)
     vault = (await world.wallet())["wallet_id"]
@@ -265,6 +276,7 @@ async def test_patched_and_cloned_policies_check_new_entries_only(world: Service
     assert (await world.ok("PATCH", path, {"maxPerTx": "5"}))["max_per_tx"] == "5.00"
 
 
+@pytest.mark.proves("PreviewPolicy(allowUnverifiedRecipient)", "PolicyPreview(warnings)")
 async def test_preview_warns_of_new_entries_without_an_owner(world: ServiceWorld) -> None:
     kept, added = unowned(), unowned()
     made = await world.policy(allowedRecipients=[kept], **_ANYWAY)

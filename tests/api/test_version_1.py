@@ -23,7 +23,9 @@ from app.chain.transactions import Signed, sign
 from app.core.signers import Signer
 from app.localnet.tokens import TOKEN_PROGRAM
 from app.store.attempts import attempt
-from app.store.read_tables import feed, policies, reserves, transactions, wallets
+from app.store.feed import table as feed
+from app.store.organisations import reserves
+from app.store.read_tables import policies, transactions, wallets
 from app.submission.context import Service
 from app.verifier.verify import verify
 from idl.transactions import OPTIONS, SignedTransaction, parse, signed
@@ -95,7 +97,7 @@ async def _deposit(world: ServiceWorld, amount: int) -> str:
     stranger, addresses = Keypair(), world.service.addresses
     source = await world.token_account(stranger.pubkey())
     await world.localnet.mint_usdc(source, amount)
-    reserve = world.service.instructions(world.org).reserve_tokens
+    reserve = world.build.reserve_tokens
     parameters = TransferCheckedParams(
         TOKEN_PROGRAM, source, addresses.mint, reserve, stranger.pubkey(), amount, decimals=6
     )

@@ -14,6 +14,14 @@ from tests.support.service_world import ServiceWorld, error_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves(
+    "POST /v1/wallets",
+    "GET /v1/wallets/{wallet_id}",
+    "Wallets: new to active",
+    "CreateWallet(label, policyId, tags)",
+    "Wallet(wallet_id, id, usdc_balance, policy, created_at)",
+    "AttachedPolicy(policy_id, id, name, max_per_tx, max_per_day, max_per_month)",
+)
 async def test_new_wallet_answers_with_the_contract(world: ServiceWorld) -> None:
     made = await world.ok(
         "POST",
@@ -39,12 +47,14 @@ async def test_new_wallet_answers_with_the_contract(world: ServiceWorld) -> None
     assert set(shown) - set(made) == {"updated_at", "last_transaction_at"}
 
 
+@pytest.mark.proves("Conventions: Wallet address", "Wallet(chain_address)")
 async def test_address_follows_from_organisation_and_agent(world: ServiceWorld) -> None:
     made = await world.wallet(agentId="derived", funds=None)
 
     assert made["chain_address"] == str(world.service.addresses.vault(Pubkey.from_string(world.org), "derived"))
 
 
+@pytest.mark.proves("error wallet_agent_id_conflict", "CreateWallet(agentId)", "Wallet(agent_id)")
 async def test_agent_id_is_given_once_also_after_archiving(world: ServiceWorld) -> None:
     made = await world.wallet(agentId="single", funds=None)
     body = {"agentId": "single", "label": "Again", "policyId": "pol_moderate"}
@@ -67,6 +77,7 @@ async def test_parallel_creations_for_one_agent_id_make_one_wallet(world: Servic
         error_of(one, 409, "wallet_agent_id_conflict")
 
 
+@pytest.mark.proves("POST /v1/wallets", "CreateWallet(policyId)")
 async def test_unknown_policy_creates_nothing(world: ServiceWorld) -> None:
     body = {"agentId": "nobody", "label": "Nobody", "policyId": "pol_unknown"}
 
@@ -75,6 +86,19 @@ async def test_unknown_policy_creates_nothing(world: ServiceWorld) -> None:
     assert (await world.wallet(agentId="nobody", funds=None))["agent_id"] == "nobody"
 
 
+@pytest.mark.proves(
+    "POST /v1/wallets/{wallet_id}/fund",
+    "POST /v1/wallets/{wallet_id}/withdraw",
+    "Wallets: active to unfunded",
+    "type funding",
+    "type withdrawal",
+    "FundWallet(amount, currency)",
+    "WithdrawFromWallet(amount)",
+    "Funded(tx_id, tx_signature, status, funded_amount, usdc_balance, org_balance_remaining)",
+    "Withdrawn(wallet_id, id, chain_address, agent_id, label, usdc_balance, policy, budget_id, warnings)",
+    "Withdrawn(held_amount, status, tags, created_at, updated_at, last_transaction_at, transaction_status, tx_id)",
+    "Withdrawn(tx_signature, withdrawn_amount, org_balance_remaining)",
+)
 async def test_funding_and_withdrawal_move_money_between_reserve_and_wallet(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -97,6 +121,7 @@ async def test_funding_and_withdrawal_move_money_between_reserve_and_wallet(worl
     ]
 
 
+@pytest.mark.proves("POST /v1/wallets/{wallet_id}/fund", "error org_insufficient_balance")
 async def test_funding_beyond_the_reserve_is_refused(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -106,6 +131,7 @@ async def test_funding_beyond_the_reserve_is_refused(world: ServiceWorld) -> Non
     assert (await world.ok("GET", path))["usdc_balance"] == "0.00"
 
 
+@pytest.mark.proves("error withdrawal_exceeds_balance", "WithdrawFromWallet(amount)")
 async def test_withdrawal_beyond_the_balance_is_refused(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="1")
     path = f"/v1/wallets/{wallet['wallet_id']}/withdraw"
@@ -116,6 +142,7 @@ async def test_withdrawal_beyond_the_balance_is_refused(world: ServiceWorld) -> 
     assert error["message"] == "There is nothing to withdraw: the balance is zero."
 
 
+@pytest.mark.proves("POST /v1/wallets/{wallet_id}/withdraw")
 async def test_frozen_wallet_can_be_emptied(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="2")
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -126,6 +153,12 @@ async def test_frozen_wallet_can_be_emptied(world: ServiceWorld) -> None:
     assert (emptied["usdc_balance"], emptied["status"]) == ("0.00", "frozen")
 
 
+@pytest.mark.proves(
+    "PATCH /v1/wallets/{wallet_id}",
+    "UpdateWallet(label, policyId, tags, status)",
+    "Wallet(label, tags)",
+    "WalletDetail(updated_at)",
+)
 async def test_update_changes_what_is_given_and_nothing_else(world: ServiceWorld) -> None:
     wallet = await world.wallet(tags=["old"], funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -150,6 +183,7 @@ async def test_freezing_a_frozen_wallet_changes_nothing(world: ServiceWorld) -> 
     assert await world.signatures(wallet["chain_address"]) == signatures
 
 
+@pytest.mark.proves("PATCH /v1/wallets/{wallet_id}", "Wallets: frozen to active")
 async def test_only_an_admin_lifts_a_freeze(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path, operator = f"/v1/wallets/{wallet['wallet_id']}", world.key("operator")
@@ -160,6 +194,9 @@ async def test_only_an_admin_lifts_a_freeze(world: ServiceWorld) -> None:
     assert (await world.ok("PATCH", path, {"status": "active"}))["status"] == "active"
 
 
+@pytest.mark.proves(
+    "DELETE /v1/wallets/{wallet_id}", "Wallets: any to archived", "error wallet_archived", "error wallet_not_empty"
+)
 async def test_wallet_with_money_is_not_archived(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="0.000001")
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -179,6 +216,7 @@ async def test_wallet_with_money_is_not_archived(world: ServiceWorld) -> None:
     assert len((await world.ok("GET", f"{path}/transactions"))["data"]) == 2
 
 
+@pytest.mark.proves("GET /v1/wallets", "GET /v1/wallets(tags)")
 async def test_list_filters_by_tags_and_status_and_pages(world: ServiceWorld) -> None:
     for number in range(5):
         await world.wallet(tags=["fleet", f"n{number % 2}"], funds=None, label=f"Fleet {number}")
@@ -203,6 +241,7 @@ async def test_list_filters_by_tags_and_status_and_pages(world: ServiceWorld) ->
     assert [one["wallet_id"] for one in gone] == [archived["wallet_id"]]
 
 
+@pytest.mark.proves("error wallet_not_found", "error transaction_not_found", "Authentication: Organisations")
 async def test_foreign_wallet_does_not_exist(world: ServiceWorld) -> None:
     neighbour = await world.organisation("neighbour")
     theirs = world.key("admin", org=neighbour)
@@ -227,6 +266,7 @@ async def test_foreign_wallet_does_not_exist(world: ServiceWorld) -> None:
     assert (await world.ok("GET", "/v1/wallets", key=theirs))["data"] == []
 
 
+@pytest.mark.proves("POST /v1/wallets", "Limits: Creation of a wallet, on the embedded chain")
 async def test_provisioning_takes_less_than_a_second(world: ServiceWorld) -> None:
     began = time.monotonic()
     await world.wallet(funds=None)
@@ -234,6 +274,7 @@ async def test_provisioning_takes_less_than_a_second(world: ServiceWorld) -> Non
     assert time.monotonic() - began < 1.0
 
 
+@pytest.mark.proves("error operator_limit_exceeded")
 async def test_funding_beyond_the_operators_daily_limit_is_refused(tmp_path: Path) -> None:
     async with ServiceWorld(tmp_path, operator_daily_limit="10.00") as world:
         wallet = await world.wallet(funds="10")
@@ -244,6 +285,7 @@ async def test_funding_beyond_the_operators_daily_limit_is_refused(tmp_path: Pat
         assert (await world.ok("GET", path))["usdc_balance"] == "10.00"
 
 
+@pytest.mark.proves("Withdrawn(transaction_status)")
 async def test_withdrawal_that_is_not_confirmed_in_time_says_so(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds="5")
@@ -260,6 +302,7 @@ async def test_withdrawal_that_is_not_confirmed_in_time_says_so(own_world: Servi
     assert (done["transaction_status"], done["withdrawn_amount"]) == ("confirmed", "3.00")
 
 
+@pytest.mark.proves("Quickstart: Create a wallet", "CreateWallet(ownerOrg)")
 async def test_owner_is_the_organisation_of_the_key_or_refused(world: ServiceWorld) -> None:
     for number, owner in enumerate(("test", world.org)):
         await world.wallet(agentId=f"owned-{number}", owner_org=owner, funds=None)
@@ -270,6 +313,7 @@ async def test_owner_is_the_organisation_of_the_key_or_refused(world: ServiceWor
     assert (await world.wallet(agentId="foreign", funds=None))["agent_id"] == "foreign"
 
 
+@pytest.mark.proves("Limits: tags")
 async def test_tags_are_few_short_and_without_commas(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     many = ",".join(str(number) for number in range(33))
@@ -282,6 +326,7 @@ async def test_tags_are_few_short_and_without_commas(world: ServiceWorld) -> Non
     assert (await world.ok("GET", f"/v1/wallets?tags={many[: many.rindex(',')]}"))["data"] == []
 
 
+@pytest.mark.proves("Organization(authority_attaches)")
 async def test_only_admins_attach_policies_where_the_authority_must(own_world: ServiceWorld) -> None:
     # Given an organisation that lets only its authority attach policies
     world = own_world

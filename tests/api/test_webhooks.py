@@ -18,10 +18,10 @@ from app.core.timestamps import now_ms
 from app.store.deliveries import table as deliveries
 from app.store.delivery_attempts import table as attempts
 from app.store.feed import append_event
-from app.store.state_tables import idempotency
 from app.webhooks.delivery_client import DeliveryClient
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.service import MAX_WEBHOOKS
+from tests.support.lost_answers import lose_answer
 from tests.support.service_world import GENESIS_HASHES, Json, ServiceWorld, error_of
 from tests.support.webhooks import Receiver, SilentNames, broken, ok
 
@@ -68,6 +68,15 @@ async def _log(world: ServiceWorld, made: Json, key: str | None = None, **query:
 # Registration
 
 
+@pytest.mark.proves(
+    "POST /v1/webhooks",
+    "GET /v1/webhooks/{webhook_id}",
+    "Webhooks: new to enabled",
+    "CreateWebhook(events)",
+    "Webhook(webhook_id, id, created_at, updated_at)",
+    "WebhookWithSecret(webhook_id, id, url, events, status, created_at, updated_at)",
+    "WebhookWithSecret(previous_secret_expires_at, signing_secret)",
+)
 async def test_registration_answers_the_secret_this_once(world: ServiceWorld) -> None:
     made = await _make(world, _URL, "wallet.created", "wallet.funded", "wallet.created")
 
@@ -79,6 +88,7 @@ async def test_registration_answers_the_secret_this_once(world: ServiceWorld) ->
     assert (await world.ok("GET", "/v1/webhooks", key=world.key("viewer")))["data"][0] == shown
 
 
+@pytest.mark.proves("WebhookWithSecret(signing_secret)")
 async def test_secrets_are_not_readable_in_the_database(world: ServiceWorld) -> None:
     made = await _make(world, headers={"Idempotency-Key": "secret-webhook"})
     rotated = await world.ok("POST", f"{_path(made)}/rotate-secret", {}, headers={"Idempotency-Key": "secret-rotation"})
@@ -91,6 +101,7 @@ async def test_secrets_are_not_readable_in_the_database(world: ServiceWorld) -> 
         assert answer["signing_secret"].removeprefix("whsec_").encode() not in stored
 
 
+@pytest.mark.proves("GET /v1/webhooks", "GET /v1/webhooks(limit, cursor)")
 async def test_list_is_paged_newest_first(world: ServiceWorld) -> None:
     org = await world.organisation("paged-webhooks")
     key = world.key("admin", org=org)
@@ -104,6 +115,7 @@ async def test_list_is_paged_newest_first(world: ServiceWorld) -> None:
     assert all("signing_secret" not in one for one in first["data"])
 
 
+@pytest.mark.proves("error too_many_webhooks")
 async def test_organisation_has_a_limited_number_of_webhooks(world: ServiceWorld) -> None:
     key = world.key("admin", org=await world.organisation("many-webhooks"))
     made = [await _make(world, key=key) for _ in range(MAX_WEBHOOKS)]
@@ -115,6 +127,7 @@ async def test_organisation_has_a_limited_number_of_webhooks(world: ServiceWorld
     await _make(world, key=key)
 
 
+@pytest.mark.proves("Limits: url", "CreateWebhook(url, events)")
 @pytest.mark.parametrize(
     "body",
     [
@@ -148,6 +161,7 @@ async def test_refusal_of_an_event_lists_those_there_are(world: ServiceWorld) ->
     assert "exploded" not in message
 
 
+@pytest.mark.proves("Limits: url")
 async def test_longest_url_is_taken(world: ServiceWorld) -> None:
     url = "https://example.com/" + "x" * 2028
 
@@ -157,6 +171,7 @@ async def test_longest_url_is_taken(world: ServiceWorld) -> None:
 # Changes
 
 
+@pytest.mark.proves("PATCH /v1/webhooks/{webhook_id}", "UpdateWebhook(url, events)", "Webhook(url, events)")
 async def test_update_changes_what_it_names(world: ServiceWorld) -> None:
     made = await _make(world)
     other = "https://other.example.com/"
@@ -219,6 +234,7 @@ async def test_change_of_a_webhook_with_a_long_queue_blocks_nobody(world: Servic
     await world.ok("DELETE", _path(made), key=key)
 
 
+@pytest.mark.proves("DELETE /v1/webhooks/{webhook_id}", "Webhooks: any to deleted")
 async def test_deleted_webhook_is_gone_and_gets_nothing(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url)
     await world.wallet(funds=None)
@@ -242,6 +258,7 @@ async def test_deleted_webhook_is_gone_and_gets_nothing(world: ServiceWorld, rec
         error_of(await world.call(method, _path(made) + suffix, body), 404, "webhook_not_found")
 
 
+@pytest.mark.proves("error webhook_not_found", "Authentication: Organisations")
 async def test_webhooks_of_others_are_not_found(world: ServiceWorld) -> None:
     made = await _make(world)
     stranger = world.key("admin", org=await world.organisation("webhook-stranger"))
@@ -288,19 +305,11 @@ async def test_repeated_requests_answer_the_same_and_do_nothing_twice(world: Ser
     assert await world.ok("DELETE", _path(made), headers=headers) == deleted
 
 
-async def _lose_answer(world: ServiceWorld, key: str) -> None:
-    """Undo the storing of a request's answer, as if the process had died just before it."""
-    lost = {"state": "running", "response": None, "status_code": None}
-    await world.service.db.write(
-        lambda conn: conn.execute(update(idempotency).where(idempotency.c.key == key).values(lost))
-    )
-
-
 async def test_request_whose_answer_a_crash_lost_is_not_done_again(world: ServiceWorld) -> None:
     async def twice(method: str, path: str, body: Json, key: str) -> tuple[Json, Json]:
         headers = {"Idempotency-Key": key}
         first = await world.ok(method, path, body, headers=headers)
-        await _lose_answer(world, key)
+        await lose_answer(world, key)
         return first, await world.ok(method, path, body, headers=headers)
 
     made, again = await twice("POST", "/v1/webhooks", {"url": _URL, "events": ["*"]}, "lost-make")
@@ -315,7 +324,7 @@ async def test_change_whose_answer_a_crash_lost_does_not_undo_a_later_one(world:
     made = await _make(world)
     change, headers = {"url": "https://first.example.com/"}, {"Idempotency-Key": "lost-change"}
     await world.ok("PATCH", _path(made), change, headers=headers)
-    await _lose_answer(world, "lost-change")
+    await lose_answer(world, "lost-change")
     later = await world.ok("PATCH", _path(made), {"url": "https://second.example.com/"})
 
     again = await world.ok("PATCH", _path(made), change, headers=headers)
@@ -327,6 +336,14 @@ async def test_change_whose_answer_a_crash_lost_does_not_undo_a_later_one(world:
 # Deliveries
 
 
+@pytest.mark.proves(
+    "event transaction.completed",
+    "event transaction.blocked",
+    "CreateWebhook(events)",
+    "Delivery(delivery_id, id, webhook_id, event_id, event, status, queued_at)",
+    "DeliveryAttempt(attempt, timestamp, duration_ms, response_excerpt)",
+    "Event(event_id)",
+)
 async def test_every_kind_of_event_of_a_wallets_life_arrives_and_is_logged(
     world: ServiceWorld, receiver: Receiver
 ) -> None:
@@ -370,6 +387,11 @@ async def test_every_kind_of_event_of_a_wallets_life_arrives_and_is_logged(
         assert StandardWebhook(made["signing_secret"]).verify(request.body, request.headers) == one
 
 
+@pytest.mark.proves(
+    "GET /v1/webhooks/{webhook_id}/deliveries",
+    "GET /v1/webhooks/{webhook_id}/deliveries(status, limit, cursor)",
+    "Delivery(status)",
+)
 async def test_log_is_filtered_and_paged(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url)
     await world.wallet()
@@ -389,6 +411,7 @@ async def test_log_is_filtered_and_paged(world: ServiceWorld, receiver: Receiver
     error_of(await world.call("GET", f"{_path(made)}/deliveries?status=lost"), 400, "invalid_request")
 
 
+@pytest.mark.proves("Limits: Attempts in a delivery's log", "Delivery(attempts)")
 async def test_page_of_the_log_has_the_newest_twenty_attempts_of_each_delivery(
     world: ServiceWorld, receiver: Receiver
 ) -> None:
@@ -409,6 +432,14 @@ async def test_page_of_the_log_has_the_newest_twenty_attempts_of_each_delivery(
     assert shown[1][1:] == ["000", "001", "002"]
 
 
+@pytest.mark.proves(
+    "PATCH /v1/webhooks/{webhook_id}",
+    "Webhooks: enabled to degraded",
+    "Webhooks: degraded to enabled",
+    "UpdateWebhook(status)",
+    "Webhook(status)",
+    "Delivery(next_attempt_at)",
+)
 async def test_degraded_webhook_is_sent_its_queue_in_order_once_it_is_enabled(
     world: ServiceWorld, receiver: Receiver
 ) -> None:
@@ -427,7 +458,8 @@ async def test_degraded_webhook_is_sent_its_queue_in_order_once_it_is_enabled(
     await _deliver(world)
     assert len(receiver.received) == 5
     [*_, failed] = queued = await _log(world, made, status="pending")
-    assert (len(queued), failed["next_attempt_at"]) == (3, None)
+    # One of them is `webhook.degraded`.
+    assert (len(queued), failed["next_attempt_at"]) == (4, None)
 
     receiver.behave = ok
     assert (await world.ok("PATCH", _path(made), {"status": "enabled"}))["status"] == "enabled"
@@ -437,6 +469,7 @@ async def test_degraded_webhook_is_sent_its_queue_in_order_once_it_is_enabled(
     assert await _log(world, made, status="pending") == []
 
 
+@pytest.mark.proves("POST /v1/webhooks/{webhook_id}/test", "event ping", "Authentication: Webhooks")
 async def test_ping_is_sent_at_once_and_its_outcome_answered(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url, "policy.updated")
 
@@ -456,12 +489,13 @@ async def test_ping_is_sent_at_once_and_its_outcome_answered(world: ServiceWorld
     assert len(receiver.received) == 2
 
 
+@pytest.mark.proves("Limits: Test deliveries at once")
 async def test_webhook_is_sent_one_ping_at_a_time_and_an_organisation_a_few(
     world: ServiceWorld, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = SilentNames(monkeypatch)
-    key = world.key("admin", org=await world.organisation("pinging"))
-    made = [await _make(world, f"https://{number}.silent.example.com/", key=key) for number in range(4)]
+    key = world.key("admin", org=(org := await world.organisation("pinging")))
+    made = [await _make(world, f"https://{number}.silent.example.com/", key=key) for number in range(5)]
 
     async def ping(number: int) -> Json:
         found: Json = await world.ok("POST", f"{_path(made[number])}/test", key=key)
@@ -477,15 +511,22 @@ async def test_webhook_is_sent_one_ping_at_a_time_and_an_organisation_a_few(
     others = [asyncio.create_task(ping(number)) for number in (1, 2)]
     await names.wait_for(3)
     error_of(await world.call("POST", f"{_path(made[3])}/test", key=key), 429, "rate_limited")
+    # The last one is for keys that send none
+    colleague = world.key("admin", org=org)
+    last = asyncio.create_task(world.ok("POST", f"{_path(made[3])}/test", key=colleague))
+    await names.wait_for(4)
+    third = world.key("admin", org=org)
+    error_of(await world.call("POST", f"{_path(made[4])}/test", key=third), 429, "rate_limited")
     # Other organisations are not affected
     assert (await world.ok("POST", f"{_path(await _make(world, receiver.url))}/test"))["status"] == "delivered"
 
     names.end()
-    for one in await asyncio.gather(first, *others):
+    for one in await asyncio.gather(first, *others, last):
         assert [attempt["error"] for attempt in one["attempts"]] == ["connection_failed"]
     assert (await ping(3))["status"] == "failed"
 
 
+@pytest.mark.proves("POST /v1/webhooks/{webhook_id}/rotate-secret", "Webhook(previous_secret_expires_at)")
 async def test_both_secrets_sign_after_a_rotation(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url)
     rotated = await world.ok("POST", f"{_path(made)}/rotate-secret", {})
@@ -501,6 +542,7 @@ async def test_both_secrets_sign_after_a_rotation(world: ServiceWorld, receiver:
     assert request.headers["service-signature"] == expected
 
 
+@pytest.mark.proves("POST /v1/webhooks/{webhook_id}/deliveries/{delivery_id}/resend", "error delivery_not_found")
 async def test_delivery_is_sent_again_on_request(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url)
     await world.wallet(funds=None)
@@ -519,6 +561,7 @@ async def test_delivery_is_sent_again_on_request(world: ServiceWorld, receiver: 
     error_of(unknown, 404, "delivery_not_found")
 
 
+@pytest.mark.proves("action webhook.ping", "action webhook.resend")
 async def test_ping_and_resending_are_on_record(own_world: ServiceWorld, receiver: Receiver) -> None:
     world = own_world
     made = await _make(world, receiver.url)
@@ -533,6 +576,9 @@ async def test_ping_and_resending_are_on_record(own_world: ServiceWorld, receive
     assert {one["actor"]["type"] for one in entries} == {"key"}
 
 
+@pytest.mark.proves(
+    "POST /v1/webhooks/{webhook_id}/deliveries/replay", "ReplayEvents(from, to)", "Replay(webhook_id, queued)"
+)
 async def test_replay_sends_a_period_in_order_even_before_the_registration(
     world: ServiceWorld, receiver: Receiver
 ) -> None:

@@ -84,6 +84,7 @@ def _flooded(base: str, keys: Sequence[str], cookies: dict[str, str]) -> Iterato
     process.start()
     try:
         while answered.value < _CONNECTIONS:
+            assert process.is_alive(), "the flood has ended"
             time.sleep(0.05)
         time.sleep(_WARM_UP)
         yield answered

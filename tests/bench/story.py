@@ -10,10 +10,10 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import TOKEN_PROGRAM, Addresses
-from app.chain.instructions import Instructions
 from app.chain.rules import BudgetLimits, Rules
 from idl import codec
 from tests.bench.token_bytes import mint_bytes, token_account_bytes
+from tests.support.present import PresentInstructions
 from tests.support.runtimes import Runtime
 
 PROGRAM = Path(os.environ.get("AGENT_VAULT_SO", Path(__file__).parents[2] / "programs" / "agent_vault.so"))
@@ -36,7 +36,7 @@ class Story:
         self.mint = Pubkey.new_unique()
         self.addresses = Addresses(coder.program_id, self.mint)
         self.org = self.addresses.org(self.authority.pubkey(), "acme")
-        self.instructions = Instructions(coder, self.addresses, self.org)
+        self.instructions = PresentInstructions(coder, self.addresses, self.org, self._read)
         self.destination = self.addresses.token_account(self.merchant.pubkey())
         self.time = NOW
         runtime.do("program", address=str(coder.program_id), path=str(PROGRAM))
@@ -97,7 +97,10 @@ class Story:
 
     def fields(self, address: Pubkey) -> dict[str, Any]:
         """Return the fields of an account of the program."""
-        return self.codec.decode_account(base64.b64decode(self.runtime.do("read", address=str(address))["data"])).data
+        return self.codec.decode_account(self._read(address)).data
+
+    def _read(self, address: Pubkey) -> bytes:
+        return base64.b64decode(self.runtime.do("read", address=str(address))["data"])
 
     def policy(self, name: str, rules: Rules, entries: list[bytes] | None = None) -> tuple[Pubkey, Pubkey | None]:
         """Create a policy, with an allowlist of `entries` in force if given."""

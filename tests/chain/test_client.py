@@ -7,7 +7,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -174,21 +174,30 @@ async def test_garbage_means_that_the_chain_is_unavailable(body: bytes) -> None:
 @asynccontextmanager
 async def _answering(answer: bytes | None) -> AsyncIterator[ChainClient]:
     """Run a node that answers every request with these bytes, or never; yields a client of it."""
-    over = asyncio.Event()
+    over, handlers = asyncio.Event(), set[asyncio.Task[None] | None]()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        if answer is None:
-            await over.wait()
-        else:
-            writer.write(answer)
-        writer.close()
+        handlers.add(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            # The whole request, because closing a connection with unread data resets it.
+            head = await reader.readuntil(b"\r\n\r\n")
+            [length] = re.findall(rb"content-length: ([0-9]+)", head.lower())
+            await reader.readexactly(int(length))
+            if answer is None:
+                await over.wait()
+            else:
+                writer.write(answer)
+        with suppress(ConnectionError):
+            writer.close()
+            await writer.wait_closed()
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with aclosing(client(HttpTransport(url, timeout=0.5))) as chain:
             yield chain
         over.set()
+        # A connection that outlives its loop is a leak.
+        await asyncio.gather(*filter(None, handlers))
 
 
 @pytest.mark.parametrize(

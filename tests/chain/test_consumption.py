@@ -22,7 +22,7 @@ def _ledger(*payments: tuple[int, int], month_ends_at: int = _START + 28 * 86_40
                 slots[slot % length] += amount if name == "day" else 1
         windows[name] = {"newest": last // seconds, "total": sum(slots), "slots": slots}
     spent = sum(amount for _, amount in payments)
-    return {"last": last, "month_ends_at": month_ends_at, "month_spent": spent, **windows}
+    return {"last": last, "month_ends_at": month_ends_at, "month_spent": spent, "held": 0, **windows}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from app.core.identifiers import (
 )
 
 
+@pytest.mark.proves("Conventions: Identifiers")
 def test_wallet_id_is_the_start_of_the_vault_address() -> None:
     vault = Keypair().pubkey()
     same_start = Pubkey(bytes(vault)[:16] + bytes(16))
@@ -28,11 +29,13 @@ def test_wallet_id_is_the_start_of_the_vault_address() -> None:
     assert is_id("wal_", wallet_id(vault))
 
 
+@pytest.mark.proves("Conventions: Identifiers")
 @given(st.binary(min_size=16, max_size=16))
 def test_policy_id_gives_its_key_back(key: bytes) -> None:
     assert policy_key(policy_id(key)) == key
 
 
+@pytest.mark.proves("Conventions: Identifiers")
 @pytest.mark.parametrize("name", PRESET_POLICY_IDS)
 def test_presets_keep_their_names(name: str) -> None:
     assert policy_key(name) == name.encode().ljust(16, b"\0")
@@ -40,6 +43,7 @@ def test_presets_keep_their_names(name: str) -> None:
     assert is_id("pol_", name)
 
 
+@pytest.mark.proves("Conventions: Identifiers")
 def test_transaction_id_follows_from_the_chain_alone() -> None:
     message = hashlib.sha256(b"what was signed")
     digest = hashlib.sha256(message.digest() + b"\x01\x00\x02\x00" + b"payment").digest()[:16]

@@ -45,7 +45,7 @@ async def test_served_document_is_openapi_3_1(world: ServiceWorld) -> None:
 
 
 async def test_generated_client_pays_is_refused_and_freezes(world: ServiceWorld, tmp_path: Path) -> None:
-    config, package = tmp_path / "config.yml", tmp_path / "agent_vault_client"
+    config, package = tmp_path / "config.yml", tmp_path / "generated_client"
     # Formatting the code would only take time.
     config.write_text("post_hooks: []\n")
     payee = await world.payee()

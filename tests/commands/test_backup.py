@@ -117,6 +117,15 @@ async def test_backup_is_shown_as_the_last_one(world: ServiceWorld, tmp_path: Pa
     assert time.time() - file.stat().st_mtime < 60
 
 
+@pytest.mark.proves(
+    "error restore_unacknowledged",
+    "error restore_catching_up",
+    "FundWallet(afterRestore)",
+    "FundWallets(afterRestore)",
+    "WithdrawFromWallet(afterRestore)",
+    "CreatePayment(afterRestore)",
+    "CreateEscrow(afterRestore)",
+)
 async def test_restored_copy_goes_on_and_repeats_no_payment(own_world: ServiceWorld, tmp_path: Path) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -163,6 +172,18 @@ async def test_restored_copy_goes_on_and_repeats_no_payment(own_world: ServiceWo
     error_of(await _pay(world, wallet, to, "after"), 409, "restore_unacknowledged")
 
 
+@pytest.mark.proves(
+    "FundWallet(afterRestore)",
+    "FundWallets(afterRestore)",
+    "WithdrawFromWallet(afterRestore)",
+    "CreatePayment(afterRestore)",
+    "FetchPaidResource(afterRestore)",
+    "PayOffer(afterRestore)",
+    "SimulatePayment(afterRestore)",
+    "GrantAllowance(afterRestore)",
+    "CreateEscrow(afterRestore)",
+    "PayFromWallet(afterRestore)",
+)
 async def test_every_movement_of_money_asks_after_a_restore(own_world: ServiceWorld, tmp_path: Path) -> None:
     world = own_world
     policy = (await world.policy(allowAllowances=True))["policy_id"]
@@ -301,6 +322,7 @@ async def test_sealed_keys_bring_back_the_embedded_chain(tmp_path: Path) -> None
         assert (await organisations.create(service, "second")).org != made.org
 
 
+@pytest.mark.proves("action backup.gap_checked", "action backup.restore")
 async def test_restore_and_its_checked_gap_are_on_record(own_world: ServiceWorld, tmp_path: Path) -> None:
     world = own_world
     before = world.service.db.read_now(lambda conn: log_head(conn, world.org))

@@ -29,7 +29,8 @@ from app.core import file_lock
 from app.core.settings import Settings
 from app.server.bootstrap import prepare
 from app.server.data_folder import sidecar_settings
-from tests.support.processes import COMMAND_LINE, free_ports, running
+from tests.support.processes import free_ports, running
+from tests.support.warm import COMMAND_LINE
 
 _COMMAND = [sys.executable, "-c", "from app.commands.main import main; main()"]
 _PATIENCE = 120.0

@@ -18,7 +18,7 @@ from app.commands.main import main
 from app.localnet import Localnet
 from app.store import copying
 from app.store.audit import log_head, verify
-from app.store.read_tables import feed
+from app.store.feed import table as feed
 from tests.support.postgres import Cluster
 from tests.support.service_world import GENESIS_HASHES, Json, ServiceWorld, error_of
 
@@ -129,7 +129,10 @@ async def test_running_service_and_a_database_with_data_are_refused(
     old: ServiceWorld, url: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     folder = old.settings.data_dir
-    assert await _refusal(folder, url) == f"Error: a service or keeper is running on {folder}; stop it first"
+    assert (
+        await _refusal(folder, url)
+        == f"Error: a service, a keeper or another command is running on {folder}; stop it first"
+    )
     await old.stop()
     async with ServiceWorld(tmp_path / "other", database_url=url):
         line = await _refusal(folder, url)
@@ -148,9 +151,9 @@ async def test_foreign_chain_is_refused(old: ServiceWorld, url: str, cluster: Cl
     async with Localnet.open(None, {}) as other, other.serving("127.0.0.1", 0) as (port, _):
         other.chain.timeline.genesis_hash = Hash.from_string(GENESIS_HASHES["devnet"])
         line = await _refusal(folder, url, "--rpc-url", f"http://127.0.0.1:{port}")
-    assert f"the node at 127.0.0.1:{port}: the node belongs to devnet" in line
+    assert f"the node at 127.0.0.1:{port} cannot be used: the node belongs to devnet" in line
     unreached = await _refusal(folder, url, "--rpc-url", "http://127.0.0.1:1")
-    assert "gives no usable response" in unreached
+    assert "no usable response from" in unreached
     with closing(sqlite3.connect(folder / "chain.db")) as events, events:
         events.execute("UPDATE chain_events SET org = 'other'")
     assert "holds the events of another chain" in await _refusal(folder, url)

@@ -11,8 +11,9 @@ from app.core.paths import program_file
 from app.core.signers import create_key, read_key
 from app.localnet import Localnet
 from idl.codec import load
-from tests.support.processes import COMMAND_LINE, free_ports, running
+from tests.support.processes import free_ports, running
 from tests.support.service_world import ServiceWorld
+from tests.support.warm import COMMAND_LINE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -78,6 +79,7 @@ async def test_operator_that_the_folder_does_not_expect_costs_no_key(tmp_path: P
         }
 
 
+@pytest.mark.proves("GET /readyz")
 async def test_ready_service_names_the_role_that_it_lost(own_world: ServiceWorld) -> None:
     world, authority = own_world, own_world.service.signers.require_authority()
     assert "lost_roles" not in (await world.client.get("/readyz")).json()

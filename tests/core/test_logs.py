@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from app.core import logs
-from tests.support.processes import COMMAND_LINE, PATIENCE, exit_code, free_ports, printed
+from tests.support.processes import PATIENCE, exit_code, free_ports, printed
+from tests.support.warm import COMMAND_LINE
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SMALL = 4096

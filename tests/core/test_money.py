@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from app.core.money import MAX_MICRO, InvalidAmountError, format_usdc, parse_usdc
 
 
+@pytest.mark.proves("Conventions: Money")
 @pytest.mark.parametrize(
     ("text", "micro"),
     [
@@ -22,6 +23,7 @@ def test_decimal_strings_are_read_exactly(text: str, micro: int) -> None:
     assert parse_usdc(text) == micro
 
 
+@pytest.mark.proves("Conventions: Money")
 @pytest.mark.parametrize(
     "text",
     [
@@ -58,6 +60,7 @@ def test_zero_needs_permission() -> None:
     assert parse_usdc("0.00", allow_zero=True) == 0
 
 
+@pytest.mark.proves("Conventions: Money")
 @pytest.mark.parametrize(
     ("micro", "text"), [(0, "0.00"), (1, "0.000001"), (12_500_000, "12.50"), (1_234_567, "1.234567"), (10, "0.00001")]
 )

@@ -41,7 +41,7 @@ async def _received(body: bytes, coding: str | None, *, most: int = _MOST, metho
 
     outbound = Outbound(allowed=is_public_or_loopback)
     async with site(handler) as url:
-        found = await outbound.exchange(method, httpx.URL(url), {}, b"", "", most, 10)
+        found = await outbound.exchange(method, httpx.URL(url), {}, b"", most, 10)
     outbound.close()
     return found
 
@@ -153,7 +153,7 @@ async def test_status_counts_even_if_the_body_does_not_end_in_time() -> None:
 
     outbound = Outbound(allowed=is_public_or_loopback)
     async with site(handler) as url:
-        found = await outbound.exchange("GET", httpx.URL(url), {}, b"", "", _MOST, 0.3)
+        found = await outbound.exchange("GET", httpx.URL(url), {}, b"", _MOST, 0.3)
     outbound.close()
 
     assert (found.status, found.truncated) == (402, True)
@@ -170,6 +170,6 @@ async def test_response_that_does_not_begin_in_time_is_an_error() -> None:
     outbound = Outbound(allowed=is_public_or_loopback)
     async with site(handler) as url:
         with pytest.raises(TimeoutError):
-            await outbound.exchange("GET", httpx.URL(url), {}, b"", "", _MOST, 0.3)
+            await outbound.exchange("GET", httpx.URL(url), {}, b"", _MOST, 0.3)
         release.set()
     outbound.close()

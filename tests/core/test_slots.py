@@ -34,6 +34,13 @@ async def test_last_quarter_is_for_members_without_a_slot() -> None:
     assert (len(held), bool(slots)) == (24, False)
 
 
+async def test_member_holds_at_most_its_share() -> None:
+    slots = Slots(8, share=2)
+    with slots.held("a"), slots.held("a"):
+        assert (slots.is_free("a"), slots.is_free("b")) == (False, True)
+    assert slots.is_free("a")
+
+
 async def test_slot_freed_goes_to_a_member_without_one_before_the_crowd() -> None:
     slots, held = Slots(4), list[str]()
     first, others = asyncio.Event(), asyncio.Event()

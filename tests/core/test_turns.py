@@ -70,6 +70,36 @@ async def test_brake_overtakes_all_others_and_holds_them_back_for_a_moment() -> 
     assert order.count("crowd") == 320
 
 
+async def test_running_brake_holds_unknown_callers_back() -> None:
+    turns, order = Turns(), list[str]()
+
+    async def request(name: str, lane: Lane, steps: int) -> None:
+        async def work() -> None:
+            for _ in range(steps):
+                _work(_BUSY / 10)
+                order.append(name)
+                await asyncio.sleep(0)
+
+        await turns.run(work(), lambda: lane)
+
+    async def freeze() -> None:
+        await asyncio.sleep(_BUSY)
+        await request("brake", Lane("org", "b", brake=True), 100)
+
+    unknown, possible = (Lane("", "192.0.2.1", unknown=True, may_brake=one) for one in (False, True))
+    floods = [request("unknown", unknown, 20) for _ in range(16)] + [
+        request("possible", possible, 20) for _ in range(16)
+    ]
+    await asyncio.gather(freeze(), *floods)
+
+    first = order.index("brake")
+    last = len(order) - order[::-1].index("brake")
+    # Steps that had their turn already may still run.
+    assert order[first:last].count("unknown") <= 16
+    assert 1 <= order[first:last].count("possible") <= 30
+    assert (order.count("unknown"), order.count("possible")) == (320, 320)
+
+
 async def test_brakes_hold_others_back_for_half_of_the_time_at_most() -> None:
     turns, ended, done = Turns(), asyncio.Event(), list[float]()
     began = time.perf_counter()

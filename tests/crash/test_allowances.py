@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -10,9 +11,11 @@ from solders.keypair import Keypair
 
 from tests.support.processes import PATIENCE, exit_code, serving
 
-#: Runs `serve` and kills it once a grant is stored, before or after the chain gets it.
+#: Runs `serve` with a clock that is ahead, and kills it once a grant is stored, before or after the chain gets it.
 _LAUNCHER = """
-import os, signal, sys
+import os, signal, sys, time
+ahead, clock = float(sys.argv[2]), time.time
+time.time = lambda: clock() + ahead
 from app.submission.submitter import Submitter
 when, send = sys.argv[1], Submitter._post
 async def post(self, attempt):
@@ -24,16 +27,25 @@ async def post(self, attempt):
     return answer
 Submitter._post = post
 from app.commands.main import main
-main(sys.argv[2:])
+main(sys.argv[3:])
 """
+
+
+def _before_midnight(seconds: float) -> float:
+    """Return how far a clock must be ahead so that a month ends in so many seconds."""
+    now = datetime.now(UTC)
+    first = (now.replace(day=1, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=32)).replace(day=1)
+    return (first - now).total_seconds() - seconds
 
 
 @pytest.mark.parametrize("when", ["stored", "sent"])
 async def test_allowance_granted_before_a_kill_is_settled_after_it(tmp_path: Path, when: str) -> None:
     headers = {"Idempotency-Key": "interrupted"}
-    async with serving(tmp_path, _LAUNCHER, when) as killed:
+    ahead = _before_midnight(PATIENCE)
+    async with serving(tmp_path, _LAUNCHER, when, str(ahead)) as killed:
         client = killed.client
-        policy = (await client.post("/v1/policies", json={"name": "A", "allowAllowances": True})).json()["policy_id"]
+        rules = {"name": "A", "allowAllowances": True, "maxPerDay": "10", "maxPerMonth": "10"}
+        policy = (await client.post("/v1/policies", json=rules)).json()["policy_id"]
         made = []
         for name in ("payer", "payee"):
             wallet = {"agentId": name, "label": name, "policyId": policy}
@@ -50,7 +62,8 @@ async def test_allowance_granted_before_a_kill_is_settled_after_it(tmp_path: Pat
             await client.post(f"{path}/allowances", json=body, headers=headers)
         assert await exit_code(killed.process) == -9
 
-    async with serving(tmp_path, _LAUNCHER, "never") as started:
+    # Its next run begins after midnight.
+    async with serving(tmp_path, _LAUNCHER, "never", str(ahead + PATIENCE)) as started:
         client = started.client
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -62,7 +75,11 @@ async def test_allowance_granted_before_a_kill_is_settled_after_it(tmp_path: Pat
                 await asyncio.sleep(0.05)
         balance = (await client.get(path)).json()["usdc_balance"]
         rows = (await client.get(f"{path}/transactions?status=confirmed")).json()["data"]
+        payment = {"walletId": made[0]["wallet_id"], "to": made[1]["wallet_id"], "amount": "1", "currency": "USDC"}
+        simulated = (await client.post("/v1/payments/simulate", json=payment)).json()
 
     assert [(one["spent_amount"], one["returned_amount"]) for one in found] == [("0.00", "6.00")]
     assert balance == "50.00"
+    reached = {one["rule"]: one["attempted"] for one in simulated["rules"]}
+    assert (reached["max_per_day"], reached["max_per_month"]) == ("1.00", "1.00")
     assert [(one["type"], one["amount"]) for one in rows][:2] == [("escrow_refund", "6.00"), ("payment", "6.00")]

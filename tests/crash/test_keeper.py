@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from app.core.timestamps import iso, parse_iso_ms
-from tests.support.processes import COMMAND_LINE, PATIENCE, exit_code, running, serving
+from tests.support.processes import PATIENCE, exit_code, running, serving
+from tests.support.warm import COMMAND_LINE
 
 #: Runs the command line and kills it as soon as the chain has accepted a transaction of the keeper.
 _DEADLY = """
@@ -23,7 +24,7 @@ from app.commands.main import main
 main(sys.argv[1:])
 """
 #: Runs the command line in a process whose clock is so many hours off.
-_SHIFTED = """
+_CLOCK_OFF = """
 import sys, time
 hours = float(sys.argv.pop(1))
 for name, unit in (("time", 1), ("time_ns", 10**9)):
@@ -31,6 +32,8 @@ for name, unit in (("time", 1), ("time_ns", 10**9)):
 from app.commands.main import main
 main(sys.argv[1:])
 """
+#: Another interpreter, because modules take the clock at their import.
+_SHIFTED = f"import os, sys; os.execv(sys.executable, [sys.executable, '-uc', {_CLOCK_OFF!r}, *sys.argv[1:]])"
 _KEEPER_ELSEWHERE = {"AGENT_VAULT_KEEPER": "false", "AGENT_VAULT_KEEPER_INTERVAL": "0.05"}
 
 
@@ -61,6 +64,7 @@ async def test_keeper_killed_after_sending_still_tops_up_once(tmp_path: Path) ->
         assert await _balance(client, wallet) == "25.00"
 
 
+@pytest.mark.proves("Limits: Host's clock")
 @pytest.mark.parametrize("hours", [-5, 5])
 async def test_keeper_with_a_clock_hours_off_freezes_in_time(tmp_path: Path, hours: int) -> None:
     async with serving(tmp_path, COMMAND_LINE, **_KEEPER_ELSEWHERE) as serve:

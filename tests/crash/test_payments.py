@@ -107,6 +107,7 @@ async def _check(serve: Serve, ledger: Ledger, payee: str, org: str) -> None:
     assert await _balance(serve, payee) == paid
 
 
+@pytest.mark.proves("Idempotency: Crashes")
 async def test_kill_under_load_loses_nothing_and_pays_nothing_twice(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

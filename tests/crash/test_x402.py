@@ -1,8 +1,8 @@
 """Kill -9 of `serve` during paid requests: no key pays twice, no payment is missing, and budgets equal the chain.
 
-It is killed once at each step, with `--full` some 30 times: when the payment is stored, when the resource has got it,
-when the facilitator has settled it, and when the resource has answered; where an allowance pays, also once that is
-granted. It prints its counts, which `-rP` shows.
+It is killed once at each step, with `--full` about 30 times for each protocol: when the payment is stored, when the
+resource has got it, when the facilitator has settled it, and when the resource has answered; where an allowance pays,
+also once that is granted. It prints its counts, which `-rP` shows.
 """
 
 import asyncio
@@ -26,14 +26,17 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from app.core.money import format_usdc, parse_usdc
 from tests.support.http import site
 from tests.support.processes import PATIENCE, Serve, exit_code, serving
+from tests.x402.mpp import challenge
 from tests.x402.servers import settled
 
-#: The steps by version of x402: facilitators of the first take only a plain transfer, which an allowance pays.
+#: The steps by protocol. x402's version 1 and MPP take only a plain transfer, which an allowance pays.
 _MOMENTS = {
-    2: ("stored", "sent", "settled", "answered"),
-    1: ("stored", "granted", "sent", "settled", "answered"),
+    "x402 v2": ("stored", "sent", "settled", "answered"),
+    "x402 v1": ("stored", "granted", "sent", "settled", "answered"),
+    "mpp": ("stored", "granted", "sent", "settled", "answered"),
 }
-_ROUNDS, _HEADERS = {2: 8, 1: 6}, {2: "payment-signature", 1: "x-payment"}
+_ROUNDS = {"x402 v2": 8, "x402 v1": 6, "mpp": 6}
+_HEADERS = {"x402 v2": "payment-signature", "x402 v1": "x-payment", "mpp": "authorization"}
 _BUDGET = "100"
 
 #: Runs `serve` and, armed by a signal, kills it before a stored payment or grant is sent, before a granted one is
@@ -70,8 +73,8 @@ main(sys.argv[2:])
 class Shop:
     """A resource with its facilitator, which outlives the service. Order number n costs 10,000 + n micro-USDC."""
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
         self.facilitator = Keypair()
         self.serve: Serve | None = None
         self.pay_to = ""
@@ -85,7 +88,7 @@ class Shop:
         return 10_000 + int(order.rpartition("-")[2])
 
     async def answer(self, request: Request) -> Response:
-        order, header = request.path_params["path"], request.headers.get(_HEADERS[self.version])
+        order, header = request.path_params["path"], request.headers.get(_HEADERS[self.protocol])
         if header is None:
             return self._demand(order, "Payment required")
         transaction = settled(header, self.facilitator)
@@ -121,6 +124,10 @@ class Shop:
             self.serve.process.kill()
 
     def _demand(self, order: str, error: str) -> Response:
+        if self.protocol == "mpp":
+            details = {"network": "localnet", "feePayer": True, "feePayerKey": str(self.facilitator.pubkey())}
+            asked = {"amount": str(self.price(order)), "currency": self.chain["mint"], "recipient": self.pay_to}
+            return Response(b"", 402, headers={"WWW-Authenticate": challenge({**asked, "methodDetails": details})})
         accepted: dict[str, Any] = {
             "scheme": "exact",
             "network": f"solana:{self.chain['genesis_hash'][:32]}",
@@ -130,7 +137,7 @@ class Shop:
             "maxTimeoutSeconds": 60,
             "extra": {"feePayer": str(self.facilitator.pubkey())},
         }
-        if self.version == 1:
+        if self.protocol == "x402 v1":
             accepted |= {"network": "solana", "maxAmountRequired": accepted["amount"], "resource": "http://x/"}
             accepted["description"] = ""
             return JSONResponse({"x402Version": 1, "accepts": [accepted], "error": error}, 402)
@@ -158,7 +165,7 @@ async def _buy(serve: Serve, wallet: str, url: str, order: str) -> dict[str, Any
     """Ask for the order once; None if there is no final answer yet."""
     body = {"walletId": wallet, "url": f"{url}/{order}", "maxAmount": "1", "idempotencyKey": order}
     with contextlib.suppress(httpx.HTTPError):
-        answer = await serve.client.post("/v1/x402/fetch", json=body)
+        answer = await serve.client.post("/v1/paid-requests/fetch", json=body)
         assert answer.status_code in {200, 409, 422, 503}, answer.text
         found: dict[str, Any] = answer.json()
         if answer.status_code == 200 and found["payment"]["status"] == "confirmed":
@@ -166,12 +173,12 @@ async def _buy(serve: Serve, wallet: str, url: str, order: str) -> dict[str, Any
     return None
 
 
-@pytest.mark.parametrize("version", _MOMENTS)
+@pytest.mark.parametrize("protocol", _MOMENTS)
 async def test_paid_requests_killed_at_each_step_are_paid_once(
-    tmp_path: Path, request: pytest.FixtureRequest, version: int
+    tmp_path: Path, request: pytest.FixtureRequest, protocol: str
 ) -> None:
-    kills = len(_MOMENTS[version]) * (_ROUNDS[version] if request.config.getoption("--full") else 1)
-    shop, moments, orders = Shop(version), itertools.cycle(_MOMENTS[version]), list[str]()
+    kills = len(_MOMENTS[protocol]) * (_ROUNDS[protocol] if request.config.getoption("--full") else 1)
+    shop, moments, orders = Shop(protocol), itertools.cycle(_MOMENTS[protocol]), list[str]()
     answers: dict[str, dict[str, Any]] = {}
     killed = Counter[str]()
     wallet = ""
@@ -190,7 +197,7 @@ async def test_paid_requests_killed_at_each_step_are_paid_once(
                 if shop.moment == "never":
                     await _check(serve, shop, wallet, url, answers)
                     assert killed.total() == len(answers) == kills
-                    sys.stdout.write(f"version {version}: killed {dict(killed)}, {_counts(shop, answers)}\n")
+                    sys.stdout.write(f"{protocol}: killed {dict(killed)}, {_counts(shop, answers)}\n")
                     return
                 # When it is killed at a step of the next one
                 orders.append(f"order-{kill}")
@@ -226,10 +233,13 @@ async def _check(serve: Serve, shop: Shop, wallet: str, url: str, answers: dict[
             await asyncio.sleep(0.1)
     query = {"walletId": wallet, "x402Host": "127.0.0.1", "status": "confirmed", "limit": "100"}
     rows = (await serve.client.get("/v1/transactions", params=query)).json()["data"]
-    assert sorted(row["x402"]["url"] for row in rows) == sorted(f"{url}/{order}" for order in answers)
+    assert sorted(row["paid_request"]["url"] for row in rows) == sorted(f"{url}/{order}" for order in answers)
     assert {row["tx_id"] for row in rows} == {answer["payment"]["tx_id"] for answer in answers.values()}
     for order, answer in answers.items():
         assert answer["payment"]["amount"] == format_usdc(shop.price(order))
+        # A response that the row names is stored. Without one, an event reports the payment.
+        named = answer["payment"]["paid_request"]["resource_status"]
+        assert (answer["resource"] and answer["resource"]["status"]) == named, order
         landed = [await shop.settled(str(settled(one, shop.facilitator).signatures[0])) for one in shop.given[order]]
         assert landed.count(True) == 1, order
     paid = sum(shop.price(order) for order in answers)

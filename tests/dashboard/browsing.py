@@ -12,15 +12,16 @@ import httpx
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.async_api import Browser, Dialog, Page
 
-from app.access.keyring import Principal, Role
+from app.access.keyring import Principal
 from app.access.recorder import Recorder
-from app.core.actors import Actor
+from app.core.actors import Actor, Role
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
 from app.dashboard.live import FeedHub, OpenPage, Queue
+from app.database.record_tables import insert_record
 from app.people.sessions import digest, open_session, person_actor
 from app.store.audit import LogEntry, LogFilter, log_entries
-from app.store.people import Person, insert_person
+from app.store.people import Person
 from tests.support import plans
 from tests.support.http import PATIENCE
 from tests.support.service_world import ServiceWorld
@@ -135,7 +136,7 @@ def add_person(
 ) -> Principal:
     """A person without a passkey."""
     made = Person(random_id("per_"), org or world.org, name, role, now_ms(), created_by=created_by)
-    world.service.db.write_now(lambda conn: insert_person(conn, made))
+    world.service.db.write_now(lambda conn: insert_record(conn, made))
     return Principal(person_actor(made.person_id), made.org, role, None)
 
 
@@ -224,7 +225,8 @@ class Crafted:
 
         Work in the background asks meanwhile, too: the least of several looks is the page's own.
         """
-        each = ("FROM browser_sessions", "max(feed.position)", "FROM audit_heads")
+        each = ["FROM browser_sessions", "max(feed.position)", "FROM audit_heads"]
+        each += ["(SELECT approval_requests.approval_id AS", "(SELECT escrows.escrow_id AS escrow_id \nFROM"]
         looks = list[list[str]]()
         for _ in range(4):
             with statements() as found:

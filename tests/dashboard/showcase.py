@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from app.access.keyring import Role, system
+from app.access.keyring import system
+from app.core.actors import Role
 from app.core.timestamps import now_ms
 from app.people.service import invite
 from tests.dashboard.browsing import add_person

@@ -33,6 +33,7 @@ async def _signed_in(world: ServiceWorld) -> Crafted:
     return Crafted(world, answer.cookies["agent-vault-session"])
 
 
+@pytest.mark.proves("POST /dashboard/sign-in")
 async def test_admin_key_views_and_brakes_and_changes_nothing_else(cluster: ServiceWorld) -> None:
     wallet, me = await cluster.wallet(), await _signed_in(cluster)
     vault = f"/dashboard/vaults/{wallet['wallet_id']}"

@@ -9,6 +9,7 @@ from tests.support.service_world import ServiceWorld
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.proves("GET /dashboard/alerts", "POST /dashboard/alerts")
 async def test_rules_are_typed_refused_and_saved(site: Served) -> None:
     world = site.world
     async with site.visit("operator") as page:
@@ -29,11 +30,12 @@ async def test_rules_are_typed_refused_and_saved(site: Served) -> None:
         await page.get_by_label("Balance below").fill("10")
         await page.get_by_label("Hours without").fill("")
         await low.fill("ops@example.com, cfo@example.com")
-        await page.get_by_label("Send e-mails").uncheck()
+        sends = page.get_by_role("group", name="Refused payments").get_by_label("Send e-mails")
+        await sends.uncheck()
         await page.get_by_role("button", name="Save").click()
         await page.get_by_text("The rules are saved.").wait_for()
         await expect(low).to_have_value("ops@example.com\ncfo@example.com")
-        await expect(page.get_by_label("Send e-mails")).not_to_be_checked()
+        await expect(sends).not_to_be_checked()
     saved = await world.ok("GET", "/v1/alerts")
     assert saved["balance_low"]["threshold"] == "10.00"
     assert saved["balance_low"]["emails"] == ["ops@example.com", "cfo@example.com"]
@@ -42,6 +44,7 @@ async def test_rules_are_typed_refused_and_saved(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves("GET /dashboard/vaults/{wallet_id}/alerts", "POST /dashboard/vaults/{wallet_id}/alerts")
 async def test_vault_has_rules_of_its_own_or_those_of_all(site: Served) -> None:
     world = site.world
     await world.ok("PUT", "/v1/alerts", {"largeTransaction": {"threshold": "50", "emails": ["ops@example.com"]}})
@@ -72,6 +75,7 @@ async def test_vault_has_rules_of_its_own_or_those_of_all(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/alerts")
 async def test_viewer_and_stranger_change_no_rules(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     own = f"/dashboard/vaults/{wallet['wallet_id']}/alerts"

@@ -48,6 +48,7 @@ def _hidden(page: str) -> Json:
     return found
 
 
+@pytest.mark.proves("GET /dashboard/budgets", "GET /dashboard/budgets/{budget_id}")
 async def test_budgets_show_what_is_spent_and_left(site: Served) -> None:
     world = site.world
     budget = await _budget(world, CORPUS[0], **_LIMITS)
@@ -81,6 +82,13 @@ async def test_budgets_show_what_is_spent_and_left(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves(
+    "POST /dashboard/budgets",
+    "POST /dashboard/budgets/check",
+    "POST /dashboard/budgets/{budget_id}/delete",
+    "POST /dashboard/budgets/{budget_id}/vaults",
+    "POST /dashboard/vaults/{wallet_id}/budget",
+)
 async def test_budget_is_made_and_bounds_the_vault_put_into_it(site: Served) -> None:
     world = site.world
     lax, payee = await world.policy(maxPerTx="50"), await world.payee()
@@ -128,6 +136,7 @@ async def test_budget_is_made_and_bounds_the_vault_put_into_it(site: Served) -> 
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/budgets/{budget_id}", "POST /dashboard/budgets/{budget_id}/review")
 async def test_two_people_who_change_limits_at_once_lose_nothing(site: Served) -> None:
     world = site.world
     budget = await _budget(world, "Shared", **_LIMITS)
@@ -168,6 +177,7 @@ async def test_two_people_who_change_limits_at_once_lose_nothing(site: Served) -
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/budgets/{budget_id}")
 async def test_saved_twice_a_budget_changes_once(world: ServiceWorld) -> None:
     budget = await _budget(world, **_LIMITS)
     admin = Crafted(world, sign_in(world, "admin"))
@@ -183,6 +193,7 @@ async def test_saved_twice_a_budget_changes_once(world: ServiceWorld) -> None:
     assert (same.status_code, "You have not changed any field." in same.text) == (400, True)
 
 
+@pytest.mark.proves("POST /dashboard/budgets")
 async def test_field_of_a_budget_is_refused_with_its_message(world: ServiceWorld) -> None:
     budget = await _budget(world, **_LIMITS)
     first, second = await world.wallet(label="Twin a"), await world.wallet(label="Twin b")
@@ -222,6 +233,11 @@ async def test_field_of_a_budget_is_refused_with_its_message(world: ServiceWorld
     assert (used.status_code, "Vaults are still in the budget" in used.text) == (422, True)
 
 
+@pytest.mark.proves(
+    "POST /dashboard/budgets/{budget_id}/delete",
+    "POST /dashboard/budgets/{budget_id}/vaults",
+    "POST /dashboard/budgets/{budget_id}/vaults/{wallet_id}/take-out",
+)
 async def test_change_of_a_budget_waits_for_a_step_up(world: ServiceWorld) -> None:
     budget, wallet = await _budget(world, **_LIMITS), await world.wallet(label="Waits")
     admin = Crafted(world, sign_in(world, "admin"))
@@ -241,6 +257,7 @@ async def test_change_of_a_budget_waits_for_a_step_up(world: ServiceWorld) -> No
     assert (await admin.post(f"{_path(budget)}/review", fields)).status_code == 200
 
 
+@pytest.mark.proves("POST /dashboard/vaults/{wallet_id}/budget")
 async def test_viewers_crafted_budget_requests_are_refused(world: ServiceWorld) -> None:
     budget, wallet = await _budget(world, **_LIMITS), await world.wallet()
     for role in ("viewer", "operator"):
@@ -260,6 +277,9 @@ async def test_viewers_crafted_budget_requests_are_refused(world: ServiceWorld) 
     assert await _now(world, budget) == budget
 
 
+@pytest.mark.proves(
+    "GET /dashboard/budgets/{budget_id}", "POST /dashboard/budgets/{budget_id}/vaults/{wallet_id}/take-out"
+)
 async def test_budget_of_another_organisation_is_not_found(own_world: ServiceWorld) -> None:
     budget, wallet = await _budget(own_world, "Secret plan", **_LIMITS), await own_world.wallet(label="Theirs")
     other = await own_world.organisation("other")
@@ -276,6 +296,7 @@ async def test_budget_of_another_organisation_is_not_found(own_world: ServiceWor
     assert await _now(own_world, budget) == budget
 
 
+@pytest.mark.proves("POST /dashboard/budgets/{budget_id}")
 async def test_budget_without_the_authority_key_waits_for_its_signature(own_world: ServiceWorld) -> None:
     world = own_world
     budget, wallet = await _budget(world, **_LIMITS), await world.wallet(label="Member")

@@ -25,11 +25,16 @@ from app.api.ending import EndCredential
 from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.core.timestamps import now_ms
+from app.database.record_tables import insert_record
 from app.people.openid import CompanySignIn
 from app.people.service import end, invite
 from app.store.audit import SERVICE, LogEntry, LogFilter, log_entries
-from app.store.identities import KnownIdentity, insert_identity
-from app.store.people_tables import browser_sessions, identities, invitations, openid_requests, people
+from app.store.identities import KnownIdentity
+from app.store.identities import requests as openid_requests
+from app.store.identities import table as identities
+from app.store.people import invitations
+from app.store.people import sessions as browser_sessions
+from app.store.people import table as people
 from app.submission.claim import Claim
 from tests.dashboard.browsing import Crafted, add_person, forget_step_up
 from tests.dashboard.providers import (
@@ -84,7 +89,7 @@ def _known(world: ServiceWorld, provider: LyingProvider, subject: str) -> str:
     """A person with an account at the provider."""
     by = add_person(world, "admin")
     made = KnownIdentity(provider.issuer, subject, by.actor.id, now_ms())
-    world.service.db.write_now(lambda conn: insert_identity(conn, made))
+    world.service.db.write_now(lambda conn: insert_record(conn, made))
     return by.actor.id
 
 
@@ -100,12 +105,13 @@ async def _reason(world: ServiceWorld, org: str = SERVICE) -> str:
     for _ in range(2):
         await recorder.tick()
     # The next test's refusal is none that is only counted.
-    recorder._refused.clear()
+    recorder._counts.clear()
     found = world.service.db.read_now(lambda conn: log_entries(conn, org, LogFilter(action="access.refused"), limit=1))
     assert isinstance(found.data[0], LogEntry)
     return str(found.data[0].details["reason"])
 
 
+@pytest.mark.proves("POST /dashboard/join/openid")
 async def test_company_account_joins_by_invitation_and_signs_in(world: ServiceWorld, provider: LyingProvider) -> None:
     provider.subject = "joins"
     provider.claims = {"email": "boss@example.com", "email_verified": True}
@@ -128,6 +134,7 @@ async def test_company_account_joins_by_invitation_and_signs_in(world: ServiceWo
     assert (await again.client.get("/dashboard")).status_code == 303
 
 
+@pytest.mark.proves("action access.refused")
 async def test_account_that_nobody_invited_is_refused_whatever_its_email(
     world: ServiceWorld, provider: LyingProvider
 ) -> None:
@@ -138,7 +145,7 @@ async def test_account_that_nobody_invited_is_refused_whatever_its_email(
     answer = await stranger.sign_in()
 
     assert answer.status_code == 401
-    assert "belongs to no person" in answer.json()["error"]["message"]
+    assert "is not linked to anyone" in answer.json()["error"]["message"]
     assert await _reason(world) == "not_invited"
     assert _state(world) == before
 
@@ -146,7 +153,7 @@ async def test_account_that_nobody_invited_is_refused_whatever_its_email(
 async def test_same_subject_of_another_issuer_is_nobody(world: ServiceWorld, provider: LyingProvider) -> None:
     by = add_person(world, "admin")
     other = KnownIdentity("https://other.example", "twin", by.actor.id, now_ms())
-    world.service.db.write_now(lambda conn: insert_identity(conn, other))
+    world.service.db.write_now(lambda conn: insert_record(conn, other))
     provider.subject = "twin"
     assert (await Visit(world, provider).sign_in()).status_code == 401
     assert await _reason(world) == "not_invited"
@@ -227,6 +234,7 @@ _LIES: dict[str, tuple[Json | Callable[[LyingProvider, Json], str], str]] = {
 }
 
 
+@pytest.mark.proves("POST /dashboard/openid/return")
 @pytest.mark.parametrize("lie", _LIES)
 async def test_token_that_is_not_proven_signs_nobody_in(world: ServiceWorld, provider: LyingProvider, lie: str) -> None:
     subject = f"victim of {lie}".replace(" ", "-")
@@ -317,6 +325,7 @@ _TROUBLES: dict[str, tuple[Callable[[LyingProvider], Any], str]] = {
 }
 
 
+@pytest.mark.proves("error sign_in_unavailable")
 @pytest.mark.parametrize("trouble", _TROUBLES)
 async def test_provider_in_trouble_is_no_refusal_and_changes_nothing(
     world: ServiceWorld, provider: LyingProvider, trouble: str
@@ -416,6 +425,7 @@ async def test_member_of_a_wrong_type_elsewhere_is_no_internal_error(
     await _reason(world)
 
 
+@pytest.mark.proves("error sign_in_unavailable", "Limits: An answer of the company's sign-in")
 async def test_silent_provider_is_given_up_and_asked_once_for_all(world: ServiceWorld, provider: LyingProvider) -> None:
     provider.silent = asyncio.Event()
     provider.asked.clear()
@@ -451,6 +461,7 @@ async def test_provider_that_is_down_leaves_passkeys_as_they_are(own_world: Serv
     assert "Sign in unavailable" in shown.text
 
 
+@pytest.mark.proves("Limits: Time to come back from the company's sign-in")
 async def test_code_works_once(world: ServiceWorld, provider: LyingProvider) -> None:
     _known(world, provider, "replay")
     provider.subject = "replay"
@@ -491,6 +502,7 @@ async def test_sign_in_of_one_browser_is_nothing_in_another(world: ServiceWorld,
     provider.authorise(await attacker.begin())
 
 
+@pytest.mark.proves("GET /dashboard/openid/return")
 async def test_way_back_needs_csrf_origin_and_post(world: ServiceWorld, provider: LyingProvider) -> None:
     _known(world, provider, "careful")
     provider.subject = "careful"
@@ -540,6 +552,7 @@ async def test_provider_that_says_it_names_itself_must(world: ServiceWorld, prov
     assert (await visitor.come_back({**brought, "iss": provider.issuer})).status_code == 200
 
 
+@pytest.mark.proves("POST /dashboard/step-up/openid")
 async def test_step_up_needs_the_same_person_who_signed_in_again(world: ServiceWorld, provider: LyingProvider) -> None:
     _known(world, provider, "confirms")
     _known(world, provider, "colleague")
@@ -585,6 +598,7 @@ async def test_step_up_ends_with_the_session_that_began_it(world: ServiceWorld, 
     assert await _reason(world) == "signed_out"
 
 
+@pytest.mark.proves("POST /dashboard/join/openid")
 async def test_invitation_is_used_once_and_for_a_new_account_only(world: ServiceWorld, provider: LyingProvider) -> None:
     token = _invitation(world)
     fields = {"token": token, "name": "First"}
@@ -640,6 +654,7 @@ async def test_cookie_is_replaced_when_somebody_signs_in(world: ServiceWorld, pr
     assert (await Crafted(world, earlier).client.get("/dashboard")).status_code == 303
 
 
+@pytest.mark.proves("Limits: Time to come back from the company's sign-in")
 async def test_request_that_waited_too_long_is_void(world: ServiceWorld, provider: LyingProvider) -> None:
     visitor = Visit(world, provider)
     brought = provider.authorise(await visitor.begin())

@@ -57,6 +57,7 @@ async def _join(site: Served, page: Page, account: str, role: str) -> None:
     await page.get_by_text("Welcome. From now on you sign in with your company's account.").wait_for()
 
 
+@pytest.mark.proves("POST /dashboard/sign-in/openid", "POST /dashboard/openid/return")
 async def test_invited_person_signs_in_with_the_companys_account(company: Served) -> None:
     async with company.visit() as page:
         await page.goto(_link(company, "viewer"))
@@ -90,7 +91,7 @@ async def test_account_without_an_invitation_stays_outside(company: Served) -> N
 
         await page.get_by_role("button", name="Continue with Acme").click()
         await _at_the_company(page, "mallory")
-        await page.get_by_text("belongs to no person").wait_for()
+        await page.get_by_text("is not linked to anyone").wait_for()
         assert "code=" not in page.url
         assert await findings(page) == []
         assert await overflow(page) <= 0
@@ -105,6 +106,7 @@ async def test_account_without_an_invitation_stays_outside(company: Served) -> N
     assert reasons == {"not_invited", "error:access_denied"}
 
 
+@pytest.mark.proves("POST /dashboard/step-up/openid")
 async def test_step_up_signs_in_again_and_sends_the_form_again(company: Served) -> None:
     async with company.visit() as page:
         await _join(company, page, "radia", "admin")
@@ -126,6 +128,7 @@ async def test_step_up_signs_in_again_and_sends_the_form_again(company: Served) 
     assert company.violations == []
 
 
+@pytest.mark.proves("GET /dashboard/passkey")
 async def test_step_up_for_a_page_leads_back_to_it(company: Served) -> None:
     async with company.visit() as page:
         await _join(company, page, "edith", "viewer")

@@ -1,6 +1,7 @@
 """Passkeys that no browser made: what cannot be one is refused as any other, and nothing of it is stored."""
 
 import json
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,13 +12,12 @@ from webauthn.helpers import bytes_to_base64url
 from app.access.keyring import system
 from app.access.recorder import Recorder
 from app.core.actors import Actor
+from app.core.event_catalogue import EVENTS
 from app.core.timestamps import now_ms
-from app.events.catalogue import EVENTS
 from app.people.service import invite
 from app.store.audit import SERVICE, LogEntry, LogFilter, log_entries
 from app.store.feed import FeedFilter, feed
-from app.store.people import people_of, person
-from app.store.people_tables import invitations, passkeys
+from app.store.people import invitations, passkeys, people_of, person
 from tests.dashboard.authenticators import Authenticator, Json
 from tests.dashboard.browsing import Crafted, join_with, sign_in
 from tests.support.service_world import ServiceWorld, error_of
@@ -69,7 +69,7 @@ def _with_id(given: object) -> Callable[[Json], Json]:
 async def _failures(world: ServiceWorld) -> int:
     """How many failed authentications the service's log counts until now."""
     recorder = world.service.part(Recorder)
-    recorder._close_period()
+    recorder._close(math.inf)
     for _ in range(2):  # the first may wait for a write that began before
         await recorder.tick()
     only = LogFilter(action="authentication.failed")
@@ -77,6 +77,7 @@ async def _failures(world: ServiceWorld) -> int:
     return sum(one.details["count"] for one in found if isinstance(one, LogEntry))
 
 
+@pytest.mark.proves("event person.joined")
 async def test_passkey_made_and_used_without_a_browser_signs_in(world: ServiceWorld) -> None:
     device, visitor = Authenticator(), Crafted(world)
     assert (await join_with(visitor, _invited(world), device.made)).json()["location"] == "/dashboard?done=joined"
@@ -95,6 +96,7 @@ async def test_passkey_made_and_used_without_a_browser_signs_in(world: ServiceWo
     assert (await join_with(Crafted(world), _invited(world), attested)).status_code == 200
 
 
+@pytest.mark.proves("POST /dashboard/sign-in/passkey")
 @pytest.mark.parametrize(
     "forged",
     [
@@ -160,6 +162,7 @@ _NO_PASSKEYS = [
 ]
 
 
+@pytest.mark.proves("POST /dashboard/passkey")
 @pytest.mark.parametrize("changes", _NO_PASSKEYS)
 async def test_what_is_no_passkey_is_refused_and_not_stored(world: ServiceWorld, changes: Json) -> None:
     me, token = Crafted(world, sign_in(world, "admin")), _invited(world)
@@ -184,6 +187,7 @@ async def test_id_that_is_not_the_attested_one_is_refused(world: ServiceWorld) -
     assert _stored(world) == before
 
 
+@pytest.mark.proves("POST /dashboard/passkey")
 async def test_known_passkey_is_refused_without_saying_that_it_is_known(world: ServiceWorld) -> None:
     me, theirs, mine = Crafted(world, sign_in(world, "admin")), Authenticator(), Authenticator()
     assert (await join_with(Crafted(world), _invited(world), theirs.made)).status_code == 200
@@ -209,6 +213,7 @@ async def test_known_passkey_is_refused_without_saying_that_it_is_known(world: S
     assert (await join_with(Crafted(world), token, Authenticator().made)).status_code == 200
 
 
+@pytest.mark.proves("POST /dashboard/join")
 async def test_challenge_counts_only_for_what_it_was_given_for(world: ServiceWorld) -> None:
     me, token = Crafted(world, sign_in(world, "admin")), _invited(world)
     csrf, before = await me.csrf(), _stored(world)

@@ -37,6 +37,12 @@ async def test_secret_is_shown_whatever_its_address_asks_for(world: ServiceWorld
     assert "whsec_" in registered.text
 
 
+@pytest.mark.proves(
+    "GET /dashboard/developers",
+    "POST /dashboard/developers/keys",
+    "POST /dashboard/developers/keys/{key_id}/rotate",
+    "POST /dashboard/developers/keys/{key_id}/revoke",
+)
 async def test_key_is_shown_once_rotated_and_revoked(site: Served) -> None:
     world = site.world
     async with site.visit("admin") as page:
@@ -72,6 +78,9 @@ async def test_key_is_shown_once_rotated_and_revoked(site: Served) -> None:
         await page.get_by_role("heading", name="Create a key").wait_for()
         assert new not in await page.content()
         await page.get_by_role("row").filter(has_text="Rotated").get_by_role("button", name="Revoke").click()
+        # The key that replaced it is listed.
+        assert await findings(page) == []
+        await page.get_by_role("link", name="Keep them").click()
         await page.get_by_text("The key was revoked.").wait_for()
         assert (await world.call("GET", "/v1/wallets", key=key)).status_code == 401
         assert (await world.call("GET", "/v1/wallets", key=new)).status_code == 200
@@ -79,6 +88,65 @@ async def test_key_is_shown_once_rotated_and_revoked(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/developers/key-restrictions")
+async def test_key_gets_an_end_and_addresses_and_both_may_be_required(world: ServiceWorld) -> None:
+    org = await world.organisation("restricting-in-the-dashboard")
+    admin, key = Crafted(world, sign_in(world, "admin", org=org)), world.key("admin", org=org)
+    saved = await admin.post("/dashboard/developers/key-restrictions", {"required": "yes"})
+    assert saved.headers["location"].endswith("done=key-restrictions-saved")
+    fields = {"role": "viewer", "name": "Limited", "expires_at": "2126-01-01", "allowed_addresses": "10.1.0.0/16, ::1"}
+    for lacking in ("expires_at", "allowed_addresses"):
+        refused = await admin.post("/dashboard/developers/keys", {**fields, lacking: ""})
+        assert (refused.status_code, "the organisation requires both" in refused.text) == (400, True)
+
+    assert (await admin.post("/dashboard/developers/keys", fields)).status_code == 200
+
+    [made, *_] = (await world.ok("GET", "/v1/keys", key=key))["data"]
+    assert (made["name"], made["expires_at"]) == ("Limited", "2126-01-01T00:00:00.000Z")
+    assert made["allowed_addresses"] == ["10.1.0.0/16", "::1/128"]
+    assert "10.1.0.0/16, ::1/128" in (await admin.client.get("/dashboard/developers")).text
+    await admin.post("/dashboard/developers/key-restrictions")
+    assert not (await world.ok("GET", "/v1/organization", key=key))["restricts_keys"]
+
+
+@pytest.mark.proves("POST /dashboard/developers/keys/{key_id}/revoke")
+@pytest.mark.parametrize("kind", ["key", "person"])
+async def test_key_or_person_ends_before_its_descendants_are_listed(world: ServiceWorld, kind: str) -> None:
+    org = await world.organisation(f"ending-{kind}")
+    admin, first = Crafted(world, sign_in(world, "admin", org=org)), world.key("admin", org=org)
+    if kind == "key":
+        leaked = await world.ok("POST", "/v1/keys", {"role": "admin"}, key=first)
+        below = await world.ok("POST", "/v1/keys", {"role": "viewer", "name": "Below"}, key=leaked["key"])
+        ending, path, done = leaked["key_id"], f"/dashboard/developers/keys/{leaked['key_id']}/revoke", "key-revoked"
+    else:
+        other = Crafted(world, sign_in(world, "admin", org=org))
+        await other.post("/dashboard/developers/keys", {"role": "viewer", "name": "Below"})
+        [below, *_] = (await world.ok("GET", "/v1/keys", key=first))["data"]
+        ending, done = below["created_by"]["id"], "removed"
+        path = f"/dashboard/people/{ending}/remove"
+
+    async def in_force() -> set[str]:
+        keys, people = [(await world.ok("GET", f"/v1/{one}", key=first))["data"] for one in ("keys", "people")]
+        active = {one["key_id"] for one in keys if one["status"] == "active"}
+        return active | {one["person_id"] for one in people}
+
+    before = await in_force()
+    listed = await admin.post(path)
+    assert (listed.status_code, "Below" in listed.text, f"done={done}" in listed.text) == (200, True, True)
+    assert await in_force() == before - {ending}
+
+    ended = await admin.post(path, {"end_descendants": "true"})
+
+    assert ended.headers["location"].endswith(f"done={done}")
+    assert await in_force() == before - {ending, below["key_id"]}
+
+
+@pytest.mark.proves(
+    "POST /dashboard/developers/keys",
+    "POST /dashboard/developers/keys/{key_id}/rotate",
+    "POST /dashboard/developers/keys/{key_id}/revoke",
+    "POST /dashboard/developers/webhooks/{webhook_id}/secret",
+)
 async def test_changes_of_keys_and_secrets_wait_for_a_step_up(world: ServiceWorld) -> None:
     made = await world.ok("POST", "/v1/keys", {"role": "viewer", "name": "Kept"})
     hook = await world.ok("POST", "/v1/webhooks", {"url": "https://example.com/", "events": ["ping"]})
@@ -87,6 +155,7 @@ async def test_changes_of_keys_and_secrets_wait_for_a_step_up(world: ServiceWorl
     forget_step_up(world)
     for path in (
         "keys",
+        "key-restrictions",
         f"keys/{made['key_id']}/rotate",
         f"keys/{made['key_id']}/revoke",
         f"webhooks/{hook['webhook_id']}/secret",
@@ -102,7 +171,13 @@ async def test_crafted_requests_of_those_who_may_not_are_on_record(world: Servic
     hook = await world.ok("POST", "/v1/webhooks", {"url": "https://example.com/", "events": ["ping"]})
     viewer, operator = (Crafted(world, sign_in(world, role)) for role in ("viewer", "operator"))
     one, key = f"webhooks/{hook['webhook_id']}", f"keys/{made['key_id']}"
-    only_admins = [("POST", "keys"), ("POST", f"{key}/rotate"), ("POST", f"{key}/revoke"), ("GET", "requests")]
+    only_admins = [
+        ("POST", "keys"),
+        ("POST", "key-restrictions"),
+        ("POST", f"{key}/rotate"),
+        ("POST", f"{key}/revoke"),
+        ("GET", "requests"),
+    ]
     only_operators = [
         ("POST", "webhooks"),
         *(("POST", f"{one}/{what}") for what in ("ping", "enable", "secret", "delete", "deliveries/dlv_x/resend")),
@@ -128,6 +203,16 @@ async def test_crafted_requests_of_those_who_may_not_are_on_record(world: Servic
     assert (await stranger.client.get(f"/dashboard/developers/{one}")).status_code == 404
 
 
+@pytest.mark.proves(
+    "GET /dashboard/developers/webhooks",
+    "POST /dashboard/developers/webhooks",
+    "GET /dashboard/developers/webhooks/{webhook_id}",
+    "POST /dashboard/developers/webhooks/{webhook_id}/ping",
+    "POST /dashboard/developers/webhooks/{webhook_id}/enable",
+    "POST /dashboard/developers/webhooks/{webhook_id}/secret",
+    "POST /dashboard/developers/webhooks/{webhook_id}/delete",
+    "POST /dashboard/developers/webhooks/{webhook_id}/deliveries/{delivery_id}/resend",
+)
 async def test_webhook_is_registered_pinged_and_enabled_again(site: Served, receiver: Receiver) -> None:
     world = site.world
     async with site.visit("operator") as page:
@@ -186,6 +271,7 @@ async def _until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.proves("GET /dashboard/developers/requests")
 async def test_request_log_is_narrowed_by_key_status_and_code(site: Served) -> None:
     world = site.world
     made = await world.ok("POST", "/v1/keys", {"role": "viewer", "name": "Report of ours"})
@@ -210,6 +296,7 @@ async def test_request_log_is_narrowed_by_key_status_and_code(site: Served) -> N
     assert site.violations == []
 
 
+@pytest.mark.proves("GET /dashboard/developers/exports", "POST /dashboard/developers/exports")
 async def test_export_shows_its_progress_and_is_downloaded(site: Served) -> None:
     world, held = site.world, asyncio.Event()
     wallet = await world.wallet(label="Exported")
@@ -265,6 +352,7 @@ async def test_cursor_that_no_list_issued_is_refused(world: ServiceWorld) -> Non
             assert answer.status_code == status, (place, cursor[:1])
 
 
+@pytest.mark.proves("GET /dashboard/developers")
 async def test_health_says_which_part_fails(own_world: ServiceWorld) -> None:
     me = Crafted(own_world, sign_in(own_world, "viewer"))
     assert "Failing" not in (await me.client.get("/dashboard/developers")).text

@@ -20,6 +20,11 @@ async def _disputed(world: ServiceWorld, amount: str = "10", **fields: str) -> t
     return paying, receiving, made
 
 
+@pytest.mark.proves(
+    "GET /dashboard/disputes/{escrow_id}",
+    "POST /dashboard/disputes/{escrow_id}/review",
+    "POST /dashboard/disputes/{escrow_id}/decide",
+)
 async def test_dispute_is_decided_by_a_split_that_shows_both_sides(site: Served) -> None:
     world = site.world
     paying, receiving, made = await _disputed(world, taskDescription="<b>Summarise</b>")
@@ -64,6 +69,7 @@ async def test_dispute_is_decided_by_a_split_that_shows_both_sides(site: Served)
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/disputes/{escrow_id}/decide")
 @pytest.mark.parametrize(
     ("decision", "pays", "receives"), [("release", "90.00", "10.00"), ("refund", "100.00", "0.00")]
 )
@@ -90,6 +96,7 @@ async def test_whole_amount_goes_to_one_side(world: ServiceWorld, decision: str,
     assert "Outcome" in again.text
 
 
+@pytest.mark.proves("GET /dashboard/disputes")
 async def test_queue_has_the_longest_waiting_first_and_says_what_is_overdue(own_world: ServiceWorld) -> None:
     world = own_world
     _, _, old = await _disputed(world, "1", timeoutSeconds=2_000_000)  # type: ignore[arg-type]
@@ -137,6 +144,7 @@ async def test_without_the_arbiters_key_disputes_are_decided_elsewhere(own_world
     assert (await world.ok("GET", of(made)))["status"] == "disputed"
 
 
+@pytest.mark.proves("POST /dashboard/disputes/{escrow_id}/review")
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -162,6 +170,7 @@ async def test_bad_decision_is_refused_at_its_field_and_kept(
     assert (await world.ok("GET", of(made)))["status"] == "disputed"
 
 
+@pytest.mark.proves("GET /dashboard/disputes/{escrow_id}")
 async def test_only_an_admin_of_the_organisation_decides(own_world: ServiceWorld) -> None:
     world = own_world
     _, _, made = await _disputed(world)

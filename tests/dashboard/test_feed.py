@@ -30,6 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 _STATE = "Object.defineProperty(document, 'visibilityState', { get: () => 'STATE', configurable: true });"
 
 
+@pytest.mark.proves("GET /dashboard/stream")
 async def test_event_is_in_an_open_page_at_once(site: Served) -> None:
     world = site.world
     async with site.visit("viewer") as page:
@@ -49,6 +50,7 @@ async def test_event_is_in_an_open_page_at_once(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves("GET /dashboard/feed")
 async def test_feed_is_filtered_by_severity_type_and_vault(world: ServiceWorld) -> None:
     wallet, other = await world.wallet(label="Frosty"), await world.wallet(label="Other")
     await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
@@ -66,6 +68,7 @@ async def test_feed_is_filtered_by_severity_type_and_vault(world: ServiceWorld) 
         assert 'class="notice bad"' in answer.text
 
 
+@pytest.mark.proves("GET /dashboard/feed", "POST /dashboard/feed/read")
 async def test_unread_alerts_are_counted_until_they_are_marked_as_read(site: Served) -> None:
     world = site.world
     wallet = await world.wallet(label="Watched")
@@ -89,6 +92,7 @@ async def test_unread_alerts_are_counted_until_they_are_marked_as_read(site: Ser
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/feed/read")
 async def test_each_person_has_read_what_they_have_read(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     one, other = (Crafted(world, sign_in(world, role)) for role in ("viewer", "operator"))
@@ -97,7 +101,9 @@ async def test_each_person_has_read_what_they_have_read(world: ServiceWorld) -> 
         return (await one.post("/dashboard/feed/read", {"position": position})).status_code
 
     async def unread(by: Crafted) -> str:
-        found = re.search(r'<span id="unread">(.*?)</span>', (await by.client.get("/dashboard/feed")).text)
+        found = re.search(
+            r'<span id="unread" class="count">(.*?)</span>', (await by.client.get("/dashboard/feed")).text
+        )
         assert found is not None
         return re.sub("<[^>]*>", "", found[1]).strip()
 
@@ -165,6 +171,7 @@ async def test_hub_tells_only_the_organisations_own_pages(own_world: ServiceWorl
         assert theirs.empty()
 
 
+@pytest.mark.proves("GET /dashboard/stream")
 async def test_stream_ends_with_its_session(site: Served) -> None:
     token = sign_in(site.world, "viewer")
     me = Crafted(site.world, token)
@@ -183,6 +190,7 @@ async def test_stream_ends_with_its_session(site: Served) -> None:
     assert nobody.status_code == 303
 
 
+@pytest.mark.proves("Limits: Live connections of the dashboard")
 async def test_streams_of_a_person_are_few_and_cost_no_query_each(site: Served) -> None:
     world, token, base = site.world, sign_in(site.world, "viewer"), site.base.removesuffix("/dashboard")
     most, hub = world.settings.live_streams, world.service.part(FeedHub)
@@ -223,6 +231,11 @@ async def test_approver_reads_the_whole_address_that_is_approved(world: ServiceW
     await world.ok("POST", f"/v1/approvals/{waiting['approval_id']}/reject", {})
 
 
+@pytest.mark.proves(
+    "GET /dashboard/approvals",
+    "POST /dashboard/approvals/{approval_id}/approve",
+    "POST /dashboard/approvals/{approval_id}/reject",
+)
 async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Served) -> None:
     world = site.world
     policy = await world.policy(requireCoSign="5")

@@ -13,6 +13,7 @@ from tests.support.service_world import ServiceWorld
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.proves("GET /dashboard")
 async def test_fleet_shows_what_every_agent_spends(site: Served) -> None:
     world = site.world
     policy = await world.policy(maxPerDay="20", maxPerMonth="100")
@@ -52,6 +53,7 @@ async def test_fleet_shows_what_every_agent_spends(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/freeze")
 async def test_selected_vaults_are_frozen(site: Served) -> None:
     world = site.world
     chosen = [await world.wallet(label=f"Chosen {number}") for number in range(2)]
@@ -89,6 +91,7 @@ async def test_bulk_freeze_stops_for_no_unknown_vault_and_tells_of_each(own_worl
     assert f"{unknown}: The organisation has no wallet with this id." in answer.text
 
 
+@pytest.mark.proves("POST /dashboard/pause", "POST /dashboard/unpause")
 async def test_all_is_paused_at_once_and_resumed_after_a_step_up(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, payee = await world.wallet(), await world.payee()

@@ -40,6 +40,7 @@ def _hidden(text: str, name: str) -> str:
     return text.partition(f'name="{name}" value="')[2].partition('"')[0]
 
 
+@pytest.mark.proves("GET /dashboard/funding")
 async def test_deposit_address_is_shown_with_its_code_and_its_mint(site: Served) -> None:
     world = site.world
     await world.wallet(label="Shown")
@@ -63,6 +64,7 @@ async def test_deposit_address_is_shown_with_its_code_and_its_mint(site: Served)
     assert site.violations == []
 
 
+@pytest.mark.proves("GET /dashboard/funding")
 async def test_mint_that_is_not_the_accounts_stops_deposits(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +102,7 @@ async def test_reserve_that_the_organisation_does_not_derive_stops_deposits(own_
     assert ("Do not deposit" in text, "<svg" in text, thief in text) == (True, False, False)
 
 
+@pytest.mark.proves("POST /dashboard/funding/review", "POST /dashboard/funding/fund")
 async def test_vaults_are_funded_together_once_the_amounts_are_confirmed(site: Served) -> None:
     world = site.world
     one, two = [await world.wallet(label=f"Hungry {number}", funds=f"{number + 1}") for number in range(2)]
@@ -133,6 +136,11 @@ async def test_vaults_are_funded_together_once_the_amounts_are_confirmed(site: S
     assert site.violations == []
 
 
+@pytest.mark.proves(
+    "POST /dashboard/vaults/{wallet_id}/fund/review",
+    "POST /dashboard/vaults/{wallet_id}/fund",
+    "POST /dashboard/vaults/{wallet_id}/withdraw",
+)
 async def test_confirmation_sent_twice_moves_money_once(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="10")
     path = f"/dashboard/vaults/{wallet['wallet_id']}"
@@ -149,6 +157,12 @@ async def test_confirmation_sent_twice_moves_money_once(world: ServiceWorld) -> 
         assert await _balance(world, wallet) == after
 
 
+@pytest.mark.proves(
+    "POST /dashboard/funding/fund",
+    "GET /dashboard/vaults/{wallet_id}/funding",
+    "POST /dashboard/vaults/{wallet_id}/withdraw/review",
+    "POST /dashboard/vaults/{wallet_id}/withdraw",
+)
 async def test_withdrawal_shows_what_is_left_and_needs_a_step_up(site: Served) -> None:
     world = site.world
     wallet = await world.wallet(label="Rich", funds="97")
@@ -184,6 +198,9 @@ async def test_withdrawal_shows_what_is_left_and_needs_a_step_up(site: Served) -
     assert await _balance(world, wallet) == "3.00"
 
 
+@pytest.mark.proves(
+    "POST /dashboard/vaults/{wallet_id}/auto-topup/review", "POST /dashboard/vaults/{wallet_id}/auto-topup"
+)
 async def test_topup_rule_is_shown_before_and_after_it_is_saved(site: Served) -> None:
     world = site.world
     wallet = await world.wallet(label="Thirsty", funds="3")
@@ -210,6 +227,7 @@ async def test_topup_rule_is_shown_before_and_after_it_is_saved(site: Served) ->
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/funding/review")
 @pytest.mark.parametrize("amount", ["0", "-1", "1e3", "0.0000001", "99999999999999999999", "<b>"])
 async def test_bad_amount_is_refused_at_its_field_and_kept(world: ServiceWorld, amount: str) -> None:
     wallet = await _cached(world)
@@ -241,6 +259,7 @@ async def _cached(world: ServiceWorld) -> WalletRecord:
     return world.wallet_record(wallet["wallet_id"])
 
 
+@pytest.mark.proves("POST /dashboard/vaults/{wallet_id}/withdraw/review")
 async def test_amount_that_nobody_has_is_refused_with_what_there_is(world: ServiceWorld) -> None:
     wallet = await _cached(world)
     path = f"/dashboard/vaults/{wallet.wallet_id}"
@@ -288,6 +307,7 @@ async def test_viewer_sees_no_form_and_crafted_requests_are_on_record(world: Ser
     assert world.wallet_record(wallet.wallet_id).balance == wallet.balance
 
 
+@pytest.mark.proves("GET /dashboard/vaults/{wallet_id}/funding")
 async def test_another_organisations_vault_is_neither_shown_nor_funded(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(label="Secret")
@@ -311,6 +331,7 @@ async def test_another_organisations_vault_is_neither_shown_nor_funded(own_world
     assert await _balance(world, wallet) == "100.00"
 
 
+@pytest.mark.proves("POST /dashboard/vaults/{wallet_id}/fund")
 async def test_money_moves_after_a_restore_once_somebody_has_looked(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds="10")
@@ -336,6 +357,7 @@ async def test_page_of_vaults_takes_three_statements_and_one_of_sums(world: Serv
     assert len([one for one in executed if "wallets" in one or "topup_rules" in one]) <= 4
 
 
+@pytest.mark.proves("POST /dashboard/funding/sol")
 async def test_admin_lowers_the_limits_of_network_fees(own_world: ServiceWorld) -> None:
     world = own_world
     await world.restart(sol_per_day="20")

@@ -9,7 +9,7 @@ from app.core.errors import AuthenticationError
 from app.core.timestamps import now_ms
 from app.people.models import PersonRole
 from app.people.service import Invited, invitation_of, invite
-from app.store.people_tables import people
+from app.store.people import table as people
 from tests.dashboard.browsing import Crafted, add_person, log, refusals, sign_in
 from tests.support.service_world import ServiceWorld
 
@@ -45,6 +45,7 @@ async def _listed(admin: Crafted) -> dict[str, str]:
     return {path: re.sub(r"<[^>]*>|\s", " ", row) for path, row in zip(paths, rows, strict=True)}
 
 
+@pytest.mark.proves("POST /dashboard/people/{person_id}/remove", "action invitation.withdraw")
 async def test_removed_admin_does_not_come_back_by_their_own_invitation(world: ServiceWorld) -> None:
     admin, leaver, stayer = (
         Crafted(world, sign_in(world, "admin")),
@@ -85,6 +86,7 @@ async def test_invitation_of_somebody_who_is_no_admin_any_more_is_refused(world:
     assert len(await _refused(world, made)) == 2
 
 
+@pytest.mark.proves("GET /dashboard/people")
 async def test_open_invitation_says_who_made_it_and_as_what(world: ServiceWorld) -> None:
     admin = Crafted(world, sign_in(world, "admin"))
     made = _invite(world, add_person(world, "admin", "Grace Hopper"), "Linus", "operator")
@@ -96,6 +98,7 @@ async def test_open_invitation_says_who_made_it_and_as_what(world: ServiceWorld)
     assert "The service: command line" in listed[_withdraw(by_command)]
 
 
+@pytest.mark.proves("POST /dashboard/invitations/{invitation_id}/withdraw", "action invitation.withdraw")
 async def test_invitation_is_withdrawn_once_and_on_record(world: ServiceWorld) -> None:
     admin, made = Crafted(world, sign_in(world, "admin")), _invite(world, add_person(world, "admin"))
     other = _invite(world, system(world.org, "command_line"))
@@ -120,6 +123,7 @@ async def test_join_that_began_before_the_withdrawal_comes_too_late(world: Servi
         world.service.db.read_now(lambda conn: invitation_of(conn, made.invitation.digest, began))
 
 
+@pytest.mark.proves("POST /dashboard/invitations/{invitation_id}/withdraw")
 async def test_only_admins_of_the_organisation_who_confirmed_withdraw(world: ServiceWorld) -> None:
     made = _invite(world, add_person(world, "admin"))
     elsewhere = await world.organisation("elsewhere")

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 _TYPED = {"label": "By hand", "agent_id": "by-hand", "policy_id": "pol_moderate"}
 
 
+@pytest.mark.proves("GET /dashboard/vaults/new", "POST /dashboard/vaults")
 async def test_operator_makes_a_vault_funds_it_and_its_agent_pays(site: Served) -> None:
     world = site.world
     budget = await world.ok("POST", "/v1/budgets", {"name": "Team", "maxPerDay": "20"})
@@ -56,6 +57,7 @@ async def test_operator_makes_a_vault_funds_it_and_its_agent_pays(site: Served) 
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/vaults")
 async def test_form_names_the_field_and_keeps_the_rest(world: ServiceWorld) -> None:
     operator = Crafted(world, sign_in(world, "operator"))
     for field, text, said in (

@@ -58,6 +58,7 @@ async def _form(who: Crafted, path: str) -> Json:
     return fields
 
 
+@pytest.mark.proves("GET /dashboard/policies")
 async def test_list_marks_presets_and_counts_vaults(site: Served) -> None:
     world = site.world
     made = await world.policy(name=CORPUS[0], maxPerTx="5", maxPerDay="2000", velocityCap=3)
@@ -85,6 +86,7 @@ async def test_list_marks_presets_and_counts_vaults(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/policies/check")
 async def test_each_field_says_what_it_means_as_it_is_typed(site: Served) -> None:
     async with site.visit("admin") as page:
         await page.goto(f"{site.base}/policies/new?from=pol_moderate")
@@ -123,6 +125,12 @@ async def test_each_field_says_what_it_means_as_it_is_typed(site: Served) -> Non
     assert site.violations == []
 
 
+@pytest.mark.proves(
+    "GET /dashboard/policies/{policy_id}",
+    "POST /dashboard/policies/{policy_id}/review",
+    "POST /dashboard/policies/{policy_id}/edit",
+    "POST /dashboard/policies/{policy_id}/preview",
+)
 async def test_change_shows_vaults_and_last_week_before_it_is_saved(site: Served) -> None:
     world = site.world
     policy = await world.policy(name="Ads", maxPerTx="50", maxPerDay="200", blockedCategories=["mixer"])
@@ -174,6 +182,7 @@ async def test_change_shows_vaults_and_last_week_before_it_is_saved(site: Served
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/policies/{policy_id}")
 async def test_two_people_who_edit_at_once_lose_nothing(site: Served) -> None:
     world = site.world
     policy = await world.policy(name="Shared", maxPerTx="50", maxPerDay="200", velocityCap=9)
@@ -214,6 +223,9 @@ async def test_two_people_who_edit_at_once_lose_nothing(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves(
+    "POST /dashboard/policies", "GET /dashboard/policies/new", "POST /dashboard/policies/{policy_id}/delete"
+)
 async def test_preset_is_copied_and_the_copy_deleted(site: Served) -> None:
     world = site.world
     async with site.visit("admin", **_PHONE) as page:
@@ -283,6 +295,7 @@ async def test_every_field_of_a_policy_has_its_words(world: ServiceWorld) -> Non
     assert fields - {"name"} == sentences(blank(), Reader(0, any_host=True)).keys()
 
 
+@pytest.mark.proves("POST /dashboard/policies")
 async def test_field_is_refused_with_its_message_and_the_rest_is_kept(world: ServiceWorld) -> None:
     admin = Crafted(world, sign_in(world, "admin"))
     before = len((await world.ok("GET", "/v1/policies"))["data"])
@@ -338,6 +351,7 @@ async def test_recipient_without_an_owner_is_listed_by_a_box(world: ServiceWorld
     assert (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["allowed_recipients"] == [address]
 
 
+@pytest.mark.proves("POST /dashboard/policies/{policy_id}/delete")
 async def test_policy_with_vaults_or_of_another_version_is_not_deleted(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     admin = Crafted(world, sign_in(world, "admin"))
@@ -387,6 +401,7 @@ async def test_viewers_crafted_policy_requests_are_refused_and_on_record(world: 
     assert await world.ok("GET", f"/v1/policies/{policy['policy_id']}") == policy
 
 
+@pytest.mark.proves("GET /dashboard/policies/{policy_id}")
 async def test_policy_of_another_organisation_is_not_found(own_world: ServiceWorld) -> None:
     policy = await own_world.policy(name="Secret plan", maxPerTx="5")
     other = await own_world.organisation("other")
@@ -405,6 +420,7 @@ async def test_policy_of_another_organisation_is_not_found(own_world: ServiceWor
     assert await own_world.ok("GET", f"/v1/policies/{policy['policy_id']}") == policy
 
 
+@pytest.mark.proves("POST /dashboard/policies/{policy_id}")
 async def test_change_without_the_authority_key_waits_for_its_signature(own_world: ServiceWorld) -> None:
     world = own_world
     policy = await world.policy(name="Offline", maxPerTx="5")
@@ -436,6 +452,7 @@ async def test_change_without_the_authority_key_waits_for_its_signature(own_worl
     assert (shown["name"], shown["max_per_tx"]) == ("Renamed", "5.00")
 
 
+@pytest.mark.proves("POST /dashboard/policies/{policy_id}/preview")
 async def test_preview_that_cannot_be_made_says_why(own_world: ServiceWorld) -> None:
     policy = await own_world.policy(maxPerTx="5")
     await own_world.wallet(policy["policy_id"])

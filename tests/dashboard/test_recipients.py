@@ -12,6 +12,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 _PATH = "/dashboard/recipients"
 
 
+@pytest.mark.proves("GET /dashboard/recipients")
 async def test_address_and_domain_are_registered_and_listed(site: Served) -> None:
     world, shop, store = site.world, str(Keypair().pubkey()), str(Keypair().pubkey())
     async with site.visit("operator") as page:
@@ -40,6 +41,7 @@ async def test_address_and_domain_are_registered_and_listed(site: Served) -> Non
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/recipients")
 async def test_registration_waits_for_a_step_up(world: ServiceWorld) -> None:
     address = str(Keypair().pubkey())
     operator = Crafted(world, sign_in(world, "operator"))
@@ -51,6 +53,7 @@ async def test_registration_waits_for_a_step_up(world: ServiceWorld) -> None:
     assert (await world.call("GET", f"/v1/recipients/{address}")).status_code == 404
 
 
+@pytest.mark.proves("GET /dashboard/recipients")
 async def test_remaining_delay_of_a_registration_is_shown(own_world: ServiceWorld) -> None:
     await own_world.restart(attestation_delay=2 * 3600)
     slow = await own_world.organisation("slow")
@@ -64,6 +67,7 @@ async def test_remaining_delay_of_a_registration_is_shown(own_world: ServiceWorl
     assert 'class="badge pending"' not in (await operator.client.get(_PATH)).text
 
 
+@pytest.mark.proves("POST /dashboard/recipients")
 @pytest.mark.parametrize(
     ("fields", "field", "says"),
     [

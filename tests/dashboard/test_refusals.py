@@ -13,13 +13,15 @@ from app.people.relying_party import dashboard_url, relying_party
 from app.people.service import invite
 from app.people.sessions import digest
 from app.server.application import create_app
-from app.store.people_tables import browser_sessions, challenges, invitations
+from app.store.people import challenges, invitations
+from app.store.people import sessions as browser_sessions
 from tests.dashboard.browsing import Crafted, add_person, forget_step_up, refusals, sign_in
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.proves("error form_outdated")
 async def test_change_needs_the_csrf_token_of_the_session(world: ServiceWorld) -> None:
     me, other = Crafted(world, sign_in(world, "admin")), Crafted(world, sign_in(world, "admin"))
     for wrong in ("", "0" * 64, await other.csrf(), "ä"):
@@ -50,6 +52,7 @@ async def test_no_get_changes_anything_and_every_page_needs_a_session(world: Ser
     assert answer.status_code == 401
 
 
+@pytest.mark.proves("POST /dashboard/sign-in")
 async def test_cookie_put_into_the_browser_is_replaced_at_sign_in(own_world: ServiceWorld) -> None:
     thief = Crafted(own_world, "put-there-by-somebody-else")
     csrf = await thief.csrf("/dashboard/sign-in")
@@ -86,6 +89,7 @@ async def test_only_digests_of_cookies_and_links_are_stored(world: ServiceWorld)
     assert made.token not in rows[1]
 
 
+@pytest.mark.proves("POST /dashboard/join/options", "POST /dashboard/join")
 async def test_replayed_invitation_is_refused_and_on_record(world: ServiceWorld) -> None:
     made = world.service.db.write_now(lambda conn: invite(conn, system(world.org, "test"), "A", "viewer", now_ms()))
     visitor = Crafted(world)
@@ -113,6 +117,7 @@ async def test_expired_invitation_is_refused(world: ServiceWorld) -> None:
     assert answer.status_code == 401
 
 
+@pytest.mark.proves("POST /dashboard/sign-in/passkey")
 async def test_forged_passkey_signs_nobody_in(world: ServiceWorld) -> None:
     add_person(world, "admin")
     visitor = Crafted(world)
@@ -123,6 +128,7 @@ async def test_forged_passkey_signs_nobody_in(world: ServiceWorld) -> None:
         assert answer.status_code == 401
 
 
+@pytest.mark.proves("POST /dashboard/sign-in/options", "Limits: Sign-ins that begin at the dashboard")
 async def test_sign_ins_that_begin_are_limited_by_address(own_world: ServiceWorld) -> None:
     add_person(own_world, "admin")
     settings = own_world.settings.model_copy(update={"failed_authentications": 4})
@@ -165,6 +171,7 @@ async def test_viewers_crafted_requests_are_refused_and_on_record(world: Service
         assert (await operator.post(path, {"name": "A", "role": "admin"})).status_code == 403
 
 
+@pytest.mark.proves("POST /dashboard/people/invite", "error form_outdated", "error step_up_required")
 async def test_change_that_needs_it_waits_for_a_step_up(world: ServiceWorld) -> None:
     admin = Crafted(world, sign_in(world, "admin"))
     csrf = await admin.csrf()
@@ -213,6 +220,7 @@ async def test_field_that_a_form_lacks_is_named(world: ServiceWorld) -> None:
     assert '<p class="notice bad" role="alert">name: is required. role: is required.</p>' in both.text
 
 
+@pytest.mark.proves("POST /dashboard/sessions/{session_id}/end", "action person.sign_out")
 async def test_session_ends_where_its_person_ends_it_and_at_no_other(world: ServiceWorld) -> None:
     mine, other = Crafted(world, sign_in(world, "admin")), sign_in(world, "viewer")
     theirs = world.service.db.read_now(
@@ -226,6 +234,7 @@ async def test_session_ends_where_its_person_ends_it_and_at_no_other(world: Serv
     assert (await them.client.get("/dashboard")).status_code == 303
 
 
+@pytest.mark.proves("POST /dashboard/people/{person_id}/remove", "action person.remove")
 async def test_removed_person_is_signed_out_and_the_last_admin_stays(own_world: ServiceWorld) -> None:
     admin, leaver = Crafted(own_world, sign_in(own_world, "admin")), sign_in(own_world, "viewer", name="Leaver")
     page = (await admin.client.get("/dashboard/people")).text
@@ -247,6 +256,7 @@ async def test_pages_forbid_scripts_frames_and_other_hosts(world: ServiceWorld) 
         assert answer.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.proves("GET /")
 async def test_root_leads_people_to_the_dashboard_and_programs_on(world: ServiceWorld) -> None:
     people = await world.client.get("/", headers={"accept": "text/html,application/xhtml+xml"})
     programs = await world.client.get("/")

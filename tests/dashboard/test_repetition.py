@@ -8,7 +8,7 @@ from playwright.async_api import Route, expect
 from sqlalchemy import update
 
 from app.store.audit_actions import Action
-from app.store.state_tables import idempotency
+from app.store.idempotency import table as idempotency
 from tests.dashboard.browsing import Crafted, Served, forget_step_up, log, sign_in
 from tests.support.service_world import Json, ServiceWorld
 
@@ -39,6 +39,7 @@ def _secret(page: str) -> str:
     return page.partition('data-copy="')[2].partition('"')[0]
 
 
+@pytest.mark.proves("Idempotency: A form of the dashboard")
 @pytest.mark.parametrize("form", _FORMS, ids=[one[3] for one in _FORMS])
 async def test_form_that_is_sent_twice_takes_effect_once(world: ServiceWorld, form: _Form) -> None:
     page, path, typed, action, secret = form

@@ -11,6 +11,18 @@ from tests.dashboard.browsing import Served, findings, forget_step_up, log, over
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.proves(
+    "GET /dashboard/sign-in",
+    "POST /dashboard/sign-in",
+    "POST /dashboard/sign-in/options",
+    "POST /dashboard/sign-in/passkey",
+    "GET /dashboard/passkey",
+    "POST /dashboard/passkey/options",
+    "POST /dashboard/passkey",
+    "POST /dashboard/sign-out",
+    "GET /dashboard/static/{path}",
+    "action person.sign_in",
+)
 async def test_admin_key_signs_in_until_there_is_a_person(site: Served) -> None:
     world = site.world
     async with site.visit() as page:
@@ -50,6 +62,7 @@ async def test_admin_key_signs_in_until_there_is_a_person(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves("GET /dashboard/join", "POST /dashboard/join", "action person.join")
 async def test_invited_person_joins_with_a_passkey_once(site: Served) -> None:
     world = site.world
     made = world.service.db.write_now(
@@ -74,6 +87,7 @@ async def test_invited_person_joins_with_a_passkey_once(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves("GET /dashboard/people", "POST /dashboard/people/invite", "action person.invite")
 async def test_admin_invites_from_the_dashboard_after_a_step_up(site: Served) -> None:
     async with site.visit("admin") as page:
         await page.goto(f"{site.base}/people")
@@ -87,6 +101,9 @@ async def test_admin_invites_from_the_dashboard_after_a_step_up(site: Served) ->
         assert await overflow(page) <= 0
 
 
+@pytest.mark.proves(
+    "POST /dashboard/step-up/options", "POST /dashboard/step-up", "action person.add_passkey", "action person.step_up"
+)
 async def test_step_up_by_passkey_sends_the_form_again(site: Served) -> None:
     world = site.world
     made = world.service.db.write_now(
@@ -113,6 +130,7 @@ async def test_step_up_by_passkey_sends_the_form_again(site: Served) -> None:
     assert site.violations == []
 
 
+@pytest.mark.proves("GET /dashboard/passkey")
 async def test_another_passkey_waits_for_a_step_up_and_goes_on_after_it(site: Served) -> None:
     world = site.world
     made = world.service.db.write_now(

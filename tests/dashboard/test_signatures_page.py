@@ -60,6 +60,7 @@ async def _unfreeze(place: Served, page: Page, wallet: Json) -> None:
     await page.get_by_text("The change waits for the authority's signature").wait_for()
 
 
+@pytest.mark.proves("GET /dashboard/signatures", "GET /dashboard/signatures/{tx_id}/file", "POST /dashboard/signatures")
 async def test_change_is_downloaded_signed_and_uploaded(place: Served, tmp_path: Path) -> None:
     world, folder = place.world, place.world.settings.data_dir
     wallet = await _frozen(world, "Signed by file")
@@ -91,6 +92,7 @@ async def test_change_is_downloaded_signed_and_uploaded(place: Served, tmp_path:
     assert place.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/signatures")
 async def test_wallet_in_the_browser_signs(place: Served, hardened: Hardened) -> None:
     world = place.world
     wallet = await _frozen(world, "Signed by wallet")
@@ -122,6 +124,7 @@ async def _wallets(page: Page, authority: Keypair) -> None:
     await page.add_init_script(f"const KEYS = {json.dumps(keys)};\n{_WALLET}")
 
 
+@pytest.mark.proves("POST /dashboard/signatures/{tx_id}/withdraw")
 async def test_change_is_withdrawn_and_sending_waits_for_a_step_up(hardened: Hardened) -> None:
     world = hardened.world
     kept = await _frozen(world, "Kept frozen")
@@ -150,7 +153,7 @@ async def test_rows_of_the_database_change_no_fact_and_offer_no_wallet(hardened:
     wallet = await _frozen(world, "Named by a row")
     asked = await hardened.asked("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "active"})
     honest = parse(base64.b64decode(asked["transaction"]))
-    build, authority = world.service.instructions(world.org), hardened.authority.pubkey()
+    build, authority = world.build, hardened.authority.pubkey()
     theft = build.withdraw_reserve(
         authority=authority, destination=thief, amount=None, reference=bytes(16), expected_sequence=0
     )

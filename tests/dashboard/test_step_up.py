@@ -26,6 +26,10 @@ async def _status(me: tuple[Crafted, str], path: str, **fields: Any) -> int:
     return answer.status_code
 
 
+@pytest.mark.proves(
+    "POST /dashboard/vaults/{wallet_id}/fund",
+    "Limits: Fundings and top-ups of a vault within 24 hours, without a step-up in the dashboard",
+)
 async def test_fundings_above_the_daily_sum_wait_for_a_step_up(world: ServiceWorld) -> None:
     wallet, me = await world.wallet(funds=None), await _idle(world)
     path = f"vaults/{wallet['wallet_id']}/fund"
@@ -44,6 +48,7 @@ async def test_fundings_above_the_daily_sum_wait_for_a_step_up(world: ServiceWor
     assert await _status((fresh, await fresh.csrf()), path, fund_amount="200") == 303
 
 
+@pytest.mark.proves("POST /dashboard/vaults/{wallet_id}/auto-topup")
 async def test_wider_topup_rule_waits_for_a_step_up(world: ServiceWorld) -> None:
     wallet, me = await world.wallet(funds="1"), await _idle(world)
     path, fresh = f"vaults/{wallet['wallet_id']}/auto-topup", Crafted(world, sign_in(world, "operator"))
@@ -58,6 +63,7 @@ async def test_wider_topup_rule_waits_for_a_step_up(world: ServiceWorld) -> None
     assert await _status(me, path, **rule) == 403
 
 
+@pytest.mark.proves("POST /dashboard/alerts", "POST /dashboard/vaults/{wallet_id}/alerts")
 async def test_weaker_alert_rule_waits_for_a_step_up(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, me = await world.wallet(), await _idle(world)
@@ -101,6 +107,7 @@ async def test_weaker_alert_rule_waits_for_a_step_up(own_world: ServiceWorld) ->
     await world.ok("PUT", "/v1/alerts", {})
 
 
+@pytest.mark.proves("POST /dashboard/developers/webhooks/{webhook_id}/delete")
 async def test_deletion_of_a_webhook_waits_and_a_brake_does_not(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, me = await world.wallet(), await _idle(world)

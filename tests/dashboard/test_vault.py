@@ -13,6 +13,7 @@ from tests.support.service_world import ServiceWorld, error_of
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.proves("GET /dashboard/vaults/{wallet_id}")
 async def test_vault_shows_limits_refusals_and_explorer_links(site: Served) -> None:
     world = site.world
     policy = await world.policy(maxPerTx="10", maxPerDay="20", name="Ads")
@@ -43,6 +44,7 @@ async def test_vault_shows_limits_refusals_and_explorer_links(site: Served) -> N
     assert site.violations == []
 
 
+@pytest.mark.proves("POST /dashboard/vaults/{wallet_id}/freeze", "POST /dashboard/vaults/{wallet_id}/unfreeze")
 async def test_freeze_is_one_click_and_another_browser_sees_it(site: Served) -> None:
     world = site.world
     wallet, payee = await world.wallet(label="Runaway"), await world.payee()
@@ -64,6 +66,7 @@ async def test_freeze_is_one_click_and_another_browser_sees_it(site: Served) -> 
     assert site.violations == []
 
 
+@pytest.mark.proves("GET /dashboard/audit")
 async def test_vault_shows_who_changed_it_at_once_and_leads_to_the_log(site: Served) -> None:
     world = site.world
     wallet, other = await world.wallet(label="Watched"), await world.wallet(label="Somebody else's")
@@ -171,6 +174,7 @@ async def _tab_to(page: Page, name: str) -> None:
     raise AssertionError(f"{name} is not reached by Tab")
 
 
+@pytest.mark.proves("POST /dashboard/vaults/{wallet_id}/freeze")
 async def test_freeze_is_effective_within_two_seconds(world: ServiceWorld) -> None:
     wallet, payee = await world.wallet(), await world.payee()
     operator = Crafted(world, sign_in(world, "operator"))
@@ -195,6 +199,7 @@ async def test_freeze_in_the_eighth_tab_waits_for_no_stream(site: Served) -> Non
         await tabs[-1].locator(".badge.frozen").wait_for()
 
 
+@pytest.mark.proves("POST /dashboard/vaults/{wallet_id}/unfreeze", "POST /dashboard/vaults/{wallet_id}/policy")
 async def test_change_of_a_vault_that_needs_a_step_up_waits_for_it(world: ServiceWorld) -> None:
     wallet, policy = await world.wallet(), await world.policy(maxPerTx="1")
     path = f"/dashboard/vaults/{wallet['wallet_id']}"
@@ -215,6 +220,7 @@ async def test_change_of_a_vault_that_needs_a_step_up_waits_for_it(world: Servic
     assert (shown["status"], shown["policy"]["policy_id"]) == ("active", policy["policy_id"])
 
 
+@pytest.mark.proves("POST /dashboard/vaults/{wallet_id}/session", "POST /dashboard/vaults/{wallet_id}/session/revoke")
 async def test_session_is_opened_shown_once_and_revoked(world: ServiceWorld) -> None:
     wallet, payee = await world.wallet(), await world.payee()
     path = f"/dashboard/vaults/{wallet['wallet_id']}"
@@ -231,6 +237,7 @@ async def test_session_is_opened_shown_once_and_revoked(world: ServiceWorld) -> 
     assert refused.json()["error"]["code"] == "session_token_invalid"
 
 
+@pytest.mark.proves("GET /dashboard/vaults/{wallet_id}")
 async def test_vault_of_another_organisation_is_not_found_and_on_record(own_world: ServiceWorld) -> None:
     wallet = await own_world.wallet()
     other = await own_world.organisation("other")

@@ -16,7 +16,7 @@ from app.store.idempotency import LIFETIME
 
 
 def _store(db: PostgresDatabase, tx_id: str) -> None:
-    attempt = Attempt(tx_id, "org", "freeze", "pending", now_ms())
+    attempt = Attempt(tx_id=tx_id, org="org", type="freeze", status="pending", created_at=now_ms())
     db.write_now(lambda conn: insert_attempt(conn, attempt))
 
 

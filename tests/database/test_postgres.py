@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -26,8 +26,9 @@ from app.database.postgres.engine import database_name, engine_of
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
 from app.store.attempts import Attempt, insert_attempt
 from app.store.feed import append_event, feed_after
+from app.store.feed import table as feed
 from app.store.fleet import totals
-from app.store.read_tables import approvals, feed, transactions, wallets
+from app.store.read_tables import approvals, transactions, wallets
 from app.store.schema import create_tables
 from app.store.state_tables import setting_values
 from app.store.values import get_value, put_value
@@ -92,7 +93,15 @@ async def test_deferred_writes_are_one_statement_and_seen_by_what_follows(postgr
     def add(connection: Connection, number: int, org: str = "org") -> None:
         event_id, payload = f"evt_{number}", {"number": number}
         append_event(connection, event_id=event_id, org=org, type="x", timestamp=number, payload=payload)
-        pending = Attempt(f"tx_{number}", org, "payment", "pending", number, wallet_id="wal", message_hash=f"{number}")
+        pending = Attempt(
+            tx_id=f"tx_{number}",
+            org=org,
+            type="payment",
+            status="pending",
+            created_at=number,
+            wallet_id="wal",
+            message_hash=f"{number}",
+        )
         insert_attempt(connection, pending)
 
     def three(connection: Connection) -> list[str]:
@@ -552,7 +561,7 @@ def test_sums_are_whole_numbers(postgres_db: PostgresDatabase) -> None:
 
 
 def test_approval_for_ever_is_shown(postgres_db: PostgresDatabase) -> None:
-    values: dict[str, Any] = dict.fromkeys((field.name for field in fields(NewRequest)), "1")
+    values: dict[str, Any] = dict.fromkeys((one.name for one in fields(NewRequest) if one.default is MISSING), "1")
     numbers = {"amount": 1, "policy_version": 1, "threshold": 1, "created_at": 1000}
     new = NewRequest(**values | numbers | {"org": "org", "address": "Address", "requested_by": Actor("key", "key_1")})
     on_chain = {

@@ -20,7 +20,7 @@ from app.database.postgres.database import PostgresDatabase
 from app.store.brakes import brakes_on
 from app.store.deliveries import has_new_events
 from app.store.feed import append_event
-from app.store.read_tables import feed
+from app.store.feed import table as feed
 from app.store.wallets import vault_of
 from tests.support.postgres import Cluster
 

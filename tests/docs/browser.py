@@ -1,6 +1,6 @@
 """A real browser for the documents."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,7 +25,3 @@ async def opened(browser: Browser, base_url: str, **options: Any) -> AsyncIterat
         await context.close()
     if errors:
         pytest.fail("\n".join(errors))
-
-
-PHONE: Mapping[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True}
-"""Options of a phone's page."""

@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -11,16 +12,25 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from agent_vault_client._core import _passing
+from agent_vault_client.errors import family
 from solders.keypair import Keypair
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from app.core.errors import CATALOGUE
+from app.core.settings import Settings
 from app.core.signers import write_secret
+from app.core.timestamps import now_ms
+from app.exports.service import MAX_LIVE, MAX_ROWS
+from app.people.sessions import LIFETIME, digest, new_token
+from app.store.daily_counts import MAX_RECORDS
+from app.wallets.models import MAX_TTL
 from tests.support import http
-from tests.support.processes import COMMAND_LINE, Serve, serving
+from tests.support.processes import Serve, serving
 from tests.support.reader import Reader, blocks_of
-from tests.support.warm import warmed
+from tests.support.warm import COMMAND_LINE, programs
 from tests.support.webhooks import Receiver
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,9 +40,12 @@ _BLOCKS = {guide.name: blocks_of(guide) for guide in _GUIDES.glob("*.md")}
 _THIS = Path(__file__).read_text(encoding="utf-8")
 #: What other tests type, and what needs a program that is not ours.
 _ELSEWHERE = {
+    "clients.md": "tests/clients/test_built_vaults.py",
     "nodes.md": "tests/docs/test_nodes_guide.py",
     "clusters.md": "needs Solana's command line; tests/validator runs the service on such a chain",
+    "deploy.md": "needs a container engine; tests/structure/test_deploy.py checks the files",
     "mcp.md": "needs other people's clients; tests/mcp runs the inspector",
+    "testing.md": "tests/docs/test_testing_guide.py",
     "tokens.md": "needs a terminal for PINs; tests/remote_signer makes keys in such a token",
 }
 #: Parts of blocks that need PostgreSQL, run by tests/docs/test_nodes_guide.py and tests/commands/test_database_copy.py.
@@ -81,7 +94,7 @@ class _Story:
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="story")
 async def _story(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[_Story]:
     folder = tmp_path_factory.mktemp("guides")
-    async with serving(folder / "data", COMMAND_LINE) as serve, warmed(folder) as commands:
+    async with serving(folder / "data", COMMAND_LINE) as serve:
         one = _Story(serve, folder)
         key = (folder / "data/admin-api-key").read_text().strip()
         wallet = await one.wallet("payer", allowAllowances=True, x402Hosts=["*"])
@@ -89,7 +102,7 @@ async def _story(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[_Sto
         token = (await one.ok("POST", f"/v1/wallets/{wallet}/rotate-token", {}))["session_token"]
         one.values = {"wal_…": wallet, "http://127.0.0.1:8402": serve.url}
         one.environment = {
-            "PATH": f"{commands}:/usr/local/bin:/usr/bin:/bin",
+            "PATH": f"{programs()}:/usr/local/bin:/usr/bin:/bin",
             "URL": serve.url,
             **dict.fromkeys(("KEY", "OPERATOR_KEY", "ADMIN_KEY"), key),
             "AGENT_KEY": agent["key"],
@@ -116,6 +129,19 @@ async def test_every_command_that_changes_something_sends_an_idempotency_key() -
                 changes += 1
                 assert re.search(r"[Ii]dempotency-?Key", command), f"{guide}: {command}"
     assert changes >= 15
+
+
+async def test_payment_is_repeated_by_curl(story: _Story) -> None:
+    [paid] = await story.told("retries.md", "--retry")
+
+    assert paid["status"] == "confirmed"
+
+
+async def test_errors_to_repeat_are_those_that_the_clients_repeat() -> None:
+    rows = re.findall(r"^\| (`.+?) \|", (_GUIDES / "retries.md").read_text(encoding="utf-8"), re.MULTILINE)
+    errors = [family(kind.status)("", code=kind.code, status=kind.status) for kind in CATALOGUE.values()]
+
+    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == sorted(one.code for one in errors if _passing(one, 1))
 
 
 async def test_rules_of_alerts_are_set(story: _Story) -> None:
@@ -186,6 +212,93 @@ async def test_leaked_key_is_revoked_with_the_keys_that_it_created(story: _Story
         assert (await story.serve.client.get("/v1/wallets", headers=headers)).status_code == 401
 
 
+async def test_steps_after_a_leak_end_each_credential(story: _Story) -> None:
+    # Given a leak of each credential
+    leaked_wallet, to = await story.wallet("leaked"), str(Keypair().pubkey())
+    token = (await story.ok("POST", f"/v1/wallets/{leaked_wallet}/rotate-token", {}))["session_token"]
+    hook = await story.ok("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/", "events": ["ping"]})
+    cookie = _person(story.folder / "data/agent-vault.db", "per_leaked")
+    keys = []
+    for role in ("admin", "operator", "viewer", "agent"):
+        bound = {"walletId": leaked_wallet} if role == "agent" else {}
+        keys.append(await story.ok("POST", "/v1/keys", {"role": role, **bound}))
+
+    async def statuses() -> list[int]:
+        headers = [{"Authorization": f"Bearer {key['key']}"} for key in keys]
+        found = [await story.serve.client.get(f"/v1/wallets/{leaked_wallet}", headers=one) for one in headers]
+        browser = {"Cookie": cookie, "Host": f"localhost:{story.serve.client.base_url.port}"}
+        found.append(await story.serve.client.get("/dashboard/people", headers=browser))
+        payment: dict[str, Any] = {"walletId": leaked_wallet, "to": to, "amount": "1", "currency": "USDC"}
+        payment["allowUnverifiedRecipient"] = True
+        found.append(await story.serve.client.post("/v1/payments", json=payment, headers={"Session-Token": token}))
+        return [one.status_code for one in found]
+
+    assert await statuses() == [200] * 6
+
+    # When the operator types the guide's steps
+    [paused] = await story.told("operations.md", '"paused": true')
+    assert (paused, (await statuses())[-1]) == ({"paused": True}, 422)
+    for key in keys:
+        revoked, log = await story.told("operations.md", "LEAKED_KEY_ID", {"$LEAKED_KEY_ID": key["key_id"]})
+        assert (revoked["status"], log["data"]) == ("revoked", [])
+    [rotated] = await story.told("operations.md", "LEAKED_WALLET_ID", {"$LEAKED_WALLET_ID": leaked_wallet})
+    [removed] = await story.told("operations.md", "LEAKED_PERSON_ID", {"$LEAKED_PERSON_ID": "per_leaked"})
+    assert removed["person_id"] == "per_leaked"
+    secrets = await story.told("operations.md", "LEAKED_WEBHOOK_ID", {"$LEAKED_WEBHOOK_ID": hook["webhook_id"]})
+    assert len({hook["signing_secret"], *(one["signing_secret"] for one in secrets)}) == 3
+    await story.types("operations.md", "after-leak", **{"/backups": str(story.folder)})
+    assert (story.folder / "restored-after-leak/agent-vault.db").is_file()
+    [resumed] = await story.told("operations.md", '"paused": false')
+
+    # Then no leaked credential works, and the new token pays
+    assert (resumed, await statuses()) == ({"paused": False}, [401] * 4 + [303, 401])
+    token = rotated["session_token"]
+    assert (await statuses())[-1] == 200
+
+
+def _person(database: Path, person_id: str) -> str:
+    """Add a person who is signed in, and return the browser's cookie."""
+    token, now = new_token(), now_ms()
+    with sqlite3.connect(database) as db:
+        [org] = db.execute("SELECT org FROM organisations").fetchone()
+        db.execute(
+            "INSERT INTO people (person_id, org, name, role, created_at) VALUES (?, ?, 'Eve', 'viewer', ?)",
+            (person_id, org, now),
+        )
+        db.execute(
+            "INSERT INTO browser_sessions (session_id, digest, org, actor, created_at, expires_at, user_agent)"
+            " VALUES ('ses_leaked', ?, ?, ?, ?, ?, '')",
+            (digest(token), org, f"person:{person_id}", now, now + 3_600_000),
+        )
+    return f"agent-vault-session={token}"
+
+
+async def test_worst_costs_are_the_limits_of_the_settings() -> None:
+    guide = (_GUIDES / "threat-model.md").read_text(encoding="utf-8")
+    section = guide.partition("## Worst cost")[2].partition("\n## ")[0]
+    constants = {
+        # tests/x402/test_bytes_per_day.py measures the bytes.
+        "MB": {50, 100},
+        "GB": {4},
+        "refusals": {MAX_RECORDS},
+        "rotations": {MAX_RECORDS},
+        "exports": {MAX_LIVE},
+        "transactions": {MAX_ROWS // 4},
+        "days": {MAX_TTL // 86_400},
+        "hours": {LIFETIME // 3_600_000},
+    }
+    settings = re.findall(r"([\d,.]+) [^|(\d`]*\(`([A-Z_]+)`\)", section)
+    others = re.findall(r"([\d,.]*\d) (\w+)", section)
+
+    for number, name in settings:
+        assert float(number.replace(",", "")) == float(Settings.model_fields[name.lower()].default), name
+    named = {number for number, _ in settings}
+    for number, unit in others:
+        if number not in named or unit in constants:
+            assert int(number.replace(",", "")) in constants[unit], (number, unit)
+    assert {name for _, name in settings} >= {"SOL_PER_WALLET_DAY", "SOL_PER_DAY", "OPERATOR_DAILY_LIMIT"}
+
+
 async def test_person_is_invited_on_the_host(story: _Story) -> None:
     assert "/dashboard/" in await story.types("dashboard.md", "people invite")
 
@@ -211,6 +324,13 @@ async def test_export_is_made_downloaded_and_verified(story: _Story) -> None:
     assert "0 differences" in said
 
 
+async def test_spending_is_added_up(story: _Story) -> None:
+    [spent] = await story.told("exports.md", "insights")
+
+    assert (spent["from_date"], spent["to_date"]) == ("2026-11-01", "2026-12-01")
+    assert spent["compared"]["from_date"] == "2026-10-01"
+
+
 async def test_webhook_is_made_and_enabled(story: _Story) -> None:
     async with Receiver() as receiver:
         [made] = await story.told("webhooks.md", "events", {"https://example.com/agent-vault": receiver.url})
@@ -225,7 +345,7 @@ async def test_resource_is_fetched(story: _Story) -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         async with http.serving(app, bound, 10):
             free = f"http://127.0.0.1:{bound.getsockname()[1]}/weather"
-            [fetched] = await story.told("x402.md", "x402/fetch", {"https://api.example.com/weather": free})
+            [fetched] = await story.told("x402.md", "paid-requests/fetch", {"https://api.example.com/weather": free})
 
     assert (fetched["resource"]["body"], fetched["payment"]) == ("sunny", None)
 
@@ -234,7 +354,7 @@ async def test_backup_is_made_and_restored(story: _Story) -> None:
     made = {"/backups/vault-2026-11-22.zip": f"{story.folder}/vault-$(date +%F).zip", "/backups": str(story.folder)}
     made |= {"keys-copy": "data/keys"}
 
-    await story.types("operations.md", "backup", **made)
+    await story.types("operations.md", "backups/vault", **made)
 
     assert (story.folder / "restored/agent-vault.db").is_file()
 

@@ -5,9 +5,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.nodes.nodes import haproxy
-from tests.support.postgres import Cluster, programs
+from tests.support import postgres
+from tests.support.postgres import Cluster
 from tests.support.processes import free_ports
-from tests.support.reader import Reader, blocks_of, installed
+from tests.support.reader import Reader, blocks_of
+from tests.support.warm import programs
 
 _ROOT = Path(__file__).resolve().parents[2]
 _GUIDE = _ROOT / "app/docs/guides/nodes.md"
@@ -18,13 +20,13 @@ async def test_newcomer_runs_three_nodes_behind_a_proxy(cluster: Cluster, tmp_pa
     (tmp_path / "deploy").symlink_to(_ROOT / "deploy")
     (first, chain), *others = (free_ports() for _ in range(4))
     ports = {"8400": first, "8899": chain} | {f"840{at}": port for at, (port, _) in enumerate(others, 1)}
-    binaries = programs()
+    binaries = postgres.programs()
     assert binaries is not None
     reader = Reader(
         tmp_path,
         [block.replace("/usr/sbin/haproxy", program) for block in blocks_of(_GUIDE)],
         {name: str(port) for name, port in ports.items()},
-        PATH=f"{installed(tmp_path)}:{binaries}:/usr/local/bin:/usr/bin:/bin",
+        PATH=f"{programs()}:{binaries}:/usr/local/bin:/usr/bin:/bin",
         # The test's own server, and the account with which to reach it.
         PGHOST=str(cluster.folder),
         PGUSER="cluster",

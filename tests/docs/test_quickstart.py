@@ -15,21 +15,30 @@ from app.docs.text import LANGUAGES
 from tests.support.http import served
 from tests.support.needs import skip_or_fail
 from tests.support.node import compiler, generated_clients
+from tests.support.processes import serving
 from tests.support.service_world import ServiceWorld
+from tests.support.warm import COMMAND_LINE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+_CLIENTS = Path(__file__).resolve().parents[2] / "clients"
 _PATIENCE = 120.0
 _PAYEE = "GmaDrppBC7P5ARKV8g3djiwP89vz1jLK23V2GBjuAEGB"
 _STEPS = 6
-"""Blocks of each language: five steps and a refusal."""
+"""Blocks of each language at the end: five steps and a refusal. Before them, the clients make a first payment."""
+_LINES = 8
+"""Lines of the first payment."""
 
 
 def _script(page: str, language: str) -> list[str]:
     """Return the blocks of one language in their order."""
     tab = rf'<figure data-language="{language}"><figcaption>\w+</figcaption><pre><code[^>]*>(.*?)</code></pre></figure>'
     found = re.findall(tab, page, re.DOTALL)
-    return [unescape(block) for block in found]
+    return [_code(block) for block in found]
+
+
+def _code(html: str) -> str:
+    return unescape(re.sub("<[^>]+>", "", html))
 
 
 async def _run(command: list[str | Path], folder: Path, **environment: str) -> str:
@@ -59,21 +68,29 @@ def _command(language: str, script: str, folder: Path) -> tuple[list[str | Path]
     file.write_text(script, encoding="utf-8")
     if language == "python":
         return [sys.executable, file], []
-    (folder / "node_modules").symlink_to(generated_clients())
+    # The packages as a developer installs them; tests/clients/test_built_clients.py does so without the checkout.
+    (modules := folder / "node_modules").mkdir()
+    (modules / "@types").symlink_to(generated_clients() / "@types")
+    (modules / "undici-types").symlink_to(generated_clients() / "undici-types")
+    client = modules / "agent-vault-client"
+    shutil.copytree(_CLIENTS / "typescript", client, ignore=shutil.ignore_patterns("node_modules", "dist"))
     options = ["--module", "nodenext", "--target", "es2023", "--types", "node", "--strict"]
-    return ["node", folder / "built/quickstart.mjs"], [[compiler(), *options, "--outDir", folder / "built", file]]
+    return ["node", folder / "built/quickstart.mjs"], [
+        [compiler(), "-p", client],
+        [compiler(), *options, "--outDir", folder / "built", file],
+    ]
 
 
+@pytest.mark.proves("GET /docs")
 @pytest.mark.parametrize("language", LANGUAGES)
 async def test_quick_start_runs_as_it_is_shown(world: ServiceWorld, tmp_path: Path, language: str) -> None:
     async with served(world) as base:
-        blocks = _script((await world.client.get("/docs")).text, language)
-        assert len(blocks) == _STEPS
+        blocks = _script((await world.client.get("/docs")).text, language)[-_STEPS:]
         command, before = _command(language, "\n".join(blocks), tmp_path)
         for one in before:
             await _run(one, tmp_path)
-        had = await world.balance(_PAYEE)
-        said = (await _run(command, tmp_path, URL=base, KEY=world.keys["admin"])).splitlines()
+        had, python = await world.balance(_PAYEE), str(_CLIENTS / "python")
+        said = (await _run(command, tmp_path, URL=base, KEY=world.keys["admin"], PYTHONPATH=python)).splitlines()
 
     # Then it printed the balance, the payment's status and the rule that refused
     assert said[:2] == ["10.00", "confirmed"]
@@ -87,6 +104,22 @@ async def test_quick_start_runs_as_it_is_shown(world: ServiceWorld, tmp_path: Pa
     assert wallet["usdc_balance"] == "5.50"
 
 
+@pytest.mark.parametrize("language", ["python", "ts"])
+async def test_first_payment_takes_eight_lines(tmp_path: Path, language: str) -> None:
+    async with serving(tmp_path / "data", COMMAND_LINE) as serve:
+        [block, *steps] = _script((await serve.client.get("/docs")).text, language)
+        assert len(steps) == _STEPS
+        assert len([line for line in block.splitlines() if line]) <= _LINES
+        command, before = _command(language, block, tmp_path)
+        for one in before:
+            await _run(one, tmp_path)
+        key = (tmp_path / "data/admin-api-key").read_text().strip()
+        said = await _run(command, tmp_path, URL=serve.url, KEY=key, PYTHONPATH=str(_CLIENTS / "python"))
+        [row] = (await serve.client.get("/v1/transactions?type=payment")).json()["data"]
+
+    assert said.split() == ["confirmed", row["tx_signature"]]
+
+
 async def test_answer_that_the_page_shows_is_the_answer(world: ServiceWorld) -> None:
     page = (await world.client.get("/docs")).text
     [shown] = re.findall(r'<pre><code class="language-json">(.*?)</code></pre>', page, re.DOTALL)
@@ -95,6 +128,6 @@ async def test_answer_that_the_page_shows_is_the_answer(world: ServiceWorld) -> 
 
     answer = (await world.pay(wallet, _PAYEE, "6.00")).json()
 
-    expected = json.loads(unescape(shown))["error"]
+    expected = json.loads(_code(shown))["error"]
     assert {name: answer["error"][name] for name in expected} == expected
     assert {"message", "docs", "wallet_id", "policy_id", "tx_id"} <= set(answer["error"])

@@ -1,25 +1,26 @@
 """The documents as a whole: every link leads somewhere, the search finds, diagrams are drawn, code is complete."""
 
-import json
 import os
 import re
-import shlex
+from fnmatch import fnmatch
 from html import unescape
 from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from jsonschema import Draft202012Validator
 
+from app.core.errors import CATALOGUE
+from app.core.event_catalogue import EVENTS
 from app.core.paths import program_file
-from app.docs.interface import curl_line
-from app.docs.layout import GUIDES
+from app.docs.layout import GUIDES, DocPage
 from app.docs.render import guide_page
+from app.docs.search import SearchIndex, search_fault
+from app.docs.site import DocumentSite
 from app.docs.text import diagram_file, markdown, source
-from app.events.catalogue import EVENTS
 from app.store.audit_actions import ACTIONS
+from tests.docs.date_documents import dated
 from tests.docs.draw_diagrams import sources
+from tests.docs.questions import QUESTIONS
 from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 _START = "http://localhost/docs"
 #: What leads out of the documents, and is followed no further.
 _OUTSIDE = ("/dashboard", "/v1/")
+_RESULT = re.compile(r'<li><a href="([^"]+)">[^<]*</a>(?: <span class="muted">[^<]*</span>)?<br>')
 _LINK = re.compile(r'\s(?:href|src)="([^"]*)"')
 _MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
 _GUIDES = Path(__file__).resolve().parents[2] / "app" / "docs" / "guides"
@@ -78,7 +80,7 @@ async def test_links_between_guides_lead_somewhere_in_the_repository(path: Path)
     targets = [one.partition("#")[0] for one in _MARKDOWN_LINK.findall(source(f"guides/{path.name}"))]
 
     # What begins with a slash is generated, and in no file.
-    generated = {"/docs/settings", "/docs/events", "/dashboard"}
+    generated = {"/docs/settings", "/docs/events", "/docs/errors", "/docs/reference", "/dashboard"}
     assert {one for one in targets if one.startswith("/")} <= generated
     files = [one for one in targets if one and not one.startswith(("https://", "/"))]
     assert [one for one in files if not os.path.isfile(path.parent / one)] == []  # noqa: ASYNC240, PTH113 - a moment
@@ -95,31 +97,78 @@ async def test_every_page_is_in_the_list_of_every_page(world: ServiceWorld) -> N
 
     for path in listed:
         page = (await world.client.get(path)).text
-        assert path in ("/docs/explorer", "/dashboard") or f'<a href="{path}" aria-current="page">' in page, path
+        assert path == "/dashboard" or f'<a href="{path}" aria-current="page">' in page, path
     assert listed[:2] == ["/docs", "/docs/guides/authentication"]
     assert {"/docs/api", "/docs/errors", "/docs/guides/threat-model", "/docs/guides/limits"} <= set(listed)
 
 
+@pytest.mark.proves("GET /docs/search")
 @pytest.mark.parametrize(
     ("query", "first"),
     [
-        ("freeze", "/docs/api#update_wallet"),
         ("insufficient balance", "/docs/errors/wallet_insufficient_balance"),
         ("session token", "/docs/guides/authentication#session-tokens"),
-        ("AGENT_VAULT_PUBLIC_URL", "/docs/settings"),
-        ("restore backup", "/docs/guides/operations#backup-and-restore"),
+        ("AGENT_VAULT_PUBLIC_URL", "/docs/settings#public_url"),
+        ("restore backup", "/docs/guides/operations#what-a-restored-copy-has-forgotten"),
         ("transaction.blocked", "/docs/events#transaction.blocked"),
-        ("POST /v1/payments/simulate", "/docs/api#simulate_payment"),
+        ("POST /v1/payments/simulate", "/docs/api/simulate_payment"),
     ],
 )
 async def test_search_finds_the_section(world: ServiceWorld, query: str, first: str) -> None:
     page = (await world.client.get("/docs/search", params={"q": query})).text
 
-    found = re.findall(r'<li><a href="([^"]+)">[^<]*</a> <span class="muted">', page)
-    assert first in found[:5]
+    assert first in _RESULT.findall(page)[:5]
 
 
-@pytest.mark.parametrize("query", ["", "   ", "zzzzqqq", "<script>alert(1)</script>", '"><img src=x>', "%", "a" * 5000])
+async def test_search_answers_the_questions_of_newcomers(world: ServiceWorld) -> None:
+    ranks = []
+    for queries, pages in QUESTIONS.items():
+        for query in queries:
+            found = _RESULT.findall((await world.client.get("/docs/search", params={"q": query})).text)
+            right = [any(fnmatch(one.partition("#")[0], page) for page in pages) for one in found]
+            ranks.append(right.index(True) if any(right) else len(right) + 3)
+
+    assert sum(rank == 0 for rank in ranks) >= 0.8 * len(ranks)
+    assert sum(rank < 3 for rank in ranks) >= 0.95 * len(ranks)
+
+
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("verifying the signatures of webhooks", "/docs/guides/webhooks"),
+        ("escro", "/docs/guides/escrow"),
+        ("docker", "/docs/guides/nodes"),
+        ("npm zzzzqqq", "/docs/guides/clients"),
+    ],
+    ids=["stems", "prefix", "synonym", "any word"],
+)
+async def test_search_matches_forms_beginnings_and_synonyms(world: ServiceWorld, query: str, page: str) -> None:
+    found = _RESULT.findall((await world.client.get("/docs/search", params={"q": query})).text)
+
+    assert page in [address.partition("#")[0] for address in found[:3]]
+
+
+async def test_excerpt_has_whole_words_and_marks_the_match(world: ServiceWorld) -> None:
+    page = (await world.client.get("/docs/search", params={"q": "policies expire"})).text
+
+    excerpts = re.findall(r"<br>(.*?)</li>", page)
+    assert any("<mark>polic" in one for one in excerpts)
+    pages = [(await world.client.get(path)).text for path in set(_RESULT.findall(page))]
+    assert _words(" ".join(excerpts)) <= _words(" ".join(pages))
+
+
+def _words(html: str) -> set[str]:
+    return set(re.findall(r"[a-zA-Z0-9]+", unescape(re.sub("<[^>]+>", " ", html))))
+
+
+@pytest.mark.proves("GET /docs/search")
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("", "   ", "zzzzqqq", "<script>alert(1)</script>", '"><img src=x>', "%", "a" * 10_000),
+        *('"', "a AND OR NOT (", "title: NEAR(a b, 2)", "-freeze ^x *", "\x00\x02freeze", "freeze " * 1_000),
+    ],
+)
 async def test_search_answers_whatever_is_asked_without_markup(world: ServiceWorld, query: str) -> None:
     response = await world.client.get("/docs/search", params={"q": query})
 
@@ -129,6 +178,38 @@ async def test_search_answers_whatever_is_asked_without_markup(world: ServiceWor
     assert len(response.text) < 40_000
 
 
+async def test_words_beyond_the_twelfth_are_not_searched_for() -> None:
+    index = SearchIndex([DocPage("/docs/a", "A", "# A\n\nonly")])
+
+    assert [one.address for one in index.results("x " * 11 + "only")] == ["/docs/a"]
+    assert index.results("x " * 12 + "only") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "likely"),
+    [("/docs/guide/escrows", "/docs/guides/escrow"), ("/docs/wallet_frozen", "/docs/errors/wallet_frozen")],
+)
+async def test_missing_page_suggests_the_likely_one(world: ServiceWorld, path: str, likely: str) -> None:
+    page = await world.client.get(path, headers={"Accept": "text/html"})
+    answer = await world.client.get(path)
+
+    assert (page.status_code, answer.status_code) == (404, 404)
+    assert f'<a href="{likely}">' in page.text
+    assert likely in answer.json()["error"]["message"]
+
+
+async def test_service_without_fts5_says_so(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.docs.search._TABLE", "CREATE VIRTUAL TABLE sections USING absent(a)")
+    document = (await world.client.get("/openapi.json")).json()
+
+    site = DocumentSite(document, [], "http://localhost")
+
+    assert search_fault() == "no such module: absent"
+    assert "The search is off" in site.results("freeze")
+    assert site.likely("/docs/guide/escrows") == "/docs/guides/escrow"
+
+
+@pytest.mark.proves("GET /docs/diagrams/{name}.svg")
 async def test_every_diagram_is_drawn_and_shown_with_its_text(world: ServiceWorld) -> None:
     found = sources()
 
@@ -149,11 +230,9 @@ async def test_unknown_files_of_the_documents_are_not_found(world: ServiceWorld,
         assert (await world.client.get(path)).status_code == 404, path
 
 
-async def test_tests_are_out_of_the_readers_way(world: ServiceWorld) -> None:
-    page = (await world.client.get("/docs/reference")).text
-
-    assert page.count("<details><summary>shown by</summary>") > 600
-    assert "::test_" not in re.sub(r"<details>.*?</details>", "", page, flags=re.DOTALL)
+async def test_names_of_tests_are_on_no_page(world: ServiceWorld) -> None:
+    for name in ("reference", "api", "errors", "events", "guides/limits"):
+        assert "::test_" not in (await world.client.get(f"/docs/{name}")).text
 
 
 async def test_limits_of_the_reference_are_on_their_page_without_tests(world: ServiceWorld) -> None:
@@ -175,26 +254,68 @@ def _rent_sol(size: int) -> float:
     return (128 + 45 + size) * 2 * 3_480 / 1e9
 
 
-async def test_every_operation_has_a_curl_line_with_a_valid_body(world: ServiceWorld) -> None:
+async def test_every_page_is_small_and_has_its_markdown(world: ServiceWorld) -> None:
+    listed = (await world.client.get("/llms.txt")).text
+    addresses = re.findall(r"\]\(([^)]+)\.md\)", listed)
+
+    assert len(addresses) > 200
+    for path in (urlsplit(one).path for one in addresses):
+        page, text = await world.client.get(path), await world.client.get(f"{path}.md")
+        assert (page.status_code, text.status_code) == (200, 200), path
+        assert len(page.content) <= 60_000, path
+        assert text.headers["content-type"].startswith("text/markdown")
+        assert re.search(r"^# ", text.text, re.MULTILINE), path
+
+
+@pytest.mark.proves("GET /llms.txt", "GET /server.json")
+async def test_models_and_registries_find_the_pages_and_the_tools(world: ServiceWorld) -> None:
+    base = world.settings.base_url()
+    described = (await world.client.get("/server.json")).json()
+
+    assert f"({base}/docs/guides/escrow.md)" in (await world.client.get("/llms.txt")).text
+    assert described["remotes"][0]["url"] == f"{base}/mcp"
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", described["name"])
+    assert len(described["description"]) <= 100
+    assert {one["name"] for one in described["remotes"][0]["headers"]} == {"Authorization", "Session-Token"}
+
+
+@pytest.mark.proves("GET /docs/explorer")
+async def test_former_addresses_lead_to_the_pages_of_operations(world: ServiceWorld) -> None:
+    assert (await world.client.get("/docs/explorer")).headers["location"] == "/docs/api"
+    page = (await world.client.get("/docs/api")).text
+
     document = (await world.client.get("/openapi.json")).json()
-    page = unescape((await world.client.get("/docs/api")).text)
-
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            line = curl_line(document, path, method)
-            assert f"<pre>{line}</pre>" in page, operation["operationId"]
-            words = shlex.split(line)
-            sent = words[words.index("-X") + 1] if "-X" in words else "POST" if "-d" in words else "GET"
-            assert sent.lower() == method, line
-            [address] = [word for word in words if word.startswith("$URL")]
-            assert re.fullmatch(re.sub(r"\\{\w+\\}", "[^/{}]+", re.escape(path)), address.removeprefix("$URL")), line
-            _body_is_valid(document, operation, words)
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            name = operation["operationId"]
+            assert f'<h3 id="{name}"><a href="/docs/api/{name}">' in page
+    for anchor in ("wallets", "service", "objects", "object-RuleVerdict"):
+        assert f' id="{anchor}">' in page
 
 
-def _body_is_valid(document: dict[str, Any], operation: dict[str, Any], words: list[str]) -> None:
-    if "-d" not in words:
-        assert not operation.get("requestBody", {}).get("required"), operation["operationId"]
-        return
-    schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    body = words[words.index("-d") + 1]
-    Draft202012Validator({**schema, "components": document["components"]}).validate(json.loads(body))
+async def test_page_of_an_operation_has_its_constraints_roles_errors_and_answer(world: ServiceWorld) -> None:
+    page = unescape((await world.client.get("/docs/api/create_payment.md")).text)
+
+    for text in (
+        "| `memo` | string, at most 512 characters or null |",
+        "`to` **required**",
+        "Roles: `admin`, `agent`, `operator`.",
+        "| [`storage_unavailable`](/docs/errors/storage_unavailable) | 503 | yes |",
+        "| [`policy_violation`](/docs/errors/policy_violation) | 402 | no |",
+        '"tx_id": "tx_',
+    ):
+        assert text in page
+
+
+async def test_dates_of_the_documents_are_those_of_their_last_change(world: ServiceWorld) -> None:
+    for file in dated():
+        page = DocPage("", "", "", file=file)
+        assert page.edited is not None, "run `python -m tests.docs.date_documents`"
+    assert '<time datetime="20' in (await world.client.get("/docs/guides/escrow")).text
+
+
+async def test_guide_to_retries_names_the_errors_that_the_reference_marks() -> None:
+    table = source("guides/retries.md").partition("## Errors to repeat")[2].partition("A closed")[0]
+    named = set(re.findall(r"`([a-z_]+)`", table)) - {"request_id"}
+
+    assert named == {kind.code for kind in CATALOGUE.values() if kind.retryable}

@@ -13,8 +13,9 @@ import pytest_asyncio
 
 from tests.support.needs import skip_or_fail
 from tests.support.node import x402_packages
-from tests.support.processes import COMMAND_LINE, serving
+from tests.support.processes import serving
 from tests.support.reader import Reader, blocks_of
+from tests.support.warm import COMMAND_LINE
 from tests.x402.servers import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

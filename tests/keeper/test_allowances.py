@@ -200,6 +200,7 @@ async def test_freeze_does_not_depend_on_what_cannot_be_settled(own_world: Servi
     assert [one.status for one in allowances_of(world, paying)] == ["outstanding"]
 
 
+@pytest.mark.proves("event allowance.overdue")
 async def test_what_cannot_be_settled_in_time_is_a_critical_event(own_world: ServiceWorld) -> None:
     world = own_world
     paying, timer = await _payer(world), [0.0]

@@ -24,6 +24,7 @@ from tests.support.service_world import Clock, ServiceWorld, error_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves("Wallets: any to frozen", "event policy.expired", "Policy(expiry)")
 async def test_wallet_of_an_expired_policy_is_frozen_once(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, other = await expiring(world), await expiring(world, 2 * HOUR)
@@ -106,6 +107,7 @@ async def test_poisoned_wallet_stops_no_other(own_world: ServiceWorld) -> None:
     assert failed == {"job_refused": "WrongPolicy", "job_failed": None}
 
 
+@pytest.mark.proves("error wallet_frozen")
 async def test_wallet_frozen_by_expiry_says_how_to_unfreeze_it(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await expiring(world), await world.payee()

@@ -77,6 +77,7 @@ def _status(world: ServiceWorld, escrow: Pubkey) -> str | None:
     return world.service.db.read_now(lambda conn: conn.scalar(of_address))
 
 
+@pytest.mark.proves("Escrows: locked to refunded")
 async def test_escrow_is_refunded_once_its_deadline_has_come_and_not_before(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving, keeper = await world.wallet(), await world.wallet(), world.keeper()
@@ -101,6 +102,7 @@ async def test_escrow_is_refunded_once_its_deadline_has_come_and_not_before(own_
     assert await world.keeper().tick() == 0
 
 
+@pytest.mark.proves("Escrows: disputed to refunded")
 async def test_disputed_escrow_is_refunded_after_thirty_undecided_days(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving, keeper = await world.wallet(), await world.wallet(), world.keeper()

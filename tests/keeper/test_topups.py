@@ -24,6 +24,7 @@ from tests.support.service_world import ServiceWorld
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves("PUT /v1/wallets/{wallet_id}/auto-topup", "TopupRule(trigger_below, topup_amount)")
 async def test_balance_below_the_trigger_is_topped_up_like_any_funding(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, full = await world.wallet(funds="9.999999"), await world.wallet(funds="10")
@@ -153,6 +154,7 @@ async def test_lost_topup_that_arrives_after_another_is_refused_by_the_program(o
     assert await shown(world, wallet) == ("active", "26.00")
 
 
+@pytest.mark.proves("TopupRule(enabled)")
 async def test_frozen_disabled_archived_and_paused_wallets_are_not_topped_up(own_world: ServiceWorld) -> None:
     world = own_world
     frozen, disabled, paused = [await world.wallet(funds="1") for _ in range(3)]
@@ -193,7 +195,7 @@ async def test_reserve_that_is_too_low_is_warned_of_once_and_waited_for(own_worl
     assert (sent, calls) == ([0] * 5, [])
     assert [(one["event"], one["wallet_id"]) for one in logs] == [("reserve_too_low_for_topup", wallet["wallet_id"])]
 
-    await world.localnet.mint_usdc(world.service.instructions(world.org).reserve_tokens, 2_000_000_000_000)
+    await world.localnet.mint_usdc(world.build.reserve_tokens, 2_000_000_000_000)
     await world.service.indexer.check()
     await world.service.projector.catch_up()
     assert await keeper.tick() == 1

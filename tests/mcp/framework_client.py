@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.support.scripted_models import Script, langchain_model, openai_model, pydantic_model
+
 _SETTINGS = {name: os.environ[name] for name in os.environ if name == "PATH" or name.startswith("AGENT_VAULT_")}
 """The environment of the command."""
 _URL = f"{_SETTINGS.get('AGENT_VAULT_URL')}/mcp"
@@ -29,6 +31,17 @@ _RUNS = 5
 
 Arguments = dict[str, str]
 Call = Callable[[Arguments], Awaitable[Any]]
+
+
+def _once(arguments: Arguments) -> Script:
+    return lambda results: None if results else ("pay", arguments)
+
+
+def _read(result: Any) -> Any:
+    """Return the JSON document of a tool's result, in the form of any framework."""
+    if isinstance(result, dict):
+        return result
+    return json.loads(result if isinstance(result, str) else result[0]["text"])
 
 
 def _process(command: list[str]) -> dict[str, Any]:
@@ -78,34 +91,6 @@ async def openai_agents(command: list[str]) -> AsyncIterator[Call]:
     In strict mode a model names every argument, and gives null for an absent one.
     """
     agents, mcp = importlib.import_module("agents"), importlib.import_module("agents.mcp")
-    responses, usage = importlib.import_module("openai.types.responses"), importlib.import_module("agents.usage")
-    agents.set_tracing_disabled(disabled=True)
-    outcomes: list[Any] = []
-
-    class Scripted(agents.Model):  # type: ignore[misc,name-defined]
-        def __init__(self, arguments: Arguments) -> None:
-            self.arguments = arguments
-
-        async def get_response(self, **request: Any) -> Any:
-            tools, history = request["tools"], request["input"]
-            loose = [tool.name for tool in tools if not tool.strict_json_schema]
-            if loose or not tools:
-                raise AssertionError(f"not strict: {loose}")
-            if isinstance(history, list) and history[-1].get("type") == "function_call_output":
-                outcomes.append(json.loads(history[-1]["output"][0]["text"]))
-                said = responses.ResponseOutputText(text="done", type="output_text", annotations=[])
-                kinds = {"type": "message", "role": "assistant", "status": "completed"}
-                item = responses.ResponseOutputMessage(id="message", content=[said], **kinds)
-            else:
-                [pay] = [tool for tool in tools if tool.name == "pay"]
-                given = json.dumps({name: self.arguments.get(name) for name in pay.params_json_schema["required"]})
-                kinds = {"type": "function_call", "name": "pay", "call_id": "call"}
-                item = responses.ResponseFunctionToolCall(arguments=given, **kinds)
-            return agents.ModelResponse(output=[item], usage=usage.Usage(), response_id=None)
-
-        def stream_response(self, *_: Any, **__: Any) -> Any:
-            raise NotImplementedError
-
     options: dict[str, Any] = {"client_session_timeout_seconds": _SECONDS, "max_retry_attempts": 2}
     options |= {"retry_backoff_seconds_base": 0.2, "failure_error_function": None}
     server = (
@@ -116,10 +101,11 @@ async def openai_agents(command: list[str]) -> AsyncIterator[Call]:
     async with server:
 
         async def call(arguments: Arguments) -> Any:
-            strict = {"convert_schemas_to_strict": True}
-            agent = agents.Agent("payer", model=Scripted(arguments), mcp_servers=[server], mcp_config=strict)
+            strict, results = {"convert_schemas_to_strict": True}, list[Any]()
+            model = openai_model(_once(arguments), results)
+            agent = agents.Agent("payer", model=model, mcp_servers=[server], mcp_config=strict)
             await agents.Runner.run(agent, "Pay.")
-            return outcomes[-1]
+            return _read(results[-1])
 
         yield call
 
@@ -131,29 +117,7 @@ async def langchain(command: list[str]) -> AsyncIterator[Call]:
         importlib.import_module("langchain_mcp_adapters.client"),
         importlib.import_module("langchain.agents"),
     )
-    models, results = (
-        importlib.import_module("langchain_core.language_models"),
-        importlib.import_module("langchain_core.outputs"),
-    )
-    messages = importlib.import_module("langchain_core.messages")
     timeout = importlib.import_module("datetime").timedelta(seconds=_SECONDS)
-
-    class Scripted(models.BaseChatModel):  # type: ignore[misc,name-defined]
-        arguments: Arguments
-
-        @property
-        def _llm_type(self) -> str:
-            return "scripted"
-
-        def bind_tools(self, *_: Any, **__: Any) -> Any:
-            return self
-
-        def _generate(self, history: list[Any], *_: Any, **__: Any) -> Any:
-            calls = [{"name": "pay", "args": self.arguments, "id": "call"}]
-            said = messages.AIMessage(
-                "done" if history[-1].type == "tool" else "", tool_calls=[] if history[-1].type == "tool" else calls
-            )
-            return results.ChatResult(generations=[results.ChatGeneration(message=said)])
 
     connection: dict[str, Any] = (
         {"transport": "stdio", **_process(command)}
@@ -165,10 +129,11 @@ async def langchain(command: list[str]) -> AsyncIterator[Call]:
         tools = await importlib.import_module("langchain_mcp_adapters.tools").load_mcp_tools(session)
 
         async def call(arguments: Arguments) -> Any:
-            agent = agents.create_agent(Scripted(arguments=arguments), tools)
-            history = (await agent.ainvoke({"messages": [("user", "Pay.")]}))["messages"]
-            [answer] = [message for message in history if message.type == "tool"]
-            return json.loads(answer.content[0]["text"])
+            results = list[Any]()
+            agent = agents.create_agent(langchain_model(_once(arguments), results), tools)
+            await agent.ainvoke({"messages": [("user", "Pay.")]})
+            [result] = results
+            return _read(result)
 
         yield call
 
@@ -176,28 +141,15 @@ async def langchain(command: list[str]) -> AsyncIterator[Call]:
 @asynccontextmanager
 async def pydantic_ai(command: list[str]) -> AsyncIterator[Call]:
     """Pydantic AI: what fails goes back to the model, which makes the same call again."""
-    root, messages = importlib.import_module("pydantic_ai"), importlib.import_module("pydantic_ai.messages")
-    function, toolsets = (
-        importlib.import_module("pydantic_ai.models.function"),
-        importlib.import_module("pydantic_ai.mcp"),
-    )
-
+    root, toolsets = importlib.import_module("pydantic_ai"), importlib.import_module("pydantic_ai.mcp")
     async with toolsets.MCPToolset(
         _fastmcp_transport(command), init_timeout=30, read_timeout=_SECONDS, max_retries=3
     ) as tools:
 
         async def call(arguments: Arguments) -> Any:
-            outcomes: list[Any] = []
-
-            def model(history: list[Any], _info: Any) -> Any:
-                for part in history[-1].parts:
-                    if part.part_kind == "tool-return":
-                        outcomes.append(part.content if isinstance(part.content, dict) else json.loads(part.content))
-                        return messages.ModelResponse(parts=[messages.TextPart("done")])
-                return messages.ModelResponse(parts=[messages.ToolCallPart("pay", arguments)])
-
-            await root.Agent(function.FunctionModel(model), toolsets=[tools]).run("Pay.")
-            return outcomes[-1]
+            results = list[Any]()
+            await root.Agent(pydantic_model(_once(arguments), results), toolsets=[tools]).run("Pay.")
+            return _read(results[-1])
 
         yield call
 
@@ -211,7 +163,7 @@ FRAMEWORKS = {
 }
 
 
-async def _once(name: str, arguments: Arguments) -> Any:
+async def _connected(name: str, arguments: Arguments) -> Any:
     """Call in a task of its own: some transports cancel the caller when a connection is reset."""
     async with FRAMEWORKS[name]([]) as call:
         return await call(arguments)
@@ -226,7 +178,7 @@ async def _outcome(name: str, arguments: Arguments) -> Any:
     """Call until the framework returns an outcome: it retries itself, and the application runs it again."""
     error: BaseException | None = None
     for run in range(1, _RUNS + 1):
-        task = asyncio.create_task(_once(name, arguments))
+        task = asyncio.create_task(_connected(name, arguments))
         await asyncio.wait([task])
         try:
             found = task.result()

@@ -18,8 +18,10 @@ from tests.mcp.lossy import shop
 from tests.support.environments import environment
 from tests.support.node import x402_packages
 from tests.support.processes import output
+from tests.support.warm import programs
 
 _KILLS = 10
+_ROOT = Path(__file__).resolve().parents[2]
 _CLIENT = Path(__file__).with_name("framework_client.py")
 _REQUIREMENTS = Path(__file__).with_name("requirements")
 #: The packages of frameworks, which conflict with each other's and the project's: some need the earlier major version
@@ -27,7 +29,6 @@ _REQUIREMENTS = Path(__file__).with_name("requirements")
 _PACKAGES = {"fastmcp": "mcp2", "openai-agents": "mcp2", "pydantic-ai": "mcp2", "langchain": "mcp1"}
 _RETRYING = ("openai-agents", "langchain", "pydantic-ai")
 CLIENTS = ("mcp", *_PACKAGES, "sdk", "client", "inspector")
-_SERVER = (str(Path(sys.executable).with_name("agent-vault")), "mcp")
 _PATH = {"PATH": os.environ["PATH"]}
 
 
@@ -35,11 +36,14 @@ def _program(name: str) -> tuple[str | Path, ...]:
     """Return the command that runs a client. Installs its packages if they are missing."""
     if name in {"sdk", "client"}:
         return ("node", x402_packages().with_name("mcp.mjs"), name)
-    if name not in _PACKAGES:
-        return (sys.executable, _CLIENT, name)
-    lock = _REQUIREMENTS / f"{_PACKAGES[name]}.lock"
+    return (python_of(name) if name in _PACKAGES else sys.executable, _CLIENT, name)
+
+
+def python_of(framework: str) -> Path:
+    """Return the Python of an environment with a framework. Installs its packages if they are missing."""
+    lock = _REQUIREMENTS / f"{_PACKAGES[framework]}.lock"
     content = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
-    return (environment(f"{lock.stem}-{content}", "--require-hashes", "--no-deps", "-r", lock), _CLIENT, name)
+    return environment(f"{lock.stem}-{content}", "--require-hashes", "--no-deps", "-r", lock)
 
 
 async def inspect(url: str, headers: dict[str, str], *method: str, stdio: bool = False) -> Any:
@@ -47,12 +51,16 @@ async def inspect(url: str, headers: dict[str, str], *method: str, stdio: bool =
     settings = _settings(url, headers)
     if stdio:
         given = [part for name, value in settings.items() for part in ("-e", f"{name}={value}")]
-        server = (*given, "--cli", *_SERVER)
+        server = (*given, "--cli", *_server())
     else:
         given = [part for name, value in headers.items() for part in ("--header", f"{name}: {value}")]
         server = ("--cli", f"{url}/mcp", "--transport", "http")
         method = (*method, *given)
     return json.loads(await output(x402_packages() / ".bin/mcp-inspector", *server, *method, env=_PATH))
+
+
+def _server() -> tuple[str, str]:
+    return (str(programs() / "agent-vault"), "mcp")
 
 
 def _settings(url: str, headers: dict[str, str]) -> dict[str, str]:
@@ -76,8 +84,8 @@ async def outcomes(
             found.append((await inspect(url, headers, *pay, stdio=stdio))["structuredContent"])
         return found
     said = "".join(f"{json.dumps(call)}\n" for call in calls)
-    settings = {**_PATH, **_settings(url, headers)}
-    lines = await output(*_program(name), *(_SERVER if stdio else ()), said=said, env=settings)
+    settings = {**_PATH, "PYTHONPATH": str(_ROOT), **_settings(url, headers)}
+    lines = await output(*_program(name), *(_server() if stdio else ()), said=said, env=settings)
     return [json.loads(line) for line in lines.splitlines()]
 
 

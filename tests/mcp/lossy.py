@@ -18,7 +18,7 @@ from tests.support.processes import free_ports
 
 PRICE = Decimal("0.01")
 """USDC of every order: all are equal but for their keys."""
-_KEY = re.compile(rb'"idempotency_?[kK]ey": ?"([^"]+)"')
+_KEY = re.compile(rb'(?:(?i:\r\nidempotency-key: )|"idempotency_?[kK]ey": ?")([^"\r]+)')
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _KILLED_WITHIN = 0.06
 """Seconds after the arrival of a request in which the service is killed: before, while and after it pays."""
@@ -37,6 +37,8 @@ class Shop:
     headers: dict[str, str]
     #: Arrivals of each key; the first answer to it is dropped.
     arrivals: Counter[str] = field(default_factory=Counter)
+    #: The service's answers by status.
+    statuses: Counter[int] = field(default_factory=Counter)
     #: The service is killed while it works on the first request with one of these keys.
     deadly: set[str] = field(default_factory=set)
     _gateway: bool = False
@@ -54,9 +56,9 @@ class Shop:
             while (await client.get("/v1/transactions?status=pending")).json()["data"]:  # noqa: ASYNC110 - asks over HTTP
                 await asyncio.sleep(0.2)
         balance = Decimal((await client.get(f"/v1/wallets/{self.payee_id}")).json()["usdc_balance"])
-        rows, cursor = 0, ""
+        rows, cursor, paid = 0, "", f"type=payment&status=confirmed&walletId={self.wallet_id}"
         while True:
-            page = (await client.get(f"/v1/transactions?type=payment&status=confirmed&limit=100{cursor}")).json()
+            page = (await client.get(f"/v1/transactions?{paid}&limit=100{cursor}")).json()
             rows += len(page["data"])
             cursor = f"&cursor={page['next_cursor']}"
             if not page["has_more"]:
@@ -83,7 +85,7 @@ class Shop:
     async def _answer(self, head: bytes, body: bytes) -> httpx.Response | None:
         """Return the service's answer, a gateway's error, or None if the connection is to be reset."""
         await self._up.wait()
-        found = _KEY.search(body)
+        found = _KEY.search(head + body)
         key = found[1].decode() if found else None
         self.arrivals[key or ""] += 1
         sending = asyncio.create_task(self._forward(head, body))
@@ -110,7 +112,9 @@ class Shop:
             name: value for name, value in headers.items() if name.lower() not in {"content-length", "connection"}
         }
         async with httpx.AsyncClient(base_url=self.deployment.url, timeout=60) as client:
-            return await client.request(method, path, content=body, headers=headers)
+            answer = await client.request(method, path, content=body, headers=headers)
+        self.statuses[answer.status_code] += 1
+        return answer
 
 
 @contextlib.asynccontextmanager

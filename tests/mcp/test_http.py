@@ -35,6 +35,7 @@ def _rpc(method: str, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
+@pytest.mark.proves("POST /mcp")
 async def test_every_tool_over_http(world: ServiceWorld) -> None:
     payee, worker = await world.payee(), await world.wallet()
     async with agent(world, maxPerTx="5", maxPerDay="20", requireCoSign="3") as one:
@@ -135,6 +136,7 @@ async def test_null_means_that_an_argument_is_absent(world: ServiceWorld) -> Non
         await called("dispute_escrow", escrow_id=escrow["escrow_id"], reason="None came.")
 
 
+@pytest.mark.proves("QuotePaidResource(headers)", "FetchPaidResource(headers)")
 @pytest.mark.parametrize("headers", [[{"name": "Accept", "value": "text/plain"}], {"Accept": "text/plain"}])
 async def test_headers_are_a_list_or_an_object(world: ServiceWorld, headers: Any) -> None:
     seen = []
@@ -334,6 +336,7 @@ async def test_policy_is_read_in_plain_words(world: ServiceWorld) -> None:
         assert "idempotency_key" in guide
 
 
+@pytest.mark.proves("POST /mcp")
 async def test_request_without_a_key_is_refused(world: ServiceWorld) -> None:
     async with served(world) as url, httpx.AsyncClient(base_url=url) as http:
         for headers in ({}, {"Authorization": "Bearer avk_test_no"}, {"Authorization": "Basic eDp5"}):

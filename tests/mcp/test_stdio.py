@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,19 +16,16 @@ from app.commands.main import main
 from app.mcp.tools import TOOLS
 from tests.mcp.clients import headers_of, new_key, read
 from tests.support.http import PATIENCE, served
-from tests.support.processes import COMMAND_LINE
 from tests.support.service_world import Json, ServiceWorld
+from tests.support.warm import COMMAND_LINE, programs
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def _environment(url: str, headers: dict[str, str]) -> dict[str, str]:
     """Return the environment of a command for the API at an address, with the credentials in an agent's headers."""
     return {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(_ROOT),
         "AGENT_VAULT_URL": url,
         "AGENT_VAULT_API_KEY": headers["Authorization"].removeprefix("Bearer "),
         "AGENT_VAULT_SESSION_TOKEN": headers["Session-Token"],
@@ -43,7 +38,7 @@ async def test_tools_over_standard_input_and_output(world: ServiceWorld) -> None
     headers, key = await headers_of(world, wallet), new_key()
     async with served(world) as url:
         parameters = StdioServerParameters(
-            command=sys.executable,
+            command=str(programs() / "interpreter"),
             args=["-c", COMMAND_LINE, "mcp"],
             env=_environment(url, headers),
         )
@@ -85,9 +80,9 @@ async def test_command_without_its_settings_says_what_is_missing(
 
 async def test_service_that_does_not_answer_leaves_the_outcome_unknown() -> None:
     parameters = StdioServerParameters(
-        command=sys.executable,
+        command=str(programs() / "interpreter"),
         args=["-c", COMMAND_LINE, "mcp", "--url", "http://127.0.0.1:9"],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(_ROOT), "AGENT_VAULT_API_KEY": "avk_test_x"},
+        env={"PATH": os.environ["PATH"], "AGENT_VAULT_API_KEY": "avk_test_x"},
     )
     async with Client(stdio_client(parameters)) as client:
         order = {"to": "nobody", "amount": "1", "idempotency_key": new_key()}
@@ -108,7 +103,7 @@ async def _process(world: ServiceWorld, wallet: Json) -> AsyncIterator[asyncio.s
     headers = await headers_of(world, wallet)
     async with served(world) as url:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
+            programs() / "interpreter",
             *("-c", COMMAND_LINE, "mcp"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

@@ -8,17 +8,15 @@ from typing import Any, get_args
 import pytest
 from jsonschema import Draft202012Validator
 
-from app.api.openapi import document
 from app.approvals.models import ApprovalStatus
 from app.core.errors import CATALOGUE
-from app.docs.meanings import meanings
 from app.mcp.operations import BadArgumentError, Operations, Reply
 from app.mcp.remedies import remedy
 from app.mcp.results import SCHEMA, result
 from app.mcp.tools import TOOLS, VaultTool
-from app.server.application import operations
+from app.server.application import openapi
 
-_DOCUMENT = document(operations, "http://localhost", meanings())
+_DOCUMENT = openapi("http://localhost")
 _OPERATIONS = Operations(_DOCUMENT)
 #: Codes of the areas that tools reach.
 _CODES = {
@@ -27,7 +25,7 @@ _CODES = {
     if kind.area in {"Requests", "Payments", "x402"} or code.startswith(("session_", "wallet_", "escrow_", "restore_"))
 } - {"method_not_allowed"}
 #: Operations that are sent by POST and change nothing.
-_ASKING = {"simulate_payment", "quote_paid_resource"}
+_ASKING = {"simulate_payment", "quote_paid_request"}
 _SECRETS = ("token", "secret", "password", "api_key", "authorization")
 
 _each = pytest.mark.parametrize("tool", TOOLS, ids=[tool.name for tool in TOOLS])
@@ -146,12 +144,13 @@ def test_every_status_of_an_approval_has_an_outcome(status: str) -> None:
 
 
 def test_quote_that_the_vault_cannot_settle_is_refused() -> None:
-    quoted = {"allowed": True, "lane": "not_supported", "rules": [], "warnings": []}
+    quoted = {"allowed": False, "error": "x402_wallet_not_supported", "rules": [], "warnings": ["accepts[0]: dear."]}
 
     content = result(Reply(200, quoted), quoted, key=None).structured_content
 
     assert content is not None
     assert (content["outcome"], content["data"]) == ("refused", quoted)
+    assert "accepts[0]: dear." in content["message"]
     assert "`allow_allowances`" in _OPERATIONS.in_arguments(content["message"])
 
 

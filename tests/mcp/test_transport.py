@@ -70,6 +70,7 @@ async def test_long_body_in_any_script_reaches_the_tool(world: ServiceWorld) -> 
     assert answer.json()["result"]["structuredContent"]["outcome"] == "invalid"
 
 
+@pytest.mark.proves("POST /mcp/")
 async def test_path_with_a_slash_at_its_end_works(world: ServiceWorld) -> None:
     payee, headers = await world.payee(), await headers_of(world, await world.wallet())
     async with served(world) as url, connected(f"{url}/mcp/#", headers) as client:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from solders.keypair import Keypair
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -43,6 +44,20 @@ async def test_check_of_a_payment_above_a_limit_is_refused_with_the_rule(world: 
     assert content["data"]["allowed"] is False
 
 
+async def test_check_of_a_payment_names_the_allowance_that_holds_the_money(world: ServiceWorld) -> None:
+    payee = await world.payee()
+    body = {"amount": "4", "destination": payee, "delegate": str(Keypair().pubkey())}
+    async with agent(world, maxPerDay="6", allowAllowances=True) as one:
+        path = f"/v1/wallets/{one.wallet['wallet_id']}/allowances"
+        granted = await world.ok("POST", path, body)
+
+        content = await one.call("check_payment", to=payee, amount="3")
+
+    refusal = content["refusal"]
+    assert (refusal["rule"], refusal["open_allowances"]) == ("max_per_day", [granted["allowance_id"]])
+    assert "allowances hold money" in content["message"]
+
+
 async def test_check_of_a_payment_above_the_balance_is_refused(world: ServiceWorld) -> None:
     async with agent(world) as one:
         content = await one.call("check_payment", to=await world.payee(), amount="100.01")
@@ -50,6 +65,20 @@ async def test_check_of_a_payment_above_the_balance_is_refused(world: ServiceWor
     assert (content["outcome"], content["refusal"]) == ("refused", None)
     assert "less USDC" in content["message"]
     assert "fund" in content["message"]
+
+
+async def test_approved_escrow_with_changed_terms_is_refused(world: ServiceWorld) -> None:
+    terms = {"to_wallet": await world.payee(), "amount": "4", "task_description": "Translate the page"}
+    async with agent(world, requireCoSign="3") as one:
+        approval = (await one.call("create_escrow", **terms))["refusal"]["approval_id"]
+        await world.ok("POST", f"/v1/approvals/{approval}/approve", {})
+
+        changed = await one.call("create_escrow", **terms | {"task_description": "Nothing"})
+        agreed = await one.call("create_escrow", **terms)
+
+    assert (changed["outcome"], changed["refusal"]["rule"]) == ("refused", "require_co_sign")
+    assert changed["refusal"]["approval_id"] != approval
+    assert agreed["outcome"] == "done"
 
 
 async def test_check_above_the_co_sign_threshold_names_the_approval_once(world: ServiceWorld) -> None:

@@ -17,6 +17,7 @@ from tests.support.founding import founded
 from tests.support.needs import skip_or_fail
 from tests.support.postgres import Cluster
 from tests.support.processes import PATIENCE, WITH_LOG, free_ports, running
+from tests.support.warm import Fork
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "deploy/haproxy.cfg"
 _HOLDER = (
@@ -69,7 +70,7 @@ class Nodes:
     chain: ChainClient
     chain_url: str
     key: str
-    processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+    processes: dict[str, Fork] = field(default_factory=dict)
     clients: dict[str, httpx.AsyncClient] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     database_url: str = ""

@@ -98,7 +98,10 @@ async def test_freeze_of_a_dead_node_is_finished_and_its_rotation_forgotten(
     first: ServiceWorld, second: ServiceWorld
 ) -> None:
     frozen, rotated, to = await first.wallet(), await first.wallet(), await first.payee()
-    living, left = await first.wallet(), BrakeRow("", "freeze", first.org, Actor("system", "test"), 1, "gone")
+    living, left = (
+        await first.wallet(),
+        BrakeRow(scope="", kind="freeze", org=first.org, actor=Actor("system", "test"), since=1, node="gone"),
+    )
     await _engage(first, living)
 
     def leave(conn: Connection) -> None:
@@ -116,6 +119,7 @@ async def test_freeze_of_a_dead_node_is_finished_and_its_rotation_forgotten(
     await _forget(first)
 
 
+@pytest.mark.proves("Idempotency: Repeated brake")
 async def test_repeated_freeze_brakes_again_on_any_of_three_nodes(first: ServiceWorld, second: ServiceWorld) -> None:
     wallet, to = await first.wallet(), await first.payee()
     path, key = f"/v1/wallets/{wallet['wallet_id']}", {"Idempotency-Key": "brake-again"}

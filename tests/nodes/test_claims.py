@@ -15,7 +15,6 @@ from app.database import claims, leases
 from app.database.postgres.database import PostgresDatabase
 from app.database.records import columns_of
 from app.server.node import ServingNode
-from app.store.alert_kinds import BALANCE_LOW
 from app.store.alert_mails import Mail, claim_mails
 from app.store.alert_mails import table as mails
 from tests.support.alerts import Mailbox
@@ -45,7 +44,7 @@ def _mails(count: int) -> list[Mail]:
             mail_id=f"mail_{n:03}",
             event_id=f"evt_{n}",
             org="org",
-            type=BALANCE_LOW,
+            type="balance_low",
             recipient=f"{n}@example.com",
             subject="Low",
             body="It is low.",

@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -21,7 +19,7 @@ from app.core.money import parse_usdc
 from tests.nodes.nodes import Nodes, nodes_on
 from tests.support import postgres
 from tests.support.postgres import SUPERUSER, Cluster
-from tests.support.processes import COMMAND_LINE, PATIENCE
+from tests.support.processes import PATIENCE, command
 from tests.support.service_world import error_of
 
 _LAG = 2.0
@@ -139,6 +137,7 @@ async def _pair(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Pair]:
                 shutil.rmtree(standby.folder, ignore_errors=True)
 
 
+@pytest.mark.proves("error restore_unacknowledged", "event database.commits_lost", "event transaction.forgotten")
 async def test_forgotten_payments_are_not_repeated_after_a_failover(pair: Pair, request: pytest.FixtureRequest) -> None:
     nodes, load, full = pair.nodes, pair.load, request.config.getoption("--full")
     working = asyncio.create_task(load.work(_CLIENTS * (4 if full else 1)))
@@ -171,7 +170,7 @@ async def test_forgotten_payments_are_not_repeated_after_a_failover(pair: Pair, 
     load.orders["new"] = {**load.orders["order-1"], "amount": "0.5"}
     for client in nodes.clients.values():
         error_of(await load.ask(client, "new"), 409, "restore_unacknowledged")
-    said = await _said(nodes, "restore", "--gap-checked", "--data-dir", str(nodes.folder / "one"))
+    said = await command("restore", "--gap-checked", "--data-dir", str(nodes.folder / "one"), **nodes.environment)
     assert all(one["tx_signature"] in said for one in listed)
     await pair.guarded(None)
     for client in nodes.clients.values():
@@ -223,14 +222,3 @@ async def _payments(nodes: Nodes) -> list[dict[str, Any]]:
         if not page["has_more"]:
             return found
         cursor = f"&cursor={page['next_cursor']}"
-
-
-async def _said(nodes: Nodes, *arguments: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", COMMAND_LINE, *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, **nodes.environment},
-    )
-    said, _ = await process.communicate()
-    assert process.returncode == 0
-    return said.decode()

@@ -37,6 +37,7 @@ async def _on_a_disk(folder: Path) -> AsyncIterator[tuple[Volume, ServiceWorld]]
             disk.make_room()
 
 
+@pytest.mark.proves("GET /readyz")
 @pytest.mark.parametrize("on", ["a disk", "a tablespace"])
 async def test_node_on_a_filling_disk_is_not_ready_before_a_request_fails(
     cluster: Cluster, template: str, tmp_path: Path, on: str

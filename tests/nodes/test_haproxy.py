@@ -37,6 +37,7 @@ from tests.support.faults import Faults
 from tests.support.fleet import Fleet
 from tests.support.postgres import Cluster
 from tests.support.processes import command, free_ports
+from tests.support.warm import Fork
 from tests.support.webhooks import Receiver
 
 _AGENTS = 8
@@ -171,7 +172,7 @@ async def _stop(nodes: Nodes, choice: random.Random, every: float, stops: list[s
             _signal(process, signal.SIGCONT)
 
 
-def _signal(process: asyncio.subprocess.Process, what: signal.Signals) -> None:
+def _signal(process: Fork, what: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # killed meanwhile
         process.send_signal(what)
 

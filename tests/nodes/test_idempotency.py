@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
-from app.store.state_tables import idempotency
+from app.store.idempotency import table as idempotency
 from app.submission.claim import Claim
 from app.submission.plan import Outcome
 from tests.support.sends import Sends

@@ -32,6 +32,7 @@ async def _holder(service: Service, lease: str) -> str | None:
     return found
 
 
+@pytest.mark.proves("GET /readyz")
 async def test_node_without_the_indexer_pays_and_does_nothing_single(first: ServiceWorld) -> None:
     async with first.node(roles="api") as api:
         wallet, payee = await api.wallet(), await api.payee()

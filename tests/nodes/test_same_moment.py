@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select
 
 from app.store.approval_requests import table as approval_requests
-from app.store.state_tables import attempts
+from app.store.attempts import table as attempts
 from app.submission.claim import Claim, Fingerprint
 from app.submission.idempotency import Idempotency
 from app.submission.plan import Outcome, Plan

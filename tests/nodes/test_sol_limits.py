@@ -7,7 +7,7 @@ import pytest
 from app.chain.fees import SIGNATURE
 from app.core.money import format_sol
 from app.core.timestamps import DAY
-from app.store.fee_payer_use import use_of
+from app.store.fee_payer_use import charge, use_of
 from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -20,6 +20,10 @@ async def _used(node: ServiceWorld, scope: str) -> int:
     return node.service.db.read_now(lambda conn: use_of(conn, scope, day))[0]
 
 
+@pytest.mark.proves(
+    "Limits: SOL for a wallet's fees, and rent that does not return",
+    "Limits: The same for all wallets of an organisation",
+)
 @pytest.mark.parametrize("field", ["solPerWalletDay", "solPerDay"])
 async def test_three_nodes_keep_one_limit(first: ServiceWorld, second: ServiceWorld, field: str) -> None:
     wallets, to = [await first.wallet() for _ in range(3)], await first.payee()
@@ -40,3 +44,18 @@ async def test_three_nodes_keep_one_limit(first: ServiceWorld, second: ServiceWo
         await third.ok("PATCH", "/v1/organization", {field: None})
     assert sorted(codes) == [200] * 4 + [429] * 8
     assert await _used(second, scope) == limit
+
+
+async def test_day_goes_on_after_a_nodes_clock_stepped_back(first: ServiceWorld, second: ServiceWorld) -> None:
+    today = await first.service.clock.moment_ms() // DAY + 1
+
+    async def spend(node: ServiceWorld, day: int) -> int:
+        row = ("org_of_clocks", "wal_of_clocks", day)
+        used, _, _ = await node.service.db.write(lambda conn: charge(conn, *row, lamports=7, accounts=0))
+        return used
+
+    async with first.node() as third:
+        nodes = (first, second, third)
+        await asyncio.gather(*(spend(node, today) for node in nodes * 2))
+        await asyncio.gather(*(spend(node, today - 1) for node in nodes))
+        assert await spend(third, today) == 7 * 7

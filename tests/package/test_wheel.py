@@ -56,7 +56,7 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     for name in _SOURCES:
         source, copy = _ROOT / name, checkout / name
         if source.is_dir():
-            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("node_modules"))
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
         else:
             shutil.copy(source, copy)
     for package in ("app", "app/docs", "idl"):

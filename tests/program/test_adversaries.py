@@ -20,6 +20,7 @@ WAYS = [way.name for way in CALLS]
 
 AGAIN = {
     "initialize_org": "System:0",
+    "migrate": "UnsupportedLayout",
     "update_org": "SequenceMismatch",
     "withdraw_reserve": "SequenceMismatch",
     "accept_authority": "Unauthorized",
@@ -45,7 +46,8 @@ AGAIN = {
     "fund_wallet": "BalanceNotBelow",
     "withdraw archived": "ZeroAmount",
     "register_recipient new": "Unauthorized",
-    "approve_payment": "System:0",
+    "register_recipient change": "SequenceMismatch",
+    "approve_payment": "SequenceMismatch",
     "close_approval": "AccountDataTooSmall",
     "close_approval overdue": "AccountDataTooSmall",
     "execute_payment approved": "AccountDataTooSmall",
@@ -81,7 +83,6 @@ AGAIN = {
 """The error of the same instruction signed again with another blockhash."""
 REPEATABLE = {
     "withdraw live": "is another withdrawal, signed by the operator",
-    "register_recipient change": "registers the same again, signed by the authority",
     "execute_payment plain": "is another payment, signed by the session authority",
     "execute_payment co-signed": "is another payment, signed by both",
     "check_payment": "changes nothing",

@@ -33,7 +33,6 @@ from tests.support.vm_tokens import DECIMALS, USDC, mint_data, place_token_accou
 from tests.support.vm_world import NONE, VmWorld
 
 PROGRAMS = [TOKEN_PROGRAM, TOKEN_2022_PROGRAM]
-SLOT = 900
 PAID = 2 * USDC
 _REVOKE, _FREEZE, _THAW, _BURN_CHECKED = 5, 10, 11, 15
 """Instructions of the token program."""
@@ -67,9 +66,10 @@ def with_budget(allowance: OpenAllowance, budget: Pubkey | None) -> OpenAllowanc
     return replace(allowance, budget=budget)
 
 
+@pytest.mark.proves("instruction settle_allowance")
 @pytest.mark.parametrize("token_program", PROGRAMS)
 @pytest.mark.parametrize("paid", [0, PAID, AMOUNT])
-def test_what_is_left_comes_back_and_leaves_the_windows(token_program: Pubkey, paid: int) -> None:
+def test_what_is_left_comes_back_and_only_the_rest_counts(token_program: Pubkey, paid: int) -> None:
     world = VmWorld(token_program=token_program)
     vault, payee, delegate = world.wallet(ALLOWING), world.payee(), world.vm.key()
     before = world.vm.lamports(world.payer), world.vm.lamports(vault)
@@ -150,7 +150,7 @@ def test_missing_delegate_counts_as_all_spent_and_stops_nothing(world: VmWorld, 
     world.vm.put(tokens_of(world, allowance), data, world.token_program)
     event = world.vm.succeed(settling(world, allowance)).event.data
     assert (event["spent"], event["swept"], event["delegate_missing"]) == (AMOUNT, AMOUNT, 1)
-    # What came back does not leave the windows
+    # What came back counts as spent
     assert spent(world, vault) == (AMOUNT, AMOUNT, 1)
     assert world.balance(world.tokens_of(vault)) == FUNDS
     assert is_gone(world, allowance)
@@ -199,6 +199,7 @@ def test_session_settles_until_its_own_end(world: VmWorld) -> None:
     world.vm.succeed(settling(world, allowance, signer=world.session))
 
 
+@pytest.mark.proves("instruction settle_allowance")
 @pytest.mark.parametrize("signed", [False, True])
 def test_anyone_settles_from_its_end_on(world: VmWorld, signed: bool) -> None:
     vault, payee, delegate, now = world.wallet(ALLOWING), world.payee(), world.vm.key(), world.vm.now
@@ -265,7 +266,7 @@ def test_nothing_is_settled_twice(world: VmWorld) -> None:
     world.vm.succeed(settling(world, allowance))
     world.vm.refuse("AccountDataTooSmall", settling(world, allowance))
     world.vm.refuse("AccountDataTooSmall", settling(world, allowance), settling(world, allowance))
-    assert spent(world, vault) == (AMOUNT, AMOUNT, 2)
+    assert (spent(world, vault), world.fields(vault)["ledger"]["held"]) == ((0, 0, 2), AMOUNT)
     assert world.fields(vault)["open_allowances"] == 1
 
 
@@ -298,7 +299,7 @@ def test_frozen_by_the_issuer_it_stays_recorded_until_a_thaw(token_program: Pubk
     for settle in (settling(world, allowance), nobodys(world, allowance)):
         vm.refuse(frozen, settle)
     assert world.fields(vault)["open_allowances"] == 1
-    assert spent(world, vault) == (AMOUNT, AMOUNT, 1)
+    assert (spent(world, vault), world.fields(vault)["ledger"]["held"]) == ((0, 0, 1), AMOUNT)
     if which == "the allowance's":
         vm.refuse(frozen, delegates_transfer(world, allowance, delegate, payee.tokens))
     # And after the thaw it is settled as any other
@@ -320,7 +321,7 @@ def test_settlement_needs_the_account_of_the_budget_charged(world: VmWorld) -> N
 
 
 @pytest.mark.parametrize("becomes", ["the same", "none", "another", "updated"])
-def test_credit_goes_to_the_budget_charged_whatever_the_vaults_is_now(world: VmWorld, becomes: str) -> None:
+def test_budget_of_the_grant_records_it_whatever_the_vaults_is_now(world: VmWorld, becomes: str) -> None:
     budget, other, payee = world.budget(max_per_day=AMOUNT), world.budget(), world.payee()
     vault, delegate = world.member(budget, ALLOWING), world.vm.key()
     allowance = grant(world, vault, payee, delegate)
@@ -336,7 +337,7 @@ def test_credit_goes_to_the_budget_charged_whatever_the_vaults_is_now(world: VmW
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_closed_budget_stops_no_settlement_and_gets_no_credit(world: VmWorld, anew: bool) -> None:
+def test_closed_budget_stops_no_settlement_and_records_nothing(world: VmWorld, anew: bool) -> None:
     budget, payee = world.budget(), world.payee()
     vault = world.member(budget, ALLOWING)
     allowance = grant(world, vault, payee, world.vm.key())
@@ -344,7 +345,7 @@ def test_closed_budget_stops_no_settlement_and_gets_no_credit(world: VmWorld, an
     world.vm.succeed(world.joining(vault, None))
     world.vm.succeed(world.budget_closing(budget))
     if anew:
-        # The same address, and a charge in the same slot that the settlement must not take back
+        # The same address, whose ledger does not hold the allowance
         create = {"payer": world.payer, "authority": world.authority, "key": key}
         world.vm.succeed(world.build.create_budget(**create, limits=BudgetLimits()))
         world.vm.succeed(world.joining(vault, budget))
@@ -353,17 +354,6 @@ def test_closed_budget_stops_no_settlement_and_gets_no_credit(world: VmWorld, an
     assert is_gone(world, allowance)
     if anew:
         assert spent(world, budget) == (AMOUNT, AMOUNT, 1)
-
-
-def test_credit_goes_to_the_slot_that_was_charged(world: VmWorld) -> None:
-    vault, payee, now = world.wallet(replace(ALLOWING, max_per_day=AMOUNT)), world.payee(), world.vm.now
-    allowance = grant(world, vault, payee, world.vm.key())
-    # Nothing is left of the charge in the window, and the payment since is not taken out of it
-    world.vm.now = now + DAY + SLOT
-    world.vm.succeed(world.payment(vault, payee, AMOUNT))
-    world.vm.succeed(nobodys(world, allowance))
-    assert spent(world, vault)[0] == AMOUNT
-    world.vm.refuse("MaxPerDayExceeded", world.payment(vault, payee, 1))
 
 
 def test_refund_makes_no_room_beyond_the_limits(world: VmWorld) -> None:

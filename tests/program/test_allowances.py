@@ -25,7 +25,7 @@ from tests.support.vm_allowances import (
     tokens_of,
     unsigned,
 )
-from tests.support.vm_escrows import FUNDS, close_wallet, creation, worker
+from tests.support.vm_escrows import FUNDS, close_wallet, creation, terms, worker
 from tests.support.vm_tokens import USDC, mint_data, place_token_account, token_account_data
 from tests.support.vm_world import NONE, OPEN, Payee, VmWorld
 
@@ -42,6 +42,7 @@ def figures(world: VmWorld, vault: Pubkey) -> tuple[int, int, int]:
     return spent(world, vault)
 
 
+@pytest.mark.proves("instruction grant_allowance")
 @pytest.mark.parametrize("token_program", PROGRAMS)
 def test_granted_amount_is_set_aside_for_the_delegate(token_program: Pubkey) -> None:
     world = VmWorld(token_program=token_program)
@@ -80,17 +81,8 @@ def test_grant_is_stored_and_reported(world: VmWorld) -> None:
         "policy_version": world.fields(before["policy"])["version"],
         "expires_at": now + MINUTE,
     }
-    charged = stored["charged"]
-    month = world.fields(vault)["ledger"]["month_ends_at"]
-    assert charged == {
-        "budget": NONE,
-        "budget_created_version": 0,
-        "budget_slot": 0,
-        "budget_month": 0,
-        "slot": now // 900,
-        "month": month,
-    }
-    own = {"charged": charged, "granted_at": now, "bump": stored["bump"], "reserved": bytes(7)}
+    own = {"budget": NONE, "budget_created_version": 0, "granted_at": now}
+    own |= {"bump": stored["bump"], "layout": 1, "padding": bytes(6)}
     assert stored == {**shared, **own}
     assert result.event == Event(
         "AllowanceGranted",
@@ -99,6 +91,7 @@ def test_grant_is_stored_and_reported(world: VmWorld) -> None:
             "allowance": allowance.address,
             "signer": world.session,
             "approval": NONE,
+            "budget": NONE,
             "sequence": before["sequence"] + 1,
             "balance": FUNDS - AMOUNT,
             "timestamp": now,
@@ -110,7 +103,7 @@ def test_grant_is_stored_and_reported(world: VmWorld) -> None:
     after = world.fields(vault)
     assert (after["open_allowances"], after["allowance_counter"]) == (1, 1)
     assert after["escrow_counter"] == before["escrow_counter"]
-    assert figures(world, vault) == (AMOUNT, AMOUNT, 1)
+    assert (figures(world, vault), after["ledger"]["held"]) == ((0, 0, 1), AMOUNT)
 
 
 def test_policies_permit_allowances_only_by_their_flag(world: VmWorld) -> None:
@@ -131,6 +124,7 @@ def test_policies_permit_allowances_only_by_their_flag(world: VmWorld) -> None:
     world.vm.succeed(settling(world, allowance))
 
 
+@pytest.mark.proves("instruction grant_allowance")
 def test_session_key_alone_cannot_grant(world: VmWorld) -> None:
     vault, payee, delegate = world.wallet(ALLOWING), world.payee(), world.vm.key()
     valid = granting(world, vault, payee, delegate)
@@ -172,7 +166,8 @@ def test_above_the_threshold_only_an_approval_of_its_kind_counts(world: VmWorld)
     vault, delegate, receiver = world.wallet(allowing(require_co_sign=USDC)), world.vm.key(), worker(world)
     payee, other = Payee(receiver.vault, receiver.tokens), world.payee()
     before = world.vm.lamports(world.payer)
-    to_pay, to_lock = (world.approval(vault, payee, AMOUNT, kind=kind) for kind in ("Payment", "Escrow"))
+    to_pay = world.approval(vault, payee, AMOUNT)
+    to_lock = world.approval(vault, payee, AMOUNT, kind="Escrow", terms=terms(world))
     to_grant = world.approval(vault, payee, AMOUNT, kind="Allowance")
     assert [world.fields(approval)["kind"] for approval in (to_pay, to_lock, to_grant)] == [0, 1, 2]
     for approval in (to_pay, to_lock):
@@ -205,6 +200,7 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.proves("instruction grant_allowance")
 @pytest.mark.parametrize("error", RULES)
 def test_each_rule_refuses_a_grant_as_it_does_a_payment(world: VmWorld, error: str) -> None:
     vault, payee, delegate = world.wallet(allowing(**RULES[error])), world.payee(), world.vm.key()
@@ -242,20 +238,17 @@ def test_grants_and_payments_count_together_up_to_the_limits(world: VmWorld) -> 
     world.vm.refuse("BudgetMaxPerDayExceeded", granting(world, other, payee, delegate, AMOUNT + 1))
     grant(world, other, payee, delegate)
     world.vm.refuse("BudgetMaxPerDayExceeded", world.payment(other, payee, 1))
-    assert figures(world, vault) == (2 * AMOUNT, 2 * AMOUNT, 2)
-    assert spent(world, budget) == (3 * AMOUNT, 3 * AMOUNT, 3)
+    assert figures(world, vault) == (AMOUNT, AMOUNT, 2)
+    assert spent(world, budget) == (AMOUNT, AMOUNT, 3)
 
 
-def test_grant_is_charged_to_the_budget_and_remembers_where(world: VmWorld) -> None:
+def test_grant_is_held_by_the_budget_that_it_remembers(world: VmWorld) -> None:
     budget, payee, delegate = world.budget(max_per_day=AMOUNT), world.payee(), world.vm.key()
     vault = world.member(budget, ALLOWING)
     world.vm.refuse("BudgetRequired", granting(world, vault, payee, delegate, budget=None))
     world.vm.refuse("WrongBudget", granting(world, vault, payee, delegate, budget=world.budget()))
-    charged = world.fields(grant(world, vault, payee, delegate).address)["charged"]
-    assert charged["budget"] == budget
-    assert charged["budget_created_version"] == world.fields(budget)["created_version"]
-    assert charged["budget_slot"] == world.vm.now // 900
-    assert charged["budget_month"] == world.fields(budget)["ledger"]["month_ends_at"]
+    stored = world.fields(grant(world, vault, payee, delegate).address)
+    assert (stored["budget"], stored["budget_created_version"]) == (budget, world.fields(budget)["created_version"])
 
 
 def test_preview_is_that_of_a_payment(world: VmWorld) -> None:

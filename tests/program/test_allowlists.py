@@ -25,6 +25,7 @@ def some(count: int) -> list[bytes]:
     return sorted(secrets.token_bytes(32) for _ in range(count))
 
 
+@pytest.mark.proves("instruction create_policy", "instruction close_policy", "instruction write_allowlist")
 def test_list_is_written_in_chunks_with_an_event_each(world: VmWorld) -> None:
     policy, entries = world.policy(RESTRICTED), some(40)
     allowlist = world.next_allowlist(policy)
@@ -143,7 +144,7 @@ def test_operator_cannot_forge_an_entry_of_the_list(world: VmWorld) -> None:
     vault = world.wallet(world.policy(RESTRICTED, [bytes(listed.owner), domain_hash("shop.example")]))
     for digest in (bytes(listed.owner), domain_hash("shop.example")):
         other = world.payee()
-        args = {"address": other.owner, "domain_digest": digest, "category": 0}
+        args = {"address": other.owner, "domain_digest": digest, "category": 0, "replaces": 0}
         accounts = {
             "payer": world.payer,
             "signer": world.operator,
@@ -322,6 +323,7 @@ def test_only_the_entries_agreed_to_come_into_force(world: VmWorld) -> None:
     assert world.fields(policy)["allowlist"] == new
 
 
+@pytest.mark.proves("instruction close_allowlist")
 @pytest.mark.parametrize("seal", [True, False])
 def test_discarded_list_returns_its_rent_and_uses_up_its_version(world: VmWorld, seal: bool) -> None:
     policy = world.policy(RESTRICTED)

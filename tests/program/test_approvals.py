@@ -34,13 +34,14 @@ def test_approval_is_stored_and_reported(world: VmWorld) -> None:
     expected = {"vault": vault, "recipient": payee.owner, "reference": REFERENCE, "amount": AMOUNT}
     expected |= {"policy": world.fields(vault)["policy"], "policy_version": 6}
     expected |= {"payer": world.payer, "expires_at": START + 60}
-    expected["kind"] = 0
+    expected |= {"kind": 0, "terms": bytes(32)}
     stored = world.fields(approval)
-    assert stored == {**expected, "operator": world.operator, "bump": stored["bump"], "reserved": bytes(6)}
+    assert stored == {**expected, "operator": world.operator, "bump": stored["bump"], "layout": 1, "padding": bytes(5)}
     expected |= {"org": world.org, "approval": approval, "sequence": 3, "reserved": bytes(7)}
     assert result.event == Event("PaymentApproved", expected)
 
 
+@pytest.mark.proves("instruction approve_payment", "instruction close_approval")
 def test_approved_payment_passes_once_and_closes_the_approval(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     before = world.vm.lamports(world.payer)
@@ -100,7 +101,17 @@ def test_zero_amounts_and_used_references_are_not_approved(world: VmWorld) -> No
     world.vm.refuse("ZeroAmount", world.approving(vault, payee.owner, 0, START + 60, REFERENCE))
     approve = world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE)
     world.vm.succeed(approve)
-    world.vm.refuse("System:0", approve)
+    world.vm.refuse("SequenceMismatch", approve)
+    world.vm.refuse("System:0", world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE))
+
+
+def test_kept_copy_does_not_renew_a_used_approval(world: VmWorld) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    kept = world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE)
+    world.vm.succeed(kept)
+    pay = world.payment(vault, payee, AMOUNT, approval=world.addresses.approval(vault, REFERENCE))
+    world.vm.succeed(pay)
+    world.vm.refuse("SequenceMismatch", kept)
 
 
 @pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "session", "stranger"])
@@ -136,6 +147,7 @@ def test_operator_can_withdraw_an_approval(world: VmWorld) -> None:
     world.vm.refuse("AccountDataTooSmall", pay)
 
 
+@pytest.mark.proves("instruction approve_payment", "instruction close_approval")
 def test_anyone_can_close_an_expired_approval(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.approval(vault, payee, AMOUNT, expires_in=100)

@@ -26,6 +26,7 @@ def spent(world: VmWorld, budget: Pubkey) -> tuple[int, int, int]:
     return ledger["day"]["total"], ledger["month_spent"], ledger["hour"]["total"]
 
 
+@pytest.mark.proves("instruction create_budget", "instruction update_budget", "instruction close_budget")
 @pytest.mark.parametrize("limits", [FULL, BudgetLimits(), BudgetLimits(max_per_month=0)])
 def test_new_budget_is_empty_and_reported(world: VmWorld, limits: BudgetLimits) -> None:
     build, sequence = world.build, world.fields(world.org)["sequence"] + 1
@@ -44,6 +45,7 @@ def test_new_budget_is_empty_and_reported(world: VmWorld, limits: BudgetLimits) 
     world.vm.refuse("System:0", create)
 
 
+@pytest.mark.proves("instruction create_budget", "instruction update_budget", "instruction close_budget")
 def test_update_replaces_all_limits_and_keeps_what_was_spent(world: VmWorld) -> None:
     budget = world.budget(max_per_day=5, max_per_month=6)
     vault, payee = world.member(budget), world.payee()
@@ -86,6 +88,7 @@ def test_only_the_authority_manages_budgets(world: VmWorld, role: str) -> None:
     world.vm.refuse("Unauthorized", build.close_budget(authority=signer, budget=budget, rent_receiver=world.payer))
 
 
+@pytest.mark.proves("instruction create_budget", "instruction update_budget", "instruction close_budget")
 def test_close_returns_the_rent_once_no_vault_is_left(world: VmWorld) -> None:
     budget = world.budget()
     vault = world.member(budget)
@@ -101,6 +104,7 @@ def test_close_returns_the_rent_once_no_vault_is_left(world: VmWorld) -> None:
     assert result.event == Event("BudgetClosed", {"org": world.org, "budget": budget, "sequence": sequence})
 
 
+@pytest.mark.proves("instruction set_wallet_budget")
 def test_vault_joins_moves_and_leaves(world: VmWorld) -> None:
     vault, first, second = world.wallet(), world.budget(), world.budget()
     sequence = world.fields(vault)["sequence"]
@@ -121,6 +125,7 @@ def test_vault_joins_moves_and_leaves(world: VmWorld) -> None:
         assert [world.fields(one)["wallet_count"] for one in (first, second)] == [budget == first, budget == second]
 
 
+@pytest.mark.proves("instruction set_wallet_budget")
 @pytest.mark.parametrize("role", ["operator", "authority", "arbiter", "session", "stranger"])
 def test_operator_attaches_the_first_budget_and_the_authority_others(world: VmWorld, role: str) -> None:
     signer, build = getattr(world, role), world.build
@@ -197,6 +202,7 @@ def test_payment_is_charged_to_vault_and_budget(world: VmWorld) -> None:
     assert [world.fields(vault)["ledger"]["day"]["total"] for vault in vaults] == [40, 60]
 
 
+@pytest.mark.proves("rule budget_max_per_day", "rule budget_max_per_month", "rule budget_velocity_cap")
 @pytest.mark.parametrize(
     ("limits", "rule", "attempted"),
     [

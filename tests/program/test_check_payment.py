@@ -1,13 +1,14 @@
 """The preview of a payment: what the payment would answer, how much still fits, and when it would pass."""
 
+import hashlib
 from typing import Any
 
 import pytest
 
 from app.chain.rules import RULES, Rules, category_bits
-from tests.support.vm import START
+from tests.support.vm import CODEC, START
 from tests.support.vm_tokens import USDC
-from tests.support.vm_world import OPEN, VmWorld
+from tests.support.vm_world import OPEN, Payee, VmWorld
 
 MINUTE, SLOT, HOUR, DAY = 60, 900, 3_600, 86_400
 FEBRUARY = 1_801_440_000
@@ -88,6 +89,48 @@ def test_pause_and_freeze_are_verdicts_without_a_retry_time(world: VmWorld) -> N
     assert (check["passed"], check["retry_at"]) == (False, None)
     for rule in ("paused", "frozen"):
         assert (verdict(check, rule)["passed"], verdict(check, rule)["retry_at"]) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("amount", "to_itself", "error"),
+    [
+        (0, False, "ZeroAmount"),
+        (USDC, True, "PaymentToSelf"),
+        (1_000 * USDC + 1, False, "InsufficientBalance"),
+        (1_000 * USDC, False, None),
+    ],
+)
+def test_preview_makes_the_checks_that_are_no_rules(
+    world: VmWorld, amount: int, to_itself: bool, error: str | None
+) -> None:
+    vault = world.wallet()
+    payee = Payee(vault, world.tokens_of(vault)) if to_itself else world.payee()
+    check = world.check(vault, payee, amount)
+    assert check["passed"] == (error is None)
+    assert CODEC.error_name(check["error"]) == error if error else check["error"] is None
+    assert (check["balance"], check["retry_at"]) == (1_000 * USDC, None if error else START)
+    if not to_itself:
+        assert world.vm.simulate(world.payment(vault, payee, amount)).error == error
+
+
+def test_outstanding_payments_use_up_the_balance(world: VmWorld) -> None:
+    vault, payee = world.wallet(), world.payee()
+    check = world.check(vault, payee, USDC, outstanding_amount=1_000 * USDC - 1, outstanding_count=1)
+    assert (check["balance"], CODEC.error_name(check["error"])) == (1, "InsufficientBalance")
+
+
+@pytest.mark.parametrize("rule", ["allowed_recipients", "blocked_categories"])
+def test_pending_attestation_is_the_time_to_retry(rule: str) -> None:
+    world = VmWorld(attestation_delay=HOUR)
+    payee, domain = world.payee(), "shop.example"
+    rules = Rules(restricted=True) if rule == "allowed_recipients" else Rules(blocked_categories=1)
+    entry = hashlib.sha256(hashlib.sha256(domain.encode()).digest()).digest()
+    vault = world.wallet(world.policy(rules, [entry] if rules.restricted else None))
+    assert world.check(vault, payee)["retry_at"] is None
+    world.vm.succeed(world.registration(payee.owner, RULES.index("frozen"), domain))
+    check = world.check(vault, payee)
+    assert verdict(check, rule)["retry_at"] == check["retry_at"] == START + HOUR
+    assert_passes_from(world, vault, payee, 1, START + HOUR)
 
 
 def assert_passes_from(world: VmWorld, vault: Any, payee: Any, amount: int, expected: int) -> None:

@@ -55,11 +55,12 @@ def test_dust_and_a_frozen_requester_do_not_stop_a_completion(world: VmWorld) ->
     place(world, vault, frozen=True)
     result = world.vm.succeed(completion(world, escrow))
     assert world.balance(receiver.tokens) == AMOUNT + 1
-    assert (result.event.data["released"], result.event.data["refunded"]) == (AMOUNT, 0)
+    assert (result.event.data["released"], result.event.data["surplus"]) == (AMOUNT, 1)
     assert result.event.data["reference"] == REFERENCE
     assert is_gone(world, escrow)
 
 
+@pytest.mark.proves("instruction collect_escrow")
 @pytest.mark.parametrize("unpaid", ["receiver", "vault"])
 def test_side_that_cannot_be_paid_does_not_stop_the_other(world: VmWorld, unpaid: str) -> None:
     # Given a disputed escrow one side of which has a frozen token account
@@ -86,7 +87,6 @@ def test_side_that_cannot_be_paid_does_not_stop_the_other(world: VmWorld, unpaid
     world.fill(world.addresses.escrow_tokens(escrow.address), escrow.address, owed + 1)
     result = world.vm.succeed(collecting(world, escrow))
     released, refunded = (SHARE, 0) if unpaid == "receiver" else (0, AMOUNT - SHARE)
-    dust = (1, 0) if unpaid == "receiver" else (0, 1)
     assert result.event == Event(
         "EscrowCollected",
         {
@@ -98,12 +98,14 @@ def test_side_that_cannot_be_paid_does_not_stop_the_other(world: VmWorld, unpaid
             "sequence": world.fields(vault)["sequence"],
             "released": released,
             "refunded": refunded,
-            "vault_balance": FUNDS - SHARE + dust[1],
-            "receiver_balance": SHARE + dust[0] if released else 0,
+            "surplus": 1,
+            "vault_balance": FUNDS - SHARE + 1,
+            "receiver_balance": SHARE if released else 0,
             "timestamp": START,
             "receiver_is_vault": 1,
             "remains": 0,
-            "reserved": bytes(6),
+            "surplus_to_receiver": 0,
+            "reserved": bytes(5),
         },
     )
     assert is_gone(world, escrow)

@@ -27,8 +27,8 @@ from tests.support.vm_world import Payee, VmWorld
 SLOT, RING = 900, 97
 FEBRUARY = 1_801_440_000
 """date -u -d 2027-02-01 +%s"""
-LEDGER = 8 + 6 * 32 + 3 * 8 + 8 + 32 + 8 + 8
-DAY_TOTAL, DAY_SLOTS = LEDGER + 4 * 8, LEDGER + 5 * 8
+LEDGER = 16 + 6 * 32 + 3 * 8 + 32 + 5 * 8
+DAY_TOTAL, DAY_SLOTS = LEDGER + 5 * 8, LEDGER + 6 * 8
 """Offsets in a vault's account."""
 
 

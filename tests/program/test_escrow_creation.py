@@ -13,6 +13,7 @@ from app.chain.rules import Rules, category_bits
 from tests.program.bumps import below_canonical
 from tests.support.vm import START
 from tests.support.vm_escrows import (
+    ALL_KINDS,
     AMOUNT,
     FUNDS,
     HOUR,
@@ -25,6 +26,7 @@ from tests.support.vm_escrows import (
     lock,
     next_escrow,
     replaced,
+    terms,
     worker,
 )
 from tests.support.vm_tokens import USDC, place_token_account
@@ -36,6 +38,7 @@ ADDRESS_WITH_SEED_MISMATCH = "System:5"
 """The system program's error for an address that is not derived with the seed."""
 
 
+@pytest.mark.proves("instruction create_escrow")
 @pytest.mark.parametrize(
     ("rules", "error", "violation"),
     [
@@ -113,7 +116,7 @@ def test_co_signed_escrow_passes_the_threshold(world: VmWorld) -> None:
 def test_approved_escrow_passes_once_and_closes_the_approval(world: VmWorld) -> None:
     vault, receiver, other = world.wallet(Rules(require_co_sign=USDC)), worker(world), worker(world)
     before = world.vm.lamports(world.payer)
-    approval = world.approval(vault, Payee(receiver.vault, receiver.tokens), AMOUNT, kind="Escrow")
+    approval = world.approval(vault, Payee(receiver.vault, receiver.tokens), AMOUNT, kind="Escrow", terms=terms(world))
     for wrong in (
         creation(world, vault, other.vault, approval=approval),
         creation(world, vault, receiver.vault, AMOUNT + 1, approval=approval),
@@ -131,11 +134,36 @@ def test_approved_escrow_passes_once_and_closes_the_approval(world: VmWorld) -> 
     world.vm.refuse("AccountDataTooSmall", creation(world, vault, receiver.vault, approval=approval))
 
 
+def test_approval_covers_exactly_the_terms_of_its_escrow(world: VmWorld) -> None:
+    vault, receiver = world.wallet(Rules(require_co_sign=USDC)), worker(world)
+    payee = Payee(receiver.vault, receiver.tokens)
+    approved: dict[str, Any] = {"expected_output": b"x" * 32, "proof_kinds": 0b10, "timeout": 2 * HOUR}
+
+    def made(**changed: Any) -> Instruction:
+        given = {"approval": approval, **approved, **changed}
+        return creation(world, vault, receiver.vault, **given)
+
+    approval = world.approval(vault, payee, AMOUNT, kind="Escrow", terms=terms(world, **approved))
+    for changed in (
+        {"task_hash": b"u" * 32},
+        {"expected_output": None},
+        {"expected_output": b"y" * 32},
+        {"proof_kinds": ALL_KINDS},
+        {"timeout": HOUR},
+    ):
+        world.vm.refuse("WrongApproval", made(**changed))
+    for role in ("verifier", "arbiter"):
+        world.vm.succeed(world.org_update(**{role: world.stranger}))
+        world.vm.refuse("WrongApproval", made())
+        world.vm.succeed(world.org_update(**{role: getattr(world, role)}))
+    world.vm.succeed(made())
+
+
 def test_approvals_of_payments_and_escrows_are_not_interchangeable(world: VmWorld) -> None:
     vault, receiver = world.wallet(Rules(require_co_sign=USDC)), worker(world)
     payee = Payee(receiver.vault, receiver.tokens)
     to_pay = world.approval(vault, payee, AMOUNT)
-    to_lock = world.approval(vault, payee, AMOUNT, kind="Escrow")
+    to_lock = world.approval(vault, payee, AMOUNT, kind="Escrow", terms=terms(world))
     world.vm.refuse("WrongApproval", creation(world, vault, receiver.vault, approval=to_pay))
     world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=to_lock))
     world.vm.succeed(creation(world, vault, receiver.vault, approval=to_lock))

@@ -24,6 +24,7 @@ from tests.support.vm_escrows import (
 from tests.support.vm_world import NONE, SESSION_ENDS, VmWorld
 
 
+@pytest.mark.proves("instruction dispute_escrow", "instruction resolve_dispute")
 @pytest.mark.parametrize("role", ["session", "operator", "receiver", "outsider"])
 def test_either_side_can_dispute(world: VmWorld, role: str) -> None:
     vault, receiver, outsider = world.wallet(), worker(world), world.vm.key()
@@ -80,6 +81,7 @@ def test_key_of_both_sides_acts_for_the_side_whose_session_is_valid(world: VmWor
     world.vm.refuse("SessionExpired", by_key)
 
 
+@pytest.mark.proves("instruction dispute_escrow", "instruction resolve_dispute")
 @pytest.mark.parametrize("role", ["authority", "operator", "session", "verifier", "stranger"])
 def test_only_the_arbiter_can_decide(world: VmWorld, role: str) -> None:
     vault, receiver = world.wallet(), worker(world)
@@ -178,6 +180,7 @@ def withdrawing(world: VmWorld, escrow: OpenEscrow, signer: Pubkey) -> Instructi
     return world.build.withdraw_dispute(escrow, signer=signer)
 
 
+@pytest.mark.proves("instruction withdraw_dispute")
 @pytest.mark.parametrize("side", ["requester", "receiver"])
 def test_withdrawn_dispute_gives_the_time_that_was_left(world: VmWorld, side: str) -> None:
     vault, receiver = world.wallet(), worker(world)

@@ -33,6 +33,7 @@ def key_of(world: VmWorld, receiver: Worker, kind: int) -> Pubkey:
     return receiver.key if kind == SIGNED_ATTESTATION else world.verifier
 
 
+@pytest.mark.proves("instruction complete_escrow")
 @pytest.mark.parametrize("role", ["session", "operator", "receiver"])
 def test_either_side_can_submit_a_hash(world: VmWorld, role: str) -> None:
     vault, receiver = world.wallet(), worker(world)
@@ -135,6 +136,7 @@ def test_unknown_kinds_of_proof_are_refused(world: VmWorld) -> None:
         world.vm.refuse("ProofKindNotAccepted", proof, complete)
 
 
+@pytest.mark.proves("instruction complete_escrow")
 @pytest.mark.parametrize("kind", SIGNED)
 def test_signature_is_proof_whoever_submits_it(world: VmWorld, kind: int) -> None:
     vault, receiver, caller = world.wallet(), worker(world), world.vm.key(10**9)

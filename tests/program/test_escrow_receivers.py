@@ -27,7 +27,7 @@ from tests.support.vm_escrows import (
     worker,
 )
 from tests.support.vm_tokens import USDC, place_token_account, token_account_data
-from tests.support.vm_world import VmWorld
+from tests.support.vm_world import NONE, VmWorld
 
 
 def test_outside_address_is_paid_into_its_associated_token_account(world: VmWorld) -> None:
@@ -54,13 +54,18 @@ def test_receivers_token_account_is_created_at_the_callers_cost(world: VmWorld, 
     assert 10**9 - world.vm.lamports(caller) == world.vm.lamports(tokens) == world.vm.rent(165)
 
 
-def test_archived_receiver_is_paid_into_its_token_account(world: VmWorld) -> None:
+def test_archived_receiver_is_paid_by_the_operator_and_its_session_is_over(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     shown, signed = (lock(world, vault, receiver.vault) for _ in range(2))
     world.vm.succeed(close_wallet(world, receiver.vault))
-    world.vm.succeed(completion(world, shown, signer=receiver.key))
+    archived = world.fields(receiver.vault)
+    assert (archived["session_authority"], archived["session_expires_at"]) == (NONE, 0)
+    world.vm.refuse("Unauthorized", completion(world, shown, signer=receiver.key))
+    world.vm.refuse("Unauthorized", dispute(world, shown, receiver.key))
     proof = attested(world, signed, SIGNED_ATTESTATION, receiver.key)
-    world.vm.succeed(proof, completion(world, signed, SIGNED_ATTESTATION))
+    world.vm.refuse("InvalidProof", proof, completion(world, signed, SIGNED_ATTESTATION))
+    for escrow in (shown, signed):
+        world.vm.succeed(completion(world, escrow, signer=world.operator))
     assert world.balance(receiver.tokens) == 2 * AMOUNT
     home = world.build.withdraw(operator=world.operator, vault=receiver.vault, amount=None, reference=bytes(16))
     world.vm.succeed(home)

@@ -9,7 +9,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from app.chain.escrow_instructions import OpenEscrow
-from app.chain.rules import Rules
+from app.chain.rules import CATEGORIES, Rules, category_bits
 from tests.support import nothing
 from tests.support.vm import CODEC, PROGRAM_ID, START
 from tests.support.vm_escrows import (
@@ -28,8 +28,8 @@ from tests.support.vm_escrows import (
     replaced,
     worker,
 )
-from tests.support.vm_tokens import USDC, place_token_account
-from tests.support.vm_world import VmWorld
+from tests.support.vm_tokens import USDC, place_token_account, token_account_data
+from tests.support.vm_world import Payee, VmWorld
 
 LAMPORTS = 10**10
 End = Callable[[VmWorld, OpenEscrow], Instruction]
@@ -52,6 +52,7 @@ def by_split(world: VmWorld, escrow: OpenEscrow) -> Instruction:
 RELEASED: dict[End, int] = {by_completion: AMOUNT, by_refund: 0, by_split: 2 * USDC}
 """What the receiver gets from each kind of settlement."""
 ENDS = list(RELEASED)
+SURPLUS = ("surplus", "surplus_to_receiver")
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -150,20 +151,64 @@ def test_no_settlement_writes_the_organisation() -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_donated_tokens_go_to_the_last_side_paid_and_credit_nothing(world: VmWorld, end: End) -> None:
+def test_surplus_returns_to_the_vault_and_credits_nothing(world: VmWorld, end: End) -> None:
     vault, receiver, gift = world.wallet(), worker(world), 7 * USDC
     escrow = lock(world, vault, receiver.vault)
     world.vm.succeed(world.payment(vault, world.payee(), 3 * USDC))
     world.fill(world.addresses.escrow_tokens(escrow.address), escrow.address, AMOUNT + gift)
     result = world.vm.succeed(end(world, escrow))
     released = RELEASED[end]
-    dust = (gift, 0) if released == AMOUNT else (0, gift)
-    assert world.balance(receiver.tokens) == released + dust[0]
-    assert world.balance(world.tokens_of(vault)) == FUNDS - 3 * USDC - released + dust[1]
-    reported = {name: result.event.data[name] for name in ("amount", "released", "refunded")}
-    assert reported == {"amount": AMOUNT, "released": released, "refunded": AMOUNT - released}
+    assert world.balance(receiver.tokens) == released
+    assert world.balance(world.tokens_of(vault)) == FUNDS - 3 * USDC - released + gift
+    reported = {name: result.event.data[name] for name in ("amount", "released", "refunded", *SURPLUS)}
+    assert reported == {
+        "amount": AMOUNT,
+        "released": released,
+        "refunded": AMOUNT - released,
+        "surplus": gift,
+        "surplus_to_receiver": 0,
+    }
     ledger = world.fields(vault)["ledger"]
     assert ledger["day"]["total"] == ledger["month_spent"] == 3 * USDC + released
+
+
+def test_receiver_gets_the_surplus_if_the_vault_cannot(world: VmWorld) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    world.fill(world.addresses.escrow_tokens(escrow.address), escrow.address, AMOUNT + 7)
+    frozen = token_account_data(world.mint, vault, FUNDS - AMOUNT, frozen=True)
+    world.vm.put(world.tokens_of(vault), frozen, world.token_program)
+    result = world.vm.succeed(completion(world, escrow))
+    assert world.balance(receiver.tokens) == AMOUNT + 7
+    assert [result.event.data[name] for name in ("released", *SURPLUS)] == [AMOUNT, 7, 1]
+    assert is_gone(world, escrow)
+
+
+@pytest.mark.parametrize(("end", "shares"), [(by_completion, (5, 0)), (by_refund, (0, 5)), (by_split, (2, 3))])
+def test_what_is_left_is_paid_if_money_is_missing(world: VmWorld, end: End, shares: tuple[int, int]) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    world.fill(world.addresses.escrow_tokens(escrow.address), escrow.address, 5 * USDC)
+    result = world.vm.succeed(end(world, escrow))
+    paid = world.balance(receiver.tokens), world.balance(world.tokens_of(vault)) - (FUNDS - AMOUNT)
+    assert paid == tuple(one * USDC for one in shares)
+    assert result.event.data["surplus"] == 0
+    assert is_gone(world, escrow)
+
+
+def test_payment_into_an_escrow_does_not_reach_its_receiver(world: VmWorld) -> None:
+    # Given an escrow of a millionth of a dollar for a receiver that the policy blocks by now
+    vault, receiver = world.wallet(), worker(world)
+    escrow = lock(world, vault, receiver.vault, 1)
+    world.update_policy(world.fields(vault)["policy"], Rules(blocked_categories=category_bits(["gambling"])))
+    world.vm.succeed(world.registration(receiver.vault, CATEGORIES.index("gambling")))
+    # When the session pays the escrow's token account and completes the escrow
+    tokens = Payee(escrow.address, world.addresses.escrow_tokens(escrow.address))
+    world.vm.succeed(world.payment(vault, tokens, 90 * USDC))
+    world.vm.succeed(completion(world, escrow))
+    # Then the receiver has the promised amount
+    assert world.balance(receiver.tokens) == 1
+    assert world.balance(world.tokens_of(vault)) == FUNDS - 1
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -272,7 +317,7 @@ def test_exhausted_sequence_is_an_error(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     data = bytearray(world.vm.data(vault))
-    struct.pack_into("<Q", data, 8 + 6 * 32 + 8, 2**64 - 1)
+    struct.pack_into("<Q", data, 16 + 6 * 32 + 8, 2**64 - 1)
     world.vm.put(vault, bytes(data), PROGRAM_ID)
     for last in (completion(world, escrow), dispute(world, escrow), creation(world, vault, receiver.vault)):
         world.vm.refuse("Overflow", last)

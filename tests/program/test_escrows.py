@@ -71,6 +71,7 @@ def settled(world: VmWorld, escrow: OpenEscrow, receipt: Receipt, outcome: int, 
             "amount": AMOUNT,
             "released": released,
             "refunded": refunded,
+            "surplus": 0,
             "vault_balance": vault_balance,
             "receiver_balance": receiver_balance,
             "timestamp": world.vm.now,
@@ -79,7 +80,8 @@ def settled(world: VmWorld, escrow: OpenEscrow, receipt: Receipt, outcome: int, 
             "receiver_is_vault": 1,
             "receiver_owed": 0,
             "vault_owed": 0,
-            "reserved": bytes(3),
+            "surplus_to_receiver": 0,
+            "reserved": bytes(2),
         },
     )
     assert is_gone(world, escrow)
@@ -123,7 +125,9 @@ def test_creation_moves_the_amount_and_reports_everything(world: VmWorld) -> Non
         "receiver_owed": 0,
         "vault_owed": 0,
         "raised": 0,
-        "reserved": bytes(7),
+        "layout": 1,
+        "dispute_sequence": 0,
+        "padding": bytes(6),
         "charged": {
             "budget": NONE,
             "budget_created_version": 0,
@@ -177,6 +181,7 @@ def test_completion_pays_the_receiver(world: VmWorld, kind: int) -> None:
     assert (ledger["day"]["total"], ledger["month_spent"], ledger["last"]) == (AMOUNT, AMOUNT, START)
 
 
+@pytest.mark.proves("instruction refund_escrow")
 def test_anyone_can_refund_from_the_deadline_on(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)

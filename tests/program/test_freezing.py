@@ -12,6 +12,7 @@ EXPIRING = Rules(expiry=START + 100)
 NO, MANUAL, EXPIRY = range(3)
 
 
+@pytest.mark.proves("instruction freeze_wallet")
 @pytest.mark.parametrize("role", ["operator", "authority"])
 def test_frozen_vault_does_not_pay_until_the_authority_unfreezes_it(world: VmWorld, role: str) -> None:
     vault, payee, signer = world.wallet(), world.payee(), getattr(world, role)
@@ -31,6 +32,21 @@ def test_frozen_vault_does_not_pay_until_the_authority_unfreezes_it(world: VmWor
     world.vm.refuse("NotFrozen", world.freeze(vault, "Unfreeze", signer=world.authority))
 
 
+def test_operator_cannot_dodge_a_freeze_by_switching_policies(world: VmWorld) -> None:
+    # Given a freeze that the authority has signed
+    vault, other = world.wallet(), world.policy()
+    freeze = world.freeze(vault, signer=world.authority)
+    # When the operator attaches another policy before it lands
+    attached = world.fields(vault)["policy"]
+    world.vm.succeed(world.build.update_wallet(operator=world.operator, vault=vault, policy=attached, new_policy=other))
+    # Then it freezes the vault, while other actions still need the policy
+    world.vm.succeed(freeze)
+    unfreeze = world.build.freeze_wallet(signer=world.authority, vault=vault, action="Unfreeze", expected_sequence=4)
+    world.vm.refuse("PolicyRequired", unfreeze)
+    wrong = world.build.freeze_wallet(signer=world.stranger, vault=vault, policy=attached, action="Expire")
+    world.vm.refuse("WrongPolicy", wrong)
+
+
 @pytest.mark.parametrize("role", ["session", "arbiter", "verifier", "stranger"])
 def test_nobody_else_can_freeze_or_unfreeze(world: VmWorld, role: str) -> None:
     vault, signer = world.wallet(EXPIRING), getattr(world, role)
@@ -41,6 +57,7 @@ def test_nobody_else_can_freeze_or_unfreeze(world: VmWorld, role: str) -> None:
     world.vm.refuse("Unauthorized", world.freeze(vault, "Unfreeze", signer=signer))
 
 
+@pytest.mark.proves("instruction freeze_wallet")
 def test_anyone_can_freeze_a_vault_of_an_expired_policy_once(world: VmWorld) -> None:
     vault, payee = world.wallet(EXPIRING), world.payee()
     expire = world.freeze(vault, "Expire", signer=world.stranger)

@@ -31,6 +31,9 @@ def emptying(world: VmWorld, destination: Pubkey, amount: int | None = None) -> 
     )
 
 
+@pytest.mark.proves(
+    "instruction fund_wallet", "instruction withdraw", "instruction withdraw_reserve", "instruction close_wallet"
+)
 def test_funding_moves_the_amount_and_reports_both_balances(world: VmWorld) -> None:
     vault, reserve, reference = world.wallet(funds=4), world.balance(world.reserve), b"r" * 16
     sequence = world.fields(world.org)["sequence"]
@@ -113,6 +116,9 @@ def test_frozen_vault_can_be_funded(world: VmWorld) -> None:
     world.vm.succeed(world.funding(vault, 1))
 
 
+@pytest.mark.proves(
+    "instruction fund_wallet", "instruction withdraw", "instruction withdraw_reserve", "instruction close_wallet"
+)
 def test_authority_can_move_the_reserve_anywhere(world: VmWorld) -> None:
     payee, reserve = world.payee(), world.balance(world.reserve)
     first = world.vm.succeed(emptying(world, payee.tokens, 30))

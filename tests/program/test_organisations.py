@@ -43,6 +43,7 @@ PRESETS = {
 }
 
 
+@pytest.mark.proves("instruction initialize_org", "instruction update_org", "instruction accept_authority")
 def test_new_organisation_has_its_roles_and_an_empty_ledger(world: VmWorld) -> None:
     org = world.fields(world.org)
     assert org["creator"] == org["authority"] == world.authority
@@ -109,6 +110,7 @@ def test_same_id_under_another_creator_is_another_organisation(world: VmWorld) -
     assert other.org != world.org
 
 
+@pytest.mark.proves("instruction initialize_org", "instruction update_org", "instruction accept_authority")
 def test_authority_changes_only_what_it_names(world: VmWorld) -> None:
     before = world.fields(world.org)
     new = Pubkey.new_unique()
@@ -168,6 +170,7 @@ def test_nobody_else_can_change_an_organisation(world: VmWorld, role: str) -> No
     world.vm.refuse("Unauthorized", world.org_update(signer=getattr(world, role), paused=True))
 
 
+@pytest.mark.proves("instruction initialize_org", "instruction update_org", "instruction accept_authority")
 def test_authority_changes_only_when_the_proposed_one_accepts(world: VmWorld) -> None:
     heir = world.vm.key()
     # Given no proposal, or a proposal of somebody else, then the key cannot accept

@@ -16,6 +16,7 @@ from tests.support.vm_world import NONE, SESSION_ENDS, Payee, VmWorld
 MEMO_PROGRAM = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 
 
+@pytest.mark.proves("instruction execute_payment")
 @pytest.mark.parametrize("by_session", [True, False])
 def test_payment_moves_the_amount_and_reports_everything(world: VmWorld, by_session: bool) -> None:
     vault, payee = world.wallet(funds=10 * USDC), world.payee()
@@ -187,7 +188,7 @@ def test_amount_that_the_ledger_cannot_count_is_an_error(world: VmWorld) -> None
 
 def test_exhausted_sequence_is_an_error(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
-    sequence = 8 + 6 * 32 + 8
+    sequence = 16 + 6 * 32 + 8
     data = bytearray(world.vm.data(vault))
     struct.pack_into("<Q", data, sequence, 2**64 - 1)
     world.vm.put(vault, bytes(data), PROGRAM_ID)

@@ -62,6 +62,7 @@ def stored(world: VmWorld, policy: Pubkey) -> Rules:
     )
 
 
+@pytest.mark.proves("instruction create_policy", "instruction close_policy", "instruction write_allowlist")
 @pytest.mark.parametrize("rules", [OPEN, FULL, MAXIMAL, *SINGLE])
 def test_new_policy_holds_its_rules_and_reports_them(world: VmWorld, rules: Rules) -> None:
     key = b"k" * 16
@@ -112,6 +113,7 @@ def test_only_the_authority_creates_changes_and_closes_policies(world: VmWorld, 
     refuse("Unauthorized", discard)
 
 
+@pytest.mark.proves("instruction update_policy")
 def test_update_replaces_all_rules_and_reports_old_and_new(world: VmWorld) -> None:
     policy = world.policy(Rules(max_per_tx=9, expiry=8, blocked_categories=4))
     rules = Rules(max_per_day=1, velocity_cap=2)
@@ -141,6 +143,7 @@ def test_update_that_expects_another_version_is_refused(world: VmWorld) -> None:
     world.update_policy(policy, OPEN, expected_version=7)
 
 
+@pytest.mark.proves("instruction update_policy")
 def test_update_applies_to_all_vaults_at_once(world: VmWorld) -> None:
     policy, payee = world.policy(), world.payee()
     vaults = [world.wallet(policy) for _ in range(3)]
@@ -151,6 +154,7 @@ def test_update_applies_to_all_vaults_at_once(world: VmWorld) -> None:
         world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee, 2))
 
 
+@pytest.mark.proves("instruction create_policy", "instruction close_policy", "instruction write_allowlist")
 def test_closed_policy_returns_its_rent_to_whoever_paid_it(world: VmWorld) -> None:
     before = world.vm.lamports(world.payer)
     policy = world.policy()
@@ -179,14 +183,16 @@ def test_policy_in_use_cannot_be_closed(world: VmWorld) -> None:
 
 def test_key_can_be_used_again_after_closing(world: VmWorld) -> None:
     key = b"k" * 16
-    create = world.build.create_policy(
-        payer=world.payer, authority=world.authority, key=key, rules=Rules(max_per_tx=USDC)
+    create = partial(
+        world.build.create_policy, payer=world.payer, authority=world.authority, key=key, rules=Rules(max_per_tx=USDC)
     )
-    world.vm.succeed(create)
-    world.vm.refuse("System:0", create)
+    kept = create()
+    world.vm.succeed(kept)
+    world.vm.refuse("System:0", kept)
     policy = world.addresses.policy(world.org, key)
     world.vm.succeed(world.policy_closing(policy))
-    world.vm.succeed(create)
+    world.vm.refuse("SequenceMismatch", kept)
+    world.vm.succeed(create())
 
 
 def test_no_version_repeats_when_a_policy_is_made_anew(world: VmWorld) -> None:
@@ -194,8 +200,8 @@ def test_no_version_repeats_when_a_policy_is_made_anew(world: VmWorld) -> None:
     key = b"k" * 16
     policy = world.addresses.policy(world.org, key)
     rules = Rules(require_co_sign=1)
-    create = world.build.create_policy(payer=world.payer, authority=world.authority, key=key, rules=rules)
-    world.vm.succeed(create)
+    create = partial(world.build.create_policy, payer=world.payer, authority=world.authority, key=key, rules=rules)
+    world.vm.succeed(create())
     late = world.policy_update(policy, OPEN)
     vault, payee, other = world.wallet(policy), world.payee(), world.policy()
     approval = world.approval(vault, payee, 2)
@@ -203,7 +209,7 @@ def test_no_version_repeats_when_a_policy_is_made_anew(world: VmWorld) -> None:
     world.vm.succeed(move(policy=policy, new_policy=other))
     before = world.fields(policy)
     world.vm.succeed(world.policy_closing(policy))
-    world.vm.succeed(create)
+    world.vm.succeed(create())
     world.vm.succeed(move(policy=other, new_policy=policy))
     # Then neither what was approved nor what was signed under the old one passes
     after = world.fields(policy)

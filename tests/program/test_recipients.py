@@ -21,6 +21,7 @@ def slow() -> VmWorld:
     return VmWorld(attestation_delay=DELAY)
 
 
+@pytest.mark.proves("instruction register_recipient")
 @pytest.mark.parametrize("domain", [None, "Shop.Example"])
 def test_registration_is_stored_and_reported(world: VmWorld, domain: str | None) -> None:
     payee = world.payee()
@@ -34,7 +35,7 @@ def test_registration_is_stored_and_reported(world: VmWorld, domain: str | None)
         "has_domain": int(domain is not None),
     }
     stored = world.fields(world.addresses.recipient(world.org, payee.owner))
-    assert stored == {**expected, "reserved": bytes(6)}
+    assert stored == {**expected, "sequence": 6, "layout": 1, "padding": bytes(5)}
     expected |= {"signer": world.operator, "sequence": 6, "reserved": bytes(6)}
     assert result.event == Event("RecipientRegistered", expected)
 

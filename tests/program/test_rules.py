@@ -52,6 +52,7 @@ def test_max_per_tx_allows_its_limit_and_no_more(world: VmWorld, limit: int) -> 
     world.vm.succeed(world.payment(vault, payee, limit))
 
 
+@pytest.mark.proves("Limits: Velocity", "Policy(velocity_cap)")
 def test_velocity_cap_counts_any_hour(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=3)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 1))
@@ -65,6 +66,7 @@ def test_velocity_cap_counts_any_hour(world: VmWorld) -> None:
     world.vm.succeed(world.payment(vault, payee, 1))
 
 
+@pytest.mark.proves("Policy(max_per_day)")
 def test_max_per_day_counts_any_24_hours(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=100)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 10))
@@ -86,6 +88,7 @@ def test_max_per_day_counts_any_24_hours(world: VmWorld) -> None:
     world.vm.succeed(world.payment(vault, payee, 70))
 
 
+@pytest.mark.proves("Policy(max_per_month)")
 def test_max_per_month_counts_the_utc_calendar_month(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_month=100)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 60))
@@ -164,6 +167,7 @@ def test_policy_is_judged_before_the_balance(world: VmWorld) -> None:
     world.vm.refuse("InsufficientBalance", world.payment(vault, payee, 5))
 
 
+@pytest.mark.proves("instruction execute_payment")
 def test_first_rule_in_order_is_the_one_reported(world: VmWorld) -> None:
     # Given a payment that every rule refuses
     vault, payee = world.wallet(), world.payee()

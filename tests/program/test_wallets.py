@@ -33,6 +33,7 @@ def withdrawal(world: VmWorld, vault: Pubkey, amount: int | None = None) -> Inst
     return world.build.withdraw(operator=world.operator, vault=vault, amount=amount, reference=bytes(16))
 
 
+@pytest.mark.proves("instruction create_wallet")
 @pytest.mark.parametrize("with_session", [True, False])
 def test_new_vault_is_empty_and_reported(world: VmWorld, with_session: bool) -> None:
     policy, vault = world.policy(), world.addresses.vault(world.org, "a")
@@ -50,8 +51,11 @@ def test_new_vault_is_empty_and_reported(world: VmWorld, with_session: bool) -> 
         "frozen_sequence": 0,
         "bump": fields["bump"],
         "budget": NONE,
+        "attachments": 0,
+        "sessions": int(with_session),
+        "approvals": 0,
     }
-    assert fields == {**expected, **rest, "reserved": bytes(1)}
+    assert fields == {**expected, **rest, "layout": 1}
     assert (ledger["last"], ledger["month_spent"], ledger["day"]["total"], ledger["hour"]["total"]) == (0, 0, 0, 0)
     tokens = world.tokens_of(vault)
     assert world.vm.data(tokens) == token_account_data(world.mint, vault)
@@ -59,6 +63,7 @@ def test_new_vault_is_empty_and_reported(world: VmWorld, with_session: bool) -> 
     assert world.fields(policy)["wallet_count"] == 1
 
 
+@pytest.mark.proves("instruction create_wallet")
 def test_agent_has_one_vault(world: VmWorld) -> None:
     create = world.wallet_creation("a", world.policy())
     world.vm.succeed(create)
@@ -77,6 +82,7 @@ def test_only_the_operator_manages_vaults(world: VmWorld, role: str) -> None:
     refuse("Unauthorized", build.withdraw(operator=signer, vault=vault, amount=1, reference=bytes(16)))
 
 
+@pytest.mark.proves("instruction update_wallet")
 def test_update_can_change_only_the_session_authority(world: VmWorld) -> None:
     vault, payee, next_session = world.wallet(), world.payee(), world.vm.key()
     policy = world.fields(vault)["policy"]
@@ -90,6 +96,7 @@ def test_update_can_change_only_the_session_authority(world: VmWorld) -> None:
     world.vm.succeed(world.payment(vault, payee, signer=next_session))
 
 
+@pytest.mark.proves("instruction update_wallet")
 def test_update_can_change_only_the_policy(world: VmWorld) -> None:
     vault, payee, strict = world.wallet(), world.payee(), world.policy(Rules(max_per_tx=1))
     old = world.fields(vault)["policy"]
@@ -127,6 +134,9 @@ def test_zero_address_removes_the_session_authority(world: VmWorld) -> None:
     world.vm.succeed(world.payment(vault, payee, signer=world.operator))
 
 
+@pytest.mark.proves(
+    "instruction fund_wallet", "instruction withdraw", "instruction withdraw_reserve", "instruction close_wallet"
+)
 def test_archived_vault_shrinks_and_returns_the_rest_of_its_rent(world: VmWorld) -> None:
     vault = world.wallet()
     policy = world.fields(vault)["policy"]
@@ -134,9 +144,10 @@ def test_archived_vault_shrinks_and_returns_the_rest_of_its_rent(world: VmWorld)
     fields, size, before = world.fields(vault), len(world.vm.data(vault)), world.vm.lamports(world.payer)
     result = world.vm.succeed(closing(world, vault))
     assert result.event == Event("WalletClosed", {"org": world.org, "vault": vault, "policy": policy, "sequence": 4})
-    for gone in ("ledger", "budget", "allowance_counter", "frozen_sequence"):
+    for gone in ("ledger", "budget", "allowance_counter", "frozen_sequence", "attachments", "sessions", "approvals"):
         del fields[gone]
-    assert world.fields(vault) == {**fields, "sequence": 4}
+    ended = {"session_authority": NONE, "session_expires_at": 0}
+    assert world.fields(vault) == {**fields, **ended, "sequence": 4}
     left = len(world.vm.data(vault))
     assert left < 256 < size
     assert world.vm.lamports(vault) == world.vm.rent(left)
@@ -182,7 +193,7 @@ def test_vault_with_money_or_open_escrows_cannot_be_archived(world: VmWorld) -> 
     world.vm.refuse("WalletNotEmpty", closing(world, vault))
     world.vm.succeed(withdrawal(world, vault))
     data = bytearray(world.vm.data(vault))
-    open_escrows = 8 + 6 * 32 + 3 * 8
+    open_escrows = 8 + 4
     data[open_escrows] = 1
     world.vm.put(vault, bytes(data), CODEC.program_id)
     assert world.fields(vault)["open_escrows"] == 1
@@ -204,6 +215,9 @@ def test_freeze_and_pause_do_not_stop_withdrawals_and_archiving(world: VmWorld) 
     assert world.fields(vault)["frozen"] == MANUAL
 
 
+@pytest.mark.proves(
+    "instruction fund_wallet", "instruction withdraw", "instruction withdraw_reserve", "instruction close_wallet"
+)
 def test_withdrawal_moves_the_amount_and_reports_both_balances(world: VmWorld) -> None:
     vault = world.wallet(funds=10 * USDC)
     before, reference = world.balance(world.reserve), b"r" * 16

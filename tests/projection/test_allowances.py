@@ -11,11 +11,13 @@ from solders.pubkey import Pubkey
 from app.chain.allowance_instructions import OpenAllowance
 from app.core.identifiers import ALLOWANCE_EVENT_INNER_INDEX, allowance_id
 from app.database import SqliteDatabase
+from app.database.record_tables import insert_record
 from app.projection.projector import Projector
 from app.store.allowances import AllowanceRecord, allowance
-from app.store.organisations import insert_organisation, organisation
+from app.store.organisations import organisation
+from app.store.read_tables import TransactionRecord
 from app.store.schema import create_tables
-from app.store.transactions import TransactionRecord, transactions
+from app.store.transactions import transactions
 from app.store.wallets import wallet
 from indexer import StoredEvent
 from tests.projection.test_escrows import numbered
@@ -40,6 +42,7 @@ async def _told(world: ServiceWorld, purse: Purse) -> list[tuple[str, str, Json]
     return [(one["event"], one["severity"], one) for one in mine]
 
 
+@pytest.mark.proves("type payment", "type escrow_refund", "event allowance.granted", "event allowance.settled")
 async def test_delegates_payment_is_seen_and_the_rest_comes_back(world: ServiceWorld, payer: Agent) -> None:
     before = world.wallet_record(payer.id).balance
     purse = await grant(world, payer, 5 * USDC, reference=b"reference of one")
@@ -62,6 +65,7 @@ async def test_delegates_payment_is_seen_and_the_rest_comes_back(world: ServiceW
     assert kinds == [("allowance.granted", "info"), ("allowance.settled", "info")]
 
 
+@pytest.mark.proves("event allowance.discrepancy")
 async def test_transfer_elsewhere_or_a_burn_is_a_critical_event(world: ServiceWorld, payer: Agent) -> None:
     elsewhere = world.service.addresses.token_account(Pubkey.from_string(await world.payee()))
     stray, burnt, given = [await grant(world, payer, 2 * USDC) for _ in range(3)]
@@ -96,7 +100,7 @@ async def test_diversion_hides_behind_no_other_payment(world: ServiceWorld, paye
     # And one that is diverted along with a payment by the program
     covered = await grant(world, payer, 2 * USDC)
     wallet, owner = await world.fields(payer.vault), Pubkey.from_string(covered.owner)
-    payment = world.service.instructions(world.org).execute_payment(
+    payment = world.build.execute_payment(
         vault=Pubkey.from_string(payer.vault),
         amount=2 * USDC,
         signer=payer.session_key.pubkey(),
@@ -124,7 +128,7 @@ async def test_delegate_that_pays_within_other_transactions_is_seen(world: Servi
     purse = await grant(world, payer, 3 * USDC)
     operator = world.service.signers.operator
     account = await world.fields(purse.address)
-    settling = world.service.instructions(world.org).settle_allowance(
+    settling = world.build.settle_allowance(
         OpenAllowance(purse.address, account["vault"], account["payer"]), signer=operator.pubkey()
     )
     transfers = [purse.transfer(USDC, purse.destination), purse.transfer(USDC // 2, purse.destination)]
@@ -135,13 +139,14 @@ async def test_delegate_that_pays_within_other_transactions_is_seen(world: Servi
     assert "allowance.discrepancy" not in [kind for kind, *_ in await _told(world, purse)]
 
 
+@pytest.mark.proves("Approval(type)")
 async def test_approval_of_an_allowance_serves_no_payment(world: ServiceWorld) -> None:
     policy = await world.policy(allowAllowances=True, requireCoSign="1")
     paying = await agent(world, policy["policy_id"])
     owner, vault = await world.payee(), Pubkey.from_string(paying.vault)
     signers = world.service.signers
     reference = secrets.token_bytes(16)
-    approving = world.service.instructions(world.org).approve_payment(
+    approving = world.build.approve_payment(
         payer=signers.fee_payer_address,
         operator=signers.operator_address,
         vault=vault,
@@ -181,7 +186,7 @@ async def test_rows_in_any_order_and_twice_give_the_same(world: ServiceWorld, pa
 
     async def projected(order: list[StoredEvent]) -> tuple[AllowanceRecord | None, list[TransactionRecord], int]:
         db = SqliteDatabase(tmp_path / f"{secrets.token_hex(4)}.db", create_tables)
-        await db.write(lambda conn: insert_organisation(conn, own))
+        await db.write(lambda conn: insert_record(conn, own))
         await Projector(db, changes_of(numbered(order))).catch_up()
         found = db.read_now(lambda conn: allowance(conn, world.org, expected.allowance_id))
         listed = db.read_now(lambda conn: transactions(conn, world.org, limit=100)).data

@@ -14,8 +14,9 @@ from solders.pubkey import Pubkey
 from sqlalchemy import select
 
 from app.database import SqliteDatabase
+from app.database.record_tables import insert_record
 from app.projection.projector import Projector
-from app.store.organisations import Organisation, insert_organisation
+from app.store.organisations import Organisation
 from app.store.read_tables import wallets
 from app.store.schema import create_tables
 from idl.codec import Event
@@ -91,7 +92,7 @@ class _Scene:
         self.ledger = _Ledger()
         self.db = SqliteDatabase(folder / "service.db", create_tables)
         organisation = Organisation(str(ORG), "acme", "Acme", str(_NOBODY), str(_NOBODY), str(RESERVE), 1)
-        self.db.write_now(lambda c: insert_organisation(c, organisation))
+        self.db.write_now(lambda c: insert_record(c, organisation))
         self.open()
         first = _transaction(1, 1, _founded())
         second = _transaction(2, 2, _created(VAULT, TOKENS), moves=(move(TOKENS, 0, _FUNDS),))

@@ -16,14 +16,13 @@ from solders.pubkey import Pubkey
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, transaction_id, wallet_id
 from app.database import Database, SqliteDatabase
+from app.database.record_tables import insert_record
 from app.projection.projector import Projector
 from app.store.attempts import Attempt, attempt, insert_attempt
 from app.store.escrows import EscrowRecord, due, escrow, insert_pending_escrow
 from app.store.feed import FeedEvent, feed
-from app.store.organisations import insert_organisation
-from app.store.read_tables import escrows, transactions, wallets
+from app.store.read_tables import TransactionRecord, escrows, transactions, wallets
 from app.store.schema import create_tables
-from app.store.transactions import TransactionRecord
 from app.store.transactions import transactions as list_transactions
 from app.store.wallets import wallet
 from indexer import Indexer, StoredEvent
@@ -61,7 +60,7 @@ class History:
     async def projected(self, folder: Path, rows: Sequence[StoredEvent], *made: Attempt) -> Database:
         """A database that knew these attempts and then saw these rows."""
         db = SqliteDatabase(folder / f"{secrets.token_hex(4)}.db", create_tables)
-        await db.write(lambda c: insert_organisation(c, organisation_of(self.stage)))
+        await db.write(lambda c: insert_record(c, organisation_of(self.stage)))
         for one in made:
             await db.write(lambda c, one=one: insert_attempt(c, one))  # type: ignore[misc]
         await Projector(db, changes_of(numbered(rows))).catch_up()
@@ -160,6 +159,7 @@ def snapshot(db: Database) -> dict[str, list[Any]]:
     return db.read_now(lambda c: {t.name: sorted(tuple(map(str, row)) for row in c.execute(model(t))) for t in tables})
 
 
+@pytest.mark.proves("Escrow(status)")
 async def test_statuses_follow_from_the_events(history: History, tmp_path: Path) -> None:
     db = await history.projected(tmp_path, history.rows)
 
@@ -359,7 +359,7 @@ async def test_rolled_back_creation_is_pending_again_or_gone_if_by_others(histor
     [ours], [theirs, _] = history.of(6), history.of(5)
     made = _attempt(history, ours)
     db = SqliteDatabase(tmp_path / "fork.db", create_tables)
-    await db.write(lambda c: insert_organisation(c, organisation_of(history.stage)))
+    await db.write(lambda c: insert_record(c, organisation_of(history.stage)))
     await db.write(lambda c: insert_attempt(c, made))
     stored = numbered(history.rows)
     projector = Projector(db, changes_of(stored))

@@ -13,18 +13,19 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection, Select, Table, select
 
 from app.chain.addresses import domain_hash
-from app.chain.instructions import compute_unit_limit
 from app.chain.rules import BudgetLimits, Rules
 from app.core.actors import Actor
 from app.core.identifiers import EVENT_INNER_INDEX, budget_id, policy_id, transaction_id, wallet_id
 from app.core.timestamps import DAY
 from app.database import Database, SqliteDatabase
 from app.database.postgres.database import PostgresDatabase
+from app.database.record_tables import insert_record
 from app.projection.projector import Changes, Projector
 from app.projection.rollbacks import reset
 from app.server.databases import open_projector
@@ -33,7 +34,7 @@ from app.store.attempts import Attempt, attempt, insert_attempt
 from app.store.budgets import budget
 from app.store.budgets import budgets as all_budgets
 from app.store.feed import FeedEvent, feed
-from app.store.organisations import Organisation, insert_organisation, reserve, reserve_balance
+from app.store.organisations import Organisation, reserve, reserve_balance, reserves
 from app.store.policies import (
     PolicyDetails,
     policies,
@@ -43,7 +44,7 @@ from app.store.policies import (
     put_policy_details,
     record_policy_edit,
 )
-from app.store.read_tables import approvals, budgets, recipients, reserves, transactions, wallets
+from app.store.read_tables import approvals, budgets, recipients, transactions, wallets
 from app.store.recipients import put_domain, recipient, recipient_by_domain
 from app.store.schema import create_tables
 from app.store.transactions import TransactionFilter, transaction
@@ -120,7 +121,7 @@ async def line_on(db: Database, folder: Path) -> AsyncIterator[Line]:
         events = PostgresEvents(db) if isinstance(db, PostgresDatabase) else EventStore(folder / "chain.db")
         indexer = Indexer(transport=stage.transport, codec=stage.codec, events=events)
         projector = open_projector(db, events, indexer)
-        await db.write(lambda c: insert_organisation(c, organisation_of(stage)))
+        await db.write(lambda c: insert_record(c, organisation_of(stage)))
         yield Line(stage, db, indexer, projector)
         await projector.stop()
         await indexer.stop()
@@ -226,6 +227,7 @@ async def test_payment_is_a_transaction_with_its_memo_and_an_event(line: Line) -
     assert event.payload["on_chain_slot"] == row.slot
 
 
+@pytest.mark.proves("event wallet.funded")
 async def test_funding_and_withdrawal_move_both_balances(line: Line) -> None:
     vault = await line.stage.wallet("agent-1", funds=20 * USDC)
     build, operator = line.stage.build, line.stage.operator
@@ -252,6 +254,9 @@ async def test_direct_deposit_into_a_vault_shows_in_its_balance(line: Line) -> N
     assert line.wallet(vault).balance == 25 * USDC
 
 
+@pytest.mark.proves(
+    "Wallets: active to policy_violation", "Wallets: policy_violation to active", "Wallets: active to idle"
+)
 async def test_statuses_follow_the_first_condition_that_holds(line: Line) -> None:
     stage, build = line.stage, line.stage.build
     vault = await stage.wallet("agent-1", funds=5 * USDC)
@@ -259,7 +264,15 @@ async def test_statuses_follow_the_first_condition_that_holds(line: Line) -> Non
     week = 7 * DAY
     assert line.wallet(vault).status == "active"
     assert line.wallet(vault, NOW + week + DAY).status == "idle"
-    blocked = Attempt("tx_blocked", line.org, "payment", "blocked", NOW + 10, wallet_id(vault), amount=1)
+    blocked = Attempt(
+        tx_id="tx_blocked",
+        org=line.org,
+        type="payment",
+        status="blocked",
+        created_at=NOW + 10,
+        wallet_id=wallet_id(vault),
+        amount=1,
+    )
     await line.db.write(lambda c: insert_attempt(c, blocked))
     assert line.wallet(vault, NOW + 100).status == "policy_violation"
     assert line.wallet(vault, NOW + 2 * DAY).status == "active"
@@ -302,7 +315,10 @@ async def test_policy_change_is_audited_with_its_author_and_reported(line: Line)
     listed = stage.addresses.allowlist(address, made["next_allowlist_version"])
 
     def remember(connection: Connection) -> None:
-        put_policy_details(connection, PolicyDetails(identifier, line.org, str(address), "Shopping", NOW))
+        put_policy_details(
+            connection,
+            PolicyDetails(policy_id=identifier, org=line.org, address=str(address), name="Shopping", created_at=NOW),
+        )
         put_allowlist(connection, str(listed), identifier, ["shop.example"])
         record_policy_edit(
             connection,
@@ -516,16 +532,24 @@ async def test_what_was_chosen_before_another_process_began_anew_is_not_applied(
 async def test_rebuilding_gives_the_same_read_models(line: Line) -> None:
     stage = line.stage
     vault = await stage.wallet("agent-1", funds=20 * USDC)
-    blocked = Attempt("tx_blocked", line.org, "payment", "blocked", NOW + 10**7, wallet_id(vault), amount=2**64 - 1)
+    blocked = Attempt(
+        tx_id="tx_blocked",
+        org=line.org,
+        type="payment",
+        status="blocked",
+        created_at=NOW + 10**7,
+        wallet_id=wallet_id(vault),
+        amount=2**64 - 1,
+    )
     signature = await stage.pay(vault, USDC)
     tx_id = transaction_id(line.stage.messages[signature], 0, EVENT_INNER_INDEX, "payment")
     paid = Attempt(
-        tx_id,
-        line.org,
-        "payment",
-        "pending",
-        NOW,
-        wallet_id(vault),
+        tx_id=tx_id,
+        org=line.org,
+        type="payment",
+        status="pending",
+        created_at=NOW,
+        wallet_id=wallet_id(vault),
         memo="x",
         amount=USDC,
         signature=signature,
@@ -546,28 +570,26 @@ async def share_budgets(stage: Stage, vault: Pubkey) -> tuple[Pubkey, Pubkey]:
     """Make two budgets, change the first, move a vault through both and out, close the second and make it anew."""
     build, authority, operator = stage.build, stage.authority.pubkey(), stage.operator.pubkey()
     first, second = (stage.addresses.budget(stage.org, key) for key in _BUDGET_KEYS)
-    creations = [
-        build.create_budget(payer=stage.payer.pubkey(), authority=authority, key=key, limits=_LIMITS)
-        for key in _BUDGET_KEYS
-    ]
-    for creation in creations:
-        await stage.send(creation, signers=[stage.authority])
+
+    def creation(key: bytes) -> Instruction:
+        return build.create_budget(payer=stage.payer.pubkey(), authority=authority, key=key, limits=_LIMITS)
+
+    for key in _BUDGET_KEYS:
+        await stage.send(creation(key), signers=[stage.authority])
     await stage.send(build.set_wallet_budget(signer=operator, vault=vault, new_budget=first), signers=[stage.operator])
     version: int = (await stage.fields(first))["version"]
-    for instruction in (
-        build.update_budget(
+    steps: list[Callable[[], Instruction]] = [
+        lambda: build.update_budget(
             authority=authority, budget=first, expected_version=version, limits=BudgetLimits(velocity_cap=3)
         ),
-        build.set_wallet_budget(signer=authority, vault=vault, budget=first, new_budget=second),
-        build.set_wallet_budget(signer=authority, vault=vault, budget=second),
-        build.close_budget(authority=authority, budget=second, rent_receiver=stage.payer.pubkey()),
-        creations[1],
-        build.close_budget(authority=authority, budget=first, rent_receiver=stage.payer.pubkey()),
-    ):
-        # A creation like the first is another transaction only with another limit.
-        await stage.send(
-            compute_unit_limit(200_000 + secrets.randbelow(100_000)), instruction, signers=[stage.authority]
-        )
+        lambda: build.set_wallet_budget(signer=authority, vault=vault, budget=first, new_budget=second),
+        lambda: build.set_wallet_budget(signer=authority, vault=vault, budget=second),
+        lambda: build.close_budget(authority=authority, budget=second, rent_receiver=stage.payer.pubkey()),
+        lambda: creation(_BUDGET_KEYS[1]),
+        lambda: build.close_budget(authority=authority, budget=first, rent_receiver=stage.payer.pubkey()),
+    ]
+    for step in steps:
+        await stage.send(step(), signers=[stage.authority])
     await stage.send(build.set_wallet_budget(signer=operator, vault=vault, new_budget=second), signers=[stage.operator])
     return first, second
 
@@ -649,7 +671,7 @@ async def test_rows_in_any_order_give_the_same_read_models(line: Line, tmp_path:
     pictures = []
     for attempt_number in range(6):
         db = SqliteDatabase(tmp_path / f"{attempt_number}.db", create_tables)
-        await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
+        await db.write(lambda c: insert_record(c, organisation_of(line.stage)))
         order = list(rows)
         if attempt_number:
             shuffler.shuffle(order)
@@ -665,7 +687,7 @@ async def test_rows_in_any_order_give_the_same_read_models(line: Line, tmp_path:
 async def test_rows_applied_twice_change_nothing(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
     db = SqliteDatabase(tmp_path / "twice.db", create_tables)
-    await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
+    await db.write(lambda c: insert_record(c, organisation_of(line.stage)))
     await Projector(db, changes_of(rows)).catch_up()
     once = snapshot(db)
     again = rows + [replace(row, id=row.id + 1000) for row in rows]
@@ -678,32 +700,33 @@ async def test_other_organisations_are_passed_over_until_they_are_this_services(
     rows = await real_rows(line)
     db = SqliteDatabase(tmp_path / "late.db", create_tables)
     stranger = replace(organisation_of(line.stage), org="Stranger", org_id="stranger")
-    await db.write(lambda c: insert_organisation(c, stranger))
+    await db.write(lambda c: insert_record(c, stranger))
     projector = Projector(db, changes_of(rows))
     await projector.catch_up()
     assert not any(snapshot(db).values())
-    await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
+    await db.write(lambda c: insert_record(c, organisation_of(line.stage)))
     await projector.catch_up()
     assert len(snapshot(db)["wallets"]) == 2
     db.close()
 
 
+@pytest.mark.proves("Transactions: confirmed to pending")
 async def test_rolled_back_transaction_is_undone_and_its_attempt_pending_again(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
     gone = next(row for row in reversed(rows) if row.name == "PaymentExecuted")
     tx_id = transaction_id(gone.message_hash, gone.instruction, gone.inner, "payment")
     db = SqliteDatabase(tmp_path / "fork.db", create_tables)
     paid = Attempt(
-        tx_id,
-        line.org,
-        "payment",
-        "pending",
-        NOW,
-        wallet_id(gone.data["vault"]),
+        tx_id=tx_id,
+        org=line.org,
+        type="payment",
+        status="pending",
+        created_at=NOW,
+        wallet_id=wallet_id(gone.data["vault"]),
         signature=gone.signature,
         message_hash=gone.message_hash,
     )
-    await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
+    await db.write(lambda c: insert_record(c, organisation_of(line.stage)))
     await db.write(lambda c: insert_attempt(c, paid))
     stored = list(rows)
     projector = Projector(db, changes_of(stored))
@@ -740,7 +763,7 @@ async def check_rollbacks(
     for number, signature in enumerate(signatures):
         for kind, gone in enumerate(([signature], signatures[-number - 1 :])[: 1 + (number % 4 == 0)]):
             db = SqliteDatabase(folder / f"{number}-{kind}.db", create_tables)
-            await db.write(lambda c: insert_organisation(c, own))
+            await db.write(lambda c: insert_record(c, own))
             for row in rows:
                 if row.signature in ours and row.name == "PaymentExecuted":
                     await db.write(partial(insert_attempt, attempt=_paid(row)))
@@ -769,7 +792,15 @@ def _noted(resets: list[Any], connection: Connection, *orgs: str) -> None:
 def _paid(row: StoredEvent) -> Attempt:
     tx_id = transaction_id(row.message_hash, row.instruction, row.inner, "payment")
     wallet = wallet_id(row.data["vault"])
-    return Attempt(tx_id, str(row.org), "payment", "pending", NOW, wallet, signature=row.signature)
+    return Attempt(
+        tx_id=tx_id,
+        org=str(row.org),
+        type="payment",
+        status="pending",
+        created_at=NOW,
+        wallet_id=wallet,
+        signature=row.signature,
+    )
 
 
 def _report(rows: list[StoredEvent], signature: str, number: int) -> StoredEvent:
@@ -784,7 +815,7 @@ async def test_rolled_back_transaction_is_waited_for_again(line: Line, tmp_path:
     rows = await real_rows(line)
     gone = next(row for row in reversed(rows) if row.name == "PaymentExecuted")
     db = SqliteDatabase(tmp_path / "again.db", create_tables)
-    await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
+    await db.write(lambda c: insert_record(c, organisation_of(line.stage)))
     stored = list(rows)
     projector = Projector(db, changes_of(stored))
     await projector.start()
@@ -806,7 +837,7 @@ async def test_rolled_back_transaction_is_waited_for_again(line: Line, tmp_path:
 async def test_failure_keeps_the_cursor_and_the_next_round_applies_the_rows(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
     db = SqliteDatabase(tmp_path / "broken.db", create_tables)
-    await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
+    await db.write(lambda c: insert_record(c, organisation_of(line.stage)))
     stored = [replace(row, data={}) if row.name == "PaymentExecuted" else row for row in rows]
     projector = Projector(db, changes_of(stored))
     with pytest.raises(KeyError):

@@ -12,9 +12,12 @@ from sqlalchemy import Table, delete, insert, select, update
 
 from app.chain.client import ACCOUNT_BATCH
 from app.chain.errors import ChainUnavailable
-from app.events.catalogue import EVENTS
+from app.core.event_catalogue import EVENTS
 from app.reconciliation.reconciliation import Reconciliation
-from app.store.read_tables import escrows, reserves, wallets
+from app.store.allowances import table as allowances
+from app.store.organisations import reserves
+from app.store.read_tables import escrows, wallets
+from tests.support.allowances import USDC, grant, known
 from tests.support.escrows import A2A, agent, of, shows_output
 from tests.support.http import PATIENCE
 from tests.support.service_world import Json, ServiceWorld
@@ -74,6 +77,7 @@ async def test_nothing_differs_after_every_kind_of_change(own_world: ServiceWorl
     assert await _reported(world) == []
 
 
+@pytest.mark.proves("event reconciliation.difference")
 async def test_wrong_balance_is_reported_once_and_again_when_it_changes(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, _ = await world.wallet(funds="100"), await world.wallet(funds="100")
@@ -106,6 +110,7 @@ async def test_wrong_balance_is_reported_once_and_again_when_it_changes(own_worl
     assert {one["event"] for one in sent} == {"reconciliation.difference"}
 
 
+@pytest.mark.proves("event reconciliation.cleared")
 async def test_difference_that_is_gone_is_cleared_and_may_come_again(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds="100")
@@ -174,6 +179,21 @@ async def test_wrong_reserve_is_found(own_world: ServiceWorld) -> None:
     }
 
 
+@pytest.mark.proves("event reconciliation.difference")
+async def test_wrong_held_amount_is_found(own_world: ServiceWorld) -> None:
+    world = own_world
+    policy = await world.policy(allowAllowances=True)
+    purse = await grant(world, await agent(world, policy["policy_id"]), 6 * USDC)
+    await known(world, purse)
+
+    await _spoil(world, allowances, allowances.c.address == str(purse.address), amount=USDC)
+    await _reconcile(world)
+
+    [event] = await _reported(world)
+    assert event["differences"] == {"held_amount": {"chain": "6.00", "service": "1.00"}}
+
+
+@pytest.mark.proves("event reconciliation.difference")
 @pytest.mark.parametrize(
     ("values", "fact"),
     [({"amount": 1}, "amount"), ({"status": "disputed"}, "disputed"), ({"status": "released"}, None)],
@@ -225,7 +245,7 @@ async def test_deposit_by_an_outsider_is_no_difference(own_world: ServiceWorld) 
     world.service.indexer._check_interval = 3600
     wallet = await world.wallet(funds="100")
     vault = Pubkey.from_string(wallet["chain_address"])
-    for account in (world.service.addresses.token_account(vault), world.service.instructions(world.org).reserve_tokens):
+    for account in (world.service.addresses.token_account(vault), world.build.reserve_tokens):
         await world.localnet.mint_usdc(account, 7)
 
     result, undecided = await _reconcile(world)
@@ -305,7 +325,7 @@ async def test_node_whose_history_lags_raises_no_alarm(own_world: ServiceWorld) 
     escrow = await paying.lock(await world.payee())
     gone = await world.wallet(funds=None)
     record, closed = (world.wallet_record(one["wallet_id"]) for one in (wallet, gone))
-    build, operator = world.service.instructions(world.org), world.service.signers.operator
+    build, operator = world.build, world.service.signers.operator
     # Given a node that shows accounts at once and their transactions late
     world.line.alter = lambda method, result: [] if method == "getSignaturesForAddress" else result
     freeze = build.freeze_wallet(
@@ -396,6 +416,7 @@ async def test_many_wallets_are_read_in_few_calls_without_locks(own_world: Servi
     assert locked == {False}
 
 
+@pytest.mark.proves("Limits: Reconciliation with the chain")
 async def test_reconciliation_runs_with_the_service_unless_switched_off(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet()

@@ -80,6 +80,7 @@ def _brake_after_storing(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, w
     monkeypatch.setattr(submitter, "_store", store_and_brake)
 
 
+@pytest.mark.proves("Transactions: pending to failed", "Limits: Freeze or pause")
 async def test_payment_stored_and_never_sent_failed_and_its_key_is_free(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ async def test_payment_stored_and_never_sent_failed_and_its_key_is_free(
     assert await world.balance(to) == 1_000_000
 
 
+@pytest.mark.proves("Transactions: pending to failed")
 async def test_overtaken_payment_is_not_sent_again_over_restart_and_unfreeze(own_world: ServiceWorld) -> None:
     world, key = own_world, {"Idempotency-Key": "late"}
     wallet, to = await world.wallet(), await world.payee()
@@ -206,6 +208,7 @@ async def test_freeze_that_gave_up_on_an_unfreeze_is_repeated_by_itself(own_worl
     assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
 
 
+@pytest.mark.proves("Limits: Freeze or pause")
 async def test_freeze_lands_while_the_database_cannot_be_written(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -299,6 +302,7 @@ async def test_freeze_of_a_full_disk_does_not_pay_what_waits(own_world: ServiceW
     assert await world.balance(to) == 0
 
 
+@pytest.mark.proves("POST /v1/organization/pause")
 async def test_pause_is_repeated_after_an_earlier_unpause_has_landed(own_world: ServiceWorld) -> None:
     world, path = own_world, "/v1/organization/pause"
     patience = world.settings.confirm_timeout
@@ -322,6 +326,7 @@ async def test_pause_is_repeated_after_an_earlier_unpause_has_landed(own_world: 
     assert (await world.pay(wallet, to, "1")).status_code == 200
 
 
+@pytest.mark.proves("PATCH /v1/wallets/{wallet_id}")
 async def test_freeze_with_a_new_policy_stops_payments_before_its_turn(own_world: ServiceWorld) -> None:
     # Given a wallet of which another change is being made
     world = own_world
@@ -401,6 +406,7 @@ async def _replace_operator(world: ServiceWorld) -> Keypair:
     return new
 
 
+@pytest.mark.proves("POST /v1/organization/pause")
 async def test_brakes_of_a_replaced_operator_hold_until_its_new_key(own_world: ServiceWorld) -> None:
     # Given a service whose operator's key was replaced on the chain
     world, pause = own_world, "/v1/organization/pause"

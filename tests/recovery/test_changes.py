@@ -185,9 +185,7 @@ async def test_wallet_changed_past_the_service_is_changed_all_the_same(world: Se
     wallet = await world.wallet(funds=None)
     [vault, _tokens, policy, _org] = world.vault_accounts(wallet)
     operator = world.service.signers.operator
-    freeze = world.service.instructions(world.org).freeze_wallet(
-        signer=operator.pubkey(), vault=vault, policy=policy, action="Freeze"
-    )
+    freeze = world.build.freeze_wallet(signer=operator.pubkey(), vault=vault, policy=policy, action="Freeze")
     assert (await world.land([freeze], operator)).err is None
 
     assert (await world.ok("PATCH", _path(wallet), {"status": "active"}))["status"] == "active"
@@ -200,9 +198,7 @@ async def test_freeze_by_hand_takes_the_place_of_a_freeze_by_expiry(own_world: S
     [vault, _tokens, policy, _org] = world.vault_accounts(wallet)
     world.clock.ahead += 60
     payer = world.service.signers.fee_payer
-    expire = world.service.instructions(world.org).freeze_wallet(
-        signer=payer.pubkey(), vault=vault, policy=policy, action="Expire"
-    )
+    expire = world.build.freeze_wallet(signer=payer.pubkey(), vault=vault, policy=policy, action="Expire")
     assert (await world.land([expire], payer)).err is None
 
     assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
@@ -252,6 +248,7 @@ async def test_failure_counts_once_it_is_confirmed(own_world: ServiceWorld, comm
     assert (await world.service.submitter.look(pending)).status == outcome
 
 
+@pytest.mark.proves("Transactions: pending to failed")
 @pytest.mark.parametrize("landed", [False, True])
 async def test_failure_that_the_transaction_does_not_show_is_no_outcome(
     own_world: ServiceWorld, *, landed: bool

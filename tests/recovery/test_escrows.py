@@ -49,7 +49,7 @@ async def _direct(world: ServiceWorld, paying: Agent, receiving: Agent, counter:
     """Make an escrow of 1 USDC past the service, signed by the operator, and return its address."""
     found = world.wallet_record(paying.id)
     operator, vault = world.service.signers.operator, Pubkey.from_string(paying.vault)
-    create = world.service.instructions(world.org).create_escrow(
+    create = world.build.create_escrow(
         payer=world.service.signers.fee_payer_address,
         signer=operator.pubkey(),
         policy=Pubkey.from_string(found.policy.address),
@@ -69,6 +69,7 @@ async def _direct(world: ServiceWorld, paying: Agent, receiving: Agent, counter:
 # Lost requests and answers
 
 
+@pytest.mark.proves("Escrows: new to pending", "Escrows: pending to locked")
 async def test_escrow_that_was_not_confirmed_in_time_is_pending_until_it_is(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await _agents(world)
@@ -274,6 +275,7 @@ async def test_rebuilt_read_models_show_the_same_escrows_and_rows(own_world: Ser
     assert await picture() == before
 
 
+@pytest.mark.proves("Escrow(task_hash, task_description)")
 async def test_text_is_shown_only_where_its_hash_is_on_the_chain(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await _agents(world)

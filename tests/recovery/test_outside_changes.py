@@ -7,8 +7,11 @@ import pytest
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
+from app.access.keyring import system
 from app.chain.instructions import UNLIMITED
-from app.core.identifiers import new_reference
+from app.core.identifiers import allowance_id, new_reference
+from tests.support.allowances import USDC, granting_of
+from tests.support.escrows import agent
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -20,6 +23,7 @@ async def _update_org(world: ServiceWorld, **changes: Any) -> None:
     assert (await world.land([change], authority)).err is None
 
 
+@pytest.mark.proves("rule paused", "error org_paused")
 async def test_paused_organisation_neither_pays_nor_funds_but_lets_money_out(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds="10"), await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -45,6 +49,7 @@ async def test_funding_beyond_the_operators_daily_limit_is_refused(world: Servic
     assert (await world.ok("POST", path, {"amount": "1"}))["usdc_balance"] == "1.00"
 
 
+@pytest.mark.proves("Wallets: any to frozen")
 async def test_expired_wallet_is_frozen_by_anyone_and_freed_with_another_policy(own_world: ServiceWorld) -> None:
     world = own_world
     soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
@@ -54,7 +59,7 @@ async def test_expired_wallet_is_frozen_by_anyone_and_freed_with_another_policy(
     world.clock.ahead += 7200
     assert error_of(await world.pay(wallet, to, "1"), 402, "policy_violation")["violation"]["rule"] == "expiry"
     stranger = world.service.signers.fee_payer
-    expire = world.service.instructions(world.org).freeze_wallet(
+    expire = world.build.freeze_wallet(
         signer=stranger.pubkey(), vault=_vault(wallet), policy=await _address(world, policy), action="Expire"
     )
     assert (await world.land([expire])).err is None
@@ -73,7 +78,7 @@ async def test_approval_on_the_chain_lets_the_agent_pay_above_the_threshold_once
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
     session, agent = await world.session(wallet), world.key("agent", wallet["wallet_id"])
     operator = world.service.signers.operator
-    approve = world.service.instructions(world.org).approve_payment(
+    approve = world.build.approve_payment(
         payer=world.service.signers.fee_payer_address,
         operator=operator.pubkey(),
         vault=_vault(wallet),
@@ -95,13 +100,14 @@ async def test_approval_on_the_chain_lets_the_agent_pay_above_the_threshold_once
     assert paid.items() <= shown.items()
 
 
+@pytest.mark.proves("Transactions: pending to failed")
 async def test_refusal_that_still_lands_is_failed_and_answers_402(own_world: ServiceWorld) -> None:
     world = own_world
     policy = await world.policy(maxPerTx="5")
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
     found = world.policy_record(policy["policy_id"])
     authority = world.service.signers.require_authority()
-    tighten = world.service.instructions(world.org).update_policy(
+    tighten = world.build.update_policy(
         authority=authority.pubkey(),
         policy=await _address(world, policy),
         expected_version=found.version,
@@ -118,12 +124,13 @@ async def test_refusal_that_still_lands_is_failed_and_answers_402(own_world: Ser
     assert await world.balance(to) == 0
 
 
+@pytest.mark.proves("Transactions: pending to failed")
 async def test_freeze_at_the_last_moment_fails_the_payment(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     operator = world.service.signers.operator
     found = world.wallet_record(wallet["wallet_id"])
-    freeze = world.service.instructions(world.org).freeze_wallet(
+    freeze = world.build.freeze_wallet(
         signer=operator.pubkey(),
         vault=_vault(wallet),
         policy=Pubkey.from_string(found.policy.address),
@@ -148,12 +155,77 @@ async def test_session_rotated_past_the_service_ends_the_old_token(world: Servic
     token = await world.session(wallet)
     assert (await world.pay(wallet, to, "1", session=token)).json()["status"] == "confirmed"
     operator = world.service.signers.operator
-    rotate = world.service.instructions(world.org).update_wallet(
+    rotate = world.build.update_wallet(
         operator=operator.pubkey(), vault=_vault(wallet), session=(Pubkey.new_unique(), int(time.time()) + 600)
     )
     assert (await world.land([rotate], operator)).err is None
 
     error_of(await world.pay(wallet, to, "1", session=token), 401, "session_token_invalid")
+
+
+def _rotation(world: ServiceWorld, wallet: Json) -> Instruction:
+    return world.build.update_wallet(
+        operator=world.service.signers.operator_address,
+        vault=_vault(wallet),
+        session=(Pubkey.new_unique(), world.service.clock.now() + 600),
+    )
+
+
+async def test_operators_rotation_ends_a_session_that_was_made_just_before(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    _just_before_sending(world, [_rotation(world, wallet)], world.service.signers.operator)
+
+    token = (await world.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/rotate-token", {}))["session_token"]
+
+    assert (await world.pay(wallet, to, "1", session=token)).json()["status"] == "confirmed"
+
+
+async def test_agent_gets_no_new_token_while_an_operator_rotates_it(world: ServiceWorld) -> None:
+    one, brake = await agent(world), world.service.brake
+    path = f"/v1/wallets/{one.id}/rotate-token"
+    hold = brake.engage(system(world.org, "test"), one.id, "session")
+    error_of(await one.call("POST", path, {}), 401, "session_token_invalid")
+    await brake.release(hold)
+
+    await one.ok("POST", path, {})
+
+
+async def test_wallet_is_archived_although_it_was_changed_just_before(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet = await world.wallet(funds=None)
+    _just_before_sending(world, [_rotation(world, wallet)], world.service.signers.operator)
+
+    archived = await world.ok("DELETE", f"/v1/wallets/{wallet['wallet_id']}")
+
+    assert archived["status"] == "archived"
+
+
+@pytest.mark.proves("PolicyViolationBody(open_allowances)")
+async def test_late_refusal_names_the_allowance_that_holds_the_money(own_world: ServiceWorld) -> None:
+    world = own_world
+    policy = await world.policy(allowAllowances=True, maxPerDay="10")
+    one, to = await agent(world, policy["policy_id"]), await world.payee()
+    purse, granting = await granting_of(world, one, 6 * USDC)
+    _just_before_sending(world, [granting], one.session_key, world.service.signers.operator)
+
+    error = error_of(await world.pay(one.wallet, to, "5"), 402, "policy_violation")
+
+    assert error["violation"] == {"rule": "max_per_day", "limit": "10.00", "attempted": "11.00"}
+    assert error["open_allowances"] == [allowance_id(purse.address)]
+
+
+async def test_authority_signs_nothing_that_an_old_state_outdates(own_world: ServiceWorld) -> None:
+    world = own_world
+    old = await world.service.chain.call("getMultipleAccounts", [[world.org], {"encoding": "base64"}])
+    await _update_org(world, operator_daily_limit=UNLIMITED)
+    await world.catch_up()
+
+    world.line.alter = lambda method, result: old if method == "getMultipleAccounts" else result
+    error_of(await world.call("POST", "/v1/budgets", {"name": "New"}), 503, "chain_unavailable")
+    world.line.mend()
+
+    await world.ok("POST", "/v1/budgets", {"name": "New"})
 
 
 def _vault(wallet: Json) -> Pubkey:

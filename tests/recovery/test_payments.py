@@ -27,6 +27,7 @@ async def _payments(world: ServiceWorld, wallet: Json) -> list[Json]:
     return list(rows)
 
 
+@pytest.mark.proves("error chain_unavailable")
 async def test_chain_that_does_not_answer_is_503_and_nothing_is_stored(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -48,6 +49,7 @@ async def test_reading_works_while_the_chain_is_away(own_world: ServiceWorld) ->
     assert (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["usdc_balance"] == "100.00"
 
 
+@pytest.mark.proves("Idempotency: Unknown outcome")
 async def test_payment_that_never_reached_the_chain_is_sent_again_under_its_key(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -63,6 +65,7 @@ async def test_payment_that_never_reached_the_chain_is_sent_again_under_its_key(
     assert await world.balance(to) == 1_000_000
 
 
+@pytest.mark.proves("Idempotency: Unknown outcome")
 async def test_payment_whose_confirmation_was_lost_is_found_not_repeated(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -77,6 +80,7 @@ async def test_payment_whose_confirmation_was_lost_is_found_not_repeated(own_wor
     assert len(await _payments(world, wallet)) == 1
 
 
+@pytest.mark.proves("Idempotency: Crashes")
 async def test_restart_recovers_payments_sent_and_unsent(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -98,6 +102,7 @@ async def test_restart_recovers_payments_sent_and_unsent(own_world: ServiceWorld
     assert await world.balance(to) == 3_000_000
 
 
+@pytest.mark.proves("Transactions: pending to failed")
 async def test_expired_payment_failed_and_its_key_pays_anew(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -211,6 +216,7 @@ async def test_final_block_is_read_before_the_status_that_it_judges(own_world: S
     assert calls[:2] == ["getEpochInfo", "getSignatureStatuses"]
 
 
+@pytest.mark.proves("Transactions: pending to failed")
 async def test_payment_fails_only_once_its_blockhash_expired_at_finalized(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -226,6 +232,7 @@ async def test_payment_fails_only_once_its_blockhash_expired_at_finalized(own_wo
     assert (await world.ok("GET", f"/v1/payments/{tx_id}"))["status"] == "pending"
 
 
+@pytest.mark.proves("Transactions: pending to confirmed", "Limits: Wait for a confirmation", "Payment(status)")
 async def test_unconfirmed_payment_is_answered_as_pending_and_confirmed_later(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -242,6 +249,7 @@ async def test_unconfirmed_payment_is_answered_as_pending_and_confirmed_later(ow
     assert await world.balance(to) == 1_000_000
 
 
+@pytest.mark.proves("Idempotency: Answer pending")
 async def test_repetition_of_a_pending_payment_is_told_what_became_of_it(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()

@@ -102,6 +102,7 @@ def _grants(agent: Agent, owner: str) -> tuple[str, str, Json]:
     return "POST", f"/v1/wallets/{agent.id}/allowances", body
 
 
+@pytest.mark.proves("Idempotency: Answer pending")
 @pytest.mark.parametrize("name", ["fund", "fund batch", "withdraw", "allowance"])
 async def test_repetition_of_what_was_pending_is_told_what_became_of_it(own_world: ServiceWorld, name: str) -> None:
     # Given a change that lands, but is not seen on the chain in time

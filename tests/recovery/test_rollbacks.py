@@ -1,8 +1,6 @@
 """Transactions that a fork dropped, and rebuilds: readers see the state before or the state after, never a part."""
 
-import asyncio
 import json
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +14,7 @@ from app.submission.recovery import Recovery
 from indexer import StoredEvent
 from tests.support.escrows import agent, of
 from tests.support.forks import Fork
-from tests.support.processes import printed
+from tests.support.processes import running
 from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -116,6 +114,7 @@ async def _checks(world: ServiceWorld, count: int) -> None:
         await world.service.indexer.check(late=False)
 
 
+@pytest.mark.proves("Transactions: confirmed to pending")
 async def test_readers_see_a_rollback_whole_or_not_at_all(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +167,7 @@ async def test_readers_see_no_part_of_a_rebuild(own_world: ServiceWorld, monkeyp
     assert [len(seen) for seen in readers.seen.values()] == [1] * len(paths)
 
 
+@pytest.mark.proves("Transactions: confirmed to pending")
 @pytest.mark.parametrize("forgotten", ["last", "every second"])
 async def test_lying_node_causes_no_rollback(own_world: ServiceWorld, forgotten: str) -> None:
     world = own_world
@@ -212,14 +212,8 @@ async def test_kill_in_the_middle_of_a_rebuild_leaves_the_state_before(own_world
     readers = _Readers(world, paths)
     await readers.look()
     await world.stop()
-    command = [sys.executable, "-c", _KILLED, str(world.settings.data_dir)]
-
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    try:
-        await printed(process, b"in the middle")
-    finally:
-        process.kill()
-        await process.wait()
+    async with running(_KILLED, str(world.settings.data_dir), until=b"in the middle"):
+        pass
 
     await world.start()
     await readers.look()

@@ -105,7 +105,9 @@ def test_transfer_of_sol_is_refused(stage: Stage) -> None:
 def test_signing_key_that_could_lose_its_sol_is_refused(stage: Stage) -> None:
     theft = transfer(TransferParams(from_pubkey=stage.address, to_pubkey=Pubkey.new_unique(), lamports=1))
     _refused(stage, stage.raw(stage.change, theft), "could spend the signing key's SOL")
-    costly = _BUILD.create_policy(payer=stage.address, authority=stage.address, key=bytes(16), rules=Rules())
+    costly = _BUILD.create_policy(
+        payer=stage.address, authority=stage.address, key=bytes(16), rules=Rules(), expected_sequence=0
+    )
     _refused(stage, stage.raw(costly), "could spend the signing key's SOL")
 
 

@@ -20,9 +20,10 @@ from app.localnet.genesis import USDC_MINT
 from app.localnet.tokens import TOKEN_PROGRAM
 from idl.codec import load
 from tests.support.http import PATIENCE
-from tests.support.processes import COMMAND_LINE, free_ports, running
+from tests.support.processes import free_ports, running
 from tests.support.service_world import GENESIS_HASHES, ServiceWorld, error_of
 from tests.support.vm_tokens import mint_data
+from tests.support.warm import COMMAND_LINE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -145,6 +146,7 @@ async def test_request_without_sol_for_fees_or_rent_is_fee_payer_insufficient(ow
         assert "SOL" in error_of(refused, 503, "fee_payer_insufficient")["message"]
 
 
+@pytest.mark.proves("Organization(cluster, genesis_hash)")
 @pytest.mark.parametrize(("cluster", "prefix"), [("mainnet-beta", "avk_live_"), ("devnet", "avk_test_")])
 async def test_genesis_hash_names_the_cluster(tmp_path: Path, cluster: str, prefix: str) -> None:
     async with ServiceWorld(tmp_path, genesis_hash=GENESIS_HASHES[cluster]) as world:

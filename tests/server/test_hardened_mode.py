@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from click.testing import CliRunner, Result
 from solders.keypair import Keypair
 
 from app.commands.main import main
 from app.core.signers import create_key, read_key
-from tests.support.processes import COMMAND_LINE, free_ports, running, serving
+from tests.support.processes import free_ports, running, serving
 from tests.support.unowned import unowned
+from tests.support.warm import COMMAND_LINE
 
 Json = dict[str, Any]
 
@@ -197,6 +199,7 @@ async def _exchanges_authority(office: Office) -> None:
     assert f"authority: {new}" in await office.command("roles", "show")
 
 
+@pytest.mark.proves("action organization.roles", "action organization.withdraw")
 async def test_changes_of_roles_are_signed_by_key_files(tmp_path: Path) -> None:
     async with serving(tmp_path, COMMAND_LINE) as serve:
         office = Office(tmp_path, tmp_path / "safe", serve.client, serve.rpc)

@@ -20,6 +20,7 @@ _REBOUND = {"Host": "evil.example:8402"}
 _HEALTH = {"jsonrpc": "2.0", "id": 1, "method": "getHealth"}
 
 
+@pytest.mark.proves("error host_not_allowed")
 @pytest.mark.parametrize(
     "headers",
     [

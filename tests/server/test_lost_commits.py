@@ -22,6 +22,9 @@ async def _events(world: ServiceWorld, kind: str) -> list[Json]:
     return found
 
 
+@pytest.mark.proves(
+    "POST /dashboard/developers/gap-checked", "event database.commits_lost", "event transaction.forgotten"
+)
 async def test_file_that_was_put_back_is_guarded_by_the_chain(own_world: ServiceWorld) -> None:
     # Given a database file that is older than two payments
     world = own_world

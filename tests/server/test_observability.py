@@ -137,6 +137,7 @@ class _Renderings(Collector):
         self._now -= 1
 
 
+@pytest.mark.proves("GET /healthz")
 async def test_working_service_is_alive_and_ready_without_a_key(world: ServiceWorld) -> None:
     alive, ready = await world.client.get("/healthz"), await world.client.get("/readyz")
 
@@ -144,6 +145,7 @@ async def test_working_service_is_alive_and_ready_without_a_key(world: ServiceWo
     assert (ready.status_code, ready.json()) == (200, {"status": "ready", "indexer_lag_slots": 0})
 
 
+@pytest.mark.proves("GET /readyz", "error not_ready")
 async def test_service_without_its_chain_lives_but_is_not_ready(watched: ServiceWorld) -> None:
     watched.line.lose_requests = lambda _method: True
 
@@ -214,6 +216,7 @@ async def test_service_whose_database_has_no_room_is_not_ready(watched: ServiceW
     assert writer.execute("PRAGMA page_count").fetchone() == before
 
 
+@pytest.mark.proves("GET /readyz")
 async def test_old_backup_is_shown_and_changes_no_status(watched: ServiceWorld) -> None:
     file = watched.settings.paths().backed_up
     os.utime(file, (1_700_000_000, 1_700_000_000))
@@ -224,6 +227,7 @@ async def test_old_backup_is_shown_and_changes_no_status(watched: ServiceWorld) 
     assert (await _metrics(watched))["agent_vault_backup_timestamp_seconds"] == [({}, 1_700_000_000.0)]
 
 
+@pytest.mark.proves("GET /readyz")
 async def test_service_whose_indexer_is_behind_is_not_ready(
     watched: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +337,7 @@ async def test_health_check_outlives_the_caller_that_started_it(watched: Service
     assert methods.count("getSlot") == 1
 
 
+@pytest.mark.proves("GET /metrics")
 async def test_metrics_count_requests_by_route_and_payments_by_outcome(watched: ServiceWorld) -> None:
     world = watched
     policy = await world.policy(maxPerTx="5")
@@ -368,6 +373,7 @@ async def test_metrics_count_requests_by_route_and_payments_by_outcome(watched: 
     assert timed["x402", "2xx"] == 0
 
 
+@pytest.mark.proves("Limits: Size of /metrics")
 async def test_metrics_keep_their_size_and_series_under_any_traffic(watched: ServiceWorld) -> None:
     chance, wallet = random.Random(7), await watched.wallet()
     keys = [watched.key("viewer"), watched.key("operator"), watched.key("agent", wallet["wallet_id"]), "av_unknown"]
@@ -407,6 +413,7 @@ async def test_metrics_keep_their_size_and_series_under_any_traffic(watched: Ser
     assert not [name for name in after if name.endswith("_created")]
 
 
+@pytest.mark.proves("Limits: Renderings of /metrics")
 async def test_readers_of_the_metrics_share_one_rendering_a_second(watched: ServiceWorld) -> None:
     wallet, other, metrics = await watched.wallet(), await watched.organisation("other"), watched.service.part(Metrics)
     await Gauges(watched.service).tick()
@@ -417,7 +424,7 @@ async def test_readers_of_the_metrics_share_one_rendering_a_second(watched: Serv
 
     async def read(port: int) -> int:
         headers = {"Authorization": f"Bearer {watched.key('viewer', org=other)}", "X-Forwarded-For": "192.0.2.1"}
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE) as client:
             for count in itertools.count(1):
                 text = (await client.get("/metrics")).raise_for_status().text
                 assert f'{{organization="other"}} {10**12}\n' in text
@@ -585,6 +592,7 @@ async def test_metrics_show_the_last_reconciliation(watched: ServiceWorld) -> No
     assert (await shown())[:2] == (["incomplete"], 1)
 
 
+@pytest.mark.proves("Limits: Age of what /metrics shows of the chain and the database")
 async def test_metrics_ask_neither_the_chain_nor_the_database(
     watched: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -610,10 +618,10 @@ async def test_queries_of_the_gauges_use_indexes(world: ServiceWorld) -> None:
         explained = (conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {one}", (None,) * one.count("?")) for one in queries)
         return [str(row.detail) for rows in explained for row in rows]
 
-    # A scan is only of what has a row for each organisation, webhook or reported difference.
+    # A scan is only of what has a row for each organisation, webhook or reported difference, or of given values.
     scanned = {one.split(" USING")[0] for one in world.service.db.read_now(plans) if one.startswith("SCAN")}
     assert len(queries) > 5
-    assert scanned <= {"SCAN organisations", "SCAN webhooks", "SCAN differences", "SCAN anon_1"}
+    assert scanned <= {"SCAN organisations", "SCAN webhooks", "SCAN differences", "SCAN anon_1", "SCAN CONSTANT ROW"}
 
 
 async def test_metrics_need_no_key_locally_and_a_readers_key_elsewhere(world: ServiceWorld) -> None:
@@ -695,6 +703,7 @@ async def test_no_line_of_a_whole_flow_holds_a_secret(
         assert secret[12:30] not in written
 
 
+@pytest.mark.proves("Conventions: Request id")
 async def test_every_line_of_a_request_carries_its_id(
     world: ServiceWorld, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Clients that send many requests on one connection and read no answer."""
+"""Clients that send many requests on one connection and read no answer, or ask for another protocol."""
 
 import asyncio
 import socket
@@ -32,4 +32,15 @@ async def test_clients_that_leave_answers_unread_cause_no_traceback(tmp_path: Pa
         await running.process.wait()
 
     # At its level, the log has only warnings and errors.
+    assert log.read_text() == ""
+
+
+async def test_request_to_upgrade_is_answered_and_logs_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with serving(tmp_path / "data", WITH_LOG, str(log)) as running:
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+        assert (await running.client.get("/v1/wallets", headers=upgrade)).status_code == 200
+        running.process.terminate()
+        await running.process.wait()
+
     assert log.read_text() == ""

@@ -10,12 +10,14 @@ import pytest
 from sqlalchemy import Connection
 from starlette.routing import Route
 
-from app.access.keyring import KeyRing, Role, system
+from app.access.keyring import KeyRing, system
+from app.core.actors import Role
 from app.core.timestamps import now_ms
 from app.dashboard.routes import routes as dashboard
 from app.people.sessions import digest
 from app.server.application import operations
-from app.store.people import end_session, session_by_digest
+from app.store.keys import api_keys
+from app.store.people import end_sessions, open_sessions
 from tests.dashboard.browsing import Crafted, sign_in
 from tests.support.service_world import ServiceWorld
 
@@ -33,6 +35,7 @@ _OPERATIONS: Mapping[str, str] = {
     "GET /v1/approvals/{approval_id}": _EVERYONE,
     "GET /v1/wallets": _EVERYONE,
     "GET /v1/wallets/{wallet_id}": _EVERYONE,
+    "GET /v1/wallets/{wallet_id}/sol": _EVERYONE,
     "GET /v1/policies/{policy_id}": _EVERYONE,
     "POST /v1/transactions/export": _EVERYONE,
     "GET /v1/transactions/exports": _EVERYONE,
@@ -41,7 +44,7 @@ _OPERATIONS: Mapping[str, str] = {
     "GET /v1/transactions/{tx_id}": _EVERYONE,
     "GET /v1/wallets/{wallet_id}/transactions": _EVERYONE,
     "GET /v1/events": _EVERYONE,
-    "GET /v1/wallets/{wallet_id}/alerts": _EVERYONE,
+    "GET /v1/wallets/{wallet_id}/alerts": "viewer operator admin",
     "GET /v1/recipients/{recipient}": _EVERYONE,
     "POST /v1/payments/a2a": "agent operator admin",
     "POST /v1/payments/a2a/{escrow_id}/complete": "agent operator admin",
@@ -50,6 +53,9 @@ _OPERATIONS: Mapping[str, str] = {
     "POST /v1/wallets/{wallet_id}/allowances/{allowance_id}/settle": "agent operator admin",
     "POST /v1/payments": "agent operator admin",
     "POST /v1/wallets/{wallet_id}/pay": "agent operator admin",
+    "POST /v1/paid-requests/fetch": "agent operator admin",
+    "POST /v1/paid-requests/payments": "agent operator admin",
+    "POST /v1/paid-requests/quote": "agent operator admin",
     "POST /v1/x402/fetch": "agent operator admin",
     "POST /v1/x402/payments": "agent operator admin",
     "POST /v1/x402/quote": "agent operator admin",
@@ -73,6 +79,7 @@ _OPERATIONS: Mapping[str, str] = {
     "PUT /v1/organization/key-restrictions": "admin",
     "GET /v1/signed-transactions": "admin",
     "POST /v1/signed-transactions": "admin",
+    "POST /v1/test/clock": "admin",
     "DELETE /v1/signed-transactions/{id}": "admin",
     "POST /v1/wallets/{wallet_id}/allowances": "operator admin",
     "POST /v1/approvals/{approval_id}/approve": "operator admin",
@@ -97,6 +104,7 @@ _OPERATIONS: Mapping[str, str] = {
     "POST /v1/webhooks/{webhook_id}/deliveries/{delivery_id}/resend": "operator admin",
     "POST /v1/webhooks/{webhook_id}/deliveries/replay": "operator admin",
     "POST /v1/organization/pause": "operator admin",
+    "GET /v1/insights/spending": "viewer operator admin",
     "GET /v1/budgets": "viewer operator admin",
     "GET /v1/budgets/{budget_id}": "viewer operator admin",
     "GET /v1/policies": "viewer operator admin",
@@ -191,6 +199,7 @@ _PAGES: Mapping[str, str | None] = {
     "POST /dashboard/disputes/{escrow_id}/decide": "admin",
     "POST /dashboard/developers/gap-checked": "admin",
     "POST /dashboard/developers/keys": "admin",
+    "POST /dashboard/developers/key-restrictions": "admin",
     "POST /dashboard/developers/keys/{key_id}/rotate": "admin",
     "POST /dashboard/developers/keys/{key_id}/revoke": "admin",
     "GET /dashboard/developers/requests": "admin",
@@ -243,7 +252,11 @@ async def _keys(world: ServiceWorld) -> tuple[dict[str, str | None], str]:
     keys: dict[str, str | None] = {role: world.key(role) for role in roles}
     keys |= {"nobody": None, "ended": world.key("admin"), "agent": world.key("agent", wallet_id)}
     ring, gone = world.service.part(KeyRing), str(keys["ended"])
-    [ended] = [one for one in await ring.list(world.org) if one.digest == ring.digest(gone)]
+    [ended] = [
+        one
+        for one in world.service.db.read_now(lambda conn: api_keys(conn, world.org))
+        if one.digest == ring.digest(gone)
+    ]
     await world.service.db.write(lambda conn: ring.revoke(conn, system(world.org, "test"), ended.key_id))
     ring.forget()
     return {**keys, "foreign admin": world.key("admin", org=other)}, wallet_id
@@ -276,9 +289,8 @@ async def test_every_operation_is_allowed_to_its_roles_and_nobody_else(own_world
 
 
 def _end(conn: Connection, token_digest: str) -> None:
-    found = session_by_digest(conn, token_digest, now_ms())
-    assert found is not None
-    assert end_session(conn, found.org, found.actor, found.session_id, now_ms())
+    [found] = open_sessions(conn, [token_digest], now_ms())
+    assert end_sessions(conn, found.org, found.actor, now_ms())
 
 
 async def test_every_page_is_shown_to_its_roles_and_nobody_else(own_world: ServiceWorld) -> None:

@@ -23,6 +23,7 @@ def _full(connection: Any) -> Iterator[None]:
     connection.execute("PRAGMA max_page_count=1000000")
 
 
+@pytest.mark.proves("error storage_unavailable")
 async def test_full_disk_is_503_and_the_request_goes_on_under_its_key(
     own_world: ServiceWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:

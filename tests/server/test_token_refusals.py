@@ -11,6 +11,7 @@ from app.core.role_keys import load_or_create
 from app.core.settings import Settings
 from app.core.signers import KeyFileError
 from tests.support.softhsm import MODULE, PIN, SoftHsm, require_softhsm
+from tests.support.warm import programs
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ print(bytes(signers.operator_address).hex())
 def _run(command: list[str], key: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     """Run a command with the operator's key in a process of its own, because a process logs in to a token once."""
     done = subprocess.run(
-        [sys.executable, *command],
+        [programs() / "interpreter", *command],
         env={**environment, "AGENT_VAULT_OPERATOR_KEY": key, "AGENT_VAULT_PKCS11_TIMEOUT": "2"},
         capture_output=True,
         text=True,
@@ -164,8 +165,7 @@ def test_token_that_hangs_at_the_start_is_refused(token: SoftHsm, tmp_path: Path
 
 
 def test_missing_package_is_named(tmp_path: Path) -> None:
-    (tmp_path / "pkcs11.py").write_text("raise ImportError('not installed')\n")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(Path.cwd()))])
     key = f"pkcs11:token=t;object=o?module-path={Path(sys.executable)}&pin-source=file:/a"
-    line = _refusal(tmp_path, key, {**os.environ, "PYTHONPATH": path})
+    without = f"import sys; sys.modules['pkcs11'] = None\n{_LOAD}"
+    line = _line(_run(["-c", without, str(tmp_path / "keys")], key, dict(os.environ)))
     assert "pip install 'agent-vault[pkcs11]'" in line

@@ -14,9 +14,10 @@ from app.store.allowances import (
     due_allowances,
     insert_pending_allowance,
     reset_allowances,
+    table,
 )
-from app.store.read_tables import allowances as table
-from app.store.read_tables import reserves, wallets
+from app.store.organisations import reserves
+from app.store.read_tables import wallets
 
 _ORG, _WALLET, _NOW = "org", "wal_a", 1_000
 

@@ -60,6 +60,7 @@ def _broken(db: Database, head: str) -> str:
     return str(found.value)
 
 
+@pytest.mark.proves("AuditLogEntry(hash)")
 def test_hashes_can_be_recomputed_from_what_the_api_shows(db: Database) -> None:
     hashes = _fill(db)
 
@@ -74,6 +75,7 @@ def test_hashes_can_be_recomputed_from_what_the_api_shows(db: Database) -> None:
         }
 
 
+@pytest.mark.proves("AuditLogEntry(number)")
 def test_every_log_is_a_chain_of_its_own(db: Database) -> None:
     first = db.write_now(lambda conn: append(conn, _new(1)))
     other = db.write_now(lambda conn: append(conn, _new(1, OTHER)))
@@ -160,6 +162,7 @@ def test_log_written_anew_with_fitting_hashes_lacks_the_head(db: Database) -> No
     assert _verify(db, hashes[1]) == 5
 
 
+@pytest.mark.proves("AuditLogEntry(number)")
 def test_removed_entry_is_found(db: Database) -> None:
     hashes = _fill(db)
     db.write_now(lambda conn: conn.execute(delete(table).where(table.c.number.in_([2, 3]))))
@@ -256,6 +259,7 @@ def test_moved_checkpoint_is_found(db: Database) -> None:
     assert "entry 11 of" in _broken(db, hashes[-1])
 
 
+@pytest.mark.proves("GET /v1/audit-log(limit, cursor)")
 @pytest.mark.parametrize(
     ("wanted", "matches"),
     [
@@ -381,6 +385,7 @@ def test_altered_checkpoint_is_named(db: Database) -> None:
     assert "entry 11 cannot be read" in _broken(db, hashes[-1])
 
 
+@pytest.mark.proves("Actor(type)")
 @pytest.mark.parametrize("name", ["", "key", "key:", ":key_1", "robot:1", "KEY:1"])
 def test_actor_is_a_type_and_an_id(name: str) -> None:
     with pytest.raises(ValueError, match="a type and an id"):

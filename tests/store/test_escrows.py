@@ -124,7 +124,7 @@ def test_reset_keeps_what_is_pending(db: Database) -> None:
     _put(db, _escrow(1), _escrow(2, status="disputed", due_at=9, disputed_at=8, reason_hash="00"), _escrow(3))
     _put(db, _escrow(4, status="released", settled_at=9))
     for number in (1, 2):
-        made = Attempt(f"tx_{number}", _ORG, "escrow_lock", "pending", 1)
+        made = Attempt(tx_id=f"tx_{number}", org=_ORG, type="escrow_lock", status="pending", created_at=1)
         db.write_now(lambda c, made=made: insert_attempt(c, made))  # type: ignore[misc]
 
     db.write_now(lambda conn: reset_escrows(conn, true()))

@@ -39,7 +39,7 @@ def test_looks_at_exports_go_through_an_index(db: Database) -> None:
 
     with listening(lambda _conn, sql, values: statements.append((sql, values))):
         db.read_now(lambda conn: over(conn, 1, most=1))
-        db.read_now(lambda conn: live(conn, "org"))
+        db.read_now(lambda conn: live(conn, "org", None))
         db.write_now(lambda conn: forget(conn, 1, most=1))
 
     def plan(conn: Connection) -> list[str]:
@@ -63,13 +63,14 @@ def test_what_an_organisation_has_is_counted_without_that_of_others(db: Database
         replace(_MADE, export_id="exp_4", org="other"),
     )
 
-    found = db.read_now(lambda conn: live(conn, "org"))
+    found = db.read_now(lambda conn: live(conn, "org", None))
 
     assert (found.processing, found.ready, found.rows, found.first_end) == (1, 2, 15, 7)
-    nothing = db.read_now(lambda conn: live(conn, "nobody"))
+    nothing = db.read_now(lambda conn: live(conn, "nobody", None))
     assert (nothing.processing, nothing.ready, nothing.rows, nothing.first_end) == (0, 0, 0, None)
 
 
+@pytest.mark.proves("Limits: Exports that expired or failed")
 @pytest.mark.asyncio
 async def test_exports_are_forgotten_90_days_after_their_request(db: Database) -> None:
     now = now_ms()

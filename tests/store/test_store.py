@@ -5,7 +5,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -17,15 +17,16 @@ from sqlalchemy.exc import IntegrityError
 
 from app.core.actors import Actor
 from app.core.errors import StorageUnavailableError
+from app.core.event_catalogue import EVENTS
 from app.core.pages import RecordPage
 from app.core.transaction_types import STATUSES, TYPES
 from app.database import Database, InvalidCursorError, SqliteDatabase
 from app.database.columns import upsert_all
-from app.events.catalogue import EVENTS
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
 from app.store.attempts import Attempt, attempt, insert_attempt, pending_attempts, record_outcome
 from app.store.escrows import EscrowFilter, escrows
-from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, append_event, feed, feed_after, feed_row
+from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, _listing, append_event, feed, feed_after, feed_row
+from app.store.feed import table as feed_table
 from app.store.idempotency import (
     LIFETIME,
     IdempotencyRecord,
@@ -40,7 +41,6 @@ from app.store.idempotency import (
     release,
 )
 from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key, touch_api_keys
-from app.store.read_tables import feed as feed_table
 from app.store.read_tables import policies as policy_table
 from app.store.read_tables import transactions as rows
 from app.store.read_tables import wallets as wallet_table
@@ -398,6 +398,7 @@ def _seven(n: int) -> bool:
     return n % 100 == 7 and n % 97 != 0
 
 
+@pytest.mark.proves("Conventions: Lists")
 @pytest.mark.parametrize(
     ("narrowed", "expected"),
     [
@@ -643,7 +644,7 @@ def test_search_for_a_passing_status_is_limited_to_its_time(
 
 @ON_SQLITE
 def test_storing_an_approval_request_scans_no_earlier_ones(db: Database) -> None:
-    values: dict[str, Any] = dict.fromkeys((field.name for field in fields(NewRequest)), "1")
+    values: dict[str, Any] = dict.fromkeys((one.name for one in fields(NewRequest) if one.default is MISSING), "1")
     numbers = dict.fromkeys(("amount", "policy_version", "threshold", "created_at"), 1)
     new = NewRequest(**values | numbers | {"purpose": "payment", "requested_by": Actor("key", "key_1")})
 
@@ -717,6 +718,17 @@ def test_cursor_of_another_organisation_or_filter_is_refused(db: Database) -> No
 # Feed
 
 
+def test_feed_keeps_few_statements_for_all_numbers_of_types(db: Database) -> None:
+    types = sorted(SEVERITIES)
+    _listing.cache_clear()
+
+    for count in range(len(types) + 1):
+        chosen = FeedFilter(types=types[:count])
+        db.read_now(lambda c, chosen=chosen: feed(c, ORG, chosen))  # type: ignore[misc]
+
+    assert _listing.cache_info().currsize <= 8
+
+
 def test_feed_keeps_an_event_once_and_filters(db: Database) -> None:
     def fill_feed(connection: Connection) -> None:
         for n in range(30):
@@ -755,6 +767,7 @@ RECORD = IdempotencyRecord(
 )
 
 
+@pytest.mark.proves("Limits: Lifetime of an idempotency key")
 def test_key_is_held_until_it_is_freed_or_its_answer_is_old(db: Database) -> None:
     assert db.write_now(lambda c: claim(c, RECORD))
     assert not db.write_now(lambda c: claim(c, replace(RECORD, created_at=10**15)))

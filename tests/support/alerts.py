@@ -24,13 +24,14 @@ from app.core.identifiers import wallet_id
 from app.core.settings import Settings
 from app.core.timestamps import iso_ms
 from app.database import SqliteDatabase
+from app.database.record_tables import insert_record
 from app.projection.projector import Projector
 from app.store.alert_kinds import AlertType
 from app.store.alert_mails import Mail
 from app.store.alert_mails import table as mails
 from app.store.alerts import AlertRule, put_rules
 from app.store.feed import FeedEvent, append_event, feed
-from app.store.organisations import Organisation, insert_organisation
+from app.store.organisations import Organisation
 from app.store.schema import create_tables
 from app.store.wallets import WalletDetails, insert_wallet_details
 from indexer import StoredEvent
@@ -203,7 +204,7 @@ class Scene:
     def organisation(self, name: str = "org") -> str:
         org = str(Keypair().pubkey())
         made = Organisation(org, name, "Acme", _NOBODY, _NOBODY, _NOBODY, 1)
-        self.db.write_now(lambda conn: insert_organisation(conn, made))
+        self.db.write_now(lambda conn: insert_record(conn, made))
         return org
 
     async def wallet(self, org: str, balance: int = 100, label: str = "Agent") -> Vault:
@@ -248,6 +249,28 @@ class Scene:
             by_session=False,
             reference=secrets.token_hex(16),
         )
+
+    async def release(self, payer: Vault, receiver: Vault, amount: int) -> None:
+        """Release an escrow of a wallet to another one."""
+        receiver.balance += amount
+        self._happens(
+            payer,
+            "EscrowSettled",
+            escrow=_NOBODY,
+            outcome="Completed",
+            amount=amount * USDC,
+            released=amount * USDC,
+            refunded=0,
+            surplus=0,
+            surplus_to_receiver=False,
+            receiver=receiver.address,
+            receiver_is_vault=True,
+            receiver_balance=receiver.balance * USDC,
+            receiver_owed=0,
+            vault_owed=0,
+            vault_balance=payer.balance * USDC,
+        )
+        await self.settled()
 
     def revert_last(self) -> None:
         """Roll the last transaction back."""

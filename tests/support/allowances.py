@@ -73,6 +73,14 @@ async def tokens_of(world: ServiceWorld, owner: str) -> Pubkey:
 
 async def grant(world: ServiceWorld, agent: Agent, amount: int, **options: Any) -> Purse:
     """Grant an allowance without the service, signed by session and operator. By default, its payee is new."""
+    purse, granting = await granting_of(world, agent, amount, **options)
+    status = await world.land([granting], agent.session_key, world.service.signers.operator)
+    assert status.err is None, status.err
+    return purse
+
+
+async def granting_of(world: ServiceWorld, agent: Agent, amount: int, **options: Any) -> tuple[Purse, Instruction]:
+    """Return an allowance to be granted, and the instruction, which session and operator sign."""
     vault = Pubkey.from_string(agent.vault)
     fields = await world.fields(vault)
     owner = options.pop("to", None) or await world.payee()
@@ -85,7 +93,7 @@ async def grant(world: ServiceWorld, agent: Agent, amount: int, **options: Any) 
     )
     signers = world.service.signers
     budget = None if fields["budget"] == Pubkey.default() else fields["budget"]
-    granting = world.service.instructions(world.org).grant_allowance(
+    granting = world.build.grant_allowance(
         payer=signers.fee_payer_address,
         signer=agent.session_key.pubkey(),
         operator=signers.operator_address,
@@ -100,20 +108,18 @@ async def grant(world: ServiceWorld, agent: Agent, amount: int, **options: Any) 
         budget=budget,
         **options,
     )
-    status = await world.land([granting], agent.session_key, signers.operator)
-    assert status.err is None, status.err
-    return purse
+    return purse, granting
 
 
 async def settle(world: ServiceWorld, purse: Purse) -> str:
     """Settle an allowance without the service, as the operator."""
     account = await world.fields(purse.address)
-    budget = account["charged"]["budget"]
+    budget = account["budget"]
     accounts = OpenAllowance(
         purse.address, account["vault"], account["payer"], None if budget == Pubkey.default() else budget
     )
     operator = world.service.signers.operator
-    settling = world.service.instructions(world.org).settle_allowance(accounts, signer=operator.pubkey())
+    settling = world.build.settle_allowance(accounts, signer=operator.pubkey())
     return await send(world, [settling], operator)  # type: ignore[arg-type]
 
 

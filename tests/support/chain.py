@@ -14,12 +14,12 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
-from app.chain.instructions import Instructions
 from app.chain.transactions import sign
 from app.chain.transport import AsgiTransport
 from app.localnet import Localnet
 from idl.codec import load
 from idl.transactions import message_hash
+from tests.support.present import on_localnet
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "agent_vault.so"
 USDC = 1_000_000
@@ -38,7 +38,7 @@ class Stage:
         self.payer, self.authority, self.operator = Keypair(), Keypair(), Keypair()
         self.org_id = "acme"
         self.org = self.addresses.org(self.authority.pubkey(), self.org_id)
-        self.build = Instructions(self.codec, self.addresses, self.org)
+        self.build = on_localnet(self.localnet, self.codec, self.addresses, self.org)
         self.payee = Pubkey.new_unique()
         #: Hashes of the signed messages, by signature.
         self.messages: dict[str, str] = {}

@@ -11,8 +11,9 @@ from solana.rpc.commitment import Confirmed
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from tests.support.processes import COMMAND_LINE, output, serving
+from tests.support.processes import output, serving
 from tests.support.service_world import ServiceWorld
+from tests.support.warm import COMMAND_LINE
 
 IDL = Path(__file__).parents[2] / "idl/agent_vault.json"
 AMOUNT, TOO_MUCH = 4_500_000, 6_000_000

@@ -96,7 +96,7 @@ def shows_output(output: str = OUTPUT) -> Json:
 
 def signs_output(world: ServiceWorld, escrow: Json, kind: str, key: Signer, output: str = OUTPUT) -> Json:
     """Return the body of a completion signed with a key."""
-    message = world.service.instructions(world.org).attested_message(
+    message = world.build.attested_message(
         world.service.identity.genesis_bytes,
         Pubkey.from_string(escrow["chain_address"]),
         PROOF_KINDS.index(kind),

@@ -154,7 +154,7 @@ class Faults:
         return {**result, "value": [None if self.random.random() < share else one for one in result["value"]]}
 
     def _with_failures(self, result: Any) -> Any:
-        """Return the statuses with failures that the transactions themselves do not show."""
+        """Return the statuses, each with a false failure that its transaction does not show."""
         return {**result, "value": [None if one is None else {**one, "err": _FAILURE} for one in result["value"]]}
 
     def _without_signatures(self, result: Any) -> Any:

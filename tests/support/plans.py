@@ -22,6 +22,19 @@ _PARTIAL = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql LIKE '% 
 _ALIAS = re.compile(r'(?:FROM|JOIN|UPDATE|INTO)\s+"?(\w+)"?(?:\s+AS)?\s+(\w+)')
 
 
+SMALL = frozenset(
+    {
+        # One row, or a few, for each organisation or each of its people, webhooks or rules.
+        *("organisations", "reserves", "projection", "brakes", "setting_values", "webhooks", "domains", "leases"),
+        *("people", "passkeys", "identities", "challenges", "openid_requests", "invitations", "browser_sessions"),
+        *("alert_rules", "audit_heads", "differences", "claims", "x402_facilitators", "api_keys", "schema_versions"),
+        *("budgets", "budget_details", "chain_cursors", "chain_holes", "chain_unread_allowances", "alembic_version"),
+        "export_chunks",
+    }
+)
+"""Tables that do not grow with wallets, payments and time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A statement and the values of one execution of it."""

@@ -1,4 +1,4 @@
-"""The command line in separate processes, started by code that may change it first."""
+"""The command line in separate processes, run by code that may change it first."""
 
 import asyncio
 import contextlib
@@ -6,16 +6,16 @@ import os
 import random
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
+from tests.support.warm import COMMAND_LINE, Fork, forked
+
 PATIENCE = 180.0
 """Seconds that a process may take to start, do the awaited work, or end."""
-COMMAND_LINE = "import sys; from app.commands.main import main; main(sys.argv[1:])"
 WITH_LOG = """
 import os, sys
 os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT), 2)
@@ -23,7 +23,6 @@ from app.commands.main import main
 main(sys.argv[2:])
 """
 """The command line, with its log in the file named by the first argument."""
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_ports() -> tuple[int, int]:
@@ -36,7 +35,7 @@ def free_ports() -> tuple[int, int]:
             return first, first + 1
 
 
-async def printed(process: asyncio.subprocess.Process, beginning: bytes) -> None:
+async def printed(process: Fork | asyncio.subprocess.Process, beginning: bytes) -> None:
     """Wait until the process prints a line with this beginning."""
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE):
@@ -44,38 +43,23 @@ async def printed(process: asyncio.subprocess.Process, beginning: bytes) -> None
             assert line, f"it ended before it printed {beginning!r}"
 
 
-async def exit_code(process: asyncio.subprocess.Process) -> int:
+async def exit_code(process: Fork | asyncio.subprocess.Process) -> int:
     async with asyncio.timeout(PATIENCE):
         return await process.wait()
 
 
 @contextlib.asynccontextmanager
-async def running(
-    code: str, *arguments: str, until: bytes, **environment: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
+async def running(code: str, *arguments: str, until: bytes, **environment: str) -> AsyncIterator[Fork]:
     """Run Python code, and yield the process at its first line that begins with `until`. It is killed at the end."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", code, *arguments),
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1", **environment},
-    )
-    try:
+    async with forked(code, arguments, {**os.environ, **environment}) as process:
         await printed(process, until)
         yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
 
 
 async def command(*arguments: str, **environment: str) -> str:
     """Run a command and return its output."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", COMMAND_LINE, *arguments),
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(_ROOT), **environment},
-    )
-    said, _ = await process.communicate()
+    async with forked(COMMAND_LINE, arguments, {**os.environ, **environment}) as process:
+        said, _ = await process.communicate()
     assert process.returncode == 0, arguments
     return said.decode()
 
@@ -100,7 +84,7 @@ async def output(
 class Serve:
     """A running `agent-vault serve`, and a client with its admin key."""
 
-    process: asyncio.subprocess.Process
+    process: Fork
     client: httpx.AsyncClient
     url: str
     rpc: str

@@ -6,31 +6,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import httpx
 
-from tests.support.processes import COMMAND_LINE, PATIENCE
-
-_ROOT = Path(__file__).resolve().parents[2]
+from tests.support.processes import PATIENCE
 
 
 def blocks_of(document: Path) -> list[str]:
     """Return the commands of a Markdown document, block by block."""
     return re.findall(r"^```sh\n(.*?)\n```$", document.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def installed(folder: Path) -> str:
-    """Install the command line into a folder, and return the folder for ``PATH``."""
-    command = folder / "bin/agent-vault"
-    command.parent.mkdir()
-    command.write_text(
-        f"#!/bin/sh\nPYTHONPATH={_ROOT} exec {sys.executable} -c '{COMMAND_LINE}' \"$@\"\n", encoding="utf-8"
-    )
-    command.chmod(0o755)
-    return str(command.parent)
 
 
 class Reader:

@@ -7,7 +7,7 @@ from collections import Counter
 from sqlalchemy import select
 
 from app.core.transaction_types import ESCROW_LOCK, PAYMENT
-from app.store.state_tables import attempts
+from app.store.attempts import table as attempts
 from tests.support.service_world import ServiceWorld
 
 

@@ -19,16 +19,18 @@ from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from app.access.keyring import KeyRing, Role
+from app.access.keyring import KeyRing
 from app.api.metrics import Metrics
 from app.chain.errors import ChainUnavailable
 from app.chain.records import SignatureStatus
 from app.chain.transactions import Signed, sign
 from app.chain.transport import AsgiTransport
+from app.core.actors import Role
 from app.core.paths import program_file
 from app.core.settings import Settings
 from app.core.signers import Signer
 from app.core.timestamps import now_ms
+from app.database.record_tables import insert_record
 from app.keeper.keeper import Keeper
 from app.localnet import Localnet
 from app.organisations import service as organisations
@@ -36,11 +38,12 @@ from app.server.application import create_app
 from app.server.bootstrap import codec_of, running
 from app.server.quickstart import LAMPORTS, RESERVE
 from app.store.attempts import Attempt, attempt
-from app.store.organisations import insert_organisation, organisation
+from app.store.organisations import organisation
 from app.store.policies import PolicyRecord, policy
 from app.store.wallets import WalletRecord, wallet
 from app.submission.context import Service
 from tests.support.chain import altered
+from tests.support.present import PresentInstructions, on_localnet
 
 Json = dict[str, Any]
 
@@ -211,7 +214,7 @@ class ServiceWorld:
         own = self.service.db.read_now(lambda conn: organisation(conn, self.org))
         assert own is not None
         async with running(settings, self.localnet, transport=line) as service:
-            await service.db.write(lambda conn: insert_organisation(conn, own))
+            await service.db.write(lambda conn: insert_record(conn, own))
             await service.indexer.catch_up()
             await service.projector.catch_up()
             yield service, line
@@ -233,6 +236,12 @@ class ServiceWorld:
             yield other
         finally:
             await other.stop()
+
+    @property
+    def build(self) -> PresentInstructions:
+        """The instructions of the organisation, from the present state of the chain."""
+        service = self.service
+        return on_localnet(self.localnet, service.codec, service.addresses, Pubkey.from_string(self.org))
 
     # Setting up
 
@@ -279,7 +288,7 @@ class ServiceWorld:
     async def token_account(self, owner: Pubkey) -> Pubkey:
         """Open an owner's associated USDC account and return its address."""
         signers = self.service.signers
-        build = self.service.instructions(self.org)
+        build = self.build
         await self.land([build.create_token_account(payer=signers.fee_payer.pubkey(), owner=owner)])
         return self.service.addresses.token_account(owner)
 
@@ -341,7 +350,7 @@ class ServiceWorld:
     async def org_update(self, signer: Pubkey, **changes: Any) -> Instruction:
         """Return the instruction that changes the organisation from its current on-chain state."""
         sequence: int = (await self.fields(self.org))["authority_sequence"]
-        return self.service.instructions(self.org).update_org(signer=signer, expected_sequence=sequence, **changes)
+        return self.build.update_org(signer=signer, expected_sequence=sequence, **changes)
 
     async def land(self, instructions: Sequence[Instruction], *signers: Signer) -> SignatureStatus:
         """Send a transaction without the service, and wait for its outcome."""

@@ -138,12 +138,20 @@ class Vm:
             self.put(pair.pubkey(), b"", SYSTEM_PROGRAM, lamports)
         return pair.pubkey()
 
+    def signer(self, address: Pubkey) -> Keypair:
+        """Return the key pair of an address that `key` returned."""
+        return self._keys[address]
+
     def sign(self, address: Pubkey, message: bytes) -> bytes:
         """Return the signature over a message by a key that this VM created."""
         return bytes(self._keys[address].sign_message(message))
 
     def account(self, address: Pubkey) -> Account | None:
         return self.svm.get_account(address)
+
+    def data_or_none(self, address: Pubkey) -> bytes | None:
+        account = self.account(address)
+        return None if account is None else account.data
 
     def data(self, address: Pubkey) -> bytes:
         account = self.account(address)

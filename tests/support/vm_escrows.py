@@ -6,7 +6,7 @@ from typing import Any
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
-from app.chain.escrow_instructions import OpenEscrow, attestation
+from app.chain.escrow_instructions import OpenEscrow, attestation, output_commitment, terms_hash
 from app.chain.rules import Rules
 from tests.support.vm_tokens import USDC
 from tests.support.vm_world import GENESIS_HASH, NONE, OPEN, SESSION_ENDS, VmWorld
@@ -61,6 +61,19 @@ def creation(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOU
     if options.get("approval") is not None:
         given["approval_rent_receiver"] = world.payer
     return world.build.create_escrow(vault=vault, receiver=receiver, amount=amount, **{**given, **options})
+
+
+def terms(
+    world: VmWorld,
+    *,
+    task_hash: bytes = TASK,
+    expected_output: bytes | None = None,
+    proof_kinds: int = ALL_KINDS,
+    timeout: int = HOUR,
+) -> bytes:
+    """Return the hash of an escrow's terms for its approval, by default those of `creation`."""
+    commitment = None if expected_output is None else output_commitment(expected_output)
+    return terms_hash(task_hash, commitment, proof_kinds, timeout, world.verifier, world.arbiter)
 
 
 def next_escrow(world: VmWorld, vault: Pubkey, receiver: Pubkey, payer: Pubkey | None = None) -> OpenEscrow:

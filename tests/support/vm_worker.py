@@ -114,8 +114,7 @@ def main() -> None:
                 vm.set_account(Pubkey.from_string(command["address"]), Account(command["lamports"], data, owner))
             case "read":
                 found = vm.get_account(Pubkey.from_string(command["address"]))
-                assert found is not None
-                answer = {"data": base64.b64encode(found.data).decode()}
+                answer = {"data": base64.b64encode(b"" if found is None else found.data).decode()}
             case "clock":
                 clock = vm.get_clock()
                 clock.unix_timestamp = command["time"]

@@ -9,9 +9,10 @@ from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import TOKEN_PROGRAM, Addresses
-from app.chain.instructions import UNLIMITED, Instructions, Session
+from app.chain.instructions import UNLIMITED, Session
 from app.chain.payment_instructions import SpendingKind
 from app.chain.rules import BudgetLimits, Rules
+from tests.support.present import PresentInstructions
 from tests.support.vm import CODEC, LAMPORTS, PROGRAM_ID, START, Receipt, Vm
 from tests.support.vm_tokens import USDC, mint_data, place_token_account, token_balance
 
@@ -58,7 +59,7 @@ class VmWorld:
         self.settings = {"operator_daily_limit": operator_daily_limit, "attestation_delay": attestation_delay}
         self.addresses = Addresses(PROGRAM_ID, self.mint, token_program)
         self.org = self.addresses.org(self.authority, org_id)
-        self.build = Instructions(CODEC, self.addresses, self.org)
+        self.build = PresentInstructions(CODEC, self.addresses, self.org, self.vm.data_or_none)
         self.reserve = self.build.reserve_tokens
         self.initialized = self.vm.succeed(self.initialize())
         self.fill(self.reserve, self.org, reserve)
@@ -150,7 +151,8 @@ class VmWorld:
     def policy_update(self, policy: Pubkey, rules: Rules, **accounts: Any) -> Instruction:
         """Return the instruction that gives a policy these rules.
 
-        Unless given, it expects the policy's current version and the entries that `new_allowlist` holds.
+        Without an expected version in `accounts`, it names the policy's current one. The allowlist's entries
+        are those of the account `new_allowlist`.
         """
         expected = accounts.pop("expected_version", self.fields(policy)["version"])
         new = accounts.get("new_allowlist")
@@ -255,10 +257,11 @@ class VmWorld:
         expires_in: int = 3_600,
         reference: bytes | None = None,
         kind: SpendingKind = "Payment",
+        terms: bytes = bytes(32),
     ) -> Pubkey:
         """Approve a payment, an escrow or an allowance as the operator, and return the approval's address."""
         reference = reference or secrets.token_bytes(16)
-        approve = self.approving(vault, payee.owner, amount, self.vm.now + expires_in, reference, kind)
+        approve = self.approving(vault, payee.owner, amount, self.vm.now + expires_in, reference, kind, terms)
         self.vm.succeed(approve)
         return self.addresses.approval(vault, reference)
 
@@ -270,6 +273,7 @@ class VmWorld:
         expires_at: int,
         reference: bytes,
         kind: SpendingKind = "Payment",
+        terms: bytes = bytes(32),
     ) -> Instruction:
         """Return the instruction that approves a payment, an escrow or an allowance."""
         return self.build.approve_payment(
@@ -282,6 +286,7 @@ class VmWorld:
             amount=amount,
             expires_at=expires_at,
             kind=kind,
+            terms=terms,
         )
 
     def payment(self, vault: Pubkey, payee: Payee, amount: int = USDC, **options: Any) -> Instruction:
@@ -333,7 +338,7 @@ class VmWorld:
         return self.build.freeze_wallet(
             signer=signer or self.operator,
             vault=vault,
-            policy=fields["policy"],
+            policy=None if action == "Freeze" else fields["policy"],
             action=action,
             expected_sequence=fields["frozen_sequence"] if action == "Unfreeze" else None,
         )

@@ -279,7 +279,7 @@ class Post:
         return found
 
     def statuses(self, made: WebhookRecord) -> dict[str, str]:
-        """Return the status of each of the webhook's deliveries by event, oldest first."""
+        """Return the status of each of the webhook's deliveries by the event's id, oldest delivery first."""
         found = self.db.read_now(lambda conn: deliveries(conn, made.webhook_id, limit=1_000_000)).data
         return {one.event_id: one.status for one in reversed(found)}
 

@@ -51,7 +51,7 @@ def contains(code: bytes, number: bytes) -> bool:
 
 def test_the_program_is_at_most_250_kb_and_the_readme_states_its_size(code: bytes) -> None:
     assert len(code) <= MAX_SIZE
-    assert f" {round(len(code) / 1000)} kB," in (ROOT / "README.md").read_text()
+    assert f"({round(len(code) / 1000)} kB)" in (ROOT / "README.md").read_text()
 
 
 def test_the_guide_states_the_rent_of_a_deployment(code: bytes) -> None:

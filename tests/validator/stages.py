@@ -22,8 +22,8 @@ from tests.validator.node import Node
 _EARLIER = 120
 """Seconds before now at which the stages are set up, so that what lasts a second is over."""
 _DAY = 86_400
-_ENDS_AT = slice(-16, -8)
-"""Where an allowance has its end: before its bump and the bytes that are zero."""
+_ENDS_AT = slice(-8, None)
+"""Where an allowance has its end: last of all."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import TOKEN_PROGRAM
 from tests.support.allowances import DECIMALS, TRANSFER_CHECKED, USDC
 from tests.support.processes import PATIENCE, command, exit_code, free_ports, running
+from tests.support.warm import Fork
 from tests.validator.chain import ValidatorVm
 from tests.validator.node import Node
 from tests.validator.service import Faucet
@@ -41,7 +42,7 @@ main(sys.argv[1:])
 
 
 @contextlib.asynccontextmanager
-async def _serving(key: str, *place: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+async def _serving(key: str, *place: str) -> AsyncIterator[tuple[Fork, httpx.AsyncClient]]:
     port, _ = free_ports()
     url = f"http://127.0.0.1:{port}"
     async with running(_LAUNCHER, "serve", "--port", str(port), *place, until=b"Agent Vault serves") as process:

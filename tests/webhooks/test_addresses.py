@@ -12,7 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import Connection, func, select
 
-from app.core.errors import RequestError, UnavailableError
+from app.core.errors import RequestError
 from app.core.outbound import ForbiddenAddressError, HostResolver, Outbound
 from app.store.delivery_attempts import table as attempts
 from app.store.webhooks import change_webhook
@@ -181,6 +181,7 @@ def _is_accepted(rules: UrlRules, url: str) -> bool:
     return True
 
 
+@pytest.mark.proves("CreateWebhook(url)", "DeliveryAttempt(error)")
 @pytest.mark.parametrize("url", _CORPUS)
 async def test_url_that_leads_nowhere_public_makes_no_connection(url: str, connections: list[Any]) -> None:
     rules = UrlRules(local=False)
@@ -233,6 +234,23 @@ def test_localnet_also_accepts_this_machine_and_http(url: str) -> None:
 def test_localnet_accepts_no_other_private_address(url: str) -> None:
     with pytest.raises(RequestError):
         UrlRules(local=True).check(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://127.0.0.1:8402/", "http://localhost:8402/", "http://127.9.9.9:8402/", "http://[::1]:8899/"),
+        *("https://vault.example.com/v1", "https://VAULT.example.com:443/", "https://vault.example.com./"),
+    ],
+)
+def test_addresses_of_the_service_and_its_chain_are_refused(url: str) -> None:
+    own = ("http://127.0.0.1:8402", "ws://localhost:8899", "https://vault.example.com")
+    rules = UrlRules(local=True, own=own)
+
+    with pytest.raises(RequestError, match="must not point to this service or its chain"):
+        rules.check(url)
+    for other in ("http://127.0.0.1:8403/", "https://vault.example.com:8443/", "https://hooks.example.com/"):
+        rules.check(other)
 
 
 async def test_dns_answer_that_changes_after_the_check_changes_nothing(connections: list[Any]) -> None:
@@ -312,7 +330,7 @@ async def test_silent_name_takes_one_thread_however_often_it_is_looked_up() -> N
                 async with asyncio.timeout(0.01):
                     await names("silent.example.com", 443)
         waiting = asyncio.create_task(names("silent.example.com", 443))
-        with pytest.raises(UnavailableError):
+        with pytest.raises(RequestError):
             await names("other.example.com", 443)
     finally:
         release.set()
@@ -354,8 +372,8 @@ async def test_pings_to_silent_names_take_no_thread_from_deliveries(tmp_path: Pa
     for number in range(30):
         made, _ = post.register(f"https://{number}.silent.example.com/", org=f"loud-{number % 10}", events=("ping",))
         try:
-            await post.delivery_client.ping(made, post.delivery(made))
-        except UnavailableError:
+            await post.delivery_client.ping(made, post.delivery(made), "key_one")
+        except RequestError:
             refused += 1
     # Given that pings have taken all their threads, each organisation no more than its share
     assert (silent_names.parked, refused) == (8, 22)
@@ -371,7 +389,7 @@ async def test_pings_to_silent_names_take_no_thread_from_deliveries(tmp_path: Pa
 
 async def test_delivery_whose_name_cannot_be_looked_up_counts_no_attempt(tmp_path: Path) -> None:
     async def busy(_domain: str, _port: int) -> Sequence[str]:
-        raise UnavailableError("chain_unavailable")
+        raise RequestError("rate_limited")
 
     post = Post(tmp_path, lookup=busy)
     made, _ = post.register("https://hooks.example.com/")

@@ -5,10 +5,8 @@ import base64
 import gzip
 import hashlib
 import hmac
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from itertools import pairwise
@@ -25,8 +23,8 @@ from app.database.records import columns_of
 from app.store.deliveries import LIFETIME, deliveries, queue_again, restart, table
 from app.store.delivery_attempts import table as attempts
 from app.store.delivery_retention import purge
-from app.store.feed import append_event
-from app.store.read_tables import feed
+from app.store.feed import append_event, feed_after
+from app.store.feed import table as feed
 from app.store.retention import delete_events
 from app.store.webhooks import WebhookRecord, change_webhook
 from app.webhooks import dispatcher
@@ -34,6 +32,7 @@ from app.webhooks._signing import ROTATION_OVERLAP, new_secret, signature_header
 from app.webhooks.dispatcher import Dispatcher
 from tests.support.alerts import Scene
 from tests.support.http import PATIENCE
+from tests.support.warm import programs
 from tests.support.webhooks import (
     MINUTE,
     Behaviour,
@@ -50,7 +49,6 @@ from tests.support.webhooks import (
     reset,
 )
 
-_ROOT = Path(__file__).resolve().parents[2]
 _SCHEDULE = [0, 1 * MINUTE, 5 * MINUTE, 30 * MINUTE, 120 * MINUTE]
 _DAY = 24 * 60 * MINUTE
 
@@ -82,6 +80,7 @@ def _enable(post: Post, made: WebhookRecord) -> None:
 # What is sent
 
 
+@pytest.mark.proves("Authentication: Webhooks")
 async def test_event_arrives_with_its_fields_and_both_kinds_of_signature(post: Post) -> None:
     async with Receiver() as receiver:
         _, secret = post.register(receiver.url)
@@ -162,6 +161,7 @@ async def test_webhook_gets_new_events_of_its_organisation_and_types(post: Post)
 # What acknowledges
 
 
+@pytest.mark.proves("Limits: Answer of a webhook's receiver", "DeliveryAttempt(status_code, error)")
 @pytest.mark.parametrize(
     ("behave", "status_code", "error", "excerpt"),
     [
@@ -195,6 +195,7 @@ async def test_only_an_answer_2xx_in_time_acknowledges(
     assert post.statuses(made) == {event_id: "delivered" if acknowledged else "pending"}
 
 
+@pytest.mark.proves("Limits: Answer of a webhook's receiver")
 async def test_receiver_has_five_seconds(post: Post) -> None:
     async with Receiver(hang) as receiver:
         made, _ = post.register(receiver.url)
@@ -230,6 +231,12 @@ async def test_unreachable_receiver_is_a_failure(post: Post) -> None:
 # Attempts, pauses, order
 
 
+@pytest.mark.proves(
+    "event webhook.degraded",
+    "Webhooks: enabled to degraded",
+    "Limits: Attempts of a delivery",
+    "Authentication: Repeated deliveries",
+)
 async def test_five_attempts_by_the_schedule_then_a_pause_that_keeps_the_queue(post: Post) -> None:
     async with Receiver(broken) as receiver:
         made, _ = post.register(receiver.url)
@@ -246,18 +253,25 @@ async def test_five_attempts_by_the_schedule_then_a_pause_that_keeps_the_queue(p
         assert len({one.body for one in receiver.received}) == 1
         assert [one.attempt for one in post.log(made, first)] == [1, 2, 3, 4, 5]
         assert post.shown(made).status == "degraded"
+        events = post.db.read_now(lambda conn: feed_after(conn, 0, 100))
+        [told] = [one for one in events if one.type == "webhook.degraded"]
+        assert told.payload | {"timestamp": ""} == {
+            "webhook_id": made.webhook_id,
+            "failed_event_id": first,
+            "timestamp": "",
+        }
 
         later = post.happen(3)
         post.now += 30 * _DAY
         await post.drain()
         assert len(receiver.received) == 5
-        assert post.statuses(made) == dict.fromkeys([first, *later], "pending")
+        assert post.statuses(made) == dict.fromkeys([first, told.event_id, *later], "pending")
 
         receiver.behave = ok
         _enable(post, made)
         await post.drain()
-        assert receiver.events[5:] == [first, *later]
-        assert post.statuses(made) == dict.fromkeys([first, *later], "delivered")
+        assert receiver.events[5:] == [first, told.event_id, *later]
+        assert post.statuses(made) == dict.fromkeys([first, told.event_id, *later], "delivered")
         assert [one.attempt for one in post.log(made, first)] == [1, 2, 3, 4, 5, 1]
 
 
@@ -332,7 +346,7 @@ async def test_limited_number_of_receivers_is_sent_to_at_once(tmp_path: Path) ->
         await first.wait_for(2)
         # A ping needs no slot; when it has arrived, no third request has been sent
         ping = post.delivery(free)
-        await post.delivery_client.ping(free, ping)
+        await post.delivery_client.ping(free, ping, "key_one")
         assert len(first.received) == 2
         slow.release.set()
         await draining
@@ -342,6 +356,7 @@ async def test_limited_number_of_receivers_is_sent_to_at_once(tmp_path: Path) ->
     post.close()
 
 
+@pytest.mark.proves("Limits: Webhooks called at once")
 async def test_last_quarter_of_the_slots_is_for_organisations_without_one(tmp_path: Path) -> None:
     post, slow = Post(tmp_path, timeout=60, at_once=4), Slow()
     async with Receiver(slow) as first, Receiver() as second:
@@ -419,6 +434,7 @@ async def test_dispatcher_stops_even_if_an_outcome_cannot_be_stored(post: Post) 
     assert post.statuses(made) == {event_id: "pending"}
 
 
+@pytest.mark.proves("Event(event_id)")
 async def test_event_restored_by_a_reorganisation_is_sent_once(post: Post) -> None:
     async with Receiver() as receiver:
         post.register(receiver.url)
@@ -486,6 +502,7 @@ async def test_webhook_gets_events_indexed_late_or_dated_by_a_slow_clock(post: P
     assert receiver.events == wanted
 
 
+@pytest.mark.proves("Authentication: Repeated deliveries")
 async def test_delivery_that_is_queued_again_is_sent_with_the_same_body(post: Post) -> None:
     async with Receiver() as receiver:
         made, _ = post.register(receiver.url)
@@ -551,6 +568,7 @@ async def test_event_queued_again_while_being_sent_is_sent_again(post: Post, beh
     assert [one.attempt for one in post.log(made, event_id)] == [1, 2, 1]
 
 
+@pytest.mark.proves("Limits: Attempts in a delivery's log")
 async def test_log_of_a_delivery_has_its_newest_twenty_attempts(post: Post) -> None:
     async def numbered(request: Received, writer: asyncio.StreamWriter) -> None:
         await answer(f"{200 + len(receiver.received)} Taken")(request, writer)
@@ -586,6 +604,7 @@ async def test_longer_log_is_read_and_cut_to_the_newest_twenty_attempts(post: Po
     assert post.db.read_now(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 21
 
 
+@pytest.mark.proves("Limits: Deliveries")
 async def test_log_and_queue_are_kept_for_90_days(post: Post) -> None:
     async with Receiver(broken) as receiver:
         made, _ = post.register(receiver.url)
@@ -713,8 +732,7 @@ async def test_killed_dispatcher_loses_nothing_and_sends_at_least_once(tmp_path:
         ids = post.happen(5)
         post.close()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _DEADLY, str(tmp_path), moment, str(count)),
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            *(programs() / "interpreter", "-c", _DEADLY, str(tmp_path), moment, str(count)),
             stderr=subprocess.PIPE,
         )
         _, errors = await asyncio.wait_for(process.communicate(), 2 * PATIENCE)
@@ -755,7 +773,11 @@ async def test_many_events_and_a_third_of_receivers_failing(tmp_path: Path, requ
 
         for one, receiver, ids in zip(made, receivers, happened, strict=True):
             works = receiver.behave is ok
-            assert post.statuses(one) == dict.fromkeys(ids, "delivered" if works else "pending")
+            statuses = post.statuses(one)
+            assert {each: statuses.pop(each) for each in ids} == dict.fromkeys(ids, "delivered" if works else "pending")
+            # The event about the degraded webhook itself waits as well.
+            assert list(statuses.values()) == ([] if works else ["pending"])
+            ids.extend(statuses)
             assert post.shown(one).status == ("enabled" if works else "degraded")
             if works:
                 assert receiver.events == ids

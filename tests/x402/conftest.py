@@ -26,6 +26,7 @@ class Market:
     folder: Path
     payee: str
     facilitator: Keypair = field(default_factory=Keypair)
+    paths: str = "paid-requests"
 
     @property
     def network(self) -> str:
@@ -59,7 +60,8 @@ class Market:
         """An agent with 100 USDC under a policy of its own."""
         attached = await self.world.policy(**policy)
         wallet = await self.world.wallet(attached["policy_id"])
-        return Buyer(self.world, wallet, self.world.key("agent", wallet["wallet_id"]), await self.world.session(wallet))
+        key, session = self.world.key("agent", wallet["wallet_id"]), await self.world.session(wallet)
+        return Buyer(self.world, wallet, key, session, self.paths)
 
     async def received(self) -> int:
         """Micro-USDC that the payee has."""
@@ -68,17 +70,18 @@ class Market:
 
 @dataclass
 class Buyer:
-    """An agent that buys."""
+    """An agent that buys, by the service's paths for all protocols or by the older ones."""
 
     world: ServiceWorld
     wallet: Json
     key: str
     session: str
+    paths: str = "paid-requests"
 
     async def post(self, path: str, **body: Any) -> httpx.Response:
         headers = {"Session-Token": self.session}
         body = {"walletId": self.wallet["wallet_id"], **body}
-        return await self.world.call("POST", f"/v1/x402/{path}", body, key=self.key, headers=headers)
+        return await self.world.call("POST", f"/v1/{self.paths}/{path}", body, key=self.key, headers=headers)
 
     async def fetch(self, url: str, most: str = "0.05", **body: Any) -> Json:
         answer = await self.post("fetch", url=url, maxAmount=most, **body)
@@ -87,26 +90,38 @@ class Buyer:
         return found
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """With `--full`, run each test of a market by the older paths as well."""
+    if "paths" in metafunc.fixturenames and metafunc.config.getoption("--full"):
+        metafunc.parametrize("paths", ["paid-requests", "x402"], scope="module")
+
+
+@pytest.fixture(scope="module")
+def paths() -> str:
+    """The paths that a market's agents use."""
+    return "paid-requests"
+
+
 @contextlib.asynccontextmanager
-async def opened(folder: Path, **settings: Any) -> AsyncIterator[Market]:
+async def opened(folder: Path, paths: str = "paid-requests", **settings: Any) -> AsyncIterator[Market]:
     async with (
         ServiceWorld(folder / "service", **settings) as world,
         world.localnet.serving("127.0.0.1", 0) as (port, _),
     ):
-        found = Market(world, f"http://127.0.0.1:{port}", folder, await world.payee())
+        found = Market(world, f"http://127.0.0.1:{port}", folder, await world.payee(), paths=paths)
         await world.localnet.airdrop(found.facilitator.pubkey(), SOL)
         yield found
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def own_market(tmp_path: Path) -> AsyncIterator[Market]:
+async def own_market(tmp_path: Path, paths: str) -> AsyncIterator[Market]:
     """A market for one test, which may move its clock; resources have half a second."""
-    async with opened(tmp_path, x402_timeout=0.5) as found:
+    async with opened(tmp_path, paths, x402_timeout=0.5) as found:
         yield found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def market(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Market]:
+async def market(tmp_path_factory: pytest.TempPathFactory, paths: str) -> AsyncIterator[Market]:
     """A market shared by the tests of a module; each makes its own buyers."""
-    async with opened(tmp_path_factory.mktemp("market")) as found:
+    async with opened(tmp_path_factory.mktemp("market"), paths) as found:
         yield found

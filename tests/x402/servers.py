@@ -10,12 +10,19 @@ from pathlib import Path
 from solders.keypair import Keypair
 from solders.transaction import VersionedTransaction
 
+from app.core.text import decode_base64
 from tests.support import node
 
 
 def settled(header: str, facilitator: Keypair) -> VersionedTransaction:
     """The transaction in a payment's header, signed by the facilitator as well."""
-    raw = base64.b64decode(json.loads(base64.b64decode(header))["payload"]["transaction"])
+    content = json.loads(decode_base64(header.rpartition(" ")[2]))
+    return sponsored(content["payload"]["transaction"], facilitator)
+
+
+def sponsored(payload: str, facilitator: Keypair) -> VersionedTransaction:
+    """The transaction in a payload, signed by the fee payer as well."""
+    raw = base64.b64decode(payload)
     transaction = VersionedTransaction.from_bytes(raw)
     signature = facilitator.sign_message(bytes(raw[1 + 64 * raw[0] :]))
     return VersionedTransaction.populate(transaction.message, [signature, *transaction.signatures[1:]])

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from app.keeper.keeper import Keeper
 from app.store.x402 import open_delegations
-from app.x402.delegation import allowance_for
+from app.x402.settlement.allowance import allowance_for
 from app.x402.watch import PAID_WITHOUT_RESOURCE, IssuedPaymentWatch
 from idl.transactions import signed
 from tests.mcp.clients import agent
@@ -77,6 +77,7 @@ async def _settled(market: Market, header: str) -> str | None:
     return None if status.err else signature
 
 
+@pytest.mark.proves("Quote(lane)", "PaidFor(lane)", "PaidRequest(lane)")
 async def test_static_facilitator_is_paid_once_out_of_an_allowance(market: Market, static: str) -> None:
     buyer, before = await market.buyer(**_ALLOWING), await market.received()
 
@@ -132,6 +133,7 @@ async def test_allowance_above_the_threshold_passes_by_an_approval(market: Marke
     assert bought["payment"]["policy_triggered"] is True
 
 
+@pytest.mark.proves("error x402_wallet_not_supported")
 async def test_policy_without_allowances_says_what_can_be_done(market: Market, static: str) -> None:
     buyer, before = await market.buyer(), await market.received()
 
@@ -229,6 +231,7 @@ async def test_same_bytes_go_out_again_until_their_blockhash_expires(own_market:
     assert given[2] != given[0]
 
 
+@pytest.mark.proves("PaidFor(lane)", "PaidRequest(lane)")
 async def test_payment_handed_out_is_settled_once_it_has_landed(market: Market) -> None:
     buyer, before = await market.buyer(**_ALLOWING), await market.received()
     handed = (await _hand_out(market, buyer, idempotencyKey="mine")).json()

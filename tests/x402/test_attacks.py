@@ -111,6 +111,7 @@ async def test_crowd_leaves_no_payment_undelivered(own_market: Market) -> None:
             error_of(other, 429, "rate_limited")
 
 
+@pytest.mark.proves("Limits: Paid requests of an organisation at once")
 async def test_wallet_leaves_the_last_quarter_of_the_slots_to_others(own_market: Market) -> None:
     market, release, reached = own_market, asyncio.Event(), asyncio.Semaphore(0)
     await market.world.restart(x402_at_once=4, x402_timeout=30)

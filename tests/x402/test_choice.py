@@ -1,5 +1,6 @@
 """The choice of the offer to pay: quote and payment agree, and an offer that cannot be paid hides no good one."""
 
+import asyncio
 import random
 from collections.abc import Callable
 
@@ -16,11 +17,15 @@ from solders.transaction_metadata import SimulatedTransactionInfo
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.x402.compute_units import MAX_UNITS, units_with
+from app.core.timestamps import now_ms
+from app.store.x402 import put_facilitator
+from app.x402.settlement.compute_units import MAX_UNITS, units_with
 from tests.support.http import site
 from tests.support.service_world import Json, error_of
 from tests.support.unowned import unowned
-from tests.x402.conftest import Buyer, Market
+from tests.x402.conftest import SOL, Buyer, Market
+from tests.x402.mpp import challenge, charge
+from tests.x402.mpp import demanding as mpp_demanding
 from tests.x402.servers import settled
 from tests.x402.test_hostile import demanding, offer
 
@@ -77,7 +82,7 @@ async def test_payment_beyond_its_compute_units_blames_the_terms(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a memo program that costs more than the service knows
-    monkeypatch.setattr("app.x402.instructions.units_with", lambda _memo: 0)
+    monkeypatch.setattr("app.x402.settlement.instructions.units_with", lambda _memo: 0)
 
     refused = await _paid(await market.buyer(), _with_memo(market, "漢" * 16))
 
@@ -126,6 +131,7 @@ _NEVER_PAID: dict[str, tuple[Callable[[Market, Buyer], Json], str, str]] = {
 }
 
 
+@pytest.mark.proves("Quote(allowed, retry_at, rules)")
 @pytest.mark.parametrize("case", _NEVER_PAID)
 async def test_quote_gives_the_verdict_of_the_payment(market: Market, case: str) -> None:
     make, code, reason = _NEVER_PAID[case]
@@ -156,6 +162,49 @@ async def test_cheaper_offer_that_is_never_paid_hides_no_good_one(market: Market
         assert reason in named
 
 
+async def test_facilitator_known_to_refuse_the_program_hides_no_other(market: Market) -> None:
+    buyer, refusing = await market.buyer(), Keypair().pubkey()
+    await market.world.localnet.airdrop(refusing, SOL)
+    offers = [offer(market, amount="1", extra={"feePayer": str(refusing)}), offer(market)]
+
+    async def handler(_request: Request) -> Response:
+        return demanding(*offers)
+
+    async with site(handler) as url:
+        world = market.world
+        known = (world.org, url, str(refusing))
+        await world.service.db.write(lambda conn: put_facilitator(conn, *known, accepts=False, now=now_ms()))
+        quoted = (await buyer.post("quote", url=f"{url}/")).json()
+        terms = {"x402Version": 2, "accepts": offers, "resource": {"url": "http://x/"}}
+        handed = (await buyer.post("payments", url=f"{url}/", paymentRequired=terms, maxAmount="1")).json()
+
+    assert (quoted["price"], quoted["allowed"]) == ("0.01", True)
+    assert handed["payload"]["accepted"] == offer(market)
+    for warnings in (quoted["warnings"], handed["warnings"]):
+        [warning] = warnings
+        assert warning.startswith("accepts[0] was skipped: ")
+        assert "allowAllowances" in warning
+
+
+async def test_sponsor_without_sol_is_refused_by_quote_and_payment(market: Market) -> None:
+    buyer = await market.buyer(allowAllowances=True)
+    asked = challenge(charge(market, methodDetails={"feePayerKey": str(Keypair().pubkey())}))
+
+    async def handler(_request: Request) -> Response:
+        return mpp_demanding(asked)
+
+    async with site(handler) as url:
+        quoted = (await buyer.post("quote", url=f"{url}/")).json()
+        fetched = await buyer.post("fetch", url=f"{url}/", maxAmount="1")
+    handed = await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=asked, maxAmount="1")
+
+    assert (quoted["allowed"], quoted["error"]) == (False, "x402_resource_unavailable")
+    for refused in (fetched, handed):
+        assert "lacks SOL" in error_of(refused, 422, "x402_resource_unavailable")["message"]
+    granted = await market.world.ok("GET", f"/v1/wallets/{buyer.wallet['wallet_id']}/allowances")
+    assert granted["data"] == []
+
+
 async def test_cheaper_offer_off_the_allowlist_hides_no_listed_one(market: Market) -> None:
     buyer, other = await market.buyer(allowedRecipients=[market.payee]), await market.world.payee()
     offers = [offer(market, amount="1", payTo=other), offer(market)]
@@ -173,7 +222,15 @@ async def test_choice_asks_the_chain_once_at_most(market: Market, monkeypatch: p
     buyer, asked = await market.buyer(), list[str]()
     many = [offer(market, amount="1", payTo=str(Keypair().pubkey())) for _ in range(60)]
 
-    monkeypatch.setattr(market.world.line, "hold", asked.append)
+    # The tasks that follow the chain ask it whether or not somebody pays.
+    mine, others = asyncio.current_task(), asyncio.all_tasks()
+
+    def note(method: str) -> None:
+        task = asyncio.current_task()
+        if task is mine or task not in others:
+            asked.append(method)
+
+    monkeypatch.setattr(market.world.line, "hold", note)
     one = await _quoted(buyer, offer(market))
     alone, asked[:] = [*asked], []
     several = await _quoted(buyer, *many[:40], offer(market))

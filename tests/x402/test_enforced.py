@@ -11,6 +11,15 @@ from tests.x402.conftest import Market
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves(
+    "POST /v1/x402/fetch",
+    "action x402.fetch",
+    "QuotePaidResource(walletId, url)",
+    "FetchPaidResource(walletId, url)",
+    "PaidResource(status, headers, body, body_encoding)",
+    "FetchedResource(resource, payment)",
+    "POST /v1/paid-requests/fetch",
+)
 async def test_resource_is_paid_once_and_returned(market: Market) -> None:
     buyer, before = await market.buyer(), await market.received()
     async with market.shop() as shop:
@@ -44,6 +53,7 @@ async def test_answered_calls_are_on_the_audit_log_with_their_outcome(market: Ma
     assert len({one["actor"]["id"] for one in log}) == 1
 
 
+@pytest.mark.proves("FetchedResource(payment)")
 async def test_resource_that_costs_nothing_is_returned_unpaid(market: Market) -> None:
     buyer, before = await market.buyer(), await market.received()
     async with market.shop() as shop:
@@ -77,6 +87,7 @@ async def test_budget_of_the_wallet_is_charged_and_refuses(market: Market) -> No
     assert await market.received() - before == 10_000
 
 
+@pytest.mark.proves("error x402_price_too_high", "FetchPaidResource(maxAmount)", "PayOffer(maxAmount)")
 async def test_price_above_the_callers_limit_is_not_paid(market: Market) -> None:
     buyer, before = await market.buyer(), await market.received()
     async with market.shop() as shop:
@@ -86,6 +97,7 @@ async def test_price_above_the_callers_limit_is_not_paid(market: Market) -> None
     assert await market.received() == before
 
 
+@pytest.mark.proves("error x402_wallet_not_supported", "Quote(lane, error)")
 async def test_facilitator_that_takes_only_transfers_is_found_out_unpaid(market: Market) -> None:
     buyer, before = await market.buyer(), await market.received()
     async with market.shop(takes_us=False) as shop:
@@ -93,10 +105,11 @@ async def test_facilitator_that_takes_only_transfers_is_found_out_unpaid(market:
         told = await buyer.post("quote", url=f"{shop}/weather")
 
     error_of(refused, 422, "x402_wallet_not_supported")
-    assert told.json()["lane"] == "not_supported"
+    assert (told.json()["lane"], told.json()["error"]) == ("not_supported", "x402_wallet_not_supported")
     assert await market.received() == before
 
 
+@pytest.mark.proves("QuotePaidResource(method, body, bodyEncoding)", "FetchPaidResource(method, body, bodyEncoding)")
 async def test_body_and_demanded_memo_are_sent_along(market: Market) -> None:
     buyer = await market.buyer()
     async with market.shop(MEMO="order 7") as shop:
@@ -108,6 +121,12 @@ async def test_body_and_demanded_memo_are_sent_along(market: Market) -> None:
     assert bought["payment"]["status"] == "confirmed"
 
 
+@pytest.mark.proves(
+    "POST /v1/x402/quote",
+    "Quote(wallet_id, url, price, currency, recipient, network, facilitator, lane, allowed, retry_at)",
+    "Quote(rules)",
+    "POST /v1/paid-requests/quote",
+)
 async def test_quote_tells_price_recipient_and_verdict_without_paying(market: Market) -> None:
     buyer, before = await market.buyer(maxPerTx="0.005"), await market.received()
     async with market.shop() as shop:

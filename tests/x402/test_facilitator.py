@@ -27,7 +27,7 @@ from app.payments.expenses import ExpenseRequest
 from app.payments.service import PAY
 from app.recipients.service import resolve
 from app.submission.claim import Claim
-from app.x402.instructions import issued_payment
+from app.x402.settlement.instructions import issued_payment
 from tests.support.service_world import Json
 from tests.x402.conftest import Buyer, Market
 from tests.x402.plain import pythons_facilitator
@@ -74,12 +74,13 @@ async def settler(market: Market) -> AsyncIterator[Settler]:
 async def expense(market: Market, buyer: Buyer, amount: int = 10_000, payee: str | None = None) -> ExpenseRequest:
     service = market.world.service
     session = Keypair.from_seed(b58decode(buyer.session.removeprefix("avs_").encode()))
+    caller = system(market.world.org, "test")
     return ExpenseRequest(
         market.world.wallet_record(buyer.wallet["wallet_id"]),
-        await resolve(service, market.world.org, payee or market.payee),
+        await resolve(service, caller, payee or market.payee),
         amount,
         kind=PAY,
-        call=Call(service, system(market.world.org, "test"), Request({"type": "http"}), Claim(service.db)),
+        call=Call(service, caller, Request({"type": "http"}), Claim(service.db)),
         memo=None,
         session=session,
         issued=True,
@@ -98,9 +99,7 @@ async def signed(market: Market, one: ExpenseRequest, instructions: list[Instruc
 
 
 def _opening(payer: Pubkey, market: Market) -> Instruction:
-    return market.world.service.instructions(market.world.org).create_token_account(
-        payer=payer, owner=Keypair().pubkey()
-    )
+    return market.world.build.create_token_account(payer=payer, owner=Keypair().pubkey())
 
 
 _CASES: dict[str, tuple[Change, str]] = {

@@ -5,6 +5,7 @@ import base64
 import gzip
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ async def refused(market: Market, answer: Response, code: str, *, status: int = 
     return error_of(got, status, code)
 
 
+@pytest.mark.proves("error x402_no_acceptable_offer")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -78,6 +80,7 @@ async def test_offers_for_other_chains_mints_and_schemes_are_not_taken(market: M
     await refused(market, demanding(offer(market, **changed)), "x402_no_acceptable_offer")
 
 
+@pytest.mark.proves("error x402_invalid_terms")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -99,6 +102,7 @@ async def test_malformed_terms_are_refused(market: Market, changed: Json) -> Non
     await refused(market, demanding(offer(market, **changed)), "x402_invalid_terms")
 
 
+@pytest.mark.proves("error x402_invalid_terms")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -116,6 +120,7 @@ async def test_answer_402_without_terms_is_refused(market: Market, answer: Respo
     await refused(market, answer, "x402_invalid_terms")
 
 
+@pytest.mark.proves("error x402_price_too_high")
 async def test_cheapest_of_the_acceptable_offers_is_the_one_that_counts(market: Market) -> None:
     offers = [offer(market, amount="900000"), offer(market, amount="20000"), offer(market, scheme="upto", amount="1")]
     error = await refused(market, demanding(*offers), "x402_price_too_high", maxAmount="0.01")
@@ -167,6 +172,9 @@ async def test_vault_is_not_made_to_pay_itself(market: Market) -> None:
     error_of(got, 400, "invalid_recipient")
 
 
+@pytest.mark.proves(
+    "POST /v1/x402/fetch", "PaidFor(resource_status)", "Transaction(x402)", "PaidRequest(resource_status)"
+)
 async def test_resource_that_demands_for_ever_is_given_one_payment(market: Market) -> None:
     buyer, given = await market.buyer(), []
 
@@ -216,6 +224,7 @@ async def test_stock_client_signs_again_when_its_caller_repeats_the_call(market:
     assert await market.received() - before == 20_000
 
 
+@pytest.mark.proves("error x402_resource_unavailable")
 async def test_resource_that_hangs_is_unavailable_and_costs_nothing(own_market: Market) -> None:
     buyer, release = await own_market.buyer(), asyncio.Event()
 
@@ -246,6 +255,7 @@ async def test_redirection_is_returned_and_not_followed(market: Market) -> None:
     assert asked == ["/a"]
 
 
+@pytest.mark.proves("PaidResource(body, body_encoding, truncated)")
 async def test_endless_body_and_gzip_bomb_are_cut(market: Market) -> None:
     buyer = await market.buyer()
     bomb = gzip.compress(b"0" * 50_000_000)
@@ -271,6 +281,7 @@ async def test_endless_body_and_gzip_bomb_are_cut(market: Market) -> None:
     assert packed["resource"]["body"] == "0" * 65_536
 
 
+@pytest.mark.proves("QuotePaidResource(headers)", "FetchPaidResource(headers)", "PaidResource(status, headers)")
 async def test_credentials_and_headers_of_the_payment_never_leave(market: Market) -> None:
     buyer, seen = await market.buyer(), []
 
@@ -292,6 +303,7 @@ async def test_credentials_and_headers_of_the_payment_never_leave(market: Market
     assert "set-cookie" not in got["resource"]["headers"]
 
 
+@pytest.mark.proves("QuotePaidResource(headers)", "FetchPaidResource(headers)", "PaidResource(status, headers)")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -390,6 +402,7 @@ async def tourist(mainnet: ServiceWorld) -> Buyer:
     return Buyer(mainnet, wallet, mainnet.key("agent", wallet["wallet_id"]), await mainnet.session(wallet))
 
 
+@pytest.mark.proves("QuotePaidResource(url)", "FetchPaidResource(url)")
 @pytest.mark.parametrize("url", _INWARD)
 async def test_no_url_leads_into_a_private_network(tourist: Buyer, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     connected: list[Any] = []
@@ -401,13 +414,14 @@ async def test_no_url_leads_into_a_private_network(tourist: Buyer, monkeypatch: 
     # Client and chain of the test are called without a connection.
     monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", connect)
 
-    got = await tourist.post("fetch", url=url, maxAmount="1")
-
+    for buyer in (tourist, replace(tourist, paths="x402")):
+        for got in (await buyer.post("fetch", url=url, maxAmount="1"), await buyer.post("quote", url=url)):
+            assert got.json()["error"]["code"] in {"invalid_request", "x402_resource_unavailable"}, got.text
+            assert got.status_code in {400, 422}
     assert connected == []
-    assert got.json()["error"]["code"] in {"invalid_request", "x402_resource_unavailable"}, got.text
-    assert got.status_code in {400, 422}
 
 
+@pytest.mark.proves("error x402_host_not_allowed")
 async def test_host_that_the_policy_does_not_list_is_not_asked(mainnet: ServiceWorld) -> None:
     policy = await mainnet.policy()
     wallet = await mainnet.wallet(policy["policy_id"])
@@ -446,6 +460,13 @@ async def test_domain_of_a_policy_is_paid_at_its_own_host_and_address(market: Ma
     assert handed.status_code == 200, handed.text
 
 
+@pytest.mark.proves(
+    "CreatePolicy(x402Hosts)",
+    "UpdatePolicy(x402Hosts)",
+    "ClonePolicy(x402Hosts)",
+    "PreviewPolicy(x402Hosts)",
+    "Policy(x402_hosts)",
+)
 async def test_hosts_of_a_policy_are_set_changed_copied_and_cleared(market: Market) -> None:
     world = market.world
     made = await world.policy(x402Hosts=["127.0.0.1"])

@@ -12,8 +12,10 @@ from sqlalchemy import func, select
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from app.core.timestamps import now_ms
 from app.store.audit import table as audit_entries
-from app.store.state_tables import idempotency
+from app.store.idempotency import LIFETIME, purge
+from app.store.idempotency import table as idempotency
 from app.store.x402 import facilitators
 from tests.support.http import site
 from tests.x402.conftest import Market, opened
@@ -58,6 +60,9 @@ def _stored(market: Market) -> int:
     return int(market.world.service.db.read_now(lambda conn: conn.scalar(size)) or 0)
 
 
+@pytest.mark.proves(
+    "Limits: Stored resources of a wallet", "Idempotency: Paid resources", "FetchedResource(resource_expired)"
+)
 async def test_oldest_paid_resource_is_dropped_first(small: Market) -> None:
     buyer, other = await small.buyer(), await small.buyer()
     async with _selling(small) as url:
@@ -73,6 +78,66 @@ async def test_oldest_paid_resource_is_dropped_first(small: Market) -> None:
         assert await other.fetch(url, idempotencyKey="kept-other") == others
 
 
+@pytest.mark.proves("Idempotency: Paid resources", "FetchedResource(resource_expired)")
+async def test_resource_received_before_its_payment_settles_is_stored(small: Market) -> None:
+    # Given a resource that answers at once and whose facilitator settles later
+    buyer, given = await small.buyer(), list[bytes]()
+
+    async def handler(request: Request) -> Response:
+        header = request.headers.get("payment-signature")
+        if header is None:
+            return demanding(offer(small))
+        paid = settled(header, small.facilitator)
+        if paid.message.recent_blockhash == Hash.default():
+            return demanding(offer(small), error="BlockhashNotFound")
+        given.append(bytes(paid))
+        return PlainTextResponse(_BODY)
+
+    async with site(handler) as url:
+        # When three requests are repeated, for which there is room for two
+        bought = [await buyer.fetch(f"{url}/", idempotencyKey=f"later-{number}") for number in range(3)]
+        again = [await buyer.fetch(f"{url}/", idempotencyKey=f"later-{number}") for number in range(3)]
+        for raw in given:
+            await small.world.service.chain.confirm(await small.world.service.chain.send(raw), timeout=30)
+        await small.world.catch_up()
+        confirmed = [await buyer.fetch(f"{url}/", idempotencyKey=f"later-{number}") for number in range(3)]
+        replayed = [await buyer.fetch(f"{url}/", idempotencyKey=f"later-{number}") for number in range(3)]
+
+    # Then the newer ones are returned each time, and no payment is delivered twice
+    assert {one["payment"]["status"] for one in (*bought, *again)} == {"pending"}
+    assert {one["payment"]["status"] for one in confirmed} == {"confirmed"}
+    assert again[0] == {**bought[0], "resource": None, "resource_expired": True}
+    assert again[1:] == bought[1:]
+    assert [(one["resource"], one["resource_expired"]) for one in confirmed] == [
+        (one["resource"], one["resource_expired"]) for one in again
+    ]
+    assert replayed == confirmed
+    assert len(given) == 3
+
+
+@pytest.mark.proves("FetchedResource(resource_expired)")
+async def test_resource_of_a_pending_payment_is_stored_for_a_day(small: Market) -> None:
+    buyer = await small.buyer()
+
+    async def handler(request: Request) -> Response:
+        header = request.headers.get("payment-signature")
+        if header is None:
+            return demanding(offer(small))
+        known = settled(header, small.facilitator).message.recent_blockhash != Hash.default()
+        return PlainTextResponse("sunny") if known else demanding(offer(small), error="BlockhashNotFound")
+
+    async with site(handler) as url:
+        bought = await buyer.fetch(f"{url}/", idempotencyKey="day")
+        await small.world.service.db.write(lambda conn: purge(conn, now_ms() + LIFETIME - 60_000))
+        kept = await buyer.fetch(f"{url}/", idempotencyKey="day")
+        await small.world.service.db.write(lambda conn: purge(conn, now_ms() + LIFETIME))
+        dropped = await buyer.fetch(f"{url}/", idempotencyKey="day")
+
+    assert (kept, bought["payment"]["status"]) == (bought, "pending")
+    assert dropped == {**bought, "resource": None, "resource_expired": True}
+
+
+@pytest.mark.proves("Idempotency: Free resources")
 async def test_resource_that_cost_nothing_is_not_stored(small: Market) -> None:
     buyer, asked = await small.buyer(), []
 
@@ -90,6 +155,7 @@ async def test_resource_that_cost_nothing_is_not_stored(small: Market) -> None:
     assert (first["payment"], first["resource"]["body"], len(asked)) == (None, _BODY, 2)
 
 
+@pytest.mark.proves("action x402.fetch")
 async def test_failed_quotes_and_fetches_write_no_audit_entries(small: Market) -> None:
     buyer = await small.buyer()
 
@@ -106,6 +172,7 @@ async def test_failed_quotes_and_fetches_write_no_audit_entries(small: Market) -
     assert _entries(small) == before
 
 
+@pytest.mark.proves("action x402.fetch")
 async def test_requests_that_cost_nothing_write_a_limited_number_of_records(
     small: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:

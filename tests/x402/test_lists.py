@@ -1,10 +1,17 @@
-"""Payments for resources, found among all transactions."""
+"""Payments for resources, found among all transactions and exported with them."""
+
+import json
+from pathlib import Path
 
 import pytest
 
+from app.chain.transport import AsgiTransport
+from app.verifier.verify import verify
 from app.x402.watch import IssuedPaymentWatch
+from tests.support.exports import export
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Buyer, Market
+from tests.x402.mpp import challenge, charge
 from tests.x402.servers import settled
 from tests.x402.test_hostile import offer, old_offer
 
@@ -22,6 +29,7 @@ async def _ids(market: Market, query: str, **options: str) -> list[str]:
     return [one["tx_id"] for one in (await market.world.ok("GET", f"/v1/transactions?{query}", **options))["data"]]
 
 
+@pytest.mark.proves("GET /v1/transactions(x402Host)", "GET /v1/wallets/{wallet_id}/transactions(x402Host)")
 async def test_payments_for_resources_are_listed_by_host(market: Market) -> None:
     # Given payments for two hosts by two wallets, and one for no resource
     world = market.world
@@ -53,6 +61,7 @@ async def test_payments_for_resources_are_listed_by_host(market: Market) -> None
     error_of(moved, 400, "invalid_request")
 
 
+@pytest.mark.proves("GET /v1/transactions(x402Host)", "GET /v1/wallets/{wallet_id}/transactions(x402Host)")
 async def test_status_of_payments_out_of_an_allowance_narrows_the_list(market: Market) -> None:
     # Given one that waits, one that has paid, and one whose allowance was settled unspent
     world, buyer = market.world, await market.buyer(allowAllowances=True)
@@ -76,6 +85,7 @@ async def test_status_of_payments_out_of_an_allowance_narrows_the_list(market: M
         assert (await world.ok("GET", f"/v1/transactions/{listed}"))["status"] == status
 
 
+@pytest.mark.proves("CreatePolicy(x402Hosts)", "GET /v1/transactions(x402Host)")
 @pytest.mark.parametrize("host", ["a.example.com:443", "A.example.com", "https://a.example.com", "", "a..b", "a b"])
 async def test_host_that_no_url_can_have_is_refused(market: Market, host: str) -> None:
     listed = await market.world.call("GET", f"/v1/transactions?x402Host={host}")
@@ -105,3 +115,30 @@ async def test_address_is_listed_as_urls_have_it(market: Market, written: str, m
     else:
         message = error_of(answer, 400, "invalid_request")["message"]
         assert meant is None or f"must be written as {meant}" in message
+
+
+@pytest.mark.proves("POST /v1/transactions/export", "CreateExport(format)", "PaidRequest(protocol)")
+@pytest.mark.parametrize("form", ["json", "csv"])
+async def test_export_names_the_protocol_and_still_verifies(market: Market, tmp_path: Path, form: str) -> None:
+    # Given a payment by each protocol, one of them settled, and one for no resource
+    world, buyer = market.world, await market.buyer(allowAllowances=True)
+    terms: list[Json | str] = [{"x402Version": 1, "accepts": [old_offer(market)]}, challenge(charge(market))]
+    for one in terms:
+        body = {"url": "https://a.example.com/secret", "paymentRequired": one, "maxAmount": "1"}
+        handed = (await buyer.post("payments", **body)).json()
+    await world.service.chain.send(bytes(settled(handed["header_value"], market.facilitator)))
+    await world.pay(buyer.wallet, await world.payee(), "1")
+    await IssuedPaymentWatch(world.service, interval=3600, patience=0).tick()
+
+    file = await export(world, tmp_path / "export", format=form, walletId=buyer.wallet["wallet_id"])
+    report = await verify(file, AsgiTransport(world.localnet.rpc_app))
+
+    # Then each row names its protocol, but not the URL, and the report counts these claims
+    text = file.read_text()
+    if form == "json":
+        exported = json.loads(text)["transactions"]
+        found = [row["paid_request"] for row in exported if row["type"] == "payment"]
+        assert found == [None, {"protocol": "mpp"}, {"protocol": "x402"}]
+    assert "paid_request" in text
+    assert "secret" not in text
+    assert (report.problems, report.unverified["protocols of paid requests"]) == ([], 2)

@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.core.errors import BusinessError
-from app.x402.offers import REQUIRED_HEADER, Network, PaymentRequired, payment_required_from_client, usable_offers
+from app.x402.offers import Network, usable_offers
+from app.x402.protocols.x402 import REQUIRED_HEADER, PaymentRequired, offers_in, payment_required_from_client
 from tests.support.http import site
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Market
@@ -81,6 +82,7 @@ async def _asked(market: Market, answer: Response) -> tuple[Json, Json]:
     return quoted.json(), fetched.json()
 
 
+@pytest.mark.proves("Quote(warnings)", "FetchedResource(warnings)")
 @pytest.mark.parametrize("name", _UNUSABLE)
 async def test_entry_that_cannot_be_paid_hides_no_good_offer(market: Market, name: str) -> None:
     make, ours = _UNUSABLE[name]
@@ -95,11 +97,11 @@ async def test_entry_that_cannot_be_paid_hides_no_good_offer(market: Market, nam
 
 
 async def test_values_nested_beyond_every_limit_are_no_terms() -> None:
-    network = Network("localnet", "1" * 44, str(Keypair().pubkey()), ())
+    network = Network("localnet", "1" * 44, str(Keypair().pubkey()), str(Keypair().pubkey()), ())
     demand = PaymentRequired(2, [{"scheme": "exact", "network": nested(5_000)}], None, None, {})
 
     with pytest.raises(BusinessError, match="another network"):
-        usable_offers(demand, network)
+        usable_offers([offers_in(demand, network)])
     with pytest.raises(BusinessError, match="no accepted payments"):
         payment_required_from_client({"content": [{"type": "text", "text": nested(5_000)}]})
 
@@ -128,6 +130,7 @@ async def test_name_in_snake_case_is_malformed_in_version_1_too(market: Market) 
     assert quoted["warnings"][-1].startswith("accepts[0] was skipped: maxAmountRequired must be")
 
 
+@pytest.mark.proves("HandedOut(warnings)")
 async def test_malformed_offer_is_named_when_a_payment_is_handed_out(market: Market) -> None:
     buyer = await market.buyer()
     terms = {"x402Version": 2, "accepts": [offer(market, payTo="nobody"), offer(market)]}
@@ -138,9 +141,10 @@ async def test_malformed_offer_is_named_when_a_payment_is_handed_out(market: Mar
     assert handed.json()["payload"]["accepted"] == offer(market)
 
 
+@pytest.mark.proves("error x402_invalid_terms", "error x402_no_acceptable_offer")
 async def test_error_gives_the_reason_for_every_entry(market: Market) -> None:
     foreign: list[Any] = [_EVM, {**offer(market), "scheme": "upto"}, offer(market, asset=str(Keypair().pubkey())), 5]
-    reasons = ("another network", "another scheme", "another asset", "is not an object")
+    reasons = ("another network", 'scheme "upto"; this service pays "exact"', "another asset", "is not an object")
     for answer in await _asked(market, demanding(*foreign)):
         assert answer["error"]["code"] == "x402_no_acceptable_offer"
         for number, reason in enumerate(reasons):
@@ -354,6 +358,7 @@ async def test_broken_part_of_a_paid_tools_result_hides_no_terms(market: Market,
     assert handed.json()["payload"]["accepted"] == offer(market), handed.text
 
 
+@pytest.mark.proves("PaidResource(body, body_encoding)")
 @pytest.mark.parametrize(("coding", "encode"), _CODINGS)
 async def test_terms_and_paid_content_are_decoded(
     market: Market, coding: str, encode: Callable[[bytes], bytes]
@@ -376,6 +381,7 @@ async def test_terms_and_paid_content_are_decoded(
     assert not {"content-encoding", "content-length"} & set(resource["headers"])
 
 
+@pytest.mark.proves("PaidResource(content_coding)")
 @pytest.mark.parametrize(
     ("coding", "content"),
     [("gzip, br", b"\xff twice"), ("zstd", b"(\xb5/\xfd"), ("gzip", b"no gzip"), ("utf-8", b"plain")],

@@ -9,7 +9,7 @@ from sqlalchemy import update
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from app.store.state_tables import idempotency
+from app.store.idempotency import table as idempotency
 from app.submission.recovery import Recovery
 from app.x402.watch import PAID_WITHOUT_RESOURCE, IssuedPaymentWatch
 from tests.support.http import site
@@ -31,6 +31,7 @@ def _settled(market: Market, header: str) -> bytes:
     return bytes(settled(header, market.facilitator))
 
 
+@pytest.mark.proves("HandedOut(payment)")
 async def test_payment_that_is_never_sent_fails_when_its_blockhash_has_expired(own_market: Market) -> None:
     market, buyer = own_market, await own_market.buyer(maxPerDay="0.01")
     terms = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "http://x/"}}
@@ -48,6 +49,14 @@ async def test_payment_that_is_never_sent_fails_when_its_blockhash_has_expired(o
     assert again.json()["payment"]["tx_id"] != tx_id, "the key makes a new one, and the budget is as before"
 
 
+@pytest.mark.proves(
+    "POST /v1/x402/payments",
+    "PayOffer(walletId, url, paymentRequired)",
+    "HandedOut(header_name, header_value, expires_at, payment)",
+    "PaidFor(url, scheme, network, pay_to, facilitator)",
+    "PaidRequest(facilitator, network, pay_to, scheme, url)",
+    "POST /v1/paid-requests/payments",
+)
 async def test_payment_handed_out_is_confirmed_when_the_facilitator_sends_it(market: Market) -> None:
     buyer, before = await market.buyer(), await market.received()
     terms = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "http://x/"}}
@@ -69,6 +78,7 @@ async def test_payment_handed_out_is_confirmed_when_the_facilitator_sends_it(mar
     assert await market.received() - before == 10_000
 
 
+@pytest.mark.proves("PayOffer(paymentRequired)")
 async def test_first_version_is_paid_by_its_own_header(market: Market) -> None:
     buyer = await market.buyer(allowAllowances=True)
     terms = {"x402Version": 1, "accepts": [old_offer(market)]}
@@ -80,6 +90,7 @@ async def test_first_version_is_paid_by_its_own_header(market: Market) -> None:
     assert (content["x402Version"], content["scheme"], content["network"]) == (1, "exact", "solana")
 
 
+@pytest.mark.proves("event x402.paid_without_resource")
 async def test_payment_that_landed_without_a_resource_is_reported_once(market: Market) -> None:
     buyer, before = await market.buyer(), await market.received()
 

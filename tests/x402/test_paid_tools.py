@@ -67,6 +67,7 @@ async def paid_tools(market: Market) -> AsyncIterator[Client]:
             yield client
 
 
+@pytest.mark.proves("HandedOut(payload)")
 async def test_paid_tool_is_paid_in_the_meta_of_its_call(market: Market) -> None:
     buyer, before = await market.buyer(), await market.received()
     async with paid_tools(market) as tools:
@@ -86,6 +87,7 @@ async def test_paid_tool_is_paid_in_the_meta_of_its_call(market: Market) -> None
     assert await market.received() - before == 10_000
 
 
+@pytest.mark.proves("PayOffer(paymentRequired)")
 @pytest.mark.parametrize("shape", ["structured", "text", "error", "terms"])
 async def test_every_shape_of_a_paid_tools_demand_is_understood(market: Market, shape: str) -> None:
     terms: Json = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "mcp://tool/weather"}}
@@ -124,6 +126,7 @@ async def test_result_without_terms_is_no_demand(market: Market, given: Json) ->
     error_of(got, 422, "x402_invalid_terms")
 
 
+@pytest.mark.proves("PayOffer(paymentRequired)")
 @pytest.mark.parametrize("given", [5, None, [], True, "", "x" * 32_769])
 async def test_demand_of_a_wrong_type_is_refused_in_the_apis_words(market: Market, given: object) -> None:
     buyer = await market.buyer()

@@ -26,6 +26,7 @@ async def _pay(buyer: Buyer, market: Market, payee: str, complaint: str, **more:
     return await buyer.post("payments", url="http://localhost/", paymentRequired=terms, maxAmount="1", **more)
 
 
+@pytest.mark.proves("error recipient_unverified")
 @pytest.mark.parametrize("complaint", _LANES)
 async def test_payee_without_an_owner_is_not_paid(market: Market, complaint: str) -> None:
     buyer, payee = await market.buyer(allowAllowances=True), unowned()
@@ -39,6 +40,7 @@ async def test_payee_without_an_owner_is_not_paid(market: Market, complaint: str
     assert (await market.world.ok("GET", path))["data"] == []
 
 
+@pytest.mark.proves("FetchPaidResource(allowUnverifiedRecipient)", "PayOffer(allowUnverifiedRecipient)")
 @pytest.mark.parametrize("complaint", _LANES)
 async def test_override_does_not_open_the_missing_account(market: Market, complaint: str) -> None:
     payee = unowned()
@@ -61,6 +63,7 @@ async def test_violation_comes_before_a_payee_without_an_owner(market: Market, c
     assert events["data"][0]["event"] == "transaction.blocked"
 
 
+@pytest.mark.proves("Quote(warnings)")
 async def test_quote_warns_and_fetch_refuses_a_payee_without_an_owner(market: Market) -> None:
     buyer, payee = await market.buyer(), unowned()
 

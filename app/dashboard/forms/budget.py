@@ -114,9 +114,10 @@ def bars(budget: Budget) -> list[Bar]:
     spent, left = budget.consumption, budget.headroom
     if spent is None or left is None:
         return []
+    day, month, held = (parse_usdc(one, allow_zero=True) for one in (spent.day, spent.month, spent.held))
     return [
-        _money_bar("day", "in 24 hours", spent.day, budget.max_per_day, left.day),
-        _money_bar("month", "this month", spent.month, budget.max_per_month, left.month),
+        _money_bar("day", "in 24 hours", day + held, budget.max_per_day, left.day),
+        _money_bar("month", "this month", month + held, budget.max_per_month, left.month),
         Bar(
             "hour",
             "payments in an hour",
@@ -128,10 +129,10 @@ def bars(budget: Budget) -> list[Bar]:
     ]
 
 
-def _money_bar(name: str, period: str, used: str, limit: str | None, left: str | None) -> Bar:
+def _money_bar(name: str, period: str, used: int, limit: str | None, left: str | None) -> Bar:
     if limit is None:
         return Bar(name, period, usdc(used), None, None, None)
-    share = _share(parse_usdc(used, allow_zero=True), parse_usdc(limit, allow_zero=True))
+    share = _share(used, parse_usdc(limit, allow_zero=True))
     return Bar(name, period, usdc(used), usdc(limit), usdc(left), share)
 
 

@@ -1,5 +1,6 @@
 """Formats amounts, times, addresses and codes in the same way on all pages."""
 
+import re
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
@@ -69,6 +70,11 @@ def words(code: str) -> str:
 def status(code: str) -> str:
     """Return a status in words. `policy_violation` means a recent refusal, and must not read like a stopped vault."""
     return "Refused recently" if code == "policy_violation" else words(code)
+
+
+def entries(text: str) -> list[str]:
+    """Return the entries typed into a field, separated by spaces, line breaks, commas or semicolons."""
+    return [one for one in re.split(r"[\s,;]+", text) if one]
 
 
 def host(url: str) -> str:

@@ -23,6 +23,7 @@ NOTICES: Mapping[str, str] = {
     "joined": "Welcome. From now on you sign in with your passkey.",
     "joined-company": "Welcome. From now on you sign in with your company's account.",
     "key-revoked": "The key was revoked. It no longer works.",
+    "key-restrictions-saved": "The requirement for new keys is saved.",
     "paused": "All vaults are paused. The chain refuses their payments from now on.",
     "policy": "The vault is under the chosen policy.",
     "policy-created": "The policy was created. Attach vaults to it on their pages.",

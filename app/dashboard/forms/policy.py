@@ -16,12 +16,12 @@ from app.policies.models import CreatePolicy, Policy, UpdatePolicy
 from app.policies.terms import NO_TERMS, apply_changes
 from app.projection.differences import Shown, difference
 from app.projection.differences import shown as shown_rules
-from app.store.policies import AuditRecord
+from app.store.policies import DEFAULTS, DETAILS, AuditRecord
 
 _NUMBERS = ("velocity_cap", "max_open_escrows")
 #: Choices for a flag of a policy: the value that the form sends, and its label.
 FLAG_CHOICES = (("", "No"), ("yes", "Yes"))
-_FLAG, _YES = "allow_allowances", "yes"
+_FLAGS, _YES = ("allow_allowances", "opens_accounts"), "yes"
 _CONSENT = "allow_unverified_recipient"
 _TEXTS = ("name", *MONEY, "expiry")
 #: Choices of hosts: the network's default, any host, or only the listed hosts.
@@ -39,7 +39,7 @@ class Checked:
 
 def blank(name: str = "") -> Shown:
     """Return a policy without rules, in the format of API responses."""
-    return {"name": name, **shown_rules(NO_TERMS.rules, []), "x402_hosts": None}
+    return {**DEFAULTS, "name": name, **shown_rules(NO_TERMS.rules, [])}
 
 
 def shown_by(policy: Policy) -> Shown:
@@ -49,7 +49,7 @@ def shown_by(policy: Policy) -> Shown:
 
 def tag_of(policy: Policy) -> str:
     """Return the tag of a policy's version. The form sends it back, and changes only the version that it showed."""
-    return entity_tag(policy.version, policy.name, policy.x402_hosts)
+    return entity_tag(policy.version, *(getattr(policy, name) for name in DETAILS))
 
 
 def fields_of(shown: Shown, **hidden: str) -> Fields:
@@ -59,7 +59,7 @@ def fields_of(shown: Shown, **hidden: str) -> Fields:
     fields = [(name, value.removesuffix("Z") if name == "expiry" else value) for name, value in fields]
     fields.append(("allowed_recipients", "\n".join(shown["allowed_recipients"])))
     fields += [("blocked_categories", one) for one in shown["blocked_categories"]]
-    fields.append((_FLAG, _YES if shown[_FLAG] else ""))
+    fields += [(name, _YES if shown[name] else "") for name in _FLAGS]
     hosts = shown["x402_hosts"]
     choice = "default" if hosts is None else "any" if hosts == [ANY_HOST] else "only"
     fields += [("x402_choice", choice), ("x402_hosts", "\n".join(hosts or []) if choice == "only" else "")]
@@ -90,7 +90,7 @@ async def check(view: View) -> Checked:
 async def _shown(view: View, body: CreatePolicy | UpdatePolicy) -> Shown:
     terms = await apply_changes(view.service, view.principal.org, NO_TERMS, body)
     rules = shown_rules(terms.rules, list(terms.entries.values()))
-    return {"name": body.name, **rules, "x402_hosts": body.x402_hosts}
+    return {**{name: getattr(body, name) for name in DETAILS}, **rules}
 
 
 def consent(view: View) -> dict[str, bool]:
@@ -111,7 +111,7 @@ def before_changes(now: Policy, log: Sequence[AuditRecord], tag: str) -> tuple[S
     for entry in reversed(log):
         if entry.version is None:
             # Off-chain changes (name, hosts) have no version, but the tag covers them.
-            if entity_tag(version, shown["name"], shown["x402_hosts"]) == tag:
+            if entity_tag(version, *(shown[name] for name in DETAILS)) == tag:
                 break
         elif entry.version <= version:
             break
@@ -129,7 +129,7 @@ def _values(view: View) -> dict[str, Any]:
     """Return the typed values in the form of the API's body."""
     values: dict[str, Any] = {name: view.typed(name).strip() for name in _TEXTS}
     values |= {name: _number(view.typed(name).strip()) for name in _NUMBERS}
-    values[_FLAG] = view.typed(_FLAG) == _YES
+    values |= {name: view.typed(name) == _YES for name in _FLAGS}
     values["allowed_recipients"] = _lines(view.typed("allowed_recipients"))
     values["blocked_categories"] = view.chosen("blocked_categories")
     choice = view.typed("x402_choice", "default")

@@ -25,6 +25,7 @@ LABELS: Mapping[str, str] = {
     "max_open_escrows": "Open escrows",
     "allow_allowances": "Allowances",
     "x402_hosts": "Paid requests",
+    "opens_accounts": "Accounts of payees",
 }
 """Labels of a policy's fields on pages."""
 MONEY = ("max_per_tx", "max_per_day", "max_per_month", "require_co_sign")
@@ -199,6 +200,12 @@ def _allowances(value: bool, _: Reader) -> Words:
     )
 
 
+def _opened(value: bool, _: Reader) -> Words:
+    if not value:
+        return "Paid requests go only to payees that have a USDC account."
+    return "Paid requests out of an allowance may open the payee's USDC account. The fee payer pays its rent."
+
+
 def _hosts(value: list[str] | None, reader: Reader) -> Words:
     if value is None:
         return f"The default of this network: paid requests may go to {'any host' if reader.any_host else 'no host'}."
@@ -224,6 +231,7 @@ _SAYS: Mapping[str, Callable[[Any, Reader], Words]] = {
     "max_open_escrows": _escrows,
     "allow_allowances": _allowances,
     "x402_hosts": _hosts,
+    "opens_accounts": _opened,
 }
 
 

@@ -54,10 +54,5 @@ def ask(view: View, question: Review) -> Response:
         ask=question,
         typed=[(name, value) for name, value in view.form if name not in _OWN],
         back=view.here,
-        restored=question.moves and _restored(view),
+        restored=question.moves and view.service.part(DatabaseGuard).state(view.principal.org) == "unacknowledged",
     )
-
-
-def _restored(view: View) -> bool:
-    """Return True if the action may have been carried out and a restore or failover may have lost its record."""
-    return view.service.part(DatabaseGuard).state(view.principal.org) == "unacknowledged"

@@ -15,7 +15,26 @@ from app.core.paths import ConfigurationError
 Create = Callable[[Connection], None]
 """Creates all tables in an empty database."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0009", "0008", "0007", "0011", "0012")
+REVISIONS = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+    "0006",
+    "0009",
+    "0008",
+    "0007",
+    "0011",
+    "0012",
+    "0013",
+    "0016",
+    "0014",
+    "0015",
+    "0017",
+    "0018",
+    "0019",
+)
 """All revisions, oldest first; their numbers do not give the order.
 
 Listed here because importing Alembic takes longer than opening a database.
@@ -114,7 +133,10 @@ def _require_server(connection: Connection, name: str) -> None:
 
 
 def _require_rights(connection: Connection, name: str) -> None:
-    """Raise `ConfigurationError` unless the account may read and write all tables but Alembic's."""
+    """Raise `ConfigurationError` unless the connection's user may read and write all tables but Alembic's.
+
+    `name` is the database's name in the message.
+    """
     missing = connection.execute(
         text(
             "SELECT c.relname, wanted, current_user FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE',"

@@ -22,7 +22,9 @@ use anchor_lang::{
 };
 use core::mem::{forget, size_of, MaybeUninit};
 
+#[cfg(target_os = "solana")]
 anchor_lang::pinocchio::default_allocator!();
+#[cfg(target_os = "solana")]
 anchor_lang::pinocchio::default_panic_handler!();
 
 /// Called by the runtime.
@@ -30,7 +32,7 @@ anchor_lang::pinocchio::default_panic_handler!();
 /// # Safety
 /// `input` is the runtime's serialization of accounts and instruction; `data` is null or points at the instruction data
 /// in it.
-#[no_mangle]
+#[cfg_attr(target_os = "solana", no_mangle)]
 pub unsafe extern "C" fn entrypoint(input: *mut u8, mut data: *const u8) -> u64 {
     if let Some(code) = answer(input, &mut data) {
         return code;
@@ -205,3 +207,7 @@ unsafe fn behind_all(mut at: *mut u8, count: u64) -> *const u8 {
     }
     at.add(LENGTH)
 }
+
+#[cfg(test)]
+#[path = "entrypoint_tests.rs"]
+mod tests;

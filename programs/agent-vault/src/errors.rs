@@ -59,7 +59,9 @@ pub enum VaultError {
     WrongRecipientAccount,
     #[msg("The policy blocks categories. Pass the Recipient account of the paid address.")]
     RecipientAccountRequired,
-    #[msg("The approval is for a different vault, recipient, amount or kind of spending.")]
+    #[msg(
+        "The approval is for a different vault, recipient, amount, kind of spending or terms of an escrow."
+    )]
     WrongApproval,
     #[msg("The rent receiver must be the account that paid the rent.")]
     WrongRentReceiver,
@@ -119,7 +121,7 @@ pub enum VaultError {
     ReceiverFrozen,
     #[msg("The receiving vault is archived.")]
     ReceiverArchived,
-    #[msg("The sequence of the organisation or freeze is not the expected one. Read it again and retry.")]
+    #[msg("The state that the instruction names has changed since. Read it again and retry.")]
     SequenceMismatch,
     #[msg("This organisation requires its authority's signature to attach a policy or budget.")]
     AuthorityRequired,
@@ -129,7 +131,7 @@ pub enum VaultError {
     AllowlistMismatch,
     #[msg("The list is sealed and cannot be changed.")]
     AllowlistSealed,
-    #[msg("Pass both the attached policy and the new one.")]
+    #[msg("The attached policy's account is missing, or the new policy's account or version.")]
     PolicyRequired,
     #[msg("The mint is not supported.")]
     UnsupportedMint,
@@ -167,7 +169,7 @@ pub enum VaultError {
     BudgetMaxPerMonthExceeded,
     #[msg("The payment would exceed the budget's maximum number of payments per hour.")]
     BudgetVelocityCapExceeded,
-    #[msg("A budget's account is missing: the vault's, the new one, or the escrow's or allowance's.")]
+    #[msg("A budget's account is missing, or the new budget's version.")]
     BudgetRequired,
     #[msg("The budget is not the one of this vault, escrow or allowance.")]
     WrongBudget,
@@ -197,6 +199,8 @@ pub enum VaultError {
     DisputeRaisedBefore,
     #[msg("The organisation is already paused.")]
     AlreadyPaused,
+    #[msg("The account has a different layout version. Migrate an earlier one; a later one needs a newer program.")]
+    UnsupportedLayout,
 }
 
 impl From<EscrowRefusal> for VaultError {

@@ -114,7 +114,7 @@ pub fn send(event_authority: &AccountView, message: &[u8]) {
 ///
 /// # Safety
 /// See [`crate::entrypoint::entrypoint`].
-#[cfg(target_os = "solana")]
+#[cfg(any(target_os = "solana", test))]
 #[inline(always)]
 pub unsafe fn is_own(input: *const u8, data: *const u8) -> bool {
     const IS_SIGNER: usize = 8 + 1;
@@ -461,6 +461,8 @@ pub struct PaymentApproved {
     pub recipient: Address,
     /// Payer of the approval's rent, refunded on closing.
     pub payer: Address,
+    /// Hash of an escrow's terms; all zero for a payment or an allowance.
+    pub terms: [u8; 32],
     pub sequence: u64,
     pub amount: u64,
     pub policy_version: u64,
@@ -593,6 +595,8 @@ pub struct EscrowSettled {
     pub amount: u64,
     pub released: u64,
     pub refunded: u64,
+    /// The amount that third parties had sent to the escrow and that was paid out now.
+    pub surplus: u64,
     /// The vault's balance after the settlement.
     pub vault_balance: u64,
     /// The receiver's balance after the settlement; zero if the receiver was not paid.
@@ -608,7 +612,9 @@ pub struct EscrowSettled {
     pub receiver_owed: u8,
     /// One if the vault's share stayed in the escrow.
     pub vault_owed: u8,
-    pub reserved: [u8; 3],
+    /// One if the receiver got the surplus, because the vault could not be paid; zero if the vault got it.
+    pub surplus_to_receiver: u8,
+    pub reserved: [u8; 2],
 }
 
 /// One or both shares that had stayed in a split escrow were paid.
@@ -624,6 +630,8 @@ pub struct EscrowCollected {
     pub released: u64,
     /// The vault's share; zero if it was not paid now.
     pub refunded: u64,
+    /// The amount that third parties had sent to the escrow and that was paid out now.
+    pub surplus: u64,
     /// The vault's balance after the payment.
     pub vault_balance: u64,
     /// The receiver's balance after the payment; zero if the receiver was not paid.
@@ -633,7 +641,9 @@ pub struct EscrowCollected {
     pub receiver_is_vault: u8,
     /// One if a share is still to be collected.
     pub remains: u8,
-    pub reserved: [u8; 6],
+    /// One if the receiver got the surplus, because the vault could not be paid; zero if the vault got it.
+    pub surplus_to_receiver: u8,
+    pub reserved: [u8; 5],
 }
 
 /// A vault set money aside for a delegate to pay out.
@@ -655,6 +665,8 @@ pub struct AllowanceGranted {
     pub approval: Address,
     /// Payer of the rent, refunded on closing.
     pub payer: Address,
+    /// The budget that holds the amount too; all zero if none.
+    pub budget: Address,
     pub reference: [u8; 16],
     pub sequence: u64,
     pub counter: u64,
@@ -673,7 +685,7 @@ pub struct AllowanceGranted {
     pub reserved: [u8; 6],
 }
 
-/// An allowance was settled. `amount - spent` was credited to the spending windows that still count the grant.
+/// An allowance was settled. `amount` is no longer held, and `spent` counts as spending from `timestamp` on.
 #[event(bytemuck)]
 pub struct AllowanceSettled {
     pub org: Address,
@@ -701,6 +713,20 @@ pub struct AllowanceSettled {
     /// was spent, or the delegate burnt it or revoked its own approval.
     pub delegate_missing: u8,
     pub reserved: [u8; 7],
+}
+
+/// An account was brought to the current layout.
+#[event(bytemuck)]
+pub struct AccountMigrated {
+    pub org: Address,
+    /// The account, which may be the organisation's own.
+    pub account: Address,
+    /// The organisation's sequence, even for an account of a vault.
+    pub sequence: u64,
+    /// Version of the previous layout.
+    pub previous: u64,
+    /// Version of the layout now.
+    pub layout: u64,
 }
 
 /// A rule refused a payment, an escrow or an allowance. The refused instruction logs this event; for the units see

@@ -1,7 +1,7 @@
 //! The contact for vulnerability reports, readable from the deployed program.
 //!
-//! The format is `security.txt` for Solana programs: <https://github.com/neodyme-labs/solana-security-txt>. Its values
-//! end in NUL bytes between two markers. If you deploy the program, put your own values here.
+//! The format is `security.txt` for Solana programs: <https://github.com/neodyme-labs/solana-security-txt>. Each
+//! value ends with a NUL byte, and all are between two markers. If you deploy the program, put your own values here.
 
 /// The contact data in that format. No code refers to them, so `used` keeps the linker from dropping them.
 #[used]

@@ -32,7 +32,7 @@ impl Book {
         self.quarters.range(now / 900 - 96..).map(|(_, amount)| amount).sum()
     }
 
-    /// Returns the number of payments in the minute of `now` and the 60 minutes before it.
+    /// Returns the number of payments in the minute that contains `now` and in the 60 minutes before that minute.
     pub fn hour(&self, now: i64) -> u128 {
         self.minutes.range(now / 60 - 60..).map(|(_, count)| count).sum()
     }
@@ -64,7 +64,7 @@ impl Book {
         }
     }
 
-    /// Asserts that the policy crate's ledger reports the same totals as this book at `now`.
+    /// Asserts that the policy crate's ledger reports the same totals at `now`, and the same last time, as this book.
     pub fn assert_is(&self, ledger: &Ledger, now: i64) {
         let at = UnixTime(now);
         assert_eq!(ledger.day.total_at(at).map(u128::from), Ok(self.day(now)));

@@ -31,7 +31,7 @@ pub fn month_end(time: i64) -> i64 {
 fn months_end_where_counting_them_says() {
     bolero::check!().with_type::<i64>().cloned().with_iterations(super::inputs(20)).for_each(|time| {
         let mut ledger = Ledger::default();
-        ledger.count_outstanding(UnixTime(time), Usdc(1), 1).unwrap();
+        ledger.record(UnixTime(time), Usdc(1), 1).unwrap();
         let expected = month_end(time.max(0));
         // The last month that fits into 64 bits has no representable end; the last representable second is used
         // instead.

@@ -67,7 +67,8 @@ struct Asked {
     category: u8,
     co_signed: bool,
     in_budget: bool,
-    /// The organisation counts as paused only if all bits are set. Few random values have them, so most payments are judged.
+    /// The organisation counts as paused only if all bits are set. Few random values have them, so most payments are
+    /// judged.
     paused: u8,
     frozen: u8,
 }

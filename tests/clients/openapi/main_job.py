@@ -1,4 +1,4 @@
-"""Does an agent's job with the client that openapi-python-client generates, and prints the results as one JSON object.
+"""Does an agent's job with the `generated_client` of openapi-python-client, and prints the results as one JSON object.
 
 The environment variables BASE_URL, API_KEY and PAYEE name the service, the API key and whom to pay.
 """
@@ -8,12 +8,12 @@ import os
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from agent_vault_client import AuthenticatedClient
-from agent_vault_client.api.payments import create_payment
-from agent_vault_client.api.policies import create_policy, update_policy
-from agent_vault_client.api.transactions import get_transaction, list_transactions
-from agent_vault_client.api.wallets import create_wallet, fund_wallet, rotate_session_token, update_wallet
-from agent_vault_client.models import (
+from generated_client import AuthenticatedClient  # type: ignore[import-not-found]
+from generated_client.api.payments import create_payment  # type: ignore[import-not-found]
+from generated_client.api.policies import create_policy, update_policy  # type: ignore[import-not-found]
+from generated_client.api.transactions import get_transaction, list_transactions  # type: ignore[import-not-found]
+from generated_client.api.wallets import create_wallet, fund_wallet, rotate_session_token, update_wallet  # type: ignore[import-not-found]
+from generated_client.models import (  # type: ignore[import-not-found]
     CreatePayment,
     CreatePolicy,
     CreateWallet,

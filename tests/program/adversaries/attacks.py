@@ -21,7 +21,6 @@ HARMLESS = {
     ("freeze_wallet expire", "signer", "the other organisation's"): "anyone may",
     ("close_approval overdue", "signer", "another signs"): "anyone may",
     ("close_approval overdue", "signer", "the other organisation's"): "anyone may",
-    ("set_wallet_budget other", "new_budget", "left out"): "the authority may leave the vault without a budget",
     ("withdraw archived", "rent_receiver", "left out"): "the operator need not sweep lamports",
     ("delegate", "the other organisation's"): "the operator, who signs, chooses the delegate",
     ("delegate", "the victim's"): "the operator, who signs, chooses the delegate",

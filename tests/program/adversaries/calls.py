@@ -36,6 +36,11 @@ def _(party: Party) -> Call:
     return Call(instruction, seeds)
 
 
+@way("migrate")
+def _(party: Party) -> Instruction:
+    return party.build.migrate(payer=party.payer, account=party.earlier)
+
+
 @way("update_org")
 def _(party: Party) -> Instruction:
     return party.org_update(operator_daily_limit=1)

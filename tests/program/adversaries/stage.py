@@ -1,5 +1,7 @@
 """Two organisations with everything that any instruction acts on."""
 
+from typing import Any
+
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
@@ -7,9 +9,9 @@ from app.chain.addresses import TOKEN_PROGRAM, domain_hash
 from app.chain.allowance_instructions import OpenAllowance
 from app.chain.escrow_instructions import OpenEscrow
 from app.chain.rules import Rules, category_bits
-from tests.support.vm import Vm
+from tests.support.vm import PROGRAM_ID, Vm
 from tests.support.vm_allowances import ALLOWING, LONGEST, grant
-from tests.support.vm_escrows import THIRTY_DAYS, Worker, decision, dispute, lock, worker
+from tests.support.vm_escrows import THIRTY_DAYS, Worker, decision, dispute, lock, terms, worker
 from tests.support.vm_tokens import USDC, mint_data, place_token_account
 from tests.support.vm_world import OPEN, Payee, VmWorld
 
@@ -30,6 +32,15 @@ APPROVED = 2 * USDC
 """Amount of the approved payment."""
 MINUTE = 60
 """Shortest timeout of an escrow."""
+
+
+def earlier_layout(world: VmWorld, account: Pubkey, *, cut: int = 8) -> Pubkey:
+    """Give an account an earlier layout, without its last `cut` bytes, and return it.
+
+    No account was ever created with this layout. It stands for all that the program once had.
+    """
+    data = world.vm.data(account)
+    return world.vm.put(account, data[:8] + bytes(1) + data[9 : len(data) - cut], PROGRAM_ID)
 
 
 class Party(VmWorld):
@@ -53,7 +64,8 @@ class Party(VmWorld):
         self._make_escrows()
         self._grant_allowances()
         self.pending_approval = self.approval(self.vault, self.merchant, APPROVED)
-        self.escrow_approval = self.approval(self.vault, self.merchant, APPROVED, kind="Escrow")
+        escrow: dict[str, Any] = {"kind": "Escrow", "terms": terms(self)}
+        self.escrow_approval = self.approval(self.vault, self.merchant, APPROVED, **escrow)
         self.allowance_approval = self.approval(self.vault, self.merchant, APPROVED, kind="Allowance")
         self.overdue_approval = self.approval(self.vault, self.merchant, APPROVED, expires_in=1)
         self.unused = self.policy(GUARDED)
@@ -80,6 +92,7 @@ class Party(VmWorld):
             )
         )
         self.fill(self.tokens_of(self.archived), self.archived, 7)
+        self.earlier = earlier_layout(self, self.wallet(OPEN, funds=0))
         vm.succeed(self.org_update(authority_attaches=True))
 
     def _write_unused(self, entries: list[bytes], payer: Pubkey) -> None:

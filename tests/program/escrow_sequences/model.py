@@ -21,10 +21,15 @@ from tests.support.vm_escrows import (
 
 @dataclass
 class Spent:
-    """Money that left a vault at some time, less what an escrow or an allowance returned."""
+    """Money that left a vault at some time, less what an escrow returned.
+
+    A grant counts as one of the `payments` without money, a settled allowance as money without a payment.
+    """
 
     time: int
     amount: int
+    payments: int = 1
+    held: bool = False
 
 
 @dataclass
@@ -34,6 +39,7 @@ class Account:
     rules: Rules
     balance: int
     spent: list[Spent] = field(default_factory=list)
+    held: int = 0
     escrows: int = 0
     allowances: int = 0
 
@@ -41,9 +47,10 @@ class Account:
         """Return the time that counts: the clock, but never before the last payment."""
         return max(clock, self.spent[-1].time) if self.spent else clock
 
-    def spend(self, amount: int, clock: int) -> Spent:
-        """Record a payment that was made, and check that it breaks no promise."""
-        spent = Spent(self.time(clock), amount)
+    def spend(self, amount: int, clock: int, *, held: bool = False) -> Spent:
+        """Record a payment that was made, or an allowance that is `held`, and check that it breaks no promise."""
+        spent = Spent(self.time(clock), 0 if held else amount, held=held)
+        self.held += amount if held else 0
         self.spent.append(spent)
         self.balance -= amount
         # Intervals that end earlier were checked with the payment at their end, and refunds only reduce them.
@@ -72,16 +79,16 @@ class Account:
 
     def count(self, since: int) -> int:
         """Return the number of payments since a time."""
-        return sum(one.time >= since for one in self.spent)
+        return sum(one.payments for one in self.spent if one.time >= since)
 
     def sum(self, since: int) -> int:
-        """Return what was spent since a time and not returned."""
-        return sum(one.amount for one in self.spent if one.time >= since)
+        """Return what was spent since a time and not returned, and what is held."""
+        return self.held + sum(one.amount for one in self.spent if one.time >= since)
 
     def month(self, time: int) -> int:
-        """Return what was spent in the calendar month of a time and not returned."""
+        """Return what was spent in the calendar month of a time and not returned, and what is held."""
         month = month_of(time)
-        return sum(one.amount for one in self.spent if month_of(one.time) == month)
+        return self.held + sum(one.amount for one in self.spent if month_of(one.time) == month)
 
 
 @dataclass
@@ -139,13 +146,9 @@ class Locked:
         return ({0: REFUNDED, self.amount: RELEASED}.get(released, SPLIT), released)
 
     def settle(self, released: int) -> None:
-        """Return what was not released, and the gift, which does not count towards budgets.
-
-        The vault gets the gift unless everything is released.
-        """
+        """Return what was not released, and the gift, which does not count towards budgets."""
         self.spent.amount = released
-        if released < self.amount:
-            self.vault.balance += self.amount - released + self.gift
+        self.vault.balance += self.amount - released + self.gift
 
     def _open(self, clock: int) -> str | None:
         if self.disputed_at is not None:
@@ -160,16 +163,17 @@ class Granted:
     vault: Account
     amount: int
     expires_at: int
-    spent: Spent
     left: int
 
     def settle(self, clock: int, *, signed: bool) -> str | None:
         """Return the error that a settlement must end with, if any."""
         return "AllowanceNotExpired" if not signed and self.vault.time(clock) < self.expires_at else None
 
-    def settled(self, gift: int) -> None:
-        """Return what was not spent, and the gift, which does not count towards budgets."""
-        self.spent.amount = self.amount - self.left
+    def settled(self, gift: int, clock: int) -> None:
+        """Return what was not spent, and the gift, which counts towards no budget. The rest counts from now on."""
+        self.vault.held -= self.amount
+        if self.left < self.amount:
+            self.vault.spent.append(Spent(self.vault.time(clock), self.amount - self.left, payments=0))
         self.vault.balance += self.left + gift
 
 

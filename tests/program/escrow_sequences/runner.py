@@ -201,7 +201,8 @@ class Course:
         if expected:
             return
         account.allowances += 1
-        granted = Granted(account, move.amount, expires_at, account.spend(move.amount, self.clock), move.amount)
+        account.spend(move.amount, self.clock, held=True)
+        granted = Granted(account, move.amount, expires_at, move.amount)
         self.outstanding.append(Outstanding(allowance, granted, move.vault, receiver))
 
     def use(self, allowance: Outstanding, move: Delegated | Reclaim) -> None:
@@ -224,7 +225,7 @@ class Course:
         result = self.tried("settle", vm_allowances.settling(world, allowance.at, signer=signer), expected, gift)
         if expected is not None:
             return
-        model.settled(move.gift)
+        model.settled(move.gift, self.clock)
         data, left = result.event.data, model.left
         assert (data["spent"], data["swept"]) == (model.amount - left, left + move.gift)
         assert (data["vault_balance"], data["delegate_missing"]) == (model.vault.balance, int(left == 0))
@@ -295,7 +296,7 @@ class Course:
         result = self.tried(name, last, None, *before)
         model = escrow.model
         model.settle(released)
-        self.receive(escrow.receiver, released + (model.gift if released == model.amount else 0))
+        self.receive(escrow.receiver, released)
         figures = {
             "outcome": outcome,
             "amount": model.amount,
@@ -361,14 +362,17 @@ class Course:
 def check_ledger(ledger: dict[str, object], account: Account) -> None:
     """Check that totals are the sums of their slots, and slots the sums of what was spent and not returned."""
     last = account.spent[-1].time
-    assert (ledger["last"], ledger["month_ends_at"]) == (last, next_month(last))
-    assert ledger["month_spent"] == account.month(last)
+    # A grant moves only the window of payments.
+    money = max((one.time for one in account.spent if not one.held), default=None)
+    assert (ledger["last"], ledger["month_ends_at"]) == (last, 0 if money is None else next_month(money))
+    assert ledger["held"] == account.held
+    assert ledger["month_spent"] == (0 if money is None else account.month(money) - account.held)
     for name, (slots, seconds) in (("day", DAY_RING), ("hour", HOUR_RING)):
         window = ledger[name]
         assert isinstance(window, dict)
-        newest = last // seconds
+        newest = (last if name == "hour" else money or 0) // seconds
         expected = [0] * slots
         for spent in account.spent:
             if newest - spent.time // seconds < slots:
-                expected[spent.time // seconds % slots] += spent.amount if name == "day" else 1
+                expected[spent.time // seconds % slots] += spent.amount if name == "day" else spent.payments
         assert (window["newest"], window["slots"], window["total"]) == (newest, expected, sum(expected))

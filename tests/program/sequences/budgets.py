@@ -22,7 +22,7 @@ VAULTS = 3
 _BUDGET_RULES = {
     RULES.index(f"budget_{name}"): RULES.index(name) for name in ("max_per_day", "max_per_month", "velocity_cap")
 }
-_LEDGER = 8 * (3 + 99 + 63)
+_LEDGER = 8 * (4 + 99 + 63)
 """Bytes of a ledger, the last of a budget's account."""
 
 
@@ -135,22 +135,20 @@ class BudgetRunner:
                     locked = pending.pop(step.number % len(pending))
                     returned = locked.amount * step.share // 100
                     self._refund(locked, returned)
-                    for checker, number in ((shared, locked.number), (own[locked.vault], locked.own)):
-                        at, amount = checker.paid[number]
-                        checker.paid[number] = (at, amount - returned)
-                    script.append(f"refund {locked.number} {returned}")
+                    script.append(_ended(locked, returned, clock, shared, own[locked.vault]))
                 case Spend():
                     clock = max(step.jump.from_time(clock, [at for at, _ in shared.paid]), 0)
                     vm.now = clock
-                    script += [f"vault {step.vault}", f"pay {clock} {step.amount} 1 0 0"]
                     vault, before = vaults[step.vault], (vm.data(vaults[step.vault]), vm.data(budget))
                     account = self._next(step, vault, pending)
+                    held = isinstance(account, OpenAllowance)
+                    script += [f"vault {step.vault}", f"{'hold' if held else 'pay'} {clock} {step.amount} 1 0 0"]
                     if account is None:
                         instruction = with_amount(payments[step.vault], step.amount)
                     elif isinstance(account, OpenEscrow):
                         instruction = creation(world, vault, self.payee.owner, step.amount)
                     else:
-                        end = max(clock, own[step.vault].paid[-1][0] if own[step.vault].paid else 0) + LONGEST
+                        end = own[step.vault].time(clock) + LONGEST
                         instruction = granting(world, vault, self.payee, self.delegate, step.amount, expires_at=end)
                     violation = judged(vm, instruction)
                     made = Payment(step.jump, step.amount, 0, co_signed=False)
@@ -162,9 +160,9 @@ class BudgetRunner:
                                 vm.succeed(dispute(world, account, world.operator))
                             numbers = (len(shared.paid), len(own[step.vault].paid))
                             pending.append(_Locked(account, step.vault, *numbers, step.amount))
-                        own[step.vault].accepted(sequence.rules, made, clock)
-                        shared.accepted(bounds, made, clock)
-                        assert _last(vm.data(budget)) == shared.paid[-1][0]
+                        own[step.vault].accepted(sequence.rules, made, clock, held=held)
+                        shared.accepted(bounds, made, clock, held=held)
+                        assert _last(vm.data(budget)) == shared.time(0)
                         verdicts.append("ok")
                         continue
                     assert (vm.data(vault), vm.data(budget)) == before
@@ -201,6 +199,22 @@ class BudgetRunner:
         if kept:
             world.vm.succeed(delegates_transfer(world, account, self.delegate, self.payee.tokens, kept))
         world.vm.succeed(settling(world, account))
+
+
+def _ended(locked: _Locked, returned: int, clock: int, shared: Checker, own: Checker) -> str:
+    """Record the end of an escrow or allowance in both checkers, and return its line of the script."""
+    kept = locked.amount - returned
+    for checker, number in ((shared, locked.number), (own, locked.own)):
+        if isinstance(locked.account, OpenAllowance):
+            checker.settle(clock, locked.amount, kept)
+        else:
+            at, amount = checker.paid[number]
+            checker.paid[number] = (at, amount - returned)
+    return (
+        f"settle {locked.number} {clock} {kept}"
+        if isinstance(locked.account, OpenAllowance)
+        else (f"refund {locked.number} {returned}")
+    )
 
 
 def _last(budget: bytes) -> int:

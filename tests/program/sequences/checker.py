@@ -9,18 +9,21 @@ from tests.program.sequences.steps import DAY, HOUR, MINUTE, PAYEES, SLOT, Payme
 
 @dataclass
 class Checker:
-    """What a vault has paid: times and amounts."""
+    """What a vault has paid and what its settled allowances have spent: times and amounts. `held` is in open ones."""
 
     paid: list[tuple[int, int]] = field(default_factory=list)
+    settled: list[tuple[int, int]] = field(default_factory=list)
+    held: int = 0
 
     def time(self, clock: int) -> int:
         """Return the time that counts: the clock, but never before the last payment."""
-        return max(clock, self.paid[-1][0]) if self.paid else clock
+        return max([clock, *(one[-1][0] for one in (self.paid, self.settled) if one)])
 
-    def accepted(self, rules: Rules, payment: Payment, clock: int) -> None:
-        """Record a payment that was made, and check that it breaks no promise."""
+    def accepted(self, rules: Rules, payment: Payment, clock: int, *, held: bool = False) -> None:
+        """Record a payment that was made, or an allowance that is `held`, and check that it breaks no promise."""
         now = self.time(clock)
-        self.paid.append((now, payment.amount))
+        self.paid.append((now, 0 if held else payment.amount))
+        self.held += payment.amount if held else 0
         listed, category = PAYEES[payment.payee]
         assert listed or not rules.restricted
         assert not rules.blocked_categories >> category & 1
@@ -28,9 +31,15 @@ class Checker:
         assert _within(payment.amount, rules.max_per_tx)
         assert payment.co_signed or _within(payment.amount, rules.require_co_sign)
         # Intervals that end earlier were checked with the payment at their end. Both ends belong to the interval.
-        assert _within(len(self._since(now - HOUR)), rules.velocity_cap)
-        assert _within(sum(self._since(now - DAY)), rules.max_per_day)
+        assert _within(self._count(now - HOUR), rules.velocity_cap)
+        assert _within(self._sum(now - DAY), rules.max_per_day)
         assert _within(self._month(now), rules.max_per_month)
+
+    def settle(self, clock: int, amount: int, spent: int) -> None:
+        """Release an allowance of this amount, which counts from now on with the spent part."""
+        self.held -= amount
+        if spent:
+            self.settled.append((self.time(clock), spent))
 
     def refused(self, rules: Rules, payment: Payment, clock: int, violation: LoggedViolation) -> None:
         """Check that a refusal is stricter than the promise by less than one slot of its window."""
@@ -48,11 +57,11 @@ class Checker:
                 assert not _within(payment.amount, rules.max_per_tx)
             case "velocity_cap":
                 assert violation.limit == rules.velocity_cap
-                least, most = (len(self._since(now - span)) + 1 for span in (HOUR, HOUR + MINUTE - 1))
+                least, most = (self._count(now - span) + 1 for span in (HOUR, HOUR + MINUTE - 1))
                 assert max(violation.limit + 1, least) <= violation.attempted <= most
             case "max_per_day":
                 assert violation.limit == rules.max_per_day
-                least, most = (sum(self._since(now - span)) + payment.amount for span in (DAY, DAY + SLOT - 1))
+                least, most = (self._sum(now - span) + payment.amount for span in (DAY, DAY + SLOT - 1))
                 assert max(violation.limit + 1, least) <= violation.attempted <= most
             case "max_per_month":
                 assert violation.limit == rules.max_per_month
@@ -63,12 +72,15 @@ class Checker:
             case other:
                 raise AssertionError(f"refused by {other}")
 
-    def _since(self, time: int) -> list[int]:
-        return [amount for at, amount in self.paid if at >= time]
+    def _count(self, time: int) -> int:
+        return sum(at >= time for at, _ in self.paid)
+
+    def _sum(self, time: int) -> int:
+        return self.held + sum(amount for at, amount in [*self.paid, *self.settled] if at >= time)
 
     def _month(self, now: int) -> int:
         month = month_of(now)
-        return sum(amount for at, amount in self.paid if month_of(at) == month)
+        return self.held + sum(amount for at, amount in [*self.paid, *self.settled] if month_of(at) == month)
 
 
 def _within(value: int, limit: int | None) -> bool:

@@ -1,6 +1,9 @@
 """Store which exports begin with a byte order mark. Earlier exports do not."""
 
-from alembic import op
+from sqlalchemy import Boolean, Column
+
+from app.database.migrations.adding import add_columns
+from app.database.record_tables import FALSE
 
 revision = "0006"
 down_revision = "0005"
@@ -9,6 +12,4 @@ oldest_code = "0001"
 
 def upgrade() -> None:
     """Add the column. Code of earlier versions inserts its default."""
-    postgresql = op.get_bind().dialect.name == "postgresql"
-    column = "IF NOT EXISTS bom BOOLEAN DEFAULT false" if postgresql else "bom BOOLEAN DEFAULT 0"
-    op.execute(f"ALTER TABLE exports ADD COLUMN {column} NOT NULL")
+    add_columns("exports", Column("bom", Boolean, FALSE, nullable=False))

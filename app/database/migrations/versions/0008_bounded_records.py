@@ -1,6 +1,9 @@
 """Store the number of refusals of a row, the daily numbers of a wallet's records, and the resources to drop first."""
 
 from alembic import op
+from sqlalchemy import BigInteger, Column, Integer, String, text
+
+from app.database.migrations.adding import add_columns
 
 revision = "0008"
 down_revision = "0009"
@@ -9,22 +12,20 @@ oldest_code = "0001"
 
 def upgrade() -> None:
     """Add the columns, the table and the indexes."""
-    postgresql = op.get_bind().dialect.name == "postgresql"
-    text, there = ('VARCHAR COLLATE "C"', "IF NOT EXISTS ") if postgresql else ("VARCHAR", "")
-    for table, column in (
-        ("attempts", "refusals INTEGER"),
-        ("transactions", "refusals INTEGER"),
-        ("idempotency", f"kept_for {text}"),
-        ("idempotency", "kept_bytes INTEGER"),
-        ("idempotency", f"reduced {text}"),
-    ):
-        op.execute(f"ALTER TABLE {table} ADD COLUMN {there}{column}")
-    op.execute(
-        f"CREATE TABLE IF NOT EXISTS daily_counts (wallet_id {text} NOT NULL, kind {text} NOT NULL,"
-        " day BIGINT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (wallet_id, kind))"
+    for table in ("attempts", "transactions"):
+        add_columns(table, Column("refusals", Integer))
+    kept = Column("kept_for", String), Column("kept_bytes", Integer)
+    add_columns("idempotency", *kept, Column("reduced", String))
+    op.create_table(
+        "daily_counts",
+        Column("wallet_id", String, primary_key=True),
+        Column("kind", String, primary_key=True),
+        Column("day", BigInteger, nullable=False),
+        Column("count", Integer, nullable=False),
+        if_not_exists=True,
     )
-    for name, columns, where in (
-        ("attempts_unreported ON attempts", "created_at", "refusals IS NOT NULL AND ended_at IS NULL"),
-        ("idempotency_kept ON idempotency", "kept_for, created_at, kept_bytes", "reduced IS NOT NULL"),
+    for name, table, columns, where in (
+        ("attempts_unreported", "attempts", ["created_at"], text("refusals IS NOT NULL AND ended_at IS NULL")),
+        ("idempotency_kept", "idempotency", ["kept_for", "created_at", "kept_bytes"], text("reduced IS NOT NULL")),
     ):
-        op.execute(f"CREATE INDEX IF NOT EXISTS {name} ({columns}) WHERE {where}")
+        op.create_index(name, table, columns, if_not_exists=True, sqlite_where=where, postgresql_where=where)

@@ -1,6 +1,9 @@
 """Add the column of alert rules that freeze the wallet."""
 
-from alembic import op
+from sqlalchemy import Boolean, Column
+
+from app.database.migrations.adding import add_columns
+from app.database.record_tables import FALSE
 
 revision = "0011"
 down_revision = "0007"
@@ -9,5 +12,4 @@ oldest_code = "0001"
 
 def upgrade() -> None:
     """Add the column."""
-    default, unless = ("false", "IF NOT EXISTS ") if op.get_bind().dialect.name == "postgresql" else ("0", "")
-    op.execute(f"ALTER TABLE alert_rules ADD COLUMN {unless}freezes BOOLEAN DEFAULT {default} NOT NULL")
+    add_columns("alert_rules", Column("freezes", Boolean, FALSE, nullable=False))

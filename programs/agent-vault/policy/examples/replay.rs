@@ -8,6 +8,8 @@
 //! - `vault NUMBER` selects the vault that pays.
 //! - `reset` empties all ledgers and removes the budget.
 //! - `pay CLOCK AMOUNT LISTED CATEGORY COSIGNED` pays and prints `ok`, `CODE LIMIT ATTEMPTED` or `overflow`.
+//! - `hold CLOCK AMOUNT LISTED CATEGORY COSIGNED` grants an allowance and prints the same as `pay`.
+//! - `settle NUMBER CLOCK SPENT` settles the allowance that is payment NUMBER; SPENT was spent.
 //! - `refund NUMBER AMOUNT` returns AMOUNT of successful payment NUMBER, counted from zero since the last `reset`.
 
 use agent_vault_policy::{
@@ -23,7 +25,7 @@ fn main() {
     let mut ledgers: HashMap<u64, Ledger> = HashMap::new();
     let mut paying = 0;
     let mut budget: Option<(Limits, Ledger)> = None;
-    let mut made: Vec<(u64, Place, Place)> = Vec::new();
+    let mut made: Vec<(u64, Usdc, Place, Place)> = Vec::new();
     let mut out = BufWriter::new(stdout().lock());
     for line in stdin().lock().lines() {
         let line = line.expect("standard input is readable");
@@ -58,14 +60,23 @@ fn main() {
                 }
             }
             "refund" => {
-                let (vault, own, shared) = made[usize::try_from(required(1)).expect("a number")];
+                let (vault, _, own, shared) = made[usize::try_from(required(1)).expect("a number")];
                 let returned = Usdc(required(2));
                 ledgers.entry(vault).or_default().credit(own, returned);
                 if let Some((_, ledger)) = &mut budget {
                     ledger.credit(shared, returned);
                 }
             }
-            "pay" => {
+            "settle" => {
+                let (vault, amount, ..) = made[usize::try_from(required(1)).expect("a number")];
+                let (clock, spent) = (UnixTime(fields[2].parse().expect("a time")), Usdc(required(3)));
+                let ledger = ledgers.entry(vault).or_default();
+                ledger.release(clock, amount, spent).expect("it fits");
+                if let Some((_, ledger)) = &mut budget {
+                    ledger.release(clock, amount, spent).expect("it fits");
+                }
+            }
+            kind @ ("pay" | "hold") => {
                 let clock = UnixTime(fields[1].parse().expect("a time"));
                 let payment = Payment {
                     amount: Usdc(required(2)),
@@ -78,13 +89,14 @@ fn main() {
                 let verdict =
                     authorize(&rules, ledger, shared.as_ref(), &payment, Standing::default(), clock);
                 let charged = verdict.and_then(|charges| {
-                    ledger.charge(&charges.vault)?;
+                    let record = if kind == "hold" { Ledger::hold } else { Ledger::charge };
+                    record(ledger, &charges.vault)?;
                     let mut shared = Place::default();
                     if let (Some((_, ledger)), Some(charge)) = (&mut budget, &charges.budget) {
-                        ledger.charge(charge)?;
+                        record(ledger, charge)?;
                         shared = ledger.place();
                     }
-                    made.push((paying, ledger.place(), shared));
+                    made.push((paying, payment.amount, ledger.place(), shared));
                     Ok(())
                 });
                 match charged {

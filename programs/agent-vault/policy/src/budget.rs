@@ -53,8 +53,8 @@ impl Budget<'_> {
         let day_held = ledger.day.total_at(now)?;
         let hour_held = ledger.hour.total_at(now)?;
         let verdicts = [
-            max_per_day::check(day, limits.max_per_day, day_held, payment),
-            max_per_month::check(month, limits.max_per_month, &ledger.month, payment, now),
+            max_per_day::check(day, limits.max_per_day, day_held, ledger.held, payment),
+            max_per_month::check(month, limits.max_per_month, ledger, payment, now),
             velocity_cap::check(velocity, limits.velocity_cap, hour_held),
         ];
         Ok((verdicts, Charge { amount: payment.amount, at: now, day_held, hour_held }))

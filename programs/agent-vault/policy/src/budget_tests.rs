@@ -250,12 +250,12 @@ fn what_is_outstanding_counts_as_if_it_were_paid() {
                 .unwrap();
                 paid.charge(&charges.vault).unwrap();
             }
-            counted.count_outstanding(UnixTime(clock), Usdc(amounts.iter().sum()), 2).unwrap();
+            counted.record(UnixTime(clock), Usdc(amounts.iter().sum()), 2).unwrap();
             assert_eq!(counted, paid, "seed {seed}");
         }
     }
-    assert!(Ledger::default().count_outstanding(NOW, Usdc(u64::MAX), 1).is_ok());
+    assert!(Ledger::default().record(NOW, Usdc(u64::MAX), 1).is_ok());
     let mut full = Ledger::default();
-    full.count_outstanding(NOW, Usdc(u64::MAX), 1).unwrap();
-    assert!(full.count_outstanding(NOW, Usdc(1), 1).is_err());
+    full.record(NOW, Usdc(u64::MAX), 1).unwrap();
+    assert!(full.record(NOW, Usdc(1), 1).is_err());
 }

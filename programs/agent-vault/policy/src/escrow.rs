@@ -30,7 +30,8 @@ pub enum Side {
 pub struct Escrow {
     /// The locked amount.
     pub amount: Usdc,
-    /// The deadline: before it, the escrow can be completed or disputed; from it on, refunded. A dispute stops the clock.
+    /// The deadline: before it, the escrow can be completed or disputed; from it on, refunded. A dispute stops the
+    /// clock.
     pub deadline: UnixTime,
     /// The time of the dispute, if the escrow is disputed.
     pub disputed_at: Option<UnixTime>,

@@ -70,9 +70,8 @@ pub fn authorize(
     let hour_held = ledger.hour.total_at(now)?;
     rules::velocity_cap::check(Rule::VelocityCap, rules.velocity_cap, hour_held).refuse()?;
     let day_held = ledger.day.total_at(now)?;
-    rules::max_per_day::check(Rule::MaxPerDay, rules.max_per_day, day_held, payment).refuse()?;
-    rules::max_per_month::check(Rule::MaxPerMonth, rules.max_per_month, &ledger.month, payment, now)
-        .refuse()?;
+    rules::max_per_day::check(Rule::MaxPerDay, rules.max_per_day, day_held, ledger.held, payment).refuse()?;
+    rules::max_per_month::check(Rule::MaxPerMonth, rules.max_per_month, ledger, payment, now).refuse()?;
     let budget = match budget {
         Some(budget) => Some(budget.authorize(payment, clock)?),
         None => None,
@@ -81,5 +80,7 @@ pub fn authorize(
     Ok(Charges { vault: Charge { amount: payment.amount, at: now, day_held, hour_held }, budget })
 }
 
+#[cfg(test)]
+mod held_tests;
 #[cfg(test)]
 mod tests;

@@ -143,6 +143,9 @@ pub struct Ledger {
     pub last: UnixTime,
     /// Spending in the UTC calendar month of the last payment.
     pub month: Month,
+    /// Total of the allowances that are not settled yet. It counts towards the limits of both windows until it is
+    /// released, because a delegate can spend it at any time.
+    pub held: Usdc,
     /// Spending in the last 24 hours.
     pub day: DayWindow,
     /// Number of payments in the last hour.
@@ -170,12 +173,37 @@ impl Ledger {
         Ok(())
     }
 
-    /// Counts outstanding payments, `count` in number and `amount` in total, as if they were made now. Used only for
-    /// previews; an actual payment is recorded by [`Ledger::charge`].
+    /// Records an allowance that was authorized against the ledger in its present state. It counts as one payment, and
+    /// its amount is held until [`Ledger::release`].
     ///
     /// # Errors
     /// [`Overflow`] if a sum does not fit. The ledger may then be half written and must be discarded.
-    pub fn count_outstanding(&mut self, clock: UnixTime, amount: Usdc, count: u64) -> Result<(), Overflow> {
+    pub fn hold(&mut self, charge: &Charge) -> Result<(), Overflow> {
+        self.hour.add_to(charge.hour_held, charge.at, 1)?;
+        self.held = Usdc(self.held.0.checked_add(charge.amount.0).ok_or(Overflow)?);
+        self.last = charge.at;
+        Ok(())
+    }
+
+    /// Ends the hold of `amount`, and records the part `spent` of it as spending at the time `clock`. Nothing is
+    /// judged: window and held money together do not grow, so neither limit can be exceeded by this.
+    ///
+    /// # Errors
+    /// [`Overflow`] if a sum does not fit. The ledger may then be half written and must be discarded.
+    pub fn release(&mut self, clock: UnixTime, amount: Usdc, spent: Usdc) -> Result<(), Overflow> {
+        self.held = Usdc(self.held.0.saturating_sub(amount.0));
+        if spent.0 > 0 {
+            self.record(clock, spent, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Counts `count` payments of `amount` in total as made now, without judging them: the outstanding payments of a
+    /// preview, or the spending of a settled allowance.
+    ///
+    /// # Errors
+    /// [`Overflow`] if a sum does not fit. The ledger may then be half written and must be discarded.
+    pub fn record(&mut self, clock: UnixTime, amount: Usdc, count: u64) -> Result<(), Overflow> {
         let now = self.time(clock);
         self.day.add(now, amount.0)?;
         self.hour.add(now, count)?;

@@ -43,7 +43,8 @@ impl Verdict {
     }
 
     /// Returns the first time from `now` on when `ledger` has room for the refused payment; `None` if waiting does not
-    /// help. `ledger` is the one that this verdict judged: the vault's or its budget's.
+    /// help. `ledger` is the one that this verdict judged: the vault's or its budget's. If only held money refuses
+    /// the payment, no time is named, because the settlement of the allowances decides.
     fn fits_from(
         &self,
         ledger: &Ledger,
@@ -51,10 +52,16 @@ impl Verdict {
         now: UnixTime,
     ) -> Result<Option<UnixTime>, Overflow> {
         let amount = payment.amount.0;
+        let wanted = amount.saturating_add(ledger.held.0);
+        let exceeds = |spent: u64| spent.saturating_add(amount) > self.limit;
         match self.rule {
             Rule::VelocityCap | Rule::BudgetVelocityCap => ledger.hour.fits_from(now, 1, self.limit),
-            Rule::MaxPerDay | Rule::BudgetMaxPerDay => ledger.day.fits_from(now, amount, self.limit),
-            Rule::MaxPerMonth | Rule::BudgetMaxPerMonth if amount <= self.limit => {
+            Rule::MaxPerDay | Rule::BudgetMaxPerDay if exceeds(ledger.day.total_at(now)?) => {
+                ledger.day.fits_from(now, wanted, self.limit)
+            }
+            Rule::MaxPerMonth | Rule::BudgetMaxPerMonth
+                if exceeds(ledger.month.spent_at(now).0) && wanted <= self.limit =>
+            {
                 Ok(Some(ledger.month.ends_at))
             }
             _ => Ok(None),
@@ -97,8 +104,14 @@ pub fn assess(
         rules::blocked_categories::check(rules, payment),
         rules::max_per_tx::check(rules, payment),
         rules::velocity_cap::check(Rule::VelocityCap, rules.velocity_cap, ledger.hour.total_at(now)?),
-        rules::max_per_day::check(Rule::MaxPerDay, rules.max_per_day, ledger.day.total_at(now)?, payment),
-        rules::max_per_month::check(Rule::MaxPerMonth, rules.max_per_month, &ledger.month, payment, now),
+        rules::max_per_day::check(
+            Rule::MaxPerDay,
+            rules.max_per_day,
+            ledger.day.total_at(now)?,
+            ledger.held,
+            payment,
+        ),
+        rules::max_per_month::check(Rule::MaxPerMonth, rules.max_per_month, ledger, payment, now),
         budget_day,
         budget_month,
         budget_velocity,

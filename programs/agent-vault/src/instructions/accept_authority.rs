@@ -3,7 +3,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, AuthorityAccepted},
-    state::{same_address, Org, Outlined, NONE},
+    state::{check_sequence, same_address, Org, Outlined, NONE},
 };
 use anchor_lang::prelude::*;
 
@@ -23,9 +23,11 @@ with_event_accounts! {
 /// See [`crate::agent_vault::accept_authority`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`] if the signer is not the proposed authority.
-pub fn handler(ctx: &mut Context<AcceptAuthority>) -> Result<()> {
+/// [`VaultError::Unauthorized`] if the signer is not the proposed authority; [`VaultError::SequenceMismatch`] if the
+/// organisation is no longer at `expected_sequence`.
+pub fn handler(ctx: &mut Context<AcceptAuthority>, expected_sequence: u64) -> Result<()> {
     let org = &mut ctx.accounts.org;
+    check_sequence(expected_sequence, org.authority_sequence)?;
     let previous = org.authority;
     org.authority = org.pending_authority;
     org.pending_authority = NONE;

@@ -6,7 +6,8 @@ use crate::{
     events::{emit_event, with_event_accounts, PaymentApproved},
     instructions::clock,
     state::{
-        same_address, seeds, Approval, Org, Outlined, Policy, SpendingKind, Vault, MAX_APPROVAL_SECONDS,
+        check_sequence, check_version, next_sequence, same_address, seeds, Approval, Org, Outlined, Policy,
+        SpendingKind, Vault, MAX_APPROVAL_SECONDS,
     },
 };
 use anchor_lang::prelude::*;
@@ -41,8 +42,9 @@ with_event_accounts! {
 /// See [`crate::agent_vault::approve_payment`].
 ///
 /// # Errors
-/// [`VaultError::ZeroAmount`] if the amount is zero; [`VaultError::InvalidTime`] unless `expires_at` is in the future,
-/// but at most [`MAX_APPROVAL_SECONDS`] seconds away.
+/// [`VaultError::VersionMismatch`] if the policy is no longer at `policy_version`; [`VaultError::SequenceMismatch`] if
+/// the vault's number of approvals is not `expected_approvals`; [`VaultError::ZeroAmount`] if the amount is zero;
+/// [`VaultError::InvalidTime`] unless `expires_at` is in the future, but at most [`MAX_APPROVAL_SECONDS`] seconds away.
 pub fn handler(
     ctx: &mut Context<ApprovePayment>,
     reference: [u8; 16],
@@ -50,13 +52,19 @@ pub fn handler(
     amount: u64,
     expires_at: i64,
     kind: SpendingKind,
+    terms: [u8; 32],
+    policy_version: u64,
+    expected_approvals: u64,
 ) -> Result<()> {
+    check_version(policy_version, ctx.accounts.policy.version)?;
+    check_sequence(expected_approvals, ctx.accounts.vault.approvals)?;
     require!(amount > 0, VaultError::ZeroAmount);
     // Use the vault's time, because a payment will use it to judge if the approval is still valid.
     let now = ctx.accounts.vault.ledger.as_policy().time(clock()?).0;
     let latest = now.saturating_add(MAX_APPROVAL_SECONDS);
     require!(now < expires_at && expires_at <= latest, VaultError::InvalidTime);
     let a = &mut ctx.accounts;
+    next_sequence(&mut a.vault.approvals)?;
     let vault = *a.vault.account();
     let seeds: [&[u8]; 3] = [seeds::APPROVAL, vault.address().as_ref(), &reference];
     let (mut approval, bump) =
@@ -65,6 +73,7 @@ pub fn handler(
     approval.policy = *a.policy.address();
     approval.operator = *a.operator.address();
     approval.recipient = recipient;
+    approval.terms = terms;
     approval.payer = *a.payer.address();
     approval.reference = reference;
     approval.amount = amount;
@@ -79,6 +88,7 @@ pub fn handler(
         approval: *approval.address(),
         recipient,
         payer: approval.payer,
+        terms,
         sequence: a.vault.next_sequence()?,
         amount,
         policy_version: approval.policy_version,

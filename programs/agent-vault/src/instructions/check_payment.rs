@@ -1,12 +1,17 @@
-//! The preview of a payment: the verdict of every rule.
+//! The preview of a payment: every check that the payment makes, with the verdict of every rule.
 
 use super::recipient_standing::recipient_standing;
 use crate::{
     errors::VaultError,
     instructions::clock,
     state::{same_address, AllowlistAccount, Budget, Ledger, Org, Outlined, Policy, Unloaded, Vault},
+    token,
 };
-use agent_vault_policy::{self as policy, assess, Payment, Standing, UnixTime, Usdc};
+use agent_vault_policy::{
+    self as policy, assess,
+    rules::{allowed_recipients, blocked_categories},
+    Payment, Rule, Rules, Standing, UnixTime, Usdc, Verdict,
+};
 use alloc::{boxed::Box, vec::Vec};
 use anchor_lang::{prelude::*, IdlType};
 
@@ -26,18 +31,23 @@ pub struct RuleVerdict {
     /// Headroom; `u64::MAX` if the rule counts nothing or is not set.
     pub headroom: u64,
     /// First Unix time at which the payment passes this rule, provided that no other payment is made before; `None` if
-    /// waiting does not help. Registrations of recipients that are not in effect yet are not considered.
+    /// waiting does not help. An attestation that takes effect later is considered.
     pub retry_at: Option<i64>,
 }
 
-/// The verdicts of all rules on a payment.
+/// The verdicts of all rules on a payment, and of the checks that are no rules.
 #[derive(Clone, AnchorSerialize, AnchorDeserialize, IdlType)]
 pub struct PaymentCheck {
-    /// True if all rules let the payment pass.
+    /// True if the payment passes all rules and checks.
     pub passed: bool,
     /// First Unix time at which the payment passes all rules, provided that no other payment is made before; `None` if
-    /// waiting does not help. Registrations of recipients that are not in effect yet are not considered.
+    /// waiting does not help.
     pub retry_at: Option<i64>,
+    /// Code of the error that stops the payment although it breaks no rule: a zero amount, a payment to the vault
+    /// itself, or a balance that is too low.
+    pub error: Option<u32>,
+    /// The vault's balance in micro-USDC that outstanding payments do not use up.
+    pub balance: u64,
     /// The verdicts, in the order of judgement.
     pub rules: Vec<RuleVerdict>,
 }
@@ -53,6 +63,9 @@ pub struct CheckPayment {
     /// The vault that would pay.
     #[account(constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
     pub vault: Outlined<Account<Vault>>,
+    /// The vault's token account.
+    #[account(constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
+    pub vault_tokens: UncheckedAccount,
     /// The policy's allowlist, if it has one.
     pub allowlist: Option<Unloaded<AllowlistAccount>>,
     /// The recipient's Recipient account. Required if the policy blocks categories or if only an attested domain of
@@ -83,7 +96,7 @@ impl Outstanding {
         let mut ledger = Box::new(*ledger.as_policy());
         if self.amount > 0 || self.count > 0 {
             ledger
-                .count_outstanding(clock, Usdc(self.amount), u64::from(self.count))
+                .record(clock, Usdc(self.amount), u64::from(self.count))
                 .map_err(|_| VaultError::Overflow)?;
         }
         Ok(ledger)
@@ -94,7 +107,8 @@ impl Outstanding {
 ///
 /// # Errors
 /// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts; [`VaultError::Overflow`] if a sum
-/// does not fit; the errors of [`recipient_standing`] and of the accounts' constraints.
+/// does not fit; [`VaultError::NotATokenAccount`] if the vault's token account is not a token account; the errors of
+/// [`recipient_standing`] and of the accounts' constraints.
 pub fn handler(
     ctx: &mut Context<CheckPayment>,
     amount: u64,
@@ -115,26 +129,31 @@ pub fn handler(
         _ => None,
     };
     let now = ledger.time(clock);
-    let standing = recipient_standing(
-        &a.policy,
-        a.allowlist.as_ref(),
-        a.recipient_account.as_ref(),
-        a.org.address(),
-        &recipient,
-        now,
-    )?;
+    let standing_at = |now| {
+        let (list, account) = (a.allowlist.as_ref(), a.recipient_account.as_ref());
+        recipient_standing(&a.policy, list, account, a.org.address(), &recipient, now)
+    };
+    let standing = standing_at(now)?;
     let payment =
         Payment { amount: Usdc(amount), listed: standing.listed, category: standing.category, co_signed };
     let stops = Standing { paused: a.org.is_paused(), frozen: a.vault.is_frozen() };
-    let verdicts = assess(&a.policy.rules(), &ledger, budget.as_ref(), &payment, stops, clock)
+    let mut verdicts = assess(&a.policy.rules(), &ledger, budget.as_ref(), &payment, stops, clock)
         .map_err(VaultError::from)?;
-    let passed = verdicts.iter().all(|verdict| verdict.passed);
+    if let Some(at) = standing.effective_at.filter(|at| now < *at) {
+        let later = standing_at(at)?;
+        let then = Payment { listed: later.listed, category: later.category, ..payment };
+        await_attestation(&mut verdicts, &a.policy.rules(), &then, at);
+    }
+    let balance = token::balance(a.vault_tokens.account(), &a.org.token_program)?;
+    let balance = balance.saturating_sub(outstanding.amount);
+    let error = stopped(a, amount, &recipient, balance);
+    let passed = error.is_none() && verdicts.iter().all(|verdict| verdict.passed);
     // Waiting does not help if the policy expires first.
     let expiry = a.policy.rules().expiry;
     let retry_at = verdicts
         .iter()
         .try_fold(now, |latest, verdict| verdict.retry_at.map(|at| at.max(latest)))
-        .filter(|at| expiry.is_none_or(|expiry| *at <= expiry));
+        .filter(|at| error.is_none() && expiry.is_none_or(|expiry| *at <= expiry));
     let rules = verdicts
         .iter()
         .map(|verdict| RuleVerdict {
@@ -147,5 +166,38 @@ pub fn handler(
             retry_at: verdict.retry_at.map(|UnixTime(at)| at),
         })
         .collect();
-    Ok(PaymentCheck { passed, retry_at: retry_at.map(|UnixTime(at)| at), rules })
+    Ok(PaymentCheck { passed, retry_at: retry_at.map(|UnixTime(at)| at), error, balance, rules })
+}
+
+/// Returns the code of the error that stops the payment although no rule does. See [`PaymentCheck::error`]. Outstanding
+/// payments do not use up `balance`.
+fn stopped(a: &CheckPayment, amount: u64, recipient: &Address, balance: u64) -> Option<u32> {
+    let error = if amount == 0 {
+        VaultError::ZeroAmount
+    } else if same_address(recipient, a.vault.address()) {
+        VaultError::PaymentToSelf
+    } else if amount > balance {
+        VaultError::InsufficientBalance
+    } else {
+        return None;
+    };
+    match error.into() {
+        ProgramError::Custom(code) => Some(code),
+        _ => None,
+    }
+}
+
+/// Sets the time of retry of the refusing rules about the recipient that pass at `at`, when its attestation takes
+/// effect. `then` is the payment as judged at that time.
+fn await_attestation(verdicts: &mut [Verdict], rules: &Rules, then: &Payment, at: UnixTime) {
+    for verdict in verdicts.iter_mut().filter(|verdict| !verdict.passed) {
+        let passes = match verdict.rule {
+            Rule::AllowedRecipients => allowed_recipients::check(rules, then).passed,
+            Rule::BlockedCategories => blocked_categories::check(rules, then).passed,
+            _ => false,
+        };
+        if passes {
+            verdict.retry_at = Some(at);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, BudgetClosed},
-    state::{same_address, Budget, Org, Outlined},
+    state::{check_version, same_address, Budget, Org, Outlined},
 };
 use anchor_lang::prelude::*;
 
@@ -31,12 +31,17 @@ with_event_accounts! {
 /// See [`crate::agent_vault::close_budget`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`] if the authority does not sign; [`VaultError::BudgetInUse`] if vaults are attached;
-/// [`VaultError::WrongRentReceiver`] if the rent receiver did not pay the budget's rent.
-pub fn handler(ctx: &mut Context<CloseBudget>) -> Result<()> {
+/// [`VaultError::Unauthorized`] if the authority does not sign; [`VaultError::VersionMismatch`] if the budget is no
+/// longer at `expected_version`; [`VaultError::BudgetInUse`] if vaults are attached; [`VaultError::WrongRentReceiver`]
+/// if the rent receiver did not pay the budget's rent.
+pub fn handler(ctx: &mut Context<CloseBudget>, expected_version: u64) -> Result<()> {
     let CloseBudget { org, budget, rent_receiver, .. } = &mut ctx.accounts;
-    let event =
-        BudgetClosed { org: *org.address(), budget: *budget.address(), sequence: org.next_sequence()? };
+    check_version(expected_version, budget.version)?;
+    let event = BudgetClosed {
+        org: *org.address(),
+        budget: *budget.address(),
+        sequence: org.next_authority_sequence()?,
+    };
     budget.close(*rent_receiver.account())?;
     emit_event!(ctx, event);
     Ok(())

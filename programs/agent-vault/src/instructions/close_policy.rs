@@ -3,7 +3,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, PolicyClosed},
-    state::{same_address, seeds, AllowlistAccount, Org, Outlined, Policy, Unloaded, NONE},
+    state::{check_version, same_address, seeds, AllowlistAccount, Org, Outlined, Policy, Unloaded, NONE},
     ID,
 };
 use anchor_lang::{find_and_verify_program_address, prelude::*};
@@ -58,11 +58,12 @@ pub fn close_list(list: &mut Outlined<AllowlistAccount>, receiver: Option<&Unche
 /// See [`crate::agent_vault::close_policy`].
 ///
 /// # Errors
+/// [`VaultError::VersionMismatch`] if the policy is no longer at `expected_version`;
 /// [`VaultError::PolicyInUse`] if vaults are attached; [`VaultError::PolicyImmutable`] for a preset;
 /// [`VaultError::AllowlistRequired`] if the policy has an allowlist that is not among the accounts;
 /// [`VaultError::WrongAllowlist`] if a given list is not the one in force or the next one; the errors of
 /// [`close_list`].
-pub fn handler(ctx: &mut Context<ClosePolicy>) -> Result<()> {
+pub fn handler(ctx: &mut Context<ClosePolicy>, expected_version: u64) -> Result<()> {
     let ClosePolicy {
         org,
         policy,
@@ -73,6 +74,7 @@ pub fn handler(ctx: &mut Context<ClosePolicy>) -> Result<()> {
         next_rent_receiver,
         ..
     } = &mut ctx.accounts;
+    check_version(expected_version, policy.version)?;
     match allowlist {
         None => {
             require!(same_address(&policy.allowlist, &NONE), VaultError::AllowlistRequired);
@@ -92,8 +94,11 @@ pub fn handler(ctx: &mut Context<ClosePolicy>) -> Result<()> {
         let mut list = unsafe { Outlined::<AllowlistAccount>::load_mut(**next_allowlist) }?;
         close_list(&mut list, next_rent_receiver.as_ref())?;
     }
-    let event =
-        PolicyClosed { org: *org.address(), policy: *policy.address(), sequence: org.next_sequence()? };
+    let event = PolicyClosed {
+        org: *org.address(),
+        policy: *policy.address(),
+        sequence: org.next_authority_sequence()?,
+    };
     policy.close(*policy_rent_receiver.account())?;
     emit_event!(ctx, event);
     Ok(())

@@ -3,10 +3,13 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, WalletClosed},
-    state::{same_address, sweep, ArchivedVault, Budget, Org, Outlined, Policy, Vault, ARCHIVED_SPACE},
+    state::{
+        check_sequence, head_of, same_address, sweep, ArchivedVault, Budget, Org, Outlined, Policy, Session,
+        Vault, ARCHIVED_SPACE, NONE,
+    },
     token,
 };
-use anchor_lang::{prelude::*, realloc_account, Discriminator};
+use anchor_lang::{prelude::*, realloc_account};
 
 with_event_accounts! {
     /// Accounts of `close_wallet`.
@@ -42,14 +45,17 @@ with_event_accounts! {
 /// See [`crate::agent_vault::close_wallet`].
 ///
 /// The account remains, so that the agent's id cannot be reused and a stray deposit can still be withdrawn. It shrinks
-/// to fields that suffice for these two purposes.
+/// to fields that suffice for these two purposes. Its session ends: an escrow that it still has to receive is completed
+/// by the operator or refunded.
 ///
 /// # Errors
+/// [`VaultError::SequenceMismatch`] if the vault has changed since `expected_sequence`;
 /// [`VaultError::WalletNotEmpty`] if the vault holds USDC; [`VaultError::OpenEscrows`] and
 /// [`VaultError::OpenAllowances`] if the vault has unsettled ones; [`VaultError::BudgetRequired`] if the vault's budget
 /// is not among the accounts.
-pub fn handler(ctx: &mut Context<CloseWallet>) -> Result<()> {
+pub fn handler(ctx: &mut Context<CloseWallet>, expected_sequence: u64) -> Result<()> {
     let CloseWallet { org, vault, policy, budget, vault_tokens, rent_receiver, .. } = &mut ctx.accounts;
+    check_sequence(expected_sequence, vault.sequence)?;
     let balance = token::balance(vault_tokens.account(), &org.token_program)?;
     require!(balance == 0, VaultError::WalletNotEmpty);
     policy.detach()?;
@@ -57,6 +63,7 @@ pub fn handler(ctx: &mut Context<CloseWallet>) -> Result<()> {
     if let Some(budget) = budget {
         budget.detach()?;
     }
+    vault.set_session(&Session { authority: NONE, expires_at: 0 })?;
     let event = WalletClosed {
         org: vault.org,
         vault: *vault.address(),
@@ -66,7 +73,7 @@ pub fn handler(ctx: &mut Context<CloseWallet>) -> Result<()> {
     let mut view = *vault.account();
     // SAFETY: the vault is not read through its typed account after this.
     let data = unsafe { view.borrow_unchecked_mut() };
-    data.get_mut(..8).ok_or(VaultError::WrongVault)?.copy_from_slice(ArchivedVault::DISCRIMINATOR);
+    *data.first_chunk_mut().ok_or(VaultError::WrongVault)? = head_of::<ArchivedVault>();
     realloc_account(&mut view, ARCHIVED_SPACE, rent_receiver.account(), false)?;
     sweep(&mut view, rent_receiver.account())?;
     emit_event!(ctx, event);

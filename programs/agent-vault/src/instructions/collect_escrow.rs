@@ -20,7 +20,7 @@ pub fn handler(ctx: &mut Context<SettleEscrow>) -> Result<()> {
     if receiver_owed != 0 && a.receiver_tokens.is_some() {
         make_receiver_tokens(a)?;
     }
-    pay_sides(a, true)?;
+    let surplus = pay_sides(a, true)?;
     let receiver_paid = receiver_owed != a.escrow.receiver_owed;
     let vault_paid = vault_owed != a.escrow.vault_owed;
     require!(receiver_paid || vault_paid, VaultError::NothingToCollect);
@@ -34,12 +34,14 @@ pub fn handler(ctx: &mut Context<SettleEscrow>) -> Result<()> {
         sequence: a.vault.next_sequence()?,
         released: if receiver_paid { a.escrow.released } else { 0 },
         refunded: if vault_paid { refunded } else { 0 },
+        surplus: surplus.amount,
         vault_balance: crate::token::balance(a.vault_tokens.account(), &a.org.token_program)?,
         receiver_balance: receiver_balance(a, receiver_paid)?,
         timestamp: now.0,
         receiver_is_vault: a.escrow.receiver_is_vault,
         remains: u8::from(a.escrow.receiver_owed != 0 || a.escrow.vault_owed != 0),
-        reserved: [0; 6],
+        surplus_to_receiver: u8::from(surplus.to_receiver),
+        reserved: [0; 5],
     };
     close_if_paid(a)?;
     emit_event!(ctx, event);

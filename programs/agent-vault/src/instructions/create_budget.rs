@@ -4,7 +4,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_borsh_event, with_event_accounts, BudgetCreated},
-    state::{seeds, Budget, BudgetLimits, Org, Outlined},
+    state::{check_sequence, seeds, Budget, BudgetLimits, Org, Outlined},
 };
 use anchor_lang::prelude::*;
 
@@ -34,9 +34,16 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_budget`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`] if the authority does not sign; the errors of [`Outlined::create`].
-pub fn handler(ctx: &mut Context<CreateBudget>, key: [u8; 16], limits: BudgetLimits) -> Result<()> {
+/// [`VaultError::Unauthorized`] if the authority does not sign; [`VaultError::SequenceMismatch`] if the organisation is
+/// no longer at `expected_sequence`; the errors of [`Outlined::create`].
+pub fn handler(
+    ctx: &mut Context<CreateBudget>,
+    key: [u8; 16],
+    limits: BudgetLimits,
+    expected_sequence: u64,
+) -> Result<()> {
     let a = &mut ctx.accounts;
+    check_sequence(expected_sequence, a.org.authority_sequence)?;
     let org = *a.org.address();
     let seeds: [&[u8]; 3] = [seeds::BUDGET, org.as_ref(), &key];
     let (mut budget, bump) =

@@ -9,8 +9,8 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, EscrowCreated},
     state::{
-        frozen, is_archived, live_or_archived, proof, same_address, seeds, AllowlistAccount, Approval,
-        Budget, Charged, Escrow, Org, Outlined, Policy, SpendingKind, Unloaded, Vault, NONE,
+        frozen, is_archived, live_or_archived, proof, same_address, seeds, terms_hash, AllowlistAccount,
+        Approval, Budget, Charged, Escrow, Org, Outlined, Policy, SpendingKind, Unloaded, Vault, NONE,
     },
     token, ID,
 };
@@ -102,8 +102,8 @@ with_event_accounts! {
 /// # Errors
 /// The errors of [`judge`]; [`VaultError::ReceiverFrozen`], [`VaultError::ReceiverArchived`] and
 /// [`VaultError::WrongOrg`] if the receiver is a frozen or archived vault, or one of a different organisation;
-/// [`VaultError::WrongVault`] if it is another account of this program; [`VaultError::WrongTokenAccount`] if
-/// `receiver_tokens` is not the receiver's; [`VaultError::InvalidProofKinds`] if no kind or an unknown one is accepted;
+/// [`VaultError::WrongVault`] if the receiver is another account of the program; [`VaultError::WrongTokenAccount`] if
+/// `receiver_tokens` is not the receiver's; [`VaultError::InvalidProofKinds`] if the proof kinds are empty or unknown;
 /// [`VaultError::InvalidTimeout`] if the timeout is out of range; [`VaultError::TooManyEscrows`] if the policy permits
 /// no further open escrow; [`VaultError::InsufficientBalance`] if the vault holds less than the amount; `InvalidSeeds`
 /// if another escrow was created first and took this address.
@@ -123,6 +123,14 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
         recipient: receiver,
         amount: terms.amount,
         kind: SpendingKind::Escrow,
+        terms: &terms_hash(
+            &terms.task_hash,
+            terms.output_commitment.as_ref(),
+            terms.proof_kinds,
+            terms.timeout,
+            &a.org.verifier,
+            &a.org.arbiter,
+        ),
         allowlist: a.allowlist.as_ref(),
         about: a.recipient.as_ref(),
         co_signer: a.co_signer.is_some(),

@@ -4,7 +4,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_borsh_event, with_event_accounts, PolicyCreated},
-    state::{seeds, Org, Outlined, Policy, PolicyRules},
+    state::{check_sequence, seeds, Org, Outlined, Policy, PolicyRules},
 };
 use anchor_lang::prelude::*;
 
@@ -34,9 +34,16 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_policy`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`] if the authority does not sign; the errors of [`make`].
-pub fn handler(ctx: &mut Context<CreatePolicy>, key: [u8; 16], rules: PolicyRules) -> Result<()> {
+/// [`VaultError::Unauthorized`] if the authority does not sign; [`VaultError::SequenceMismatch`] if the organisation is
+/// no longer at `expected_sequence`; the errors of [`make`].
+pub fn handler(
+    ctx: &mut Context<CreatePolicy>,
+    key: [u8; 16],
+    rules: PolicyRules,
+    expected_sequence: u64,
+) -> Result<()> {
     let a = &mut ctx.accounts;
+    check_sequence(expected_sequence, a.org.authority_sequence)?;
     let event = make(&mut a.org, &a.payer, &a.policy, &key, &rules, false)?;
     emit_borsh_event!(ctx, event);
     Ok(())

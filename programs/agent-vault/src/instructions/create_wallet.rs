@@ -4,7 +4,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, WalletCreated},
-    state::{same_address, seeds, Org, Outlined, Policy, Session, Vault},
+    state::{check_version, same_address, seeds, Org, Outlined, Policy, Session, Vault},
     token,
 };
 use anchor_lang::{prelude::*, programs::AssociatedToken};
@@ -51,15 +51,18 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_wallet`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`] if the operator does not sign; [`VaultError::AuthorityRequired`] if the organisation has
-/// the flag `authority_attaches` and the authority does not sign; the errors of [`token::associate`].
+/// [`VaultError::Unauthorized`] if the operator does not sign; [`VaultError::AuthorityRequired`] if the organisation
+/// has the flag `authority_attaches` and the authority does not sign; [`VaultError::VersionMismatch`] if the policy is
+/// no longer at `policy_version`; the errors of [`token::associate`].
 pub fn handler(
     ctx: &mut Context<CreateWallet>,
     agent_hash: [u8; 32],
     session: Option<Session>,
+    policy_version: u64,
 ) -> Result<()> {
     let a = &mut ctx.accounts;
     a.org.check_attaching(a.authority.as_ref())?;
+    check_version(policy_version, a.policy.version)?;
     let org = a.org.address();
     let seeds: [&[u8]; 3] = [seeds::VAULT, org.as_ref(), &agent_hash];
     let (mut vault, bump) = Outlined::<Account<Vault>>::create(a.payer.account(), a.vault.account(), &seeds)?;
@@ -80,7 +83,7 @@ pub fn handler(
     vault.payer = *a.payer.address();
     vault.bump = bump;
     if let Some(session) = session {
-        vault.set_session(&session);
+        vault.set_session(&session)?;
     }
     let event = WalletCreated {
         org: vault.org,

@@ -49,6 +49,7 @@ pub fn handler(
     a.escrow.disputed_at = now.0;
     a.escrow.disputed_by = *a.signer.address();
     a.escrow.disputed_by_receiver = u8::from(side == Side::Receiver);
+    a.escrow.dispute_sequence = a.vault.next_sequence()?;
     let event = EscrowDisputed {
         org: a.escrow.org,
         vault: a.escrow.vault,
@@ -57,7 +58,7 @@ pub fn handler(
         signer: *a.signer.address(),
         reason_hash,
         evidence_hash,
-        sequence: a.vault.next_sequence()?,
+        sequence: a.escrow.dispute_sequence,
         timestamp: now.0,
     };
     emit_event!(ctx, event);

@@ -4,7 +4,10 @@ use super::spending::{judge, use_approval, Allowed, Spending};
 use crate::{
     errors::VaultError,
     events::{self, with_event_accounts, Message, PaymentExecuted},
-    state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded, Vault, NONE},
+    state::{
+        AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded, Vault, Versioned,
+        NONE,
+    },
     token::{self, Transfer},
 };
 use anchor_lang::{address_eq, prelude::*};
@@ -19,13 +22,13 @@ with_event_accounts! {
         /// The session authority or the operator.
         pub signer: Signer,
         /// The organisation.
-        pub org: Account<Org>,
+        pub org: Versioned<Account<Org>>,
         /// The attached policy.
         #[account(constraint = address_eq(&policy.org, org.address()) @ VaultError::WrongOrg)]
-        pub policy: Account<Policy>,
+        pub policy: Versioned<Account<Policy>>,
         /// The vault that pays.
         #[account(mut, constraint = address_eq(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = address_eq(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
-        pub vault: Account<Vault>,
+        pub vault: Versioned<Account<Vault>>,
         /// The vault's token account.
         #[account(mut, constraint = address_eq(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub vault_tokens: UncheckedAccount,
@@ -77,6 +80,7 @@ pub fn handler(a: &mut ExecutePayment, amount: u64, reference: &[u8; 16]) -> Res
         recipient: &recipient,
         amount,
         kind: SpendingKind::Payment,
+        terms: &[0; 32],
         allowlist: a.allowlist.as_ref(),
         about: a.recipient.as_ref(),
         co_signer: a.co_signer.is_some(),

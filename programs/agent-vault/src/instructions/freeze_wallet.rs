@@ -32,11 +32,11 @@ with_event_accounts! {
         /// The organisation.
         pub org: Outlined<Account<Org>>,
         /// The vault.
-        #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
+        #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
         pub vault: Outlined<Account<Vault>>,
-        /// The attached policy.
-        #[account(constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
-        pub policy: Outlined<Account<Policy>>,
+        /// The attached policy. `Freeze` does not need it, so changes of policy cannot delay a freeze.
+        #[account(constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
+        pub policy: Option<Outlined<Account<Policy>>>,
     }
 }
 
@@ -47,15 +47,20 @@ with_event_accounts! {
 /// already frozen, except that `Freeze` may replace a freeze for an expired policy; [`VaultError::NotFrozen`] if there
 /// is nothing to unfreeze; [`VaultError::PolicyNotExpired`] for `Expire` before the policy's expiry;
 /// [`VaultError::PolicyExpired`] for `Unfreeze` after it; [`VaultError::SequenceMismatch`] if `Unfreeze` does not name
-/// the sequence of the freeze.
+/// the sequence of the freeze; [`VaultError::PolicyRequired`] if an action other than `Freeze` lacks the policy.
 pub fn handler(
     ctx: &mut Context<FreezeWallet>,
     action: FreezeAction,
     expected_sequence: Option<u64>,
 ) -> Result<()> {
     let FreezeWallet { signer, org, vault, policy, .. } = &mut ctx.accounts;
-    let now = vault.ledger.as_policy().time(clock()?);
-    let expired = expiry::has_passed(&policy.rules(), now);
+    let expired = match policy {
+        Some(policy) => expiry::has_passed(&policy.rules(), vault.ledger.as_policy().time(clock()?)),
+        None => {
+            require!(matches!(action, FreezeAction::Freeze), VaultError::PolicyRequired);
+            false
+        }
+    };
     let signer = signer.address();
     let (operator, authority) = (org.is_operator(signer), org.is_authority(signer));
     let before = vault.frozen;

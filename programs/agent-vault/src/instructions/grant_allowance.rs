@@ -8,7 +8,7 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, AllowanceGranted},
     state::{
-        allowance_seeds, same_address, seeds, Allowance, AllowlistAccount, Approval, Budget, Charged, Org,
+        allowance_seeds, hold, same_address, seeds, Allowance, AllowlistAccount, Approval, Budget, Org,
         Outlined, Policy, SpendingKind, Unloaded, Vault, MAX_ALLOWANCE_SECONDS, MAX_OPEN_ALLOWANCES, NONE,
     },
     token::{self, Approve},
@@ -110,6 +110,7 @@ pub fn handler(
         recipient: &recipient,
         amount,
         kind: SpendingKind::Allowance,
+        terms: &[0; 32],
         allowlist: a.allowlist.as_ref(),
         about: a.recipient.as_ref(),
         // The operator signs every grant, so that signature does not express consent to this amount.
@@ -129,7 +130,7 @@ pub fn handler(
     let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(amount).ok_or(VaultError::InsufficientBalance)?;
 
-    let charged = Charged::record(&mut a.vault, a.budget.as_deref_mut(), &allowed.charges)?;
+    let budget_created_version = hold(&mut a.vault, a.budget.as_deref_mut(), &allowed.charges)?;
     let counter = a.vault.allowance_counter;
     a.vault.allowance_counter = counter.checked_add(1).ok_or(VaultError::Overflow)?;
     a.vault.open_allowances = a.vault.open_allowances.saturating_add(1);
@@ -176,7 +177,8 @@ pub fn handler(
     allowance.delegate = *a.delegate.address();
     allowance.tokens = *a.allowance_tokens.address();
     allowance.payer = *a.payer.address();
-    allowance.charged = charged;
+    allowance.budget = a.vault.budget;
+    allowance.budget_created_version = budget_created_version;
     allowance.reference = reference;
     allowance.counter = counter;
     allowance.amount = amount;
@@ -197,6 +199,7 @@ pub fn handler(
         signer: *a.signer.address(),
         approval: approval_used,
         payer: allowance.payer,
+        budget: allowance.budget,
         reference,
         sequence,
         counter,

@@ -20,6 +20,7 @@ pub mod freeze_wallet;
 pub mod fund_wallet;
 pub mod grant_allowance;
 pub mod initialize_org;
+pub mod migrate;
 pub mod refund_escrow;
 pub mod register_recipient;
 pub mod resolve_dispute;
@@ -48,9 +49,9 @@ pub use {
     accept_authority::*, approve_payment::*, check_payment::*, close_allowlist::*, close_approval::*,
     close_budget::*, close_policy::*, close_wallet::*, create_budget::*, create_escrow::*, create_policy::*,
     create_wallet::*, dispute_escrow::*, execute_payment::*, freeze_wallet::*, fund_wallet::*,
-    grant_allowance::*, initialize_org::*, register_recipient::*, set_wallet_budget::*, settle_allowance::*,
-    settle_escrow::*, update_budget::*, update_org::*, update_policy::*, update_wallet::*, withdraw::*,
-    withdraw_reserve::*, write_allowlist::*,
+    grant_allowance::*, initialize_org::*, migrate::*, register_recipient::*, set_wallet_budget::*,
+    settle_allowance::*, settle_escrow::*, update_budget::*, update_org::*, update_policy::*,
+    update_wallet::*, withdraw::*, withdraw_reserve::*, write_allowlist::*,
 };
 
 pub use end::End;

@@ -27,7 +27,8 @@ pub fn receiver_key(escrow: &Escrow, receiver: Option<&UncheckedAccount>) -> Res
 /// vault. The key returned by [`receiver_key`] acts for the receiver.
 ///
 /// # Errors
-/// [`VaultError::SessionExpired`] if `signer` acted for a side until its session expired; [`VaultError::Unauthorized`]
+/// [`VaultError::SessionExpired`] if `signer` acted for a side until its session expired;
+/// [`VaultError::UnsupportedLayout`] if the receiving vault has a different layout; [`VaultError::Unauthorized`]
 /// otherwise.
 pub fn check_party(
     signer: &Address,
@@ -41,11 +42,13 @@ pub fn check_party(
     if matches!(own, Ok(true)) || same_address(&org.operator, signer) {
         return Ok(Side::Requester);
     }
-    if let Ok((key, until)) = receiver_key(escrow, receiver) {
-        if same_address(&key, signer) {
+    match receiver_key(escrow, receiver) {
+        Ok((key, until)) if same_address(&key, signer) => {
             require!(now < until, VaultError::SessionExpired);
             return Ok(Side::Receiver);
         }
+        Err(error) if error == VaultError::UnsupportedLayout.into() => return Err(error),
+        _ => {}
     }
     own?;
     Err(VaultError::Unauthorized.into())

@@ -3,7 +3,7 @@
 
 use crate::{
     errors::VaultError,
-    state::{attestation, AllowlistAccount, Policy, Unloaded, NONE},
+    state::{attestation, AllowlistAccount, Policy, Unloaded, Versioned, NONE},
 };
 use agent_vault_policy::{rules::allowed_recipients::contains, Category, UnixTime};
 use anchor_lang::{address_eq, prelude::*};
@@ -17,6 +17,8 @@ pub struct RecipientStanding {
     pub listed: bool,
     /// The category by which the policy judges the recipient.
     pub category: Category,
+    /// Time of effect of the recipient's attestation, if there is one.
+    pub effective_at: Option<UnixTime>,
 }
 
 /// Looks `address` up in the policy's allowlist and in the organisation's attestations.
@@ -51,7 +53,8 @@ pub fn recipient_standing(
     };
     let mut listed = false;
     if policy.is_restricted() && !address_eq(&policy.allowlist, &NONE) {
-        let list = AllowlistAccount::load(*allowlist.ok_or(VaultError::AllowlistRequired)?.account())?;
+        let list = allowlist.ok_or(VaultError::AllowlistRequired)?;
+        let Versioned(list) = Versioned::<AllowlistAccount>::load(*list.account())?;
         require!(address_eq(list.address(), &policy.allowlist), VaultError::WrongAllowlist);
         let entries = list.as_slice();
         listed = contains(entries, address.as_array())
@@ -59,5 +62,6 @@ pub fn recipient_standing(
                 counts && about.has_domain != 0 && contains(entries, &about.domain_hash)
             });
     }
-    Ok(RecipientStanding { listed, category: Category(category) })
+    let effective_at = attested.as_ref().map(|about| UnixTime(about.effective_at));
+    Ok(RecipientStanding { listed, category: Category(category), effective_at })
 }

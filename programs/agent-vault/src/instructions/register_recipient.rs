@@ -4,7 +4,9 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, RecipientRegistered},
     instructions::clock,
-    state::{create_recipient, recipient_address, same_address, Org, Outlined, Recipient, Unloaded},
+    state::{
+        check_sequence, create_recipient, recipient_address, same_address, Org, Outlined, Recipient, Unloaded,
+    },
     ID,
 };
 use agent_vault_policy::CATEGORIES;
@@ -37,13 +39,16 @@ with_event_accounts! {
 /// registration is never closed, so an address cannot shed its category.
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`] if the signer may not register this recipient; [`VaultError::UnknownCategory`] if the
-/// category does not exist; [`VaultError::WrongRecipientAccount`] if `recipient` is not the account of this address.
+/// [`VaultError::Unauthorized`] if the signer may not register this recipient; [`VaultError::SequenceMismatch`] if
+/// `replaces` is not the sequence of the present registration, or zero if there is none;
+/// [`VaultError::UnknownCategory`] if the category does not exist; [`VaultError::WrongRecipientAccount`] if `recipient`
+/// is not the account of this address.
 pub fn handler(
     ctx: &mut Context<RegisterRecipient>,
     address: Address,
     domain_digest: Option<[u8; 32]>,
     category: u8,
+    replaces: u64,
 ) -> Result<()> {
     require!(category < CATEGORIES, VaultError::UnknownCategory);
     let signer = ctx.accounts.signer.address();
@@ -76,6 +81,7 @@ pub fn handler(
     // its contents are wrong.
     let expected = recipient_address(ctx.accounts.org.address(), &address);
     require!(same_address(&expected, &at), VaultError::WrongRecipientAccount);
+    check_sequence(replaces, recipient.sequence)?;
     recipient.org = *ctx.accounts.org.address();
     recipient.address = address;
     recipient.domain_hash = [0; 32];
@@ -89,6 +95,7 @@ pub fn handler(
     recipient.effective_at = effective_at;
 
     let sequence = ctx.accounts.org.next_sequence()?;
+    recipient.sequence = sequence;
     emit_event!(
         ctx,
         RecipientRegistered {

@@ -3,7 +3,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, WalletBudgetSet},
-    state::{same_address, Budget, Org, Outlined, Vault, NONE},
+    state::{check_version, same_address, Budget, Org, Outlined, Vault, NONE},
 };
 use anchor_lang::prelude::*;
 
@@ -37,11 +37,16 @@ with_event_accounts! {
 /// The vault's spending stays where it was charged: nothing moves from one budget's ledger to another's.
 ///
 /// # Errors
-/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts, or if the vault has none and
-/// `new_budget` is missing; [`VaultError::Unauthorized`] if the call needs a different signer;
-/// [`VaultError::AuthorityRequired`] if this is the vault's first budget, the organisation has the flag
-/// `authority_attaches` and the authority does not sign.
-pub fn handler(ctx: &mut Context<SetWalletBudget>) -> Result<()> {
+/// [`VaultError::SequenceMismatch`] if a policy or budget was attached since; [`VaultError::VersionMismatch`] if the
+/// new budget is no longer at `budget_version`; [`VaultError::BudgetRequired`] if the vault's budget is not among the
+/// accounts, if the vault has none and `new_budget` is missing, or if only one of `new_budget` and `budget_version` is
+/// given; [`VaultError::Unauthorized`] if the call needs a different signer; [`VaultError::AuthorityRequired`] if this
+/// is the vault's first budget, the organisation has the flag `authority_attaches` and the authority does not sign.
+pub fn handler(
+    ctx: &mut Context<SetWalletBudget>,
+    expected_attachments: u64,
+    budget_version: Option<u64>,
+) -> Result<()> {
     let SetWalletBudget { signer, org, authority, vault, budget, new_budget, .. } = &mut ctx.accounts;
     vault.check_budget(budget.as_ref())?;
     match budget {
@@ -55,9 +60,12 @@ pub fn handler(ctx: &mut Context<SetWalletBudget>) -> Result<()> {
             org.check_attaching(authority.as_ref())?;
         }
     }
+    vault.count_attachment(expected_attachments)?;
+    require!(new_budget.is_some() == budget_version.is_some(), VaultError::BudgetRequired);
     let previous = vault.budget;
     vault.budget = match new_budget {
         Some(budget) => {
+            check_version(budget_version.unwrap_or_default(), budget.version)?;
             budget.attach()?;
             *budget.address()
         }

@@ -5,10 +5,10 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, AllowanceSettled},
     instructions::clock,
-    state::{same_address, Allowance, Budget, Org, Outlined, Policy, Unloaded, Vault, NONE},
+    state::{release, same_address, Allowance, Budget, Org, Outlined, Policy, Unloaded, Vault, NONE},
     token::{self, Transfer},
 };
-use agent_vault_policy::{UnixTime, Usdc};
+use agent_vault_policy::UnixTime;
 use anchor_lang::prelude::*;
 
 with_event_accounts! {
@@ -44,8 +44,8 @@ with_event_accounts! {
         /// The organisation's token program.
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
-        /// The budget charged for the allowance, even if it no longer exists or the vault has a different one now. Its
-        /// address is checked in [`crate::state::Charged::credit`].
+        /// The budget that holds the amount too, even if it no longer exists or the vault has a different one now. Its
+        /// address is checked in [`release`].
         #[account(mut)]
         pub budget: Option<Unloaded<Budget>>,
     }
@@ -55,19 +55,18 @@ with_event_accounts! {
 ///
 /// # Errors
 /// [`VaultError::AllowanceNotExpired`] if the caller may not settle yet; [`VaultError::SessionExpired`] if the signer's
-/// session has expired; the errors of [`crate::state::Charged::credit`]. If money is left in the allowance and the
+/// session has expired; the errors of [`release`]. If money is left in the allowance and the
 /// mint's issuer has frozen one of the token accounts, the token program fails. The allowance then stays recorded until
 /// the account is thawed.
 pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
     let a = &mut ctx.accounts;
-    let now = a.vault.ledger.as_policy().time(clock()?);
+    let clock = clock()?;
+    let now = a.vault.ledger.as_policy().time(clock);
     check_settler(a, now)?;
     let token_program = &a.org.token_program;
     let delegated = token::delegated(a.allowance_tokens.account(), token_program, &a.allowance.delegate)?;
     let spent = a.allowance.spent(delegated);
-    let returned = a.allowance.amount.saturating_sub(spent);
-    let charged = a.allowance.charged;
-    charged.credit(&mut a.vault, a.budget.as_ref(), Usdc(returned))?;
+    release(&mut a.vault, &a.allowance, a.budget.as_ref(), clock, spent)?;
     a.vault.open_allowances = a.vault.open_allowances.checked_sub(1).ok_or(VaultError::Overflow)?;
 
     let swept = token::balance(a.allowance_tokens.account(), token_program)?;

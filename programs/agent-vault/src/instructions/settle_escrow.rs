@@ -98,7 +98,7 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
     if released > 0 {
         make_receiver_tokens(a)?;
     }
-    pay_sides(a, outcome == Outcome::Split)?;
+    let surplus = pay_sides(a, outcome == Outcome::Split)?;
     let charged = a.escrow.charged;
     charged.credit(&mut a.vault, a.budget.as_ref(), Usdc(refunded))?;
 
@@ -114,6 +114,7 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
         amount: a.escrow.amount,
         released,
         refunded,
+        surplus: surplus.amount,
         vault_balance: token::balance(a.vault_tokens.account(), &a.org.token_program)?,
         receiver_balance: receiver_balance(a, receiver_paid)?,
         timestamp: now.0,
@@ -122,7 +123,8 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
         receiver_is_vault: a.escrow.receiver_is_vault,
         receiver_owed: a.escrow.receiver_owed,
         vault_owed: a.escrow.vault_owed,
-        reserved: [0; 3],
+        surplus_to_receiver: u8::from(surplus.to_receiver),
+        reserved: [0; 2],
     };
     close_if_paid(a)?;
     Ok(event)
@@ -167,30 +169,45 @@ pub fn make_receiver_tokens(a: &SettleEscrow) -> Result<()> {
     })
 }
 
-/// Pays each side that is owed a share. With `leaves`, the share of a side that cannot be paid stays in the escrow;
-/// otherwise the instruction fails in that case, and nothing is paid.
+/// Money in an escrow beyond the shares owed, which third parties have sent there.
+#[derive(Clone, Copy, Default)]
+pub struct Surplus {
+    /// The amount paid out, in micro-USDC.
+    pub amount: u64,
+    /// True if the receiver got it.
+    pub to_receiver: bool,
+}
+
+/// Pays each owed side its share, or the remaining balance if money is missing. With `leaves`, the share of a side that
+/// cannot be paid stays in the escrow; otherwise the instruction fails in that case, and nothing is paid.
 ///
-/// The last side to be paid gets the escrow's whole remaining balance, including deposits of third parties. On
-/// completion, the receiver is the only side owed a share, so it gets the surplus too. If the surplus went to the
-/// vault, a donation of a millionth of a dollar could block the completion while the vault's token account is frozen.
+/// The surplus is paid to the vault, with the vault's share if it is owed one, so that a deposit into the escrow cannot
+/// reach a receiver that the policy refuses. If the vault is owed nothing and cannot be paid, the receiver gets it.
+/// Otherwise a donation of a millionth of a dollar could block a completion while the vault's token account is frozen.
 ///
 /// # Errors
 /// [`VaultError::WrongTokenAccount`] if the receiver's token account is not its own.
-pub fn pay_sides(a: &mut SettleEscrow, leaves: bool) -> Result<()> {
+pub fn pay_sides(a: &mut SettleEscrow, leaves: bool) -> Result<Surplus> {
     let held = token::balance(a.escrow_tokens.account(), &a.org.token_program)?;
-    let share = a.escrow.released.min(held);
-    if a.escrow.receiver_owed != 0 && can_pay_receiver(a, leaves)? {
-        let amount = if a.escrow.vault_owed == 0 { held } else { share };
-        pay(a, amount, true)?;
+    let released = if a.escrow.receiver_owed != 0 { a.escrow.released.min(held) } else { 0 };
+    let left = held.saturating_sub(released);
+    let of_vault = a.escrow.amount.saturating_sub(a.escrow.released).min(left);
+    let refunded = if a.escrow.vault_owed != 0 { of_vault } else { 0 };
+    let surplus = left.saturating_sub(refunded);
+    let pays_receiver = a.escrow.receiver_owed != 0 && can_pay_receiver(a, leaves)?;
+    let pays_vault = a.escrow.vault_owed != 0 && can_pay_vault(a, leaves)?;
+    let leftover = pays_receiver && a.escrow.vault_owed == 0 && surplus > 0;
+    let to_receiver = leftover && !can_pay_vault(a, true)?;
+    if pays_receiver {
+        pay(a, if to_receiver { released.saturating_add(surplus) } else { released }, true)?;
         a.escrow.receiver_owed = 0;
     }
-    if a.escrow.vault_owed != 0 && can_pay_vault(a, leaves)? {
-        let kept = if a.escrow.receiver_owed == 0 { 0 } else { share };
-        let left = token::balance(a.escrow_tokens.account(), &a.org.token_program)?;
-        pay(a, left.saturating_sub(kept), false)?;
+    let to_vault = pays_vault || (leftover && !to_receiver);
+    if to_vault {
+        pay(a, refunded.saturating_add(surplus), false)?;
         a.escrow.vault_owed = 0;
     }
-    Ok(())
+    Ok(Surplus { amount: if to_vault || to_receiver { surplus } else { 0 }, to_receiver })
 }
 
 fn can_pay_receiver(a: &SettleEscrow, leaves: bool) -> Result<bool> {

@@ -32,6 +32,8 @@ pub struct Spending<'a> {
     pub amount: u64,
     /// The purpose of the money.
     pub kind: SpendingKind,
+    /// Hash of an escrow's terms; all zero for other purposes.
+    pub terms: &'a [u8; 32],
     /// The policy's allowlist.
     pub allowlist: Option<&'a Unloaded<AllowlistAccount>>,
     /// The recipient's Recipient account.
@@ -61,7 +63,7 @@ pub struct Allowed {
 /// [`VaultError::ZeroAmount`] if the amount is zero; [`VaultError::PaymentToSelf`] if the recipient is the vault;
 /// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts; [`VaultError::Unauthorized`] if the
 /// signer is neither the session authority nor the operator; [`VaultError::SessionExpired`] if its session has expired;
-/// [`VaultError::WrongApproval`] if the approval is for a different recipient, amount or kind;
+/// [`VaultError::WrongApproval`] if the approval is for a different recipient, amount, kind or terms;
 /// [`VaultError::ApprovalOutdated`] if the policy or the operator has changed since; [`VaultError::ApprovalExpired`]
 /// from the approval's expiry on; [`VaultError::RentReceiverRequired`] and [`VaultError::WrongRentReceiver`] if the
 /// approval's rent receiver is missing or did not pay the rent; the errors of [`recipient_standing`].
@@ -82,7 +84,8 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
             require!(address_eq(&approval.payer, receiver.address()), VaultError::WrongRentReceiver);
             let fits = address_eq(&approval.recipient, recipient)
                 && approval.amount == amount
-                && approval.kind == spending.kind as u8;
+                && approval.kind == spending.kind as u8
+                && approval.terms == *spending.terms;
             require!(fits, VaultError::WrongApproval);
             let current = address_eq(&approval.operator, &org.operator)
                 && address_eq(&approval.policy, &vault.policy)

@@ -3,7 +3,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_borsh_event, with_event_accounts, BudgetUpdated},
-    state::{same_address, Budget, BudgetLimits, Org, Outlined},
+    state::{check_version, same_address, Budget, BudgetLimits, Org, Outlined},
 };
 use anchor_lang::prelude::*;
 
@@ -30,7 +30,7 @@ with_event_accounts! {
 /// longer at `expected_version`.
 pub fn handler(ctx: &mut Context<UpdateBudget>, expected_version: u64, limits: BudgetLimits) -> Result<()> {
     let UpdateBudget { org, budget, .. } = &mut ctx.accounts;
-    require!(budget.version == expected_version, VaultError::VersionMismatch);
+    check_version(expected_version, budget.version)?;
     budget.set_limits(&limits);
     budget.version = org.next_sequence()?;
     let event =

@@ -5,7 +5,8 @@ use crate::{
     errors::VaultError,
     events::{emit_borsh_event, with_event_accounts, PolicyUpdated},
     state::{
-        same_address, AllowlistAccount, AllowlistDigest, Org, Outlined, Policy, PolicyRules, Unloaded, NONE,
+        check_version, same_address, AllowlistAccount, AllowlistDigest, Org, Outlined, Policy, PolicyRules,
+        Unloaded, Versioned, NONE,
     },
 };
 use anchor_lang::prelude::*;
@@ -51,7 +52,7 @@ pub fn handler(
     digest: Option<AllowlistDigest>,
 ) -> Result<()> {
     let UpdatePolicy { org, policy, new_allowlist, old_allowlist, rent_receiver, .. } = &mut ctx.accounts;
-    require!(policy.version == expected_version, VaultError::VersionMismatch);
+    check_version(expected_version, policy.version)?;
     let previous = policy.values();
     let previous_allowlist = policy.allowlist;
     policy.set_rules(&rules)?;
@@ -61,7 +62,7 @@ pub fn handler(
     // A new list replaces the one in force. A policy that is not restricted has no list.
     require!(new_allowlist.is_some() == digest.is_some(), VaultError::AllowlistRequired);
     if let (Some(list), Some(digest)) = (new_allowlist, digest) {
-        let list = AllowlistAccount::load(**list)?;
+        let Versioned(list) = Versioned::<AllowlistAccount>::load(**list)?;
         let fits = rules.restricted
             && same_address(&list.policy, policy.address())
             && list.version == policy.next_allowlist_version;

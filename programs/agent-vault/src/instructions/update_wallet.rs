@@ -3,9 +3,27 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, WalletUpdated},
-    state::{same_address, Org, Outlined, Policy, Session, Vault},
+    state::{check_sequence, check_version, same_address, Org, Outlined, Policy, Session, Vault},
 };
-use anchor_lang::prelude::*;
+use anchor_lang::{prelude::*, IdlType};
+
+/// A new session of a vault.
+#[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
+pub struct SessionChange {
+    /// The new session.
+    pub session: Session,
+    /// The vault's present number of sessions.
+    pub expected_sessions: u64,
+}
+
+/// A new policy of a vault.
+#[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
+pub struct PolicyChange {
+    /// Version of the new policy.
+    pub policy_version: u64,
+    /// The vault's present number of attachments.
+    pub expected_attachments: u64,
+}
 
 with_event_accounts! {
     /// Accounts of `update_wallet`.
@@ -35,22 +53,31 @@ with_event_accounts! {
 /// See [`crate::agent_vault::update_wallet`].
 ///
 /// # Errors
-/// [`VaultError::PolicyRequired`] if only one of the two policies is given; [`VaultError::AuthorityRequired`] if a
-/// policy is attached, the organisation has the flag `authority_attaches` and the authority does not sign.
-pub fn handler(ctx: &mut Context<UpdateWallet>, session: Option<Session>) -> Result<()> {
+/// [`VaultError::SequenceMismatch`] if the vault's number of sessions or attachments is not the expected one;
+/// [`VaultError::VersionMismatch`] if the new policy is no longer at the named version; [`VaultError::PolicyRequired`]
+/// unless both policies and `policy_change` are given, or none of them; [`VaultError::AuthorityRequired`] if a new
+/// policy is given, the organisation has the flag `authority_attaches` and the authority does not sign.
+pub fn handler(
+    ctx: &mut Context<UpdateWallet>,
+    session_change: Option<SessionChange>,
+    policy_change: Option<PolicyChange>,
+) -> Result<()> {
     let UpdateWallet { org, authority, vault, policy, new_policy, .. } = &mut ctx.accounts;
-    match (policy, new_policy) {
-        (None, None) => {}
-        (Some(policy), Some(new_policy)) => {
+    match (policy, new_policy, policy_change) {
+        (None, None, None) => {}
+        (Some(policy), Some(new_policy), Some(change)) => {
             org.check_attaching(authority.as_ref())?;
+            vault.count_attachment(change.expected_attachments)?;
+            check_version(change.policy_version, new_policy.version)?;
             policy.detach()?;
             new_policy.attach()?;
             vault.policy = *new_policy.address();
         }
         _ => return Err(VaultError::PolicyRequired.into()),
     }
-    if let Some(session) = session {
-        vault.set_session(&session);
+    if let Some(change) = session_change {
+        check_sequence(change.expected_sessions, vault.sessions)?;
+        vault.set_session(&change.session)?;
     }
     let event = WalletUpdated {
         org: vault.org,

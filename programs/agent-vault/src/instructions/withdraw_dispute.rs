@@ -5,7 +5,7 @@ use crate::{
     errors::VaultError,
     events::{emit_event, DisputeWithdrawn},
     instructions::clock,
-    state::{same_address, NONE},
+    state::{check_sequence, same_address, NONE},
 };
 use anchor_lang::prelude::*;
 
@@ -17,12 +17,14 @@ use anchor_lang::prelude::*;
 ///
 /// # Errors
 /// [`VaultError::EscrowNotDisputed`] if there is no dispute; [`VaultError::EscrowDecided`] if the arbiter has already
-/// split the escrow; [`VaultError::Unauthorized`] if the signer may not withdraw this dispute;
-/// [`VaultError::SessionExpired`] if the signer's session has expired.
-pub fn handler(ctx: &mut Context<DisputeEscrow>) -> Result<()> {
+/// split the escrow; [`VaultError::SequenceMismatch`] if its dispute is a different one than the named one;
+/// [`VaultError::Unauthorized`] if the signer may not withdraw this dispute; [`VaultError::SessionExpired`] if the
+/// signer's session has expired.
+pub fn handler(ctx: &mut Context<DisputeEscrow>, expected_sequence: u64) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.vault.ledger.as_policy().time(clock()?);
     let reopened = a.escrow.as_policy().withdraw_dispute(now).map_err(VaultError::from)?;
+    check_sequence(expected_sequence, a.escrow.dispute_sequence)?;
     let signer = a.signer.address();
     check_party(signer, &a.org, &a.vault, &a.escrow, a.receiver.as_ref(), now)?;
     let of_a_vault = a.escrow.disputed_by_receiver == 0 || a.escrow.receiver_is_vault != 0;

@@ -3,7 +3,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, ReserveWithdrawn},
-    state::{Org, Outlined},
+    state::{check_sequence, Org, Outlined},
     token::{self, Transfer},
 };
 use anchor_lang::prelude::*;
@@ -45,7 +45,7 @@ pub fn handler(
     expected_sequence: u64,
 ) -> Result<()> {
     let a = &mut ctx.accounts;
-    require!(a.org.authority_sequence == expected_sequence, VaultError::SequenceMismatch);
+    check_sequence(expected_sequence, a.org.authority_sequence)?;
     let token_program = a.org.token_program;
     let balance = token::balance(a.reserve_tokens.account(), &token_program)?;
     let amount = amount.unwrap_or(balance);

@@ -4,8 +4,8 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, AllowlistWritten},
     state::{
-        create_pda, discriminator_of, same_address, seeds, Allowlist, AllowlistAccount, Entry, Org, Outlined,
-        Policy, MAX_ENTRIES,
+        create_pda, head_of, same_address, seeds, Allowlist, AllowlistAccount, Entry, Org, Outlined, Policy,
+        Versioned, MAX_ENTRIES,
     },
     ID,
 };
@@ -65,7 +65,7 @@ pub fn handler(
     let space = AllowlistAccount::space_for(count);
     if !view.owned_by(&ID) {
         require!(offset == 0, VaultError::AllowlistGap);
-        let bump = create_pda(&payer, &view, &list_seeds, space, discriminator_of::<Allowlist>())
+        let bump = create_pda(&payer, &view, &list_seeds, space, head_of::<Allowlist>())
             .map_err(|_| VaultError::WrongAllowlist)?;
         // SAFETY: the dispatcher has refused a second mutable reference to the account.
         let mut list = unsafe { Outlined::<AllowlistAccount>::load_mut(view) }?;
@@ -78,7 +78,7 @@ pub fn handler(
     }
 
     // SAFETY: the dispatcher has refused a second mutable reference to the account.
-    let mut list = unsafe { AllowlistAccount::load_mut(view) }?;
+    let Versioned(mut list) = unsafe { Versioned::<AllowlistAccount>::load_mut(view) }?;
     // The program creates lists only at their addresses, so a list that names this policy and version is the right one.
     let right = same_address(&list.policy, policy) && list.version == version;
     require!(right, VaultError::WrongAllowlist);

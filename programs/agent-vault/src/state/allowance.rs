@@ -1,6 +1,6 @@
 //! Allowances: money set aside in a token account, from which a delegate may pay.
 
-use super::{seeds, Charged};
+use super::seeds;
 use anchor_lang::prelude::*;
 
 /// Maximum number of outstanding allowances per vault.
@@ -19,6 +19,12 @@ pub const MAX_ALLOWANCE_SECONDS: i64 = 180;
 /// account.
 #[account]
 pub struct Allowance {
+    /// Layout version of the account: see [`super::Layout`].
+    pub layout: u8,
+    /// Bump of this address.
+    pub bump: u8,
+    /// Zero; aligns the next field.
+    pub padding: [u8; 6],
     /// The organisation of the vault.
     pub org: Address,
     /// The vault that pays.
@@ -35,8 +41,10 @@ pub struct Allowance {
     pub tokens: Address,
     /// Payer of the rent, refunded on closing.
     pub payer: Address,
-    /// The places of the charge in the ledgers of the vault and of its budget.
-    pub charged: Charged,
+    /// The vault's budget at the time of the grant, which holds the amount too; all zero if the vault had none.
+    pub budget: Address,
+    /// The budget's `created_version`, which identifies its ledger.
+    pub budget_created_version: u64,
     /// Reference chosen by the creator of the allowance.
     pub reference: [u8; 16],
     /// Part of the address: the vault's number of earlier allowances.
@@ -49,10 +57,6 @@ pub struct Allowance {
     pub granted_at: i64,
     /// Unix time of expiry. From then on, anyone may settle the allowance; the delegate can still transfer.
     pub expires_at: i64,
-    /// Bump of this address.
-    pub bump: u8,
-    /// Zero.
-    pub reserved: [u8; 7],
 }
 
 impl Allowance {

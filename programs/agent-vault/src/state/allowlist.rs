@@ -10,22 +10,25 @@ pub type Entry = [u8; 32];
 pub const MAX_ENTRIES: u32 = 1_000;
 
 /// Header of an allowlist. The number of entries (u32, little endian) and the entries follow it: 32 bytes each, sorted
-/// in ascending order as byte strings. A list is written in chunks, sealed, and only then put in force, so a policy
-/// never exposes a half-edited list.
+/// in ascending order as byte strings. An entry is the address of a recipient, or the SHA-256 of the SHA-256 of a
+/// lower-case domain, which permits every recipient with an attestation of that domain in effect. A list is written in
+/// chunks, sealed, and only then put in force, so a policy never exposes a half-edited list.
 #[account]
 pub struct Allowlist {
+    /// Layout version of the account: see [`super::Layout`].
+    pub layout: u8,
+    /// One if the list is complete. A sealed list cannot be written to any more.
+    pub sealed: u8,
+    /// Bump of this address.
+    pub bump: u8,
+    /// Zero; aligns the next field.
+    pub padding: [u8; 5],
     /// The policy that the list belongs to.
     pub policy: Address,
     /// Payer of the rent, refunded on closing.
     pub payer: Address,
     /// Version of the list, which is part of this account's address.
     pub version: u64,
-    /// One if the list is complete. A sealed list cannot be written to any more.
-    pub sealed: u8,
-    /// Bump of this address.
-    pub bump: u8,
-    /// Zero.
-    pub reserved: [u8; 6],
 }
 
 /// The authority's consent to a list that the operator may have written, given when it puts the list in force.

@@ -10,6 +10,12 @@ use anchor_lang::{prelude::*, IdlType};
 /// payment, escrow and allowance of an attached vault is charged to the budget in the same instruction.
 #[account]
 pub struct Budget {
+    /// Layout version of the account: see [`super::Layout`].
+    pub layout: u8,
+    /// Bump of this address.
+    pub bump: u8,
+    /// Zero; aligns the next field.
+    pub padding: [u8; 6],
     /// The organisation.
     pub org: Address,
     /// Payer of the rent, refunded on closing.
@@ -32,10 +38,6 @@ pub struct Budget {
     pub velocity_cap: u32,
     /// The limits that are set, as the bits of the policy rules of the same names: see [`flag`].
     pub flags: u32,
-    /// Bump of this address.
-    pub bump: u8,
-    /// Zero.
-    pub reserved: [u8; 7],
     /// The spending of the attached vaults over time.
     pub ledger: Ledger,
 }
@@ -95,6 +97,14 @@ impl Budget {
     /// [`VaultError::Overflow`] if no vault was attached.
     pub fn detach(&mut self) -> Result<()> {
         count_out(&mut self.wallet_count)
+    }
+
+    /// Records an authorized allowance and holds its amount.
+    ///
+    /// # Errors
+    /// [`VaultError::Overflow`] if a sum does not fit.
+    pub fn hold(&mut self, charge: &policy::Charge) -> Result<()> {
+        Ok(self.ledger.as_policy_mut().hold(charge).map_err(|_| VaultError::Overflow)?)
     }
 
     /// Records an authorized charge and returns its place.

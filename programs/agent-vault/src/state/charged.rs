@@ -1,6 +1,6 @@
-//! The places of a charge that may be refunded in part or in whole. Stored in the accounts of escrows and allowances.
+//! The charge of an escrow, which may be refunded in part or in whole, and the held money of an allowance.
 
-use super::{same_address, Budget, Outlined, Unloaded, Vault, NONE};
+use super::{same_address, Allowance, Budget, Ledger, Outlined, Unloaded, Vault, NONE};
 use crate::{errors::VaultError, ID};
 use agent_vault_policy::{Charges, Place, UnixTime, Usdc};
 use anchor_lang::{
@@ -62,26 +62,79 @@ impl Charged {
     /// nothing back, even if it was recreated: the recreated one has a new ledger, which was never charged.
     ///
     /// # Errors
-    /// [`VaultError::BudgetRequired`] if a budget was charged and `given` is missing; [`VaultError::WrongBudget`] if
-    /// `given` is not the charged budget.
+    /// See [`same_budget`].
     #[inline(never)]
     pub fn credit(&self, vault: &mut Vault, given: Option<&Unloaded<Budget>>, returned: Usdc) -> Result<()> {
         let place = Place { day_slot: self.slot, month_ends_at: UnixTime(self.month) };
         vault.ledger.as_policy_mut().credit(place, returned);
-        let Some(given) = given else {
-            require!(same_address(&self.budget, &NONE), VaultError::BudgetRequired);
-            return Ok(());
-        };
-        require!(same_address(&self.budget, given.address()), VaultError::WrongBudget);
-        if !given.owned_by(&ID) {
-            return Ok(());
-        }
-        // SAFETY: the dispatcher has refused a second mutable reference to the account.
-        let mut budget = unsafe { Outlined::<Account<Budget>>::load_mut(**given) }?;
-        if budget.created_version == self.budget_created_version {
+        if let Some(mut budget) = same_budget(&self.budget, self.budget_created_version, given)? {
             let place = Place { day_slot: self.budget_slot, month_ends_at: UnixTime(self.budget_month) };
             budget.ledger.as_policy_mut().credit(place, returned);
         }
         Ok(())
     }
+}
+
+/// Loads the budget at `address` if it is still the one created in `version`. Returns `None` if there was none, or if
+/// it was closed, even if it was recreated. `given` is the account at that address.
+///
+/// # Errors
+/// [`VaultError::BudgetRequired`] if there was a budget and `given` is missing; [`VaultError::WrongBudget`] if `given`
+/// is a different account.
+#[inline(never)]
+fn same_budget(
+    address: &Address,
+    version: u64,
+    given: Option<&Unloaded<Budget>>,
+) -> Result<Option<Outlined<Account<Budget>>>> {
+    let Some(given) = given else {
+        require!(same_address(address, &NONE), VaultError::BudgetRequired);
+        return Ok(None);
+    };
+    require!(same_address(address, given.address()), VaultError::WrongBudget);
+    if !given.owned_by(&ID) {
+        return Ok(None);
+    }
+    // SAFETY: `load_mut` refuses an account that is already borrowed.
+    let budget = unsafe { Outlined::<Account<Budget>>::load_mut(**given) }?;
+    Ok((budget.created_version == version).then_some(budget))
+}
+
+/// Holds the money of an authorized allowance in the ledgers of the vault and of its budget. Returns the budget's
+/// `created_version`, which identifies its ledger; zero without a budget.
+///
+/// # Errors
+/// [`VaultError::Overflow`] if a sum does not fit.
+#[inline(never)]
+pub fn hold(vault: &mut Vault, budget: Option<&mut Budget>, charges: &Charges) -> Result<u64> {
+    vault.ledger.as_policy_mut().hold(&charges.vault).map_err(|_| VaultError::Overflow)?;
+    let (Some(budget), Some(charge)) = (budget, &charges.budget) else {
+        return Ok(0);
+    };
+    budget.hold(charge)?;
+    Ok(budget.created_version)
+}
+
+/// Releases an allowance's held money in both ledgers and records the part `spent` of it, at each ledger's own time.
+/// `given` is the account of the budget at the time of the grant; see [`same_budget`].
+///
+/// # Errors
+/// The errors of [`same_budget`]; [`VaultError::Overflow`] if a sum does not fit.
+#[inline(never)]
+pub fn release(
+    vault: &mut Vault,
+    allowance: &Allowance,
+    given: Option<&Unloaded<Budget>>,
+    clock: UnixTime,
+    spent: u64,
+) -> Result<()> {
+    let release = |ledger: &mut Ledger| {
+        let (amount, spent) = (Usdc(allowance.amount), Usdc(spent));
+        ledger.as_policy_mut().release(clock, amount, spent).map_err(|_| VaultError::Overflow)
+    };
+    release(&mut vault.ledger)?;
+    if let Some(mut budget) = same_budget(&allowance.budget, allowance.budget_created_version, given)? {
+        release(&mut budget.ledger)?;
+    }
+    Ok(())
 }

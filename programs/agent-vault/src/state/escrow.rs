@@ -29,6 +29,30 @@ pub mod proof {
 /// separate token account.
 #[account]
 pub struct Escrow {
+    /// Layout version of the account: see [`super::Layout`].
+    pub layout: u8,
+    /// Accepted kinds of proof: see [`proof`].
+    pub proof_kinds: u8,
+    /// One if `output_commitment` is set.
+    pub has_output_commitment: u8,
+    /// One if the receiver is a vault. Its session authority then acts for it.
+    pub receiver_is_vault: u8,
+    /// Bump of this address.
+    pub bump: u8,
+    /// One if the receiver raised the dispute.
+    pub disputed_by_receiver: u8,
+    /// The arbiter's decision, with the outcome codes of the event `EscrowSettled`; zero if the escrow is not decided.
+    /// A decided escrow still exists only if a side could not be paid.
+    pub outcome: u8,
+    /// One if the receiver's share is still to be collected.
+    pub receiver_owed: u8,
+    /// One if the vault's share is still to be collected.
+    pub vault_owed: u8,
+    /// The sides that have raised a dispute, withdrawn or not: 1 for the requester, 2 for the receiver, 3 for both.
+    /// Each may do so once.
+    pub raised: u8,
+    /// Zero; aligns the next field.
+    pub padding: [u8; 6],
     /// The organisation of the vault that pays.
     pub org: Address,
     /// The vault that pays.
@@ -65,32 +89,12 @@ pub struct Escrow {
     pub deadline: i64,
     /// Unix time of the dispute; zero if there is none.
     pub disputed_at: i64,
+    /// The vault's sequence at the last dispute, which a decision or withdrawal must name. Zero if there was none.
+    pub dispute_sequence: u64,
     /// The receiver's share of a decided escrow, in micro-USDC.
     pub released: u64,
     /// The places of the charge in the ledgers of the vault and of its budget.
     pub charged: Charged,
-    /// Accepted kinds of proof: see [`proof`].
-    pub proof_kinds: u8,
-    /// One if `output_commitment` is set.
-    pub has_output_commitment: u8,
-    /// One if the receiver is a vault. Its session authority then acts for it.
-    pub receiver_is_vault: u8,
-    /// Bump of this address.
-    pub bump: u8,
-    /// One if the receiver raised the dispute.
-    pub disputed_by_receiver: u8,
-    /// The arbiter's decision, with the outcome codes of the event `EscrowSettled`; zero if the escrow is not decided.
-    /// A decided escrow still exists only if a side could not be paid.
-    pub outcome: u8,
-    /// One if the receiver's share is still to be collected.
-    pub receiver_owed: u8,
-    /// One if the vault's share is still to be collected.
-    pub vault_owed: u8,
-    /// The sides that have raised a dispute, withdrawn or not: 1 for the requester, 2 for the receiver, 3 for both.
-    /// Each may do so once.
-    pub raised: u8,
-    /// Zero.
-    pub reserved: [u8; 7],
 }
 
 impl Escrow {

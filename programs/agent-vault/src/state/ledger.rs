@@ -44,6 +44,8 @@ pub struct Ledger {
     pub month_ends_at: i64,
     /// Amount spent in the UTC calendar month that ends at `month_ends_at`, in micro-USDC.
     pub month_spent: u64,
+    /// Total of the allowances that are not settled yet, in micro-USDC. It counts towards the limits of both windows.
+    pub held: u64,
     /// Spending in the last 24 hours.
     pub day: DayWindow,
     /// Number of payments in the last hour.
@@ -75,12 +77,13 @@ same_layout!(
     last.last,
     month_ends_at.month.ends_at,
     month_spent.month.spent,
+    held.held,
     day.day,
     hour.hour
 );
 const _: () = assert!(size_of::<DayWindow>() == 8 * 99);
 const _: () = assert!(size_of::<HourWindow>() == 8 * 63);
-const _: () = assert!(size_of::<Ledger>() == 8 * (3 + 99 + 63));
+const _: () = assert!(size_of::<Ledger>() == 8 * (4 + 99 + 63));
 
 impl DayWindow {
     /// Returns the window as the policy crate's type, for reading and writing.

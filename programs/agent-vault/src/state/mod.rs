@@ -1,6 +1,8 @@
 //! The accounts owned by the program: layout, invariants and the seeds of their addresses.
 //!
-//! All of them are zero-copy: fields are ordered so that there is no padding, and reserved bytes are zero.
+//! All of them are zero-copy. Each starts with its discriminator, the version of its layout and its single-byte fields,
+//! filled with zeros up to a multiple of eight bytes. No bytes are reserved: [`crate::agent_vault::migrate`] makes
+//! room.
 
 pub mod allowance;
 pub mod allowlist;
@@ -8,6 +10,7 @@ pub mod approval;
 pub mod budget;
 pub mod charged;
 pub mod escrow;
+pub mod layout;
 pub mod ledger;
 pub mod org;
 pub mod outlined;
@@ -17,6 +20,7 @@ pub mod seeded;
 pub mod seeds;
 pub mod unloaded;
 pub mod vault;
+pub mod versioned;
 
 pub use allowance::*;
 pub use allowlist::*;
@@ -24,6 +28,7 @@ pub use approval::*;
 pub use budget::*;
 pub use charged::*;
 pub use escrow::*;
+pub use layout::*;
 pub use ledger::*;
 pub use org::*;
 pub use outlined::*;
@@ -32,6 +37,7 @@ pub use recipient::*;
 pub use seeded::*;
 pub use unloaded::*;
 pub use vault::*;
+pub use versioned::*;
 
 use crate::{errors::VaultError, ID};
 use alloc::vec::Vec;
@@ -58,6 +64,25 @@ pub fn same_address(left: &Address, right: &Address) -> bool {
 pub fn next_sequence(sequence: &mut u64) -> Result<u64> {
     *sequence = sequence.checked_add(1).ok_or(VaultError::Overflow)?;
     Ok(*sequence)
+}
+
+/// Checks that a signed change was built from the present state, which `present` counts. A change that was signed
+/// earlier and kept fails once the state has changed.
+///
+/// # Errors
+/// [`VaultError::SequenceMismatch`] if the numbers differ.
+pub fn check_sequence(expected: u64, present: u64) -> Result<()> {
+    require!(expected == present, VaultError::SequenceMismatch);
+    Ok(())
+}
+
+/// [`check_sequence`] for the rules of a policy or budget: the signer agrees to rules, not to an address.
+///
+/// # Errors
+/// [`VaultError::VersionMismatch`] if the numbers differ.
+pub fn check_version(expected: u64, present: u64) -> Result<()> {
+    require!(expected == present, VaultError::VersionMismatch);
+    Ok(())
 }
 
 /// Adds one vault to the count of vaults attached to a policy or a budget.
@@ -93,7 +118,7 @@ fn set_value<T: Default>(flags: &mut u32, flag: u32, value: Option<T>) -> T {
     value.unwrap_or_default()
 }
 
-/// Creates an account of this program at the canonical address of `seeds`, zeroed except for its discriminator, and
+/// Creates an account of this program at the canonical address of `seeds`, zeroed except for its head, and
 /// returns the bump. Used in place of the framework's `init`, which cannot describe an account that only some calls of
 /// an instruction create.
 ///
@@ -105,10 +130,10 @@ pub fn create_pda(
     account: &AccountView,
     seeds: &[&[u8]; 3],
     space: usize,
-    discriminator: [u8; 8],
+    head: Head,
 ) -> Result<u8> {
     let bump = find_and_verify_program_address(seeds, &ID, account.address())?;
-    make_pda(payer, account, &[seeds[0], seeds[1], seeds[2], &[bump]], space, discriminator)?;
+    make_pda(payer, account, &[seeds[0], seeds[1], seeds[2], &[bump]], space, head)?;
     Ok(bump)
 }
 
@@ -123,10 +148,10 @@ pub fn create_pda_at(
     account: &AccountView,
     seeds: &[&[u8]; 4],
     space: usize,
-    discriminator: [u8; 8],
+    head: Head,
 ) -> Result<()> {
     require!(same_address(&derived(seeds), account.address()), ProgramError::InvalidSeeds);
-    make_pda(payer, account, seeds, space, discriminator)
+    make_pda(payer, account, seeds, space, head)
 }
 
 /// Creates the account; the shared part of [`create_pda`] and [`create_pda_at`]. Both have checked that `account` is at
@@ -137,13 +162,10 @@ fn make_pda(
     account: &AccountView,
     seeds: &[&[u8]; 4],
     space: usize,
-    discriminator: [u8; 8],
+    head: Head,
 ) -> Result<()> {
     create_account_signed(payer, account, space, &ID, seeds)?;
-    let mut view = *account;
-    let mut data = view.try_borrow_mut()?;
-    data.get_mut(..discriminator.len()).ok_or(VaultError::Overflow)?.copy_from_slice(&discriminator);
-    Ok(())
+    write_head(account, head)
 }
 
 /// Returns the address of `seeds`, which end with their bump. Signing with them proves that the address is off the

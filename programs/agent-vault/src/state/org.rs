@@ -8,6 +8,18 @@ use anchor_lang::{address_eq, prelude::*};
 /// An organisation. Its reserve is the associated token account of this address.
 #[account]
 pub struct Org {
+    /// Layout version of the account: see [`super::Layout`].
+    pub layout: u8,
+    /// One while payments, escrow creation, new allowances and funding are stopped.
+    pub paused: u8,
+    /// Decimals of the mint.
+    pub decimals: u8,
+    /// Bump of this address.
+    pub bump: u8,
+    /// One if the operator needs the authority's signature to attach a policy, or a vault's first budget.
+    pub authority_attaches: u8,
+    /// Zero; aligns the next field.
+    pub padding: [u8; 3],
     /// The creator's key. It is part of the address, so no other key can create an organisation that looks like this
     /// one.
     pub creator: Address,
@@ -35,9 +47,10 @@ pub struct Org {
     pub reserve_tokens: Address,
     /// Number of changes to the organisation. Each event carries the number of its change.
     pub sequence: u64,
-    /// Number of changes to roles, settings and the pause, plus withdrawals from the reserve. The authority's signature
-    /// for one of these is valid until this number changes; a pure pause names no number. The operator can change it
-    /// only once, by a pause, until the authority lifts that pause.
+    /// Number of changes to roles, settings and the pause, withdrawals from the reserve and closed policies and
+    /// budgets. The authority's signature for a change, a withdrawal or a new policy or budget is valid until this
+    /// number changes; a pure pause names no number. The operator can change it only once, by a pause, until the
+    /// authority lifts that pause.
     pub authority_sequence: u64,
     /// Maximum micro-USDC that the operator may move into vaults in any 24 hours; `u64::MAX` means no limit.
     pub operator_daily_limit: u64,
@@ -45,16 +58,6 @@ pub struct Org {
     pub attestation_delay: u64,
     /// The amounts moved into vaults in the last 24 hours.
     pub funded: DayWindow,
-    /// One while payments, escrow creation, new allowances and funding are stopped.
-    pub paused: u8,
-    /// Decimals of the mint.
-    pub decimals: u8,
-    /// Bump of this address.
-    pub bump: u8,
-    /// One if the operator needs the authority's signature to attach a policy, or a vault's first budget.
-    pub authority_attaches: u8,
-    /// Zero.
-    pub reserved: [u8; 4],
 }
 
 impl Org {
@@ -93,8 +96,8 @@ impl Org {
         next_sequence(&mut self.sequence)
     }
 
-    /// Counts a change to roles, settings or the pause, or a withdrawal from the reserve, and returns the
-    /// organisation's new sequence.
+    /// Counts a change to roles, settings or the pause, a withdrawal from the reserve, or the closing of a policy or
+    /// budget, and returns the organisation's new sequence.
     ///
     /// # Errors
     /// [`VaultError::Overflow`] if a number exceeds 64 bits.

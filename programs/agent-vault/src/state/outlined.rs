@@ -1,12 +1,13 @@
 //! Typed accounts that are loaded by a function instead of code expanded at each use.
 
-use super::{create_pda, create_pda_at, discriminator_of, space_of};
+use super::{check_layout, create_pda, create_pda_at, head_of, space_of, Head, Layout};
 use crate::ID;
 use anchor_lang::{
     accounts::Slab,
     bytemuck::{Pod, Zeroable},
+    cursor::NON_DUP_MARKER,
     prelude::*,
-    AccountClose, IdlAccountType,
+    AccountClose,
 };
 use core::{
     marker::PhantomData,
@@ -31,16 +32,20 @@ pub struct Outlined<A> {
 
 /// Values of an account's borrow state:
 /// <https://docs.rs/solana-account-view/latest/solana_account_view/struct.RuntimeAccount.html>.
+const NOT_BORROWED: u8 = NON_DUP_MARKER;
 const BORROWED_TO_WRITE: u8 = 0;
 const LAST_BORROW_TO_READ: u8 = 1;
 
-/// Checks that an account belongs to this program, has the right kind and is long enough, and marks it as borrowed.
+/// Checks that an account belongs to this program, has the right kind and layout and is long enough, and marks it as
+/// borrowed.
 ///
 /// # Errors
 /// The errors of [`Account`]: `UninitializedAccount`, `IllegalOwner`, `AccountDataTooSmall`, `InvalidAccountData`,
-/// `AccountBorrowFailed`; `ConstraintMut` if the account is to be written but was passed read-only.
+/// `AccountBorrowFailed`; [`crate::errors::VaultError::UnsupportedLayout`]; `ConstraintMut` if the account is to be
+/// written but was passed read-only.
 #[inline(never)]
-fn borrow(mut view: AccountView, discriminator: [u8; 8], space: usize, to_write: bool) -> Result<()> {
+fn borrow(mut view: AccountView, head: Head, space: usize, to_write: bool) -> Result<()> {
+    check_layout(&view, head)?;
     if to_write {
         require!(view.is_writable(), ErrorCode::ConstraintMut);
         require!(view.data_len() >= space, ProgramError::AccountDataTooSmall);
@@ -52,10 +57,12 @@ fn borrow(mut view: AccountView, discriminator: [u8; 8], space: usize, to_write:
     require!(view.data_len() >= space, ProgramError::AccountDataTooSmall);
     // SAFETY: the data is only read, and only here.
     let data = unsafe { view.borrow_unchecked() };
+    let [discriminator @ .., _] = head;
     require!(data.first_chunk() == Some(&discriminator), ProgramError::InvalidAccountData);
     // SAFETY: this is the account's header, and no other reference to it exists.
     let mark = unsafe { &mut (*view.account_mut_ptr()).borrow_state };
     if to_write {
+        require!(*mark == NOT_BORROWED, ProgramError::AccountBorrowFailed);
         *mark = BORROWED_TO_WRITE;
         return Ok(());
     }
@@ -91,15 +98,15 @@ impl<A> Outlined<A> {
     }
 }
 
-impl<T: Owner + Discriminator + Pod + Zeroable> Outlined<Account<T>> {
-    /// Creates the account at the canonical address of `seeds`, zeroed except for its discriminator, and returns it
+impl<T: Owner + Layout + Pod + Zeroable> Outlined<Account<T>> {
+    /// Creates the account at the canonical address of `seeds`, zeroed except for its head, and returns it
     /// with its bump. Does the same as the framework's `init`, but as a function.
     ///
     /// # Errors
     /// See [`create_pda`].
     #[inline(always)]
     pub fn create(payer: &AccountView, account: &AccountView, seeds: &[&[u8]; 3]) -> Result<(Self, u8)> {
-        let bump = create_pda(payer, account, seeds, space_of::<T>(), discriminator_of::<T>())?;
+        let bump = create_pda(payer, account, seeds, space_of::<T>(), head_of::<T>())?;
         // SAFETY: the dispatcher has refused a second mutable reference to an account that the instruction writes, and
         // an account that did not exist cannot have been loaded.
         Ok((unsafe { Self::load_mut(*account) }?, bump))
@@ -111,13 +118,13 @@ impl<T: Owner + Discriminator + Pod + Zeroable> Outlined<Account<T>> {
     /// See [`create_pda_at`].
     #[inline(always)]
     pub fn create_at(payer: &AccountView, account: &AccountView, seeds: &[&[u8]; 4]) -> Result<Self> {
-        create_pda_at(payer, account, seeds, space_of::<T>(), discriminator_of::<T>())?;
+        create_pda_at(payer, account, seeds, space_of::<T>(), head_of::<T>())?;
         // SAFETY: see above.
         unsafe { Self::load_mut(*account) }
     }
 }
 
-impl<H: Owner + Discriminator + Pod + Zeroable, T> Deref for Outlined<Slab<H, T>> {
+impl<H: Owner + Layout + Pod + Zeroable, T> Deref for Outlined<Slab<H, T>> {
     type Target = H;
 
     #[inline(always)]
@@ -127,7 +134,7 @@ impl<H: Owner + Discriminator + Pod + Zeroable, T> Deref for Outlined<Slab<H, T>
     }
 }
 
-impl<H: Owner + Discriminator + Pod + Zeroable, T> DerefMut for Outlined<Slab<H, T>> {
+impl<H: Owner + Layout + Pod + Zeroable, T> DerefMut for Outlined<Slab<H, T>> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut H {
         // SAFETY: as in `deref`. The dispatcher also refuses a second reference to an account that the instruction
@@ -136,21 +143,21 @@ impl<H: Owner + Discriminator + Pod + Zeroable, T> DerefMut for Outlined<Slab<H,
     }
 }
 
-impl<H: Owner + Discriminator + Pod + Zeroable, T> AnchorAccount for Outlined<Slab<H, T>> {
+impl<H: Owner + Layout + Pod + Zeroable, T> AnchorAccount for Outlined<Slab<H, T>> {
     type Data = H;
     const MIN_DATA_LEN: usize = <Slab<H, T> as AnchorAccount>::MIN_DATA_LEN;
 
     #[inline(always)]
     fn load(view: AccountView) -> Result<Self> {
         const { assert!(align_of::<H>() <= 8) };
-        borrow(view, discriminator_of::<H>(), Self::MIN_DATA_LEN, false)?;
+        borrow(view, head_of::<H>(), Self::MIN_DATA_LEN, false)?;
         Ok(Self { view, account: PhantomData })
     }
 
     #[inline(always)]
     unsafe fn load_mut(view: AccountView) -> Result<Self> {
         const { assert!(align_of::<H>() <= 8) };
-        borrow(view, discriminator_of::<H>(), Self::MIN_DATA_LEN, true)?;
+        borrow(view, head_of::<H>(), Self::MIN_DATA_LEN, true)?;
         Ok(Self { view, account: PhantomData })
     }
 
@@ -160,7 +167,7 @@ impl<H: Owner + Discriminator + Pod + Zeroable, T> AnchorAccount for Outlined<Sl
     }
 }
 
-impl<H: Owner + Discriminator + Pod + Zeroable, T> AccountClose for Outlined<Slab<H, T>> {
+impl<H: Owner + Layout + Pod + Zeroable, T> AccountClose for Outlined<Slab<H, T>> {
     #[inline(always)]
     fn close(&mut self, destination: AccountView) -> Result<()> {
         close(self.view, destination)
@@ -174,22 +181,39 @@ impl<A> AsRef<AccountView> for Outlined<A> {
     }
 }
 
-impl<A: IdlAccountType> IdlAccountType for Outlined<A> {
-    const __IDL_ACCOUNT_ENTRY: Option<&'static str> = <A as IdlAccountType>::__IDL_ACCOUNT_ENTRY;
-    const __IDL_TYPE_DEF: Option<&'static str> = <A as IdlAccountType>::__IDL_TYPE_DEF;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Budget;
+    use anchor_lang::testing::AccountBuffer;
 
-    fn __idl_account_entry() -> Option<&'static str> {
-        <A as IdlAccountType>::__idl_account_entry()
+    type Loaded = Result<Outlined<Account<Budget>>>;
+
+    fn read(view: AccountView) -> Loaded {
+        Outlined::load(view)
     }
 
-    fn __idl_type_def() -> Option<&'static str> {
-        <A as IdlAccountType>::__idl_type_def()
+    fn write(view: AccountView) -> Loaded {
+        // SAFETY: nothing is read or written through the account.
+        unsafe { Outlined::load_mut(view) }
     }
 
-    fn __register_idl_deps(
-        accounts: &mut alloc::vec::Vec<&'static str>,
-        types: &mut alloc::vec::Vec<&'static str>,
-    ) {
-        <A as IdlAccountType>::__register_idl_deps(accounts, types);
+    #[test]
+    fn account_is_borrowed_by_one_writer_or_by_readers() {
+        type Load = fn(AccountView) -> Loaded;
+        for (first, second, passes) in [
+            (read as Load, read as Load, true),
+            (read, write, false),
+            (write, read, false),
+            (write, write, false),
+        ] {
+            let buffer = AccountBuffer::<2048>::new();
+            buffer.init([1; 32], ID.to_bytes(), space_of::<Budget>(), false, true, false);
+            buffer.write_data(&head_of::<Budget>());
+            // SAFETY: the buffer is initialized and outlives the view.
+            let view = unsafe { buffer.view() };
+            assert!(first(view).is_ok());
+            assert_eq!(second(view).err(), (!passes).then_some(ProgramError::AccountBorrowFailed));
+        }
     }
 }

@@ -9,6 +9,14 @@ use anchor_lang::{prelude::*, IdlType};
 /// A policy. Spending is counted per vault, so attaching another policy resets nothing.
 #[account]
 pub struct Policy {
+    /// Layout version of the account: see [`super::Layout`].
+    pub layout: u8,
+    /// One for a preset, which cannot be changed.
+    pub immutable: u8,
+    /// Bump of this address.
+    pub bump: u8,
+    /// Zero; aligns the next field.
+    pub padding: [u8; 5],
     /// The organisation.
     pub org: Address,
     /// The allowlist in force; all zero if there is none. Without a list, no recipient counts as listed.
@@ -44,12 +52,6 @@ pub struct Policy {
     pub flags: u32,
     /// Maximum number of open escrows per vault; see `flags`.
     pub max_open_escrows: u32,
-    /// One for a preset, which cannot be changed.
-    pub immutable: u8,
-    /// Bump of this address.
-    pub bump: u8,
-    /// Zero.
-    pub reserved: [u8; 6],
 }
 
 /// The values of a policy's rules as used in instructions and events. `None` means that the rule is not set.

@@ -1,12 +1,20 @@
 //! The organisation's attestations about addresses that may be paid.
 
-use super::{create_seeded, space_of, Seeded};
+use super::{create_seeded, head_of, space_of, write_head, Seeded, Versioned};
 use crate::{errors::VaultError, ID};
-use anchor_lang::{address_eq, bytemuck, prelude::*, Discriminator};
+use anchor_lang::{address_eq, bytemuck, prelude::*};
 
 /// Category and domain of a recipient, as attested by the operator or the authority. The account is never closed.
 #[account]
 pub struct Recipient {
+    /// Layout version of the account: see [`super::Layout`].
+    pub layout: u8,
+    /// Category code.
+    pub category: u8,
+    /// One if `domain_hash` is set.
+    pub has_domain: u8,
+    /// Zero; aligns the next field.
+    pub padding: [u8; 5],
     /// The attesting organisation.
     pub org: Address,
     /// The recipient: the owner of the paid token account.
@@ -16,12 +24,8 @@ pub struct Recipient {
     /// Unix time of effect. From then on, the attestation can permit payments. Before it, the attestation can only
     /// restrict them: the recipient counts both as its category and as `uncategorized`, and as having no domain.
     pub effective_at: i64,
-    /// Category code.
-    pub category: u8,
-    /// One if `domain_hash` is set.
-    pub has_domain: u8,
-    /// Zero.
-    pub reserved: [u8; 6],
+    /// The organisation's sequence at this registration, which the one that replaces it must name.
+    pub sequence: u64,
 }
 
 /// Returns the seed of the Recipient account of `address`: the SHA-256 of the address, with the highest bit of each
@@ -47,7 +51,7 @@ pub fn recipient_address(org: &Address, address: &Address) -> Address {
     Address::new_from_array(sha256(bytemuck::cast_slice(&parts)))
 }
 
-/// Creates the Recipient account of `address`, zeroed except for its discriminator. `org_seeds` sign for the
+/// Creates the Recipient account of `address`, zeroed except for its head. `org_seeds` sign for the
 /// organisation. The account's address is derived from the organisation's, so only this program can create it.
 ///
 /// # Errors
@@ -71,10 +75,7 @@ pub fn create_recipient(
         space,
         owner: &ID,
     })?;
-    let mut view = *account;
-    let mut data = view.try_borrow_mut()?;
-    data.get_mut(..8).ok_or(VaultError::WrongRecipientAccount)?.copy_from_slice(Recipient::DISCRIMINATOR);
-    Ok(())
+    write_head(account, head_of::<Recipient>())
 }
 
 /// Returns the organisation's attestation about `address`, read from `account`, its Recipient account; `None` if there
@@ -85,19 +86,27 @@ pub fn create_recipient(
 /// Otherwise a caller could evade an attested category by passing some other empty account.
 ///
 /// # Errors
-/// [`VaultError::WrongRecipientAccount`] if the account does not belong to this organisation and address.
+/// [`VaultError::WrongRecipientAccount`] if the account does not belong to this organisation and address;
+/// [`VaultError::UnsupportedLayout`] if it has a different layout.
 #[inline(always)]
 pub fn attestation(
     account: &AccountView,
     org: &Address,
     address: &Address,
-) -> Result<Option<Account<Recipient>>> {
+) -> Result<Option<Versioned<Account<Recipient>>>> {
     if !account.owned_by(&ID) {
         let expected = recipient_address(org, address);
         require!(address_eq(&expected, account.address()), VaultError::WrongRecipientAccount);
         return Ok(None);
     }
-    let recipient = Account::<Recipient>::load(*account).map_err(|_| VaultError::WrongRecipientAccount)?;
+    let recipient = Versioned::<Account<Recipient>>::load(*account).map_err(|error| {
+        let known = error == ProgramError::from(VaultError::UnsupportedLayout);
+        if known {
+            error
+        } else {
+            VaultError::WrongRecipientAccount.into()
+        }
+    })?;
     let about = address_eq(&recipient.org, org) && address_eq(&recipient.address, address);
     require!(about, VaultError::WrongRecipientAccount);
     Ok(Some(recipient))

@@ -1,6 +1,6 @@
 //! An agent's vault, live and archived.
 
-use super::{next_sequence, seeds, Ledger, NONE};
+use super::{check_layout, check_sequence, head_of, next_sequence, seeds, Ledger, NONE};
 use crate::errors::VaultError;
 use agent_vault_policy::UnixTime;
 use anchor_lang::{address_eq, cpi::rent_exempt_lamports, prelude::*, Discriminator};
@@ -22,6 +22,16 @@ macro_rules! vault_account {
         $(#[$docs])*
         #[account]
         pub struct $name {
+            /// Layout version of the account: see [`super::Layout`].
+            pub layout: u8,
+            /// The freeze state; see [`frozen`].
+            pub frozen: u8,
+            /// Bump of this address.
+            pub bump: u8,
+            /// Number of allowances that are not settled yet.
+            pub open_allowances: u8,
+            /// Number of escrows that are not settled yet, or hold a share that is still to be collected.
+            pub open_escrows: u32,
             /// The organisation.
             pub org: Address,
             /// SHA-256 of the agent's id.
@@ -40,16 +50,6 @@ macro_rules! vault_account {
             pub sequence: u64,
             /// Number of the next escrow. Numbers are never reused.
             pub escrow_counter: u64,
-            /// Number of escrows that are not settled yet, or hold a share that is still to be collected.
-            pub open_escrows: u32,
-            /// The freeze state; see [`frozen`].
-            pub frozen: u8,
-            /// Bump of this address.
-            pub bump: u8,
-            /// Number of allowances that are not settled yet.
-            pub open_allowances: u8,
-            /// Zero.
-            pub reserved: [u8; 1],
             $($(#[$field_docs])* pub $field: $type,)*
         }
     };
@@ -64,6 +64,13 @@ vault_account! {
         allowance_counter: u64,
         /// Number of the change that froze the vault last. An unfreeze must name it.
         frozen_sequence: u64,
+        /// Number of times that a policy or a budget was attached, replaced or detached. The next such change must name
+        /// it.
+        attachments: u64,
+        /// Number of sessions, including those without a key. The next change of the session must name it.
+        sessions: u64,
+        /// Number of approvals given. The next one must name it.
+        approvals: u64,
         /// The vault's spending over time.
         ledger: Ledger
     }
@@ -79,7 +86,7 @@ pub const ARCHIVED_SPACE: usize = 8 + size_of::<ArchivedVault>();
 
 const _: () = assert!(
     size_of::<Vault>()
-        == size_of::<ArchivedVault>() + size_of::<Address>() + 2 * size_of::<u64>() + size_of::<Ledger>()
+        == size_of::<ArchivedVault>() + size_of::<Address>() + 5 * size_of::<u64>() + size_of::<Ledger>()
 );
 
 impl Vault {
@@ -128,10 +135,25 @@ impl Vault {
         Ok(())
     }
 
-    /// Sets the vault's session authority. Address zero removes it.
-    pub fn set_session(&mut self, session: &Session) {
+    /// Sets the vault's session authority and counts the session. Address zero removes the authority.
+    ///
+    /// # Errors
+    /// [`VaultError::Overflow`] if the number exceeds 64 bits.
+    pub fn set_session(&mut self, session: &Session) -> Result<()> {
+        next_sequence(&mut self.sessions)?;
         self.session_authority = session.authority;
         self.session_expires_at = if address_eq(&session.authority, &NONE) { 0 } else { session.expires_at };
+        Ok(())
+    }
+
+    /// Counts a change of the vault's policy or budget that was built from `expected` earlier ones.
+    ///
+    /// # Errors
+    /// [`VaultError::SequenceMismatch`] if there were more; [`VaultError::Overflow`] if the number exceeds 64 bits.
+    pub fn count_attachment(&mut self, expected: u64) -> Result<()> {
+        check_sequence(expected, self.attachments)?;
+        next_sequence(&mut self.attachments)?;
+        Ok(())
     }
 }
 
@@ -147,9 +169,12 @@ pub struct Session {
 /// Returns the fields shared by live and archived vaults, from an account of either kind.
 ///
 /// # Errors
-/// [`VaultError::WrongVault`] if the account is neither.
+/// [`VaultError::WrongVault`] if the account is neither; [`VaultError::UnsupportedLayout`] if it has a different
+/// layout.
 pub fn live_or_archived(account: &AccountView) -> Result<ArchivedVault> {
     use anchor_lang::Owner;
+    check_layout(account, head_of::<Vault>())?;
+    check_layout(account, head_of::<ArchivedVault>())?;
     let data = account.try_borrow()?;
     let known = data.get(..8).is_some_and(|discriminator| {
         discriminator == Vault::DISCRIMINATOR || discriminator == ArchivedVault::DISCRIMINATOR

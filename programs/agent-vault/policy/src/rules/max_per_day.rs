@@ -6,13 +6,15 @@ use crate::{
     Verdict,
 };
 
-/// Refuses a payment that would raise `spent`, the spending of the last 24 hours, above the limit. `rule` names the
+/// Refuses a payment that would raise `spent`, the spending of the last 24 hours, and the `held` money together above
+/// the limit. `rule` names the
 /// limit that is checked: the vault's or its budget's. The attempted value is the resulting total.
 #[inline(always)]
-pub fn check(rule: Rule, limit: Option<Usdc>, spent: u64, payment: &Payment) -> Verdict {
+pub fn check(rule: Rule, limit: Option<Usdc>, spent: u64, held: Usdc, payment: &Payment) -> Verdict {
     let Some(limit) = limit else {
         return Verdict::unset(rule);
     };
+    let spent = spent.saturating_add(held.0);
     let headroom = limit.0.saturating_sub(spent);
     Verdict::set(
         rule,
@@ -29,9 +31,10 @@ mod tests {
     use crate::types::Category;
 
     fn judge(limit: u64, spent: u64, amount: u64) -> Verdict {
+        let held = spent / 3;
         let payment =
             Payment { amount: Usdc(amount), listed: false, category: Category(0), co_signed: false };
-        check(Rule::MaxPerDay, Some(Usdc(limit)), spent, &payment)
+        check(Rule::MaxPerDay, Some(Usdc(limit)), spent.saturating_sub(held), Usdc(held), &payment)
     }
 
     #[test]

@@ -1,0 +1,36 @@
+"""Lists with a filter, shown page by page."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from app.access.keyring import Principal
+from app.api.fields import ListResponse
+from app.api.forms import Arguments, InvalidFormError
+from app.core.errors import ApiError
+from app.dashboard.pages import View
+from app.submission.context import Service
+
+Listed = TypeVar("Listed", bound=ListResponse[Any])
+
+
+async def filtered(
+    view: View, model: type[Arguments], load: Callable[[Service, Principal, Arguments], Awaitable[Listed]], *path: str
+) -> tuple[Listed, dict[str, Any]]:
+    """Return the part of a list that the page's query asks for, and the variables of its template.
+
+    These are the ``given`` filter, the list's ``address`` with it, whether the part is the ``first``, and the address
+    of the ``following`` part or None. If the filter is invalid, the whole list is shown with a message. ``path`` is the
+    page's path.
+    """
+    params = view.request.query_params
+    given = {name: value for name, value in params.items() if name != "cursor" and value}
+    try:
+        found = await load(view.service, view.principal, view.query(model))
+    except ApiError as error:
+        if error.status >= 500:
+            raise
+        view.errors = error.messages if isinstance(error, InvalidFormError) else {"": error.message}
+        found = await load(view.service, view.principal, model())
+    following = view.url(*path, **{**given, "cursor": found.next_cursor}) if found.next_cursor else None
+    address = view.url(*path, **given)
+    return found, {"given": given, "address": address, "first": "cursor" not in params, "following": following}

@@ -1,0 +1,1 @@
+"""Insights: spending, payments and refusals of a period, by groups."""

@@ -1,0 +1,268 @@
+"""Spending and refusals by day and month, and the labels that payments keep.
+
+A database transaction that changes a counted row also changes its sums.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Literal, get_args
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Index,
+    Select,
+    String,
+    Table,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+    union,
+    union_all,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from app.core.transaction_types import REFUSED, SPENT
+from app.database.columns import metadata
+from app.database.records import fetch_all
+from app.database.statements import execute, execute_later, rows
+from app.store.budgets import budget_details
+from app.store.organisations import table as organisations
+from app.store.read_tables import REFUSALS, budgets, recipients, transactions, wallets
+from app.store.state_tables import domains, wallet_details, wallet_tags
+from app.store.values import get_value, put_value
+
+LabelKind = Literal["tag", "budget", "category", "rule"]
+KINDS: Sequence[LabelKind] = get_args(LabelKind)
+TOTAL: Final = "total"
+MOST_GROUPS = 100
+"""The number of groups in an answer, other than days and months."""
+_NUMBERS = ("spent", "payments", "refused")
+_FILLED = "spending.filled"
+"""Name of the value that is stored once all transactions are counted."""
+_Scope = Literal["tx_id", "wallet_id", "org"]
+
+labels = Table(
+    "transaction_labels",
+    metadata,
+    *(Column(name, String, primary_key=True) for name in ("tx_id", "kind", "key")),
+    Column("org", String, nullable=False),
+    Column("timestamp", BigInteger, nullable=False),
+    Index("transaction_labels_newest", "org", "kind", "key", "timestamp", "tx_id"),
+)
+"""The labels of payments and escrows when they were made. They survive a rebuild.
+
+By the kind, the key is a tag, the id of a budget or nothing, the code of a category, or a rule.
+"""
+table = Table(
+    "spending",
+    metadata,
+    *(Column(name, String, primary_key=True) for name in ("org", "kind", "period", "key")),
+    *(Column(name, BigInteger, nullable=False) for name in _NUMBERS),
+)
+"""The sums of each UTC day, such as 2026-05-01, and month, such as 2026-05.
+
+The kind is `total`, `wallet`, `recipient` or the kind of a label. `spent` is in micro-USDC.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SpentBy:
+    """The sums of a group: micro-USDC, and the numbers of payments and of refusals."""
+
+    key: str
+    spent: int
+    payments: int
+    refused: int
+
+
+class _UtcDay(FunctionElement[str]):
+    """The UTC day of a Unix millisecond, as text."""
+
+    type = String()
+    inherit_cache = True
+
+
+@compiles(_UtcDay, "sqlite")
+def _day_on_sqlite(element: _UtcDay, compiler: Any, **options: Any) -> str:
+    return f"strftime('%Y-%m-%d', {compiler.process(element.clauses, **options)} / 1000, 'unixepoch')"
+
+
+@compiles(_UtcDay, "postgresql")
+def _day_on_postgresql(element: _UtcDay, compiler: Any, **options: Any) -> str:
+    moment = compiler.process(element.clauses, **options)
+    return f"to_char(to_timestamp({moment} / 1000) AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
+
+
+def label(connection: Connection, scope: _Scope, keys: Collection[str]) -> None:
+    """Give the unlabelled payments and escrows of this scope their present labels."""
+    execute(connection, _labelling(connection.dialect.name, scope), {}, keys=list(keys))
+
+
+def label_attempt(connection: Connection, made: Mapping[str, Any], rule: str | None) -> None:
+    """Give the row of a new attempt its labels, in one statement with the writes around it if possible."""
+    values = {name: made[name] for name in _MADE} | {"rule": rule}
+    execute_later(connection, _labelling(connection.dialect.name, None), [values])
+
+
+def count_attempt(connection: Connection, tx_id: str) -> None:
+    """Add the stored payment or escrow of an attempt to the sums, as `label_attempt` does, if it is confirmed now."""
+    execute_later(connection, _counting(connection.dialect.name, None), [{"tx_id": tx_id, "sign": 1}])
+
+
+def count(connection: Connection, scope: _Scope, keys: Collection[str], *, sign: Literal[1, -1] = 1) -> None:
+    """Add the transactions of this scope to the sums, or with `sign=-1` subtract them."""
+    execute(connection, _counting(connection.dialect.name, scope), {}, keys=list(keys), sign=sign)
+
+
+def fill(connection: Connection) -> None:
+    """Label and count all transactions, unless an earlier call has done so. Refusals may have been counted before."""
+    if get_value(connection, _FILLED) is None:
+        connection.execute(delete(table))
+        recount(connection, connection.scalars(select(organisations.c.org)).all())
+        put_value(connection, _FILLED, "yes")
+
+
+def recount(connection: Connection, orgs: Collection[str]) -> None:
+    """Label and count all transactions of organisations without sums."""
+    label(connection, "org", orgs)
+    count(connection, "org", orgs)
+
+
+def confirmed(connection: Connection, tx_ids: Collection[str]) -> set[str]:
+    """Return the ids of the transactions among these that are stored as confirmed."""
+    found = rows(connection, _CONFIRMED, {"keys": list(tx_ids)})[1] if tx_ids else ()
+    return {tx_id for (tx_id,) in found}
+
+
+def spending(
+    connection: Connection, org: str, by: str, periods: Sequence[str], keys: Collection[str] | None = None
+) -> list[SpentBy]:
+    """Return the sums over days and months by day, month or key, of these keys only if given.
+
+    Days and months are in their order. Of other groups, the `MOST_GROUPS` with the most spending are returned.
+    """
+    given = {"org": org, "kind": TOTAL if by in _LENGTHS else by, "periods": list(periods)}
+    chosen = _grouped(by if by in _LENGTHS else "key", keyed=keys is not None)
+    return fetch_all(connection, SpentBy, chosen, given if keys is None else {**given, "keys": list(keys)})
+
+
+def names(connection: Connection, org: str, by: str, keys: Collection[str]) -> dict[str, str]:
+    """Return the names of wallets, budgets and recipients by key. A recipient without a domain has none."""
+    if by not in _NAMES:
+        return {}
+    found = rows(connection, _NAMES[by], {"org": org, "keys": list(keys)})[1]
+    return {key: name for key, name in found if name is not None}
+
+
+_LENGTHS = {"day": 10, "month": 7}
+"""Lengths of the text of a period."""
+_MADE = ("tx_id", "org", "wallet_id", "recipient_address", "timestamp")
+_KEYS = bindparam("keys", expanding=True, type_=String)
+_CONFIRMED = select(transactions.c.tx_id).where(transactions.c.tx_id.in_(_KEYS), transactions.c.status == "confirmed")
+_PAID = and_(transactions.c.status == "confirmed", transactions.c.type.in_(SPENT))
+_BLOCKED = and_(transactions.c.status == "blocked", transactions.c.type.in_(REFUSED))
+_NAMES: Mapping[str, Select[Any]] = {
+    by: select(key, name).where(key.in_(_KEYS), key.table.c.org == bindparam("org"), *joined)
+    for by, key, name, joined in (
+        ("wallet", wallet_details.c.wallet_id, wallet_details.c.label, ()),
+        ("budget", budget_details.c.budget_id, budget_details.c.name, ()),
+        ("recipient", recipients.c.address, domains.c.domain, [domains.c.domain_hash == recipients.c.domain_hash]),
+    )
+}
+
+
+def _insert(dialect: str, target: Table) -> Any:
+    return (postgresql if dialect == "postgresql" else sqlite).insert(target)
+
+
+@cache
+def _labelling(dialect: str, scope: _Scope | None) -> Any:
+    """Return the statement of `label` or `label_attempt`. Every labelled row has a category, so it keeps its labels."""
+    if scope is None:
+        kinds = {**{name: transactions.c[name].type for name in _MADE}, "rule": String()}
+        made = select(*(bindparam(name, type_=kind).label(name) for name, kind in kinds.items())).subquery()
+    else:
+        rule = transactions.c.violation["rule"].as_string().label("rule")
+        chosen = (transactions.c[scope].in_(_KEYS), or_(transactions.c.type.in_(SPENT), _BLOCKED))
+        made = select(*(transactions.c[name] for name in _MADE), rule).where(*chosen).subquery()
+    registered = and_(
+        recipients.c.org == made.c.org,
+        recipients.c.address == made.c.recipient_address,
+        recipients.c.effective_at <= made.c.timestamp // 1000,
+    )
+    source = made.outerjoin(wallets, wallets.c.wallet_id == made.c.wallet_id)
+    source = source.outerjoin(budgets, budgets.c.address == wallets.c.budget).outerjoin(recipients, registered)
+    source = source.outerjoin(wallet_tags, wallet_tags.c.wallet_id == made.c.wallet_id)
+    keys: dict[LabelKind, ColumnElement[str]] = {
+        "tag": wallet_tags.c.tag,
+        "budget": func.coalesce(budgets.c.budget_id, ""),
+        "category": cast(func.coalesce(recipients.c.category, 0), String),
+        "rule": made.c.rule,
+    }
+    new = ~exists().where(labels.c.tx_id == made.c.tx_id)
+    parts = [
+        select(made.c.tx_id, literal(kind).label("kind"), key.label("key"), made.c.org, made.c.timestamp)
+        .select_from(source)
+        .where(new, key.is_not(None))
+        for kind, key in keys.items()
+    ]
+    # A union without duplicates, because a wallet with several tags gives several rows.
+    return _insert(dialect, labels).from_select([column.name for column in labels.columns], union(*parts))
+
+
+@cache
+def _counting(dialect: str, scope: _Scope | None) -> Any:
+    """Return the statement of `count` or `count_attempt`, which may run before the row is marked as confirmed."""
+    paid = true() if scope is None else _PAID
+    facts = (
+        transactions.c.org,
+        _UtcDay(transactions.c.timestamp).label("day"),
+        case((paid, transactions.c.amount), else_=0).label("spent"),
+        case((paid, 1), else_=0).label("payments"),
+        case((paid, 0), else_=REFUSALS).label("refused"),
+    )
+    one = transactions.c.tx_id == bindparam("tx_id")
+    chosen = (one,) if scope is None else (transactions.c[scope].in_(_KEYS), or_(_PAID, _BLOCKED))
+    recipient = func.coalesce(transactions.c.recipient_address, "")
+    keys = {TOTAL: literal(""), "wallet": transactions.c.wallet_id, "recipient": recipient}
+    parts = [select(literal(kind).label("kind"), key.label("key"), *facts).where(*chosen) for kind, key in keys.items()]
+    labelled = select(labels.c.kind, labels.c.key, *facts).where(labels.c.tx_id == transactions.c.tx_id, *chosen)
+    each = union_all(*parts, labelled).subquery()
+    lengths = union_all(*(select(literal(one).label("length")) for one in _LENGTHS.values())).subquery()
+    period = func.substr(each.c.day, 1, lengths.c.length).label("period")
+    groups = (each.c.org, each.c.kind, period, each.c.key)
+    sums = [(func.sum(each.c[name]) * bindparam("sign", type_=BigInteger)).label(name) for name in _NUMBERS]
+    summed = select(*groups, *sums).select_from(each.join(lengths, true())).group_by(*groups)
+    statement = _insert(dialect, table).from_select([column.name for column in table.columns], summed)
+    added = {name: table.c[name] + statement.excluded[name] for name in _NUMBERS}
+    return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
+
+
+@cache
+def _grouped(by: str, *, keyed: bool) -> Select[Any]:
+    key = table.c.key if by == "key" else func.substr(table.c.period, 1, _LENGTHS[by])
+    sums = [cast(func.sum(table.c[name]), BigInteger).label(name) for name in _NUMBERS]
+    query = select(key.label("key"), *sums).where(
+        table.c.org == bindparam("org"),
+        table.c.kind == bindparam("kind"),
+        table.c.period.in_(bindparam("periods", expanding=True, type_=String)),
+    )
+    if keyed:
+        query = query.where(table.c.key.in_(_KEYS))
+    query = query.group_by(key).having(func.sum(table.c.payments + table.c.refused) > 0)
+    most = (func.sum(table.c.spent).desc(), func.sum(table.c.refused).desc(), table.c.key)
+    return query.order_by(*most).limit(MOST_GROUPS) if by == "key" else query.order_by(key)
