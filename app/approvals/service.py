@@ -31,6 +31,7 @@ from app.store.approval_requests import (
     approval_request,
     approval_requests_of,
     decide,
+    reopen,
 )
 from app.store.approvals import approval, open_approval
 from app.store.attempts import Attempt, pending_changes
@@ -52,7 +53,14 @@ _DECISIONS = frozenset({"approve_payment", "close_approval"})
 #: Program errors for an approval that does not fit the expense.
 _UNUSABLE = frozenset({"WrongApproval", "ApprovalOutdated", "ApprovalExpired"})
 _AT_ONCE = "The approval was changed concurrently. Retry."
-_APPROVE = PlanType("approve_payment", resent=False, waits_for=_DECISIONS)
+
+
+def _reopen(conn: Connection, attempt: Attempt) -> None:
+    assert attempt.recipient is not None
+    reopen(conn, attempt.recipient)
+
+
+_APPROVE = PlanType("approve_payment", resent=False, waits_for=_DECISIONS, on_failed=_reopen)
 _CLOSE = PlanType("close_approval", resent=False, waits_for=_DECISIONS)
 PLAN_TYPES = (_APPROVE, _CLOSE)
 

@@ -181,6 +181,12 @@ def decide(connection: Connection, approval_id: str, *, by: Actor, now: int, rej
     connection.execute(mine.values(decided_by=by, decided_at=now, rejected=rejected))
 
 
+def reopen(connection: Connection, approval_id: str) -> None:
+    """Remove a decision whose transaction failed."""
+    mine = update(table).where(table.c.approval_id == approval_id)
+    connection.execute(mine.values(decided_by=None, decided_at=None))
+
+
 _NOW = bindparam("now", type_=BigInteger)
 #: The largest Unix second that 64-bit milliseconds can express. Anyone with the operator's key can create an approval
 #: that expires even later.

@@ -7,12 +7,16 @@ from app.alerts.spending import report_spending
 from app.core.event_catalogue import EVENTS
 from app.core.timestamps import HOUR, now_ms
 from app.server.housekeeping import Housekeeping
+from app.store.attempts import pending_attempts
 from app.store.daily_counts import MAX_RECORDS, table
 from app.store.stopped_payments import report_stopped
+from app.submission.recovery import Recovery
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+_EXPIRY_SECONDS = 90.0
+"""Seconds after which a lost transaction can no longer land."""
 _OF_EVERY = {"event_id", "event", "severity", "summary", "timestamp"}
 
 
@@ -101,6 +105,25 @@ async def test_request_without_a_decision_is_reported_when_it_expires(own_world:
     for _ in range(2):
         await rounds.tick()
     assert [one["approval_id"] for one in await _events(world, "approval.expired", wallet)] == ids[:2]
+
+
+async def test_request_whose_decision_failed_still_waits_and_expires(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, key, session = await _agent(world, requireCoSign="10")
+    refused = await world.pay(wallet, await world.payee(), "20", key=key, session=session)
+    approval_id, rounds = refused.json()["error"]["approval_id"], _housekeeping(world)
+    await rounds.tick()
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    error_of(await world.call("POST", f"/v1/approvals/{approval_id}/approve", {}), 503, "chain_unavailable")
+    world.line.mend()
+    world.clock.ahead += _EXPIRY_SECONDS
+    await world.service.part(Recovery).recover()
+    assert world.service.db.read_now(pending_attempts) == []
+
+    await world.later(24 * 3600 + 1)
+    await rounds.tick()
+
+    assert [one["approval_id"] for one in await _events(world, "approval.expired", wallet)] == [approval_id]
 
 
 @pytest.mark.proves("Limits: Events about requested approvals of a wallet")
