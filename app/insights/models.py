@@ -70,5 +70,7 @@ class ComparedSpending(ResponseBody):
 class Spending(ComparedSpending):
     """The spending of a period and, on request, of an earlier one."""
 
+    complete: bool
+    """False after an upgrade while the service still counts earlier payments. The sums may be too small until then."""
     compared: ComparedSpending | None
     """The earlier period, with its own days and months, or with the groups of `data`. Null without `compareTo`."""

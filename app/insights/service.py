@@ -10,7 +10,7 @@ from app.access.keyring import Principal
 from app.chain.rules import CATEGORIES
 from app.core.errors import RequestError
 from app.insights.models import ComparedSpending, GetSpending, Spending, SpendingGroup, SpendingRow, SpendingSums
-from app.store.spending import SpentBy, names
+from app.store.spending import SpentBy, filled, names
 from app.store.spending import spending as sums
 from app.submission.context import Service
 
@@ -34,7 +34,7 @@ async def spending(service: Service, principal: Principal, query: GetSpending) -
             keys = None if by in {"day", "month"} else [one.key for one in rows]
             earlier = (_earlier(start, months), _earlier(end - _DAY, months) + _DAY)
             _, compared = _period(conn, org, by, earlier, keys)
-        return Spending(**dict(shown), compared=compared)
+        return Spending(**dict(shown), complete=filled(conn), compared=compared)
 
     return await service.db.read(read, in_thread=True)
 

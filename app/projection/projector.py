@@ -18,8 +18,8 @@ from app.database.interface import Database, Step
 from app.database.signals import ROWS, signal
 from app.projection.applying import apply, cursors_of, moved, restore, unapplied
 from app.projection.batch import vaults_of
+from app.projection.older_payments import OlderPayments
 from app.projection.rollbacks import ROLLED_BACK, changed_vaults, forget, last_rollback, reset
-from app.store.spending import fill
 from indexer import LastRow, StoredEvent
 
 logger = structlog.get_logger(__name__)
@@ -74,6 +74,7 @@ class Projector(Background):
     ) -> None:
         """Take rows from `changes`. `look` and `store` read rows from `beside`. `payer` is the service's fee payer."""
         self._db = db
+        self._older_payments = OlderPayments(db)
         self._changes = changes
         self._beside = beside
         self._payer = payer
@@ -206,8 +207,8 @@ class Projector(Background):
                         await self._catch_up()
                     else:
                         await self._tell_watchers()  # of the rows applied by `store`
-            except asyncio.CancelledError:
-                raise
+                    if not await self._older_payments.count_day():
+                        self._stored.set()
             except Exception as error:
                 if is_storage_error(error):
                     logger.warning("projection_waits_for_storage", error=str(error))
@@ -221,9 +222,7 @@ class Projector(Background):
         while cursors := self._moved or await self._db.look_up(cursors_of):
             remembered, self._moved = self._moved is not None, None
             first = min(cursors.values())
-            if self._notified is None:
-                await self._db.write(fill)
-                self._notified = first
+            self._notified = first if self._notified is None else self._notified
             rows = await self._changes(min(first, self._notified), _BATCH)
             if remembered and (not rows or any(row.name == ROLLED_BACK for row in rows)):
                 # Reads the cursors again, because `apply`, which would notice outdated ones, will not run.

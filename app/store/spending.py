@@ -5,6 +5,7 @@ A database transaction that changes a counted row also changes its sums.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, Literal, get_args
 
@@ -24,10 +25,12 @@ from sqlalchemy import (
     delete,
     exists,
     func,
+    insert,
     literal,
     or_,
     select,
     true,
+    tuple_,
     union,
     union_all,
 )
@@ -40,7 +43,6 @@ from app.database.columns import metadata
 from app.database.records import fetch_all
 from app.database.statements import execute, execute_later, rows
 from app.store.budgets import budget_details
-from app.store.organisations import table as organisations
 from app.store.read_tables import REFUSALS, budgets, recipients, transactions, wallets
 from app.store.state_tables import domains, wallet_details, wallet_tags
 from app.store.values import get_value, put_value
@@ -52,8 +54,10 @@ MOST_GROUPS = 100
 """The number of groups in an answer, other than days and months."""
 _NUMBERS = ("spent", "payments", "refused")
 _FILLED = "spending.filled"
-"""Name of the value that is stored once all transactions are counted."""
-_Scope = Literal["tx_id", "wallet_id", "org"]
+"""Name of the value that tells the place of the first day that `fill` has not counted, or `_ALL`."""
+_ALL = "all"
+_Scope = Literal["tx_id", "wallet_id", "org", "day"]
+_DAY_MS = 86_400_000
 
 labels = Table(
     "transaction_labels",
@@ -128,12 +132,44 @@ def count(connection: Connection, scope: _Scope, keys: Collection[str], *, sign:
     execute(connection, _counting(connection.dialect.name, scope), {}, keys=list(keys), sign=sign)
 
 
-def fill(connection: Connection) -> None:
-    """Label and count all transactions, unless an earlier call has done so. Refusals may have been counted before."""
-    if get_value(connection, _FILLED) is None:
-        connection.execute(delete(table))
-        recount(connection, connection.scalars(select(organisations.c.org)).all())
-        put_value(connection, _FILLED, "yes")
+def fill(connection: Connection) -> bool:
+    """Label and count another organisation's day of transactions. Return False once all days are counted.
+
+    Older databases have transactions without labels and sums. Each day is counted anew, because some of its changes may
+    be in the sums already. Changes of counted days keep their sums correct.
+    """
+    place = get_value(connection, _FILLED) or "0 "
+    if place == _ALL:
+        return False
+    moment, org = place.split(" ", 1)
+    columns = (transactions.c.org, transactions.c.timestamp)
+    rest = select(*columns).where(tuple_(*columns) >= tuple_(org, int(moment))).order_by(*columns).limit(1)
+    first = connection.execute(rest).first()
+    if first is not None:
+        start = first.timestamp - first.timestamp % _DAY_MS
+        _count_day(connection, first.org, start)
+        place = f"{start + _DAY_MS} {first.org}"
+    put_value(connection, _FILLED, _ALL if first is None else place)
+    return first is not None
+
+
+def filled(connection: Connection) -> bool:
+    """Return True if `fill` has counted all days."""
+    return get_value(connection, _FILLED) == _ALL
+
+
+def _count_day(connection: Connection, org: str, start: int) -> None:
+    day = str(datetime.fromtimestamp(start // 1000, UTC).date())
+    mine = (table.c.org == org, table.c.kind.in_((TOTAL, "wallet", "recipient", *KINDS)))
+    connection.execute(delete(table).where(*mine, table.c.period.in_([day, day[:7]])))
+    scope = {"keys": [org], "start": start, "end": start + _DAY_MS}
+    execute(connection, _labelling(connection.dialect.name, "day"), {}, **scope)
+    execute(connection, _counting(connection.dialect.name, "day"), {}, **scope, sign=1)
+    sums = (func.sum(table.c[name]).label(name) for name in _NUMBERS)
+    month = select(table.c.org, table.c.kind, literal(day[:7]), table.c.key, *sums)
+    month = month.where(*mine, table.c.period.between(f"{day[:7]}-01", f"{day[:7]}-31"))
+    month = month.group_by(table.c.org, table.c.kind, table.c.key)
+    connection.execute(insert(table).from_select(table.columns.keys(), month))
 
 
 def recount(connection: Connection, orgs: Collection[str]) -> None:
@@ -172,6 +208,16 @@ _LENGTHS = {"day": 10, "month": 7}
 """Lengths of the text of a period."""
 _MADE = ("tx_id", "org", "wallet_id", "recipient_address", "timestamp")
 _KEYS = bindparam("keys", expanding=True, type_=String)
+_SCOPES: Mapping[_Scope, ColumnElement[bool]] = {
+    "tx_id": transactions.c.tx_id.in_(_KEYS),
+    "wallet_id": transactions.c.wallet_id.in_(_KEYS),
+    "org": transactions.c.org.in_(_KEYS),
+    "day": and_(
+        transactions.c.org.in_(_KEYS),
+        transactions.c.timestamp >= bindparam("start", type_=BigInteger),
+        transactions.c.timestamp < bindparam("end", type_=BigInteger),
+    ),
+}
 _CONFIRMED = select(transactions.c.tx_id).where(transactions.c.tx_id.in_(_KEYS), transactions.c.status == "confirmed")
 _PAID = and_(transactions.c.status == "confirmed", transactions.c.type.in_(SPENT))
 _BLOCKED = and_(transactions.c.status == "blocked", transactions.c.type.in_(REFUSED))
@@ -197,7 +243,7 @@ def _labelling(dialect: str, scope: _Scope | None) -> Any:
         made = select(*(bindparam(name, type_=kind).label(name) for name, kind in kinds.items())).subquery()
     else:
         rule = transactions.c.violation["rule"].as_string().label("rule")
-        chosen = (transactions.c[scope].in_(_KEYS), or_(transactions.c.type.in_(SPENT), _BLOCKED))
+        chosen = (_SCOPES[scope], or_(transactions.c.type.in_(SPENT), _BLOCKED))
         made = select(*(transactions.c[name] for name in _MADE), rule).where(*chosen).subquery()
     registered = and_(
         recipients.c.org == made.c.org,
@@ -236,13 +282,14 @@ def _counting(dialect: str, scope: _Scope | None) -> Any:
         case((paid, 0), else_=REFUSALS).label("refused"),
     )
     one = transactions.c.tx_id == bindparam("tx_id")
-    chosen = (one,) if scope is None else (transactions.c[scope].in_(_KEYS), or_(_PAID, _BLOCKED))
+    chosen = (one,) if scope is None else (_SCOPES[scope], or_(_PAID, _BLOCKED))
     recipient = func.coalesce(transactions.c.recipient_address, "")
     keys = {TOTAL: literal(""), "wallet": transactions.c.wallet_id, "recipient": recipient}
     parts = [select(literal(kind).label("kind"), key.label("key"), *facts).where(*chosen) for kind, key in keys.items()]
     labelled = select(labels.c.kind, labels.c.key, *facts).where(labels.c.tx_id == transactions.c.tx_id, *chosen)
     each = union_all(*parts, labelled).subquery()
-    lengths = union_all(*(select(literal(one).label("length")) for one in _LENGTHS.values())).subquery()
+    spans = [_LENGTHS["day"]] if scope == "day" else _LENGTHS.values()
+    lengths = union_all(*(select(literal(one).label("length")) for one in spans)).subquery()
     period = func.substr(each.c.day, 1, lengths.c.length).label("period")
     groups = (each.c.org, each.c.kind, period, each.c.key)
     sums = [(func.sum(each.c[name]) * bindparam("sign", type_=BigInteger)).label(name) for name in _NUMBERS]

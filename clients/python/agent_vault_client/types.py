@@ -4987,6 +4987,10 @@ class Spending(TypedDict):
     """
     The sums of the whole period. A payment counts once, even with several tags.
     """
+    complete: bool
+    """
+    False after an upgrade while the service still counts earlier payments. The sums may be too small until then.
+    """
     compared: ComparedSpending | None
     """
     The earlier period, with its own days and months, or with the groups of `data`. Null without `compareTo`.

@@ -2127,6 +2127,8 @@ export interface components {
             data: components["schemas"]["SpendingRow"][];
             /** @description The sums of the whole period. A payment counts once, even with several tags. */
             total: components["schemas"]["SpendingSums"];
+            /** @description False after an upgrade while the service still counts earlier payments. The sums may be too small until then. */
+            complete: boolean;
             /** @description The earlier period, with its own days and months, or with the groups of `data`. Null without `compareTo`. */
             compared: components["schemas"]["ComparedSpending"] | null;
         };
