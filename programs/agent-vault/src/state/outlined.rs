@@ -15,7 +15,7 @@ use core::{
 };
 
 /// A typed account of this program, for instructions that run rarely. One function makes the same checks as the typed
-/// account itself, for all types, and only the account's location is kept. Each use saves some hundred bytes of program
+/// account itself, for all types, and only the account's location is kept. Each use saves hundreds of bytes of program
 /// and costs a few more compute units. [`crate::instructions::execute_payment`] runs often, so it uses the typed
 /// accounts themselves, except for the optional approval and budget.
 ///
