@@ -78,7 +78,7 @@ class RequestLog(Periodic):
             written = 0
             while self._waiting:
                 batch = self._waiting[:_BATCH]
-                await self._db.write(partial(_store, batch=batch))
+                await self._db.write(partial(store_requests, batch=batch))
                 # Rows of an abandoned write stay in the queue. Writing the same rows again changes nothing.
                 del self._waiting[: len(batch)]
                 written += len(batch)
@@ -93,9 +93,11 @@ class RequestLog(Periodic):
             _log.warning("requests_not_logged", requests=len(self._waiting), error=str(error))
 
 
-def _store(conn: Connection, batch: Sequence[RequestRecord]) -> None:
-    insert_requests(conn, batch)
+def store_requests(conn: Connection, batch: Sequence[RequestRecord]) -> None:
+    """Store requests, and count the payments of stopped wallets among them. A second call changes nothing."""
+    # In this order, so that a batch written by an earlier, doubtful commit is not counted again.
     count_stopped(conn, batch, now_ms())
+    insert_requests(conn, batch)
 
 
 def _wallet_of(scope: Scope) -> str | None:

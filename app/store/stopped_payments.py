@@ -10,7 +10,7 @@ from app.core.timestamps import HOUR
 from app.store.alerts import mark, marks, unmark
 from app.store.feed import report_once
 from app.store.read_tables import wallets
-from app.store.request_log import RequestRecord
+from app.store.request_log import RequestRecord, request_log
 
 REASONS = ("wallet_frozen", "org_paused", "wallet_insufficient_balance")
 """Error codes of refusals that leave no transaction."""
@@ -20,12 +20,15 @@ _DUE = _DUE.where(marks.c.type.in_(REASONS))
 
 
 def count_stopped(connection: Connection, requests: Sequence[RequestRecord], now: int) -> None:
-    """Count the refused requests of frozen, paused or empty wallets, and report the first ones."""
-    found = Counter(
-        (one.org, one.wallet_id, one.code)
+    """Count the refused requests of frozen, paused or empty wallets that the log lacks, and report the first ones."""
+    refused = [
+        one
         for one in requests
         if one.wallet_id and one.code in REASONS and one.method == "POST" and _SPENDS.match(one.path)
-    )
+    ]
+    stored = select(request_log.c.request_id).where(request_log.c.request_id.in_([one.request_id for one in refused]))
+    known_ids = set(connection.scalars(stored)) if refused else set()
+    found = Counter((one.org, one.wallet_id, one.code) for one in refused if one.request_id not in known_ids)
     for (org, wallet_id, reason), refusals in found.items():
         known = marks.c.wallet_id == wallet_id, marks.c.type == reason
         counted = marks.update().where(*known).values(count=marks.c.count + refusals)

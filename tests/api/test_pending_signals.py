@@ -1,14 +1,16 @@
 """Events about pending work: approvals, refusals without a transaction, limits nearly used up, and pauses."""
 
 import pytest
+from sqlalchemy import select
 
-from app.access.request_log import RequestLog
+from app.access.request_log import RequestLog, store_requests
 from app.alerts.spending import report_spending
 from app.core.event_catalogue import EVENTS
 from app.core.timestamps import HOUR, now_ms
 from app.server.housekeeping import Housekeeping
 from app.store.attempts import pending_attempts
 from app.store.daily_counts import MAX_RECORDS, table
+from app.store.request_log import RequestRecord, request_log
 from app.store.stopped_payments import report_stopped
 from app.submission.recovery import Recovery
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -171,6 +173,10 @@ async def test_first_refusal_is_reported_at_once_and_others_hourly(own_world: Se
     await refuse(wallet, "wallet_frozen", 3)
     assert await told(wallet) == [("wallet_frozen", 1)]
     assert await told(other) == [("wallet_insufficient_balance", 1)]
+
+    # A batch written by a doubtful commit is written again.
+    again = await db.read(lambda conn: conn.execute(select(request_log)).mappings().all())
+    await db.write(lambda conn: store_requests(conn, [RequestRecord(**one) for one in again]))
 
     later = now_ms() + HOUR
     for _ in range(2):
