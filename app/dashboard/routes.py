@@ -17,11 +17,13 @@ from app.dashboard import (
     funding,
     live,
     new_vault,
+    overview,
     people,
     policies,
     recipients,
     sign_in,
     signatures,
+    transactions,
     vault,
     webhooks,
 )
@@ -29,7 +31,22 @@ from app.dashboard.site import static
 
 #: In the order of matching: `/vaults/new` is not the page of a vault.
 _MODULES = (
-    *(fleet, new_vault, vault, feed, live, approvals, policies, budgets, funding, recipients, disputes, alerts),
+    *(
+        overview,
+        fleet,
+        new_vault,
+        vault,
+        transactions,
+        feed,
+        live,
+        approvals,
+        policies,
+        budgets,
+        funding,
+        recipients,
+        disputes,
+        alerts,
+    ),
     *(developers, webhooks, exports, signatures, sign_in, company, people, audit),
 )
 

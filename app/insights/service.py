@@ -1,7 +1,8 @@
 """Adds up spending by groups, and compares it with an earlier period."""
 
 from calendar import monthrange
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from sqlalchemy import Connection
@@ -10,13 +11,44 @@ from app.access.keyring import Principal
 from app.chain.rules import CATEGORIES
 from app.core.errors import RequestError
 from app.insights.models import ComparedSpending, GetSpending, Spending, SpendingGroup, SpendingRow, SpendingSums
-from app.store.spending import SpentBy, filled, names
-from app.store.spending import spending as sums
+from app.store.fleet import MonthlyCaps, monthly_caps
+from app.store.spending import filled
+from app.store.spending_groups import SpentBy, names, paid_before, top_groups
+from app.store.spending_groups import spending as sums
 from app.submission.context import Service
 
 _MOST_DAYS = 366
 _DAY = timedelta(days=1)
 _MONTHS = {"previous_month": 1, "previous_year": 12}
+_TOP = 5
+_BEFORE = 12
+"""Number of earlier months in which a new recipient received nothing."""
+GROUPS: Sequence[SpendingGroup] = ("wallet", "tag", "budget", "recipient", "category", "rule")
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """The spending of a month so far, with the groups that spent the most. Sums are in micro-USDC.
+
+    The month begins on `first` and ends before `end`. `days` has a row for each of its UTC days up to today. `earlier`
+    is the spending of the month before up to the same day, and `before` that of the whole month before. `projected`
+    continues the present pace to the month's end, and is None for a past month. `new` are the recipients among the top
+    ones that received nothing in the 12 months before.
+    """
+
+    first: date
+    end: date
+    days: list[SpentBy]
+    spent: int
+    payments: int
+    refused: int
+    earlier: int
+    before: int
+    projected: int | None
+    top: dict[SpendingGroup, list[SpendingRow]]
+    new: set[str]
+    caps: MonthlyCaps
+    complete: bool
 
 
 async def spending(service: Service, principal: Principal, query: GetSpending) -> Spending:
@@ -39,15 +71,62 @@ async def spending(service: Service, principal: Principal, query: GetSpending) -
     return await service.db.read(read, in_thread=True)
 
 
+async def month(service: Service, principal: Principal, chosen: date | None) -> Month:
+    """Return the spending of the month of a UTC date, by default the present one."""
+    now, org = service.clock.seen_ms(), principal.org
+    today = datetime.fromtimestamp(now // 1000, UTC).date()
+    first = min(chosen or today, today).replace(day=1)
+    end, before = _next_month(first), _earlier(first, 1)
+    last = min(end - _DAY, today)
+    # On the last day of a month, the whole month before is compared.
+    same_day = first - _DAY if last + _DAY == end else _earlier(last, 1)
+
+    def read(conn: Connection) -> Month:
+        days = [str(before + _DAY * number) for number in range((last - before).days + 1)]
+        by_day = {one.key: one for one in sums(conn, org, "day", days)}
+        shown = [by_day.get(one) or SpentBy(one, 0, 0, 0) for one in days]
+        this = [one for one in shown if one.key >= str(first)]
+        spent = sum(one.spent for one in this)
+        top = top_groups(conn, org, GROUPS, str(first)[:7], _TOP)
+        earlier = [str(_earlier(first, number))[:7] for number in range(1, _BEFORE + 1)]
+        payees = [one.key for one in top["recipient"]]
+        passed = (now - _ms(first)) / (_ms(end) - _ms(first))
+        return Month(
+            first=first,
+            end=end,
+            days=this,
+            spent=spent,
+            payments=sum(one.payments for one in this),
+            refused=sum(one.refused for one in this),
+            earlier=sum(one.spent for one in shown if str(before) <= one.key <= str(same_day)),
+            before=sum(one.spent for one in shown if one.key < str(first)),
+            projected=int(spent / passed) if passed < 1 else None,
+            top={by: _rows(conn, org, by, top[by]) for by in GROUPS},
+            new=set(payees) - paid_before(conn, org, payees, earlier),
+            caps=monthly_caps(conn, org),
+            complete=filled(conn),
+        )
+
+    return await service.db.read(read, in_thread=True)
+
+
 def periods(start: date, end: date) -> list[str]:
     """Return the whole months and the other days from `start` to before `end`, as roll-ups name them."""
     found = []
     while start < end:
-        following = start.replace(day=1) + timedelta(days=monthrange(start.year, start.month)[1])
+        following = _next_month(start)
         whole = start.day == 1 and following <= end
         found.append(str(start)[:7] if whole else str(start))
         start = following if whole else start + _DAY
     return found
+
+
+def _next_month(day: date) -> date:
+    return day.replace(day=1) + timedelta(days=monthrange(day.year, day.month)[1])
+
+
+def _ms(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
 
 
 def _earlier(day: date, months: int) -> date:
@@ -64,9 +143,14 @@ def _period(
     each = [str(start + _DAY * number) for number in range((end - start).days)]
     rows = sums(conn, org, by, each if by == "day" else spans, keys)
     total = next(iter(sums(conn, org, "total", spans)), SpentBy("", 0, 0, 0))
-    found = names(conn, org, by, [one.key for one in rows])
+    data = _rows(conn, org, by, rows)
+    return rows, ComparedSpending(from_date=str(start), to_date=str(end), data=data, total=SpendingSums.of(total))
+
+
+def _rows(conn: Connection, org: str, by: SpendingGroup, groups: Sequence[SpentBy]) -> list[SpendingRow]:
+    found = names(conn, org, by, [one.key for one in groups])
     data = []
-    for one in rows:
+    for one in groups:
         key = CATEGORIES[int(one.key)] if by == "category" else one.key or None
         data.append(SpendingRow.of(one, key=key, label=found.get(one.key) or key or f"No {by}"))
-    return rows, ComparedSpending(from_date=str(start), to_date=str(end), data=data, total=SpendingSums.of(total))
+    return data

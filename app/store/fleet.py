@@ -26,7 +26,7 @@ from app.core.transaction_types import REFUSED, SPENT
 from app.database.paging import unindexed
 from app.database.records import fetch_all
 from app.store.organisations import reserves
-from app.store.read_tables import REFUSALS, escrows, transactions
+from app.store.read_tables import REFUSALS, escrows, policies, transactions
 from app.store.read_tables import wallets as table
 from app.store.state_tables import wallet_details as details
 from app.store.state_tables import wallet_tags
@@ -35,6 +35,8 @@ from app.store.wallets import STATUS, WALLETS, WalletRecord, wallet_record
 FleetOrder = Literal["label", "status", "balance", "spent", "active", "created"]
 FLEET_ORDERS: tuple[FleetOrder, ...] = get_args(FleetOrder)
 _WEEK = 7
+_MOST_CAP = 10**14
+"""Cap per month, in micro-USDC, up to which caps are added up. The sum of ten thousand fits a 64-bit integer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,18 @@ class FleetTotals:
     def days_left(self) -> int | None:
         """Number of days that the reserve lasts at the pace of the last seven days; None if nothing was spent."""
         return None if self.spent_week == 0 else self.reserve * _WEEK // self.spent_week
+
+
+@dataclass(frozen=True, slots=True)
+class MonthlyCaps:
+    """The sum of the policies' caps per month over all wallets, in micro-USDC, and the number of wallets without one.
+
+    A cap above 100 million USDC counts as none.
+    """
+
+    wallets: int
+    caps: int
+    uncapped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +153,17 @@ _TOTALS = select(
     select(reserves.c.paused).where(reserves.c.org == _ORG).scalar_subquery().label("paused"),
 )
 _TOTALS = _TOTALS.select_from(table).join(_WEEKS, true()).where(table.c.org == _ORG, ~table.c.archived)
+_CAPPED = policies.c.max_per_month.between(0, _MOST_CAP)
+_CAPS = (
+    select(
+        func.count().label("wallets"),
+        func.coalesce(func.sum(case((_CAPPED, cast(policies.c.max_per_month, BigInteger)))), 0).label("caps"),
+        func.coalesce(func.sum(case((_CAPPED, 0), else_=1)), 0).label("uncapped"),
+    )
+    .select_from(table)
+    .outerjoin(policies, policies.c.address == table.c.policy)
+    .where(table.c.org == _ORG, ~table.c.archived)
+)
 _OF_WALLETS = bindparam("wallet_ids", type_=String, expanding=True)
 _BY_IDS = WALLETS.where(table.c.wallet_id.in_(_OF_WALLETS))
 _SPENT_BY_WALLET = (
@@ -188,6 +213,11 @@ _BY: Mapping[str, ColumnElement[Any]] = {
     "active": func.coalesce(table.c.last_transaction_at, 0),
     "created": table.c.created_at,
 }
+
+
+def monthly_caps(connection: Connection, org: str) -> MonthlyCaps:
+    """Return the monthly caps of an organisation's living wallets."""
+    return MonthlyCaps(**connection.execute(_CAPS, {"org": org}).one()._asdict())
 
 
 def totals(connection: Connection, org: str, now: int) -> FleetTotals:

@@ -4,7 +4,6 @@ A database transaction that changes a counted row also changes its sums.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, Literal, get_args
@@ -15,7 +14,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Index,
-    Select,
     String,
     Table,
     and_,
@@ -40,19 +38,15 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from app.core.transaction_types import REFUSED, SPENT
 from app.database.columns import metadata
-from app.database.records import fetch_all
 from app.database.statements import execute, execute_later, rows
-from app.store.budgets import budget_details
 from app.store.read_tables import REFUSALS, budgets, recipients, transactions, wallets
-from app.store.state_tables import domains, wallet_details, wallet_tags
+from app.store.state_tables import wallet_tags
 from app.store.values import get_value, put_value
 
 LabelKind = Literal["tag", "budget", "category", "rule"]
 KINDS: Sequence[LabelKind] = get_args(LabelKind)
 TOTAL: Final = "total"
-MOST_GROUPS = 100
-"""The number of groups in an answer, other than days and months."""
-_NUMBERS = ("spent", "payments", "refused")
+NUMBERS: Sequence[str] = ("spent", "payments", "refused")
 _FILLED = "spending.filled"
 """Name of the value that tells the place of the first day that `fill` has not counted, or `_ALL`."""
 _ALL = "all"
@@ -75,22 +69,12 @@ table = Table(
     "spending",
     metadata,
     *(Column(name, String, primary_key=True) for name in ("org", "kind", "period", "key")),
-    *(Column(name, BigInteger, nullable=False) for name in _NUMBERS),
+    *(Column(name, BigInteger, nullable=False) for name in NUMBERS),
 )
 """The sums of each UTC day, such as 2026-05-01, and month, such as 2026-05.
 
 The kind is `total`, `wallet`, `recipient` or the kind of a label. `spent` is in micro-USDC.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class SpentBy:
-    """The sums of a group: micro-USDC, and the numbers of payments and of refusals."""
-
-    key: str
-    spent: int
-    payments: int
-    refused: int
 
 
 class _UtcDay(FunctionElement[str]):
@@ -165,7 +149,7 @@ def _count_day(connection: Connection, org: str, start: int) -> None:
     scope = {"keys": [org], "start": start, "end": start + _DAY_MS}
     execute(connection, _labelling(connection.dialect.name, "day"), {}, **scope)
     execute(connection, _counting(connection.dialect.name, "day"), {}, **scope, sign=1)
-    sums = (func.sum(table.c[name]).label(name) for name in _NUMBERS)
+    sums = (func.sum(table.c[name]).label(name) for name in NUMBERS)
     month = select(table.c.org, table.c.kind, literal(day[:7]), table.c.key, *sums)
     month = month.where(*mine, table.c.period.between(f"{day[:7]}-01", f"{day[:7]}-31"))
     month = month.group_by(table.c.org, table.c.kind, table.c.key)
@@ -184,27 +168,7 @@ def confirmed(connection: Connection, tx_ids: Collection[str]) -> set[str]:
     return {tx_id for (tx_id,) in found}
 
 
-def spending(
-    connection: Connection, org: str, by: str, periods: Sequence[str], keys: Collection[str] | None = None
-) -> list[SpentBy]:
-    """Return the sums over days and months by day, month or key, of these keys only if given.
-
-    Days and months are in their order. Of other groups, the `MOST_GROUPS` with the most spending are returned.
-    """
-    given = {"org": org, "kind": TOTAL if by in _LENGTHS else by, "periods": list(periods)}
-    chosen = _grouped(by if by in _LENGTHS else "key", keyed=keys is not None)
-    return fetch_all(connection, SpentBy, chosen, given if keys is None else {**given, "keys": list(keys)})
-
-
-def names(connection: Connection, org: str, by: str, keys: Collection[str]) -> dict[str, str]:
-    """Return the names of wallets, budgets and recipients by key. A recipient without a domain has none."""
-    if by not in _NAMES:
-        return {}
-    found = rows(connection, _NAMES[by], {"org": org, "keys": list(keys)})[1]
-    return {key: name for key, name in found if name is not None}
-
-
-_LENGTHS = {"day": 10, "month": 7}
+LENGTHS = {"day": 10, "month": 7}
 """Lengths of the text of a period."""
 _MADE = ("tx_id", "org", "wallet_id", "recipient_address", "timestamp")
 _KEYS = bindparam("keys", expanding=True, type_=String)
@@ -221,14 +185,6 @@ _SCOPES: Mapping[_Scope, ColumnElement[bool]] = {
 _CONFIRMED = select(transactions.c.tx_id).where(transactions.c.tx_id.in_(_KEYS), transactions.c.status == "confirmed")
 _PAID = and_(transactions.c.status == "confirmed", transactions.c.type.in_(SPENT))
 _BLOCKED = and_(transactions.c.status == "blocked", transactions.c.type.in_(REFUSED))
-_NAMES: Mapping[str, Select[Any]] = {
-    by: select(key, name).where(key.in_(_KEYS), key.table.c.org == bindparam("org"), *joined)
-    for by, key, name, joined in (
-        ("wallet", wallet_details.c.wallet_id, wallet_details.c.label, ()),
-        ("budget", budget_details.c.budget_id, budget_details.c.name, ()),
-        ("recipient", recipients.c.address, domains.c.domain, [domains.c.domain_hash == recipients.c.domain_hash]),
-    )
-}
 
 
 def _insert(dialect: str, target: Table) -> Any:
@@ -288,28 +244,12 @@ def _counting(dialect: str, scope: _Scope | None) -> Any:
     parts = [select(literal(kind).label("kind"), key.label("key"), *facts).where(*chosen) for kind, key in keys.items()]
     labelled = select(labels.c.kind, labels.c.key, *facts).where(labels.c.tx_id == transactions.c.tx_id, *chosen)
     each = union_all(*parts, labelled).subquery()
-    spans = [_LENGTHS["day"]] if scope == "day" else _LENGTHS.values()
+    spans = [LENGTHS["day"]] if scope == "day" else LENGTHS.values()
     lengths = union_all(*(select(literal(one).label("length")) for one in spans)).subquery()
     period = func.substr(each.c.day, 1, lengths.c.length).label("period")
     groups = (each.c.org, each.c.kind, period, each.c.key)
-    sums = [(func.sum(each.c[name]) * bindparam("sign", type_=BigInteger)).label(name) for name in _NUMBERS]
+    sums = [(func.sum(each.c[name]) * bindparam("sign", type_=BigInteger)).label(name) for name in NUMBERS]
     summed = select(*groups, *sums).select_from(each.join(lengths, true())).group_by(*groups)
     statement = _insert(dialect, table).from_select([column.name for column in table.columns], summed)
-    added = {name: table.c[name] + statement.excluded[name] for name in _NUMBERS}
+    added = {name: table.c[name] + statement.excluded[name] for name in NUMBERS}
     return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
-
-
-@cache
-def _grouped(by: str, *, keyed: bool) -> Select[Any]:
-    key = table.c.key if by == "key" else func.substr(table.c.period, 1, _LENGTHS[by])
-    sums = [cast(func.sum(table.c[name]), BigInteger).label(name) for name in _NUMBERS]
-    query = select(key.label("key"), *sums).where(
-        table.c.org == bindparam("org"),
-        table.c.kind == bindparam("kind"),
-        table.c.period.in_(bindparam("periods", expanding=True, type_=String)),
-    )
-    if keyed:
-        query = query.where(table.c.key.in_(_KEYS))
-    query = query.group_by(key).having(func.sum(table.c.payments + table.c.refused) > 0)
-    most = (func.sum(table.c.spent).desc(), func.sum(table.c.refused).desc(), table.c.key)
-    return query.order_by(*most).limit(MOST_GROUPS) if by == "key" else query.order_by(key)

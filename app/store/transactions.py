@@ -10,7 +10,7 @@ from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, exist
 
 from app.core.hosts import ANY_HOST
 from app.core.pages import RecordPage
-from app.core.transaction_types import FUNDING, STATUSES, TYPES
+from app.core.transaction_types import FUNDING, REFUSED, SPENT, STATUSES, TYPES
 from app.database.paging import Listing, fetch_page, listing, unindexed
 from app.database.records import fetch_one
 from app.store.allowances import table as allowances
@@ -25,7 +25,8 @@ class TransactionFilter:
     """Narrows a list of transactions. `start` is inclusive, `end` exclusive, in Unix milliseconds.
 
     `x402_host` selects x402 payments for a host's resources, or for the resources of any host if it is `*`. `tag`,
-    `budget`, `category` (its code) and `rule` select by the labels that payments and escrows keep.
+    `budget`, `category` (its code) and `rule` select by the labels that payments and escrows keep. `spending` selects
+    the transactions that sums of spending count.
     """
 
     wallet_id: str | None = None
@@ -39,6 +40,7 @@ class TransactionFilter:
     budget: str | None = None
     category: str | None = None
     rule: str | None = None
+    spending: bool | None = None
 
 
 _COLUMNS = [table.c[field.name] for field in fields(TransactionRecord)]
@@ -46,6 +48,11 @@ _COLUMNS = [table.c[field.name] for field in fields(TransactionRecord)]
 _BY_ID = select(*_COLUMNS).where(table.c.tx_id == bindparam("tx_id"), table.c.org == bindparam("org"))
 _FILTERS = [field.name for field in fields(TransactionFilter)]
 _RECIPIENT_COLUMNS = ("recipient_address", "recipient")
+_COUNTED = [
+    and_(table.c.status == status, table.c.type == kind)
+    for status, kinds in (("confirmed", SPENT), ("blocked", REFUSED))
+    for kind in kinds
+]
 _PERIOD = {
     "start": table.c.timestamp >= bindparam("start"),
     "end": table.c.timestamp < bindparam("end"),
@@ -79,6 +86,7 @@ def transactions(
     wanted = narrowed or TransactionFilter()
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
     given = frozenset(values)
+    values.pop("spending", None)
     # A wallet has few payments compared with a label.
     joined = "x402_host" in given or ("wallet_id" not in given and not given.isdisjoint(KINDS))
     chosen = _joined(given, any_host=wanted.x402_host == ANY_HOST) if joined else _listing(given)
@@ -97,11 +105,12 @@ def _listing(given: frozenset[str]) -> Listing:
     if of_wallet:
         query = query.where(table.c.wallet_id == bindparam("wallet_id"))
     either: list[ColumnElement[bool]] = []
-    if given & {"status", "type", "recipient"}:
+    if given & {"status", "type", "recipient", "spending"}:
         of_status = _each(table.c.status, STATUSES, given)
         of_type = _each(table.c.type, TYPES, given)
         recipients = _RECIPIENT if "recipient" in given else (true(),)
-        either = [and_(*conditions) for conditions in product(recipients, of_status, of_type)]
+        kinds = product(of_status, of_type) if "spending" not in given else product(_COUNTED, _chosen(given))
+        either = [and_(one, *conditions) for one, conditions in product(recipients, kinds)]
     return listing(query, time=table.c.timestamp, key=table.c.tx_id, either=either)
 
 
@@ -136,6 +145,8 @@ def _joined(given: frozenset[str], *, any_host: bool) -> Listing:
         query = query.where(paid_status(table.c.status) == bindparam("status"))
     if "type" in given:
         query = query.where(unindexed(table.c.type) == bindparam("type"))
+    if "spending" in given:
+        query = query.where(or_(*_COUNTED))
     if "recipient" in given:
         query = query.where(or_(*(unindexed(table.c[name]) == bindparam("recipient") for name in _RECIPIENT_COLUMNS)))
     if "start" in given:
@@ -160,6 +171,12 @@ _FUNDED = select(func.sum(table.c.amount)).where(
     table.c.status.in_(("confirmed", "pending")),
     table.c.timestamp > bindparam("since"),
 )
+
+
+def _chosen(given: frozenset[str]) -> list[ColumnElement[bool]]:
+    """Return the filter's conditions on status and type together."""
+    chosen = [table.c[name] == bindparam(name) for name in ("status", "type") if name in given]
+    return [and_(true(), *chosen)]
 
 
 def _each(column: Column[Any], values: Sequence[str], given: frozenset[str]) -> list[ColumnElement[bool]]:

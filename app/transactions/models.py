@@ -66,6 +66,10 @@ class ListTransactions(ListWalletTransactions):
     """The registered category of the recipient when the payment or escrow was made."""
     rule: Annotated[Identifier, example("max_per_tx")] | None = None
     """The rule that refused the payment or escrow."""
+    spending: bool = False
+    """True for only the transactions that `GET /v1/insights/spending` counts: confirmed payments and escrows, and
+    refusals.
+    """
 
 
 class Payment(ResponseBody):

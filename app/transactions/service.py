@@ -76,6 +76,7 @@ async def page(
         budget=of_org.budget_id,
         category=None if of_org.category is None else str(CATEGORIES.index(of_org.category)),
         rule=of_org.rule,
+        spending=of_org.spending or None,
     )
 
     def read(conn: Connection) -> tuple[RecordPage[TransactionRecord], dict[str, Handed]]:

@@ -32,6 +32,8 @@ class ListedPage:
 
 PAGES = (
     ListedPage("fleet", "", "Fleet"),
+    ListedPage("overview", "/overview", "Overview", names=False),
+    ListedPage("transactions", "/transactions", "Transactions"),
     ListedPage("vault-new", "/vaults/new", "New vault", names=False),
     ListedPage("vault", "/vaults/{wallet_id}", "Ad buyer"),
     ListedPage("feed", "/feed", "Feed", "?type=wallet.created"),

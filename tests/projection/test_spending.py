@@ -20,8 +20,9 @@ from app.projection.projector import Projector
 from app.store.attempts import Attempt, add_refusal, insert_attempt, record_outcome
 from app.store.organisations import Organisation
 from app.store.read_tables import TransactionRecord, transactions
-from app.store.spending import KINDS, SpentBy, fill, filled, labels, spending
+from app.store.spending import KINDS, fill, filled, labels
 from app.store.spending import table as sums
+from app.store.spending_groups import SpentBy, spending
 from app.store.state_tables import setting_values, wallet_tags
 from app.store.transactions import TransactionFilter
 from app.store.transactions import transactions as listed

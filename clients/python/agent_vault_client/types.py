@@ -3870,6 +3870,10 @@ class ListTransactionsQuery(TypedDict):
     """
     The rule that refused the payment or escrow.
     """
+    spending: NotRequired[bool]
+    """
+    True for only the transactions that `GET /v1/insights/spending` counts: confirmed payments and escrows, and refusals.
+    """
 
 
 class ListWalletTransactionsQuery(TypedDict):

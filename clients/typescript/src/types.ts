@@ -2726,6 +2726,8 @@ export interface components {
             category?: "uncategorized" | "adult" | "alcohol_tobacco" | "cash_out" | "crypto_exchange" | "dating" | "drugs" | "financial" | "gambling" | "gift_cards" | "lottery" | "marketplace" | "mixer" | "nft" | "pharmacy" | "political" | "privacy_tool" | "securities" | "subscription" | "weapons";
             /** @description The rule that refused the payment or escrow. */
             rule?: string;
+            /** @description True for only the transactions that `GET /v1/insights/spending` counts: confirmed payments and escrows, and refusals. */
+            spending?: boolean;
         };
         /** @description Filters of `list_wallet_transactions`. */
         ListWalletTransactionsQuery: {

@@ -1,0 +1,126 @@
+"""Reads spending and refusals by groups, with the groups' names."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CompoundSelect,
+    Connection,
+    Select,
+    String,
+    bindparam,
+    cast,
+    func,
+    literal,
+    select,
+    union_all,
+)
+
+from app.database.records import fetch_all
+from app.database.statements import rows
+from app.store.budgets import budget_details
+from app.store.read_tables import recipients
+from app.store.spending import LENGTHS, NUMBERS, TOTAL, table
+from app.store.state_tables import domains, wallet_details
+
+MOST_GROUPS = 100
+"""The number of groups in an answer, other than days and months."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpentBy:
+    """The sums of a group: micro-USDC, and the numbers of payments and of refusals."""
+
+    key: str
+    spent: int
+    payments: int
+    refused: int
+
+
+def spending(
+    connection: Connection, org: str, by: str, periods: Sequence[str], keys: Collection[str] | None = None
+) -> list[SpentBy]:
+    """Return the sums over days and months by day, month or key, of these keys only if given.
+
+    Days and months are in their order. Of other groups, the `MOST_GROUPS` with the most spending are returned.
+    """
+    given = {"org": org, "kind": TOTAL if by in LENGTHS else by, "periods": list(periods)}
+    chosen = _grouped(by if by in LENGTHS else "key", keyed=keys is not None)
+    return fetch_all(connection, SpentBy, chosen, given if keys is None else {**given, "keys": list(keys)})
+
+
+def top_groups(
+    connection: Connection, org: str, kinds: Collection[str], period: str, most: int
+) -> dict[str, list[SpentBy]]:
+    """Return the groups of a day or month by kind, up to `most` of each: first the most spending, then refusals."""
+    given = {"org": org, "period": period, "most": most}
+    found: dict[str, list[SpentBy]] = {kind: [] for kind in kinds}
+    for kind, *sums in rows(connection, _top(tuple(kinds)), given)[1]:
+        found[kind].append(SpentBy(*sums))
+    return found
+
+
+def paid_before(connection: Connection, org: str, addresses: Collection[str], months: Collection[str]) -> set[str]:
+    """Return the recipients among these addresses that were paid in one of these months."""
+    given = {"org": org, "keys": list(addresses), "periods": list(months)}
+    return {key for (key,) in rows(connection, _PAID_BEFORE, given)[1]} if addresses else set()
+
+
+def names(connection: Connection, org: str, by: str, keys: Collection[str]) -> dict[str, str]:
+    """Return the names of wallets, budgets and recipients by key. A recipient without a domain has none."""
+    if by not in _NAMES:
+        return {}
+    found = rows(connection, _NAMES[by], {"org": org, "keys": list(keys)})[1]
+    return {key: name for key, name in found if name is not None}
+
+
+_KEYS = bindparam("keys", expanding=True, type_=String)
+_MOST_FIRST = (table.c.spent.desc(), table.c.refused.desc(), table.c.key)
+_PERIODS = bindparam("periods", expanding=True, type_=String)
+_PAID_BEFORE = (
+    select(table.c.key)
+    .distinct()
+    .where(table.c.org == bindparam("org"), table.c.kind == "recipient", table.c.period.in_(_PERIODS))
+    .where(table.c.key.in_(_KEYS), table.c.payments > 0)
+)
+_NAMES: Mapping[str, Select[Any]] = {
+    by: select(key, name).where(key.in_(_KEYS), key.table.c.org == bindparam("org"), *joined)
+    for by, key, name, joined in (
+        ("wallet", wallet_details.c.wallet_id, wallet_details.c.label, ()),
+        ("budget", budget_details.c.budget_id, budget_details.c.name, ()),
+        ("recipient", recipients.c.address, domains.c.domain, [domains.c.domain_hash == recipients.c.domain_hash]),
+    )
+}
+
+
+@cache
+def _top(kinds: Sequence[str]) -> CompoundSelect[Any]:
+    """Return the statement of `top_groups`. Each part has a limit of its own, so it is a subquery."""
+    sums = [table.c[name] for name in ("key", *NUMBERS)]
+    parts = []
+    for kind in kinds:
+        mine = select(literal(kind).label("kind"), *sums).where(
+            table.c.org == bindparam("org"), table.c.kind == kind, table.c.period == bindparam("period")
+        )
+        mine = mine.where(table.c.payments + table.c.refused > 0).order_by(*_MOST_FIRST)
+        parts.append(select(mine.limit(bindparam("most", type_=BigInteger)).subquery()))
+    return union_all(*parts)
+
+
+@cache
+def _grouped(by: str, *, keyed: bool) -> Select[Any]:
+    key = table.c.key if by == "key" else func.substr(table.c.period, 1, LENGTHS[by])
+    sums = [cast(func.sum(table.c[name]), BigInteger).label(name) for name in NUMBERS]
+    query = select(key.label("key"), *sums).where(
+        table.c.org == bindparam("org"),
+        table.c.kind == bindparam("kind"),
+        table.c.period.in_(_PERIODS),
+    )
+    if keyed:
+        query = query.where(table.c.key.in_(_KEYS))
+    query = query.group_by(key).having(func.sum(table.c.payments + table.c.refused) > 0)
+    most = (func.sum(table.c.spent).desc(), func.sum(table.c.refused).desc(), table.c.key)
+    return query.order_by(*most).limit(MOST_GROUPS) if by == "key" else query.order_by(key)
