@@ -29,8 +29,7 @@ from app.dashboard.forms.budget import (
     wanted,
 )
 from app.dashboard.forms.error_messages import concurrent_edit
-from app.dashboard.forms.formatting import Words
-from app.dashboard.forms.policy_sentences import LABELS
+from app.dashboard.forms.formatting import LABELS, Words
 from app.dashboard.forms.review import BeforeAfter, Review, ask
 from app.dashboard.forms.submit_once import once
 from app.dashboard.forms.vault_lookup import labelled, vault_named

@@ -21,6 +21,8 @@ _MOST_DAYS = 366
 _DAY = timedelta(days=1)
 _MONTHS = {"previous_month": 1, "previous_year": 12}
 _TOP = 5
+_CENT = 10_000
+"""Micro-USDC of a cent. Projections are rounded down to it."""
 _BEFORE = 12
 """Number of earlier months in which a new recipient received nothing."""
 GROUPS: Sequence[SpendingGroup] = ("wallet", "tag", "budget", "recipient", "category", "rule")
@@ -32,8 +34,8 @@ class Month:
 
     The month begins on `first` and ends before `end`. `days` has a row for each of its UTC days up to today. `earlier`
     is the spending of the month before up to the same day, and `before` that of the whole month before. `projected`
-    continues the present pace to the month's end, and is None for a past month. `new` are the recipients among the top
-    ones that received nothing in the 12 months before.
+    continues the present pace to the month's end, in whole cents, and is None for a past month. `new` are the
+    recipients among the top ones that received nothing in the 12 months before.
     """
 
     first: date
@@ -90,7 +92,7 @@ async def month(service: Service, principal: Principal, chosen: date | None) -> 
         top = top_groups(conn, org, GROUPS, str(first)[:7], _TOP)
         earlier = [str(_earlier(first, number))[:7] for number in range(1, _BEFORE + 1)]
         payees = [one.key for one in top["recipient"]]
-        passed = (now - _ms(first)) / (_ms(end) - _ms(first))
+        passed = max(now - _ms(first), 1)
         return Month(
             first=first,
             end=end,
@@ -100,7 +102,7 @@ async def month(service: Service, principal: Principal, chosen: date | None) -> 
             refused=sum(one.refused for one in this),
             earlier=sum(one.spent for one in shown if str(before) <= one.key <= str(same_day)),
             before=sum(one.spent for one in shown if one.key < str(first)),
-            projected=int(spent / passed) if passed < 1 else None,
+            projected=spent * (_ms(end) - _ms(first)) // passed // _CENT * _CENT if now < _ms(end) else None,
             top={by: _rows(conn, org, by, top[by]) for by in GROUPS},
             new=set(payees) - paid_before(conn, org, payees, earlier),
             caps=monthly_caps(conn, org),

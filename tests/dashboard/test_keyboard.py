@@ -33,8 +33,8 @@ class Keyboard:
     page: Page
 
     async def to(self, name: str) -> None:
-        """Press Tab until what has this name, and perhaps a number of unread alerts, has the focus."""
-        wanted = re.compile(rf"{re.escape(name)}( \d+\+? unread)?")
+        """Press Tab until what has this name, and perhaps the number of its badge, has the focus."""
+        wanted = re.compile(rf"{re.escape(name)}( \d+\+? (unread|waiting|disputed))?")
         found: list[str] = []
         for _ in range(_PATIENCE):
             await self.page.keyboard.press("Tab")

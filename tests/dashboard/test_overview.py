@@ -61,7 +61,7 @@ async def test_figures_equal_the_transactions_that_their_links_show(own_world: S
             assert sum(_amounts(shown)) == Decimal(amount), (title, link)
     [rule] = re.findall(r'class="label" href="([^"]+)"', _section(page, "Refusals by rule"))
     refused = (await viewer.client.get(unescape(rule))).text
-    assert "Max per tx: 50.01 of 50.00" in refused
+    assert "Per payment: 50.01 of 50.00" in refused
     assert refused.count('class="badge blocked"') == 1
 
 
@@ -88,6 +88,7 @@ async def test_months_are_compared_up_to_the_same_day(own_world: ServiceWorld) -
     assert found.earlier == (found.before if last_day else sum(spent[one] for one in days if one.day <= today.day))
     assert found.projected is not None
     assert found.projected >= found.spent
+    assert found.projected % 10_000 == 0
     assert found.new == {payee}
     past = await month(world.service, system(org, "test"), before)
     assert (past.spent, past.projected, len(past.days)) == (found.before, None, len(days))

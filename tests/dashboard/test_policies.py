@@ -9,8 +9,9 @@ from playwright.async_api import expect
 from solders.keypair import Keypair
 
 from app.access.recorder import Recorder
+from app.dashboard.forms.formatting import LABELS
 from app.dashboard.forms.policy import blank
-from app.dashboard.forms.policy_sentences import LABELS, Reader, sentences
+from app.dashboard.forms.policy_sentences import Reader, sentences
 from tests.dashboard.browsing import (
     Crafted,
     Served,
@@ -147,7 +148,7 @@ async def test_change_shows_vaults_and_last_week_before_it_is_saved(site: Served
         await page.get_by_label("Mixer").uncheck()
         await page.get_by_role("button", name="Review the change").click()
         await page.get_by_role("heading", name="Review the change").wait_for()
-        await page.get_by_text("Max per tx: 20.00 of 10.00").wait_for()
+        await page.get_by_text("Per payment: 20.00 of 10.00").wait_for()
         text = " ".join((await page.locator("main").inner_text()).split())
         for expected in (
             "Per payment 50.00 USDC → 10.00 USDC",

@@ -29,7 +29,7 @@ async def test_vault_shows_limits_refusals_and_explorer_links(site: Served) -> N
             text = await page.locator("main").inner_text()
             assert "7.50 of 20.00" in text
             assert "12.50 left, more from " in text
-            assert "Max per tx: 12.00 of 10.00" in text
+            assert "Per payment: 12.00 of 10.00" in text
             assert "clicks" in text
             assert "7.50 USDC spent, 1 refused" in text
             await expect(page.locator(".chart canvas")).to_have_count(1)

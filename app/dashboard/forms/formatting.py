@@ -1,6 +1,7 @@
 """Formats amounts, times, addresses and codes in the same way on all pages."""
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
@@ -14,6 +15,24 @@ Words = str | Markup
 _SHOWN_OF_ADDRESS = 4
 _LONG = 14
 _TIME = '<time datetime="{0}" title="{1} UTC">{2}</time>'
+
+LABELS: Mapping[str, str] = {
+    "name": "Name",
+    "max_per_tx": "Per payment",
+    "max_per_day": "In 24 hours",
+    "max_per_month": "Per month",
+    "velocity_cap": "Payments an hour",
+    "allowed_recipients": "Recipients",
+    "blocked_categories": "Blocked categories",
+    "require_co_sign": "Approval above",
+    "expiry": "Ends",
+    "max_open_escrows": "Open escrows",
+    "allow_allowances": "Allowances",
+    "x402_hosts": "Paid requests",
+    "opens_accounts": "Accounts of payees",
+}
+"""Labels of a policy's fields on pages."""
+_OF_BUDGET = "budget_"
 
 
 def usdc(amount: int | str | None) -> str:
@@ -67,6 +86,12 @@ def words(code: str) -> str:
     return code.replace("_", " ").replace(".", ": ").capitalize()
 
 
+def rule(code: str) -> str:
+    """Return a rule in the words of the form that sets it: `max_per_tx` as `Per payment`."""
+    label = LABELS.get(code.removeprefix(_OF_BUDGET)) or words(code)
+    return f"Budget {label[0].lower()}{label[1:]}" if code.startswith(_OF_BUDGET) else label
+
+
 def status(code: str) -> str:
     """Return a status in words. `policy_violation` means a recent refusal, and must not read like a stopped vault."""
     return "Refused recently" if code == "policy_violation" else words(code)
@@ -86,6 +111,7 @@ FILTERS = {
     "host": host,
     "usdc": usdc,
     "moment": moment,
+    "rule": rule,
     "short": short,
     "span": span,
     "status": status,

@@ -9,25 +9,9 @@ from markupsafe import Markup
 from app.core.hosts import ANY_HOST
 from app.core.money import parse_usdc
 from app.core.timestamps import parse_iso_ms
-from app.dashboard.forms.formatting import Words, moment, usdc, words
+from app.dashboard.forms.formatting import LABELS, Words, moment, usdc, words
 from app.policies.models import MAX_OPEN_ESCROWS
 
-LABELS: Mapping[str, str] = {
-    "name": "Name",
-    "max_per_tx": "Per payment",
-    "max_per_day": "In 24 hours",
-    "max_per_month": "Per month",
-    "velocity_cap": "Payments an hour",
-    "allowed_recipients": "Recipients",
-    "blocked_categories": "Blocked categories",
-    "require_co_sign": "Approval above",
-    "expiry": "Ends",
-    "max_open_escrows": "Open escrows",
-    "allow_allowances": "Allowances",
-    "x402_hosts": "Paid requests",
-    "opens_accounts": "Accounts of payees",
-}
-"""Labels of a policy's fields on pages."""
 MONEY = ("max_per_tx", "max_per_day", "max_per_month", "require_co_sign")
 _UNSET: Mapping[str, str] = {
     "velocity_cap": "no cap",
