@@ -1,4 +1,4 @@
-"""The overview: a month's spending, where it went, and what waits for a person."""
+"""The overview: a month's spending by groups, and pending work."""
 
 from datetime import date, timedelta
 from typing import Annotated
@@ -18,7 +18,7 @@ from app.insights.models import SpendingGroup, SpendingRow
 from app.store.fleet import totals
 
 _NEARLY = 80
-"""Used percentage of a limit from which a budget is nearly used up."""
+"""Percentage of a limit that makes a budget nearly used up."""
 _TITLES: dict[SpendingGroup, str] = {
     "wallet": "Vaults",
     "tag": "Tags",

@@ -24,7 +24,7 @@ _TOP = 5
 _CENT = 10_000
 """Micro-USDC of a cent. Projections are rounded down to it."""
 _BEFORE = 12
-"""Number of earlier months in which a new recipient received nothing."""
+"""Number of months without payments that make a recipient new."""
 GROUPS: Sequence[SpendingGroup] = ("wallet", "tag", "budget", "recipient", "category", "rule")
 
 
@@ -32,10 +32,10 @@ GROUPS: Sequence[SpendingGroup] = ("wallet", "tag", "budget", "recipient", "cate
 class Month:
     """The spending of a month so far, with the groups that spent the most. Sums are in micro-USDC.
 
-    The month begins on `first` and ends before `end`. `days` has a row for each of its UTC days up to today. `earlier`
-    is the spending of the month before up to the same day, and `before` that of the whole month before. `projected`
-    continues the present pace to the month's end, in whole cents, and is None for a past month. `new` are the
-    recipients among the top ones that received nothing in the 12 months before.
+    The month begins on `first` and ends before `end`. `days` has a row for each of its UTC days up to today. `before`
+    is the spending of the whole month before, and `earlier` its spending up to the same day. `projected` continues the
+    present pace to the month's end, in whole cents, and is None for a past month. `new` are the top recipients without
+    payments in the 12 months before.
     """
 
     first: date

@@ -36,7 +36,7 @@ FleetOrder = Literal["label", "status", "balance", "spent", "active", "created"]
 FLEET_ORDERS: tuple[FleetOrder, ...] = get_args(FleetOrder)
 _WEEK = 7
 _MOST_CAP = 10**14
-"""Cap per month, in micro-USDC, up to which caps are added up. The sum of ten thousand fits a 64-bit integer."""
+"""Largest cap per month that is added up, in micro-USDC. The sum of ten thousand such caps fits a 64-bit integer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ _EXCEPTIONS = {
     r"FROM wallets WHERE wallets\.org IN \(SELECT": "the reconciliation compares every wallet",
     r"LEFT OUTER JOIN alert_marks": "each wallet has thresholds of its own",
     r"count\(\*\) AS count_1 FROM transactions WHERE transactions\.org": "an export reads all that it counts",
-    r"INSERT INTO (transaction_labels|spending) .*transactions\.org = ANY": "a database counts its rows once",
+    r"INSERT INTO (transaction_labels|spending) .*transactions\.org = ANY": "a database counts the rows of a day once",
     r"FROM request_log WHERE": "the log is short: a day, and so many requests of an organisation",
     r"FROM feed WHERE feed\.position >": "whoever follows the feed reads on from where it was",
     r"FROM approval_requests LEFT OUTER JOIN approvals .* = CASE": "a request's status follows from the time",
@@ -129,6 +129,8 @@ async def _read(world: ServiceWorld, path: str, described: Json, known: Mapping[
 def _value(name: str, schema: Json, known: Mapping[str, str]) -> str:
     own = re.sub("([A-Z])", r"_\1", name).lower()
     values = schema.get("enum") or [one for part in schema.get("anyOf", ()) for one in part.get("enum", ())]
+    if schema.get("type") == "boolean":
+        values = ["true"]
     examples = [*schema.get("examples", ()), *([schema["example"]] if "example" in schema else [])]
     return str(known.get(own) or next(iter([*values, *examples]), "2026-01-01T00:00:00Z"))
 
