@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import insert
+from sqlalchemy import delete, insert
 
 from app.database.sqlite import SqliteDatabase
 from app.insights import service as insights
+from app.store.spending import fill
 from app.store.spending import table as sums
+from app.store.state_tables import setting_values
 from tests.support.escrows import agent
 from tests.support.service_world import Json, ServiceWorld, error_of
 from tests.support.weights import Steps, counting
@@ -126,6 +128,36 @@ async def test_periods_that_are_no_dates_empty_or_too_long_are_refused(spent: _S
 async def test_whole_months_are_read_as_months() -> None:
     assert insights.periods(date(2026, 1, 31), date(2026, 3, 2)) == ["2026-01-31", "2026-02", "2026-03-01"]
     assert insights.periods(date(2026, 12, 1), date(2027, 1, 1)) == ["2026-12"]
+
+
+@pytest.mark.proves("GET /v1/transactions(spending)")
+async def test_counted_transactions_can_be_listed_alone(spent: _Spent) -> None:
+    wallet = f"walletId={spent.labelled['wallet_id']}"
+    for query, expected in (
+        ("spending=true", ["blocked", "confirmed", "confirmed"]),
+        (f"spending=true&{wallet}", ["blocked", "confirmed"]),
+        (f"spending=true&status=confirmed&{wallet}", ["confirmed"]),
+        (f"spending=true&recipient={spent.payee}&tag=ads", ["blocked", "confirmed"]),
+        ("spending=true&type=funding", []),
+        (f"{wallet}", ["blocked", "confirmed", "confirmed"]),
+    ):
+        found = (await spent.world.ok("GET", f"/v1/transactions?{query}"))["data"]
+        assert sorted(one["status"] for one in found) == expected, query
+
+
+@pytest.mark.proves("Spending(complete)")
+async def test_sums_of_an_older_database_are_incomplete_until_all_days_are_counted(own_world: ServiceWorld) -> None:
+    world, db = own_world, own_world.service.db
+    assert (await world.ok("GET", _PATH))["complete"] is True
+    await db.write(lambda conn: conn.execute(delete(setting_values).where(setting_values.c.name == "spending.filled")))
+    await world.pay(await world.wallet(), await world.payee(), "1")
+    assert (await world.ok("GET", _PATH))["complete"] is False
+
+    while await db.write(fill):
+        pass
+
+    found = await world.ok("GET", _PATH)
+    assert (found["complete"], found["total"]["spent"]) == (True, "1.00")
 
 
 @pytest.mark.proves("GET /v1/transactions(tag, budgetId, category, rule)")

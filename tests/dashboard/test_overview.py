@@ -29,6 +29,7 @@ def _section(page: str, title: str) -> str:
     return page.split(f"<h2>{title}</h2>", 1)[1].split("</section>", 1)[0]
 
 
+@pytest.mark.proves("GET /dashboard/overview", "GET /dashboard/transactions")
 async def test_figures_equal_the_transactions_that_their_links_show(own_world: ServiceWorld) -> None:
     world, viewer = own_world, Crafted(own_world, sign_in(own_world, "viewer"))
     policy = await world.policy(maxPerTx="50", maxPerMonth="900")

@@ -180,7 +180,7 @@ async def test_ten_thousand_open_escrows_cost_one_query_and_two_calls_a_refund(o
 
     assert len([one for one in queries if "FROM escrows" in one]) == 1
     # One for each kind of job, however many are due.
-    assert len(queries) == 4
+    assert len(queries) == 4, queries
     # Only the escrow's own account names the budget that it was charged to.
     assert sorted(calls) == ["getMultipleAccounts"] * 3 + ["sendTransaction"] * 3
     await world.catch_up()

@@ -51,6 +51,10 @@ async def events_of(world: ServiceWorld, wallet: Json, name: str) -> list[Json]:
     return list((await world.ok("GET", f"/v1/events?{query}"))["data"])
 
 
+_IN_THE_BACKGROUND = ("setting_values", "webhook", "alert_mails", "export")
+"""Parts of the statements that other parts of the service run every second."""
+
+
 @contextmanager
 def calls_of(service: Service) -> Iterator[list[str]]:
     """Collect the chain methods that the service, but not its indexer, calls inside the context."""
@@ -72,14 +76,14 @@ def calls_of(service: Service) -> Iterator[list[str]]:
 def queries_of(service: Service) -> Iterator[list[str]]:
     """Collect the statements that read the database.
 
-    Ignores the statement of the database guard, which runs every second.
+    Ignores the statements that other parts of the service run in the background.
     """
     found: list[str] = []
 
     engine = sqlite_readers(service.db)
 
     def note(conn: Connection, statement: str, _values: Any) -> None:
-        if conn.engine is engine and "setting_values" not in statement:
+        if conn.engine is engine and not any(one in statement for one in _IN_THE_BACKGROUND):
             found.append(statement)
 
     with listening(note):
