@@ -97,7 +97,7 @@ class Metrics:
         )
         self.unqueued = self._gauge("webhook_unqueued_events", "Events that are not queued for webhooks yet.")
         self.overdue = self._gauge(
-            "webhook_overdue_seconds", "Time since the oldest delivery to an enabled webhook was due."
+            "webhook_overdue_seconds", "Time since the oldest pending delivery to an enabled webhook was due."
         )
         self.differences = self._gauge("reconciliation_differences", "Accounts that differ from the chain.")
         self.updated = self._gauge("gauges_timestamp_seconds", "Unix time of the last reading of the gauges.")

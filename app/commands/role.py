@@ -216,8 +216,8 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
     name = f"{role.replace('-', '_')}_key"
     if getattr(settings, name) is not None:
         raise ConfigurationError(
-            f"AGENT_VAULT_{name.upper()} names the {role}'s key. Create the next key there, give it the role with "
-            "`agent-vault roles set` (a fee payer needs SOL instead), and change the setting"
+            f"AGENT_VAULT_{name.upper()} names the {role}'s key. Create the next key in the same place, give it the "
+            "role with `agent-vault roles set` (a fee payer needs SOL instead), and change the setting"
         )
     signing = _Signing(key_file, offline_file)
 

@@ -68,8 +68,8 @@ KINDS = (
         "Open the page again from the dashboard and repeat your change."),
     ErrorKind("step_up_required", 403, "Authentication",
         "The change needs a confirmation of your identity that is not older than five minutes.",
-        "Confirm your identity when the dashboard asks for it: with your passkey, the company's account or, before the "
-        "organisation has people, the admin key."),
+        "Confirm your identity when the dashboard asks for it: with your passkey, your company's sign-in or, before "
+        "the organisation has people, the admin key."),
     ErrorKind("key_not_found", 404, "Authentication",
         "The organisation has no API key with this id.",
         "List the keys with `GET /v1/keys`. The id begins with `key_`; it is not the key itself."),

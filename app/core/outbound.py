@@ -50,7 +50,7 @@ class ForbiddenAddressError(ValueError):
 def is_public(address: str) -> bool:
     """Return True if an IP address is public.
 
-    The embedded IPv4 address decides about a mapped, compatible, translated, NAT64 or 6to4 address.
+    For a mapped, compatible, translated, NAT64 or 6to4 address, the embedded IPv4 address decides.
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):

@@ -1,4 +1,4 @@
-"""Slots that members share for a short time, such as the senders of webhooks or an organisation's previews."""
+"""Slots for concurrent work, such as sending webhooks or previewing policies. The members of a group share them."""
 
 import asyncio
 from collections import Counter

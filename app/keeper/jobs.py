@@ -83,7 +83,7 @@ def topup(service: Service, wallet: LowWallet) -> Job:
 
 
 def settle(service: Service, allowance: AllowanceRecord) -> Job:
-    """Settle an allowance that has expired or lost its basis. The operator signs, because it may always settle."""
+    """Settle an allowance that is due. The operator signs, because an operator may always settle."""
 
     async def build() -> Instruction:
         accounts = await with_budget(service, accounts_of(allowance))

@@ -8,7 +8,7 @@ from app.store.wallets import WalletRecord
 from app.submission.context import Service
 
 HELD = (
-    "Outstanding allowances hold money of this limit. Settle them with "
+    "Outstanding allowances count towards this limit. Settle them with "
     "`POST /v1/wallets/{wallet_id}/allowances/{allowance_id}/settle`, or wait until they have expired and are settled."
 )
 """Remedy for a violation that names outstanding allowances."""

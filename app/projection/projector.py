@@ -152,10 +152,10 @@ class Projector(Background):
         return set(self._waiting)
 
     async def store(self, work: Callable[[Connection], T]) -> T:
-        """Run work that stores rows next to the read models, and apply the rows in the same transaction.
+        """Run work that stores rows in the database of the read models, and apply the rows in the same transaction.
 
         This saves a second transaction, and waiting requests get their rows sooner. The rows are applied later if this
-        process does not apply rows, is just applying others, or first has to read the rows before them.
+        process does not apply rows, is applying others at the moment, or must first read earlier rows.
         """
         beside, cursors, notified = self._beside, self._moved, self._notified
         if beside is None or cursors is None or notified is None or not self.applies or self._applying.locked():

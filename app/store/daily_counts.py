@@ -14,8 +14,8 @@ MAX_RECORDS = 1_000
 """Records of a kind that a wallet adds singly in a UTC day."""
 
 RecordKind = Literal["refusal", "request", "facilitator", "rotation", "approval"]
-"""A refused expense, a request for a resource that cost nothing, a facilitator seen first, an agent's rotation, or a
-request for an approval.
+"""A refused expense, a request for a resource that cost nothing, a facilitator's first appearance, an agent's
+rotation of its session token, or a request for an approval.
 """
 
 table = Table(

@@ -14,7 +14,7 @@ from app.recipients.domains import normalise
 class UrlRules:
     """Allows https URLs and public addresses. With `local`, http and addresses of this machine are allowed too.
 
-    `own` are URLs of the service and its chain, whose hosts and ports are refused.
+    `own` are URLs of the service and its chain. Their pairs of host and port are refused.
     """
 
     def __init__(self, *, local: bool, own: Collection[str] = ()) -> None:

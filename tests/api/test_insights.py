@@ -146,7 +146,7 @@ async def test_counted_transactions_can_be_listed_alone(spent: _Spent) -> None:
 
 
 @pytest.mark.proves("Spending(complete)")
-async def test_sums_of_an_older_database_are_incomplete_until_all_days_are_counted(own_world: ServiceWorld) -> None:
+async def test_sums_are_incomplete_until_all_days_are_counted(own_world: ServiceWorld) -> None:
     world, db = own_world, own_world.service.db
     assert (await world.ok("GET", _PATH))["complete"] is True
     await db.write(lambda conn: conn.execute(delete(setting_values).where(setting_values.c.name == "spending.filled")))

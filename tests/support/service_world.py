@@ -239,7 +239,7 @@ class ServiceWorld:
 
     @property
     def build(self) -> PresentInstructions:
-        """The instructions of the organisation, from the present state of the chain."""
+        """Return a builder of the organisation's instructions that starts from the present state of the chain."""
         service = self.service
         return on_localnet(self.localnet, service.codec, service.addresses, Pubkey.from_string(self.org))
 

@@ -12,7 +12,7 @@ REMEDIES = {
     'authentication_failed': 'Send `Authorization: Bearer <API key>`.',
     'insufficient_permissions': 'Use a key with one of the roles that the operation requires.',
     'form_outdated': 'Open the page again from the dashboard and repeat your change.',
-    'step_up_required': "Confirm your identity when the dashboard asks for it: with your passkey, the company's account or, before the organisation has people, the admin key.",
+    'step_up_required': "Confirm your identity when the dashboard asks for it: with your passkey, your company's sign-in or, before the organisation has people, the admin key.",
     'key_not_found': 'List the keys with `GET /v1/keys`. The id begins with `key_`; it is not the key itself.',
     'key_not_active': 'Rotate the key that replaced it, or create a new one with `POST /v1/keys`.',
     'last_admin_key': 'Rotate the key with `POST /v1/keys/{key_id}/rotate`, or create another admin key first.',

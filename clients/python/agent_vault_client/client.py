@@ -88,7 +88,7 @@ def _escrow(
 def _fetch(vault: Any, url: str, max_amount: str, **more: Unpack[types.FetchOptions]) -> Steps[types.FetchedResource]:
     """Fetch a resource and pay at most `max_amount` USDC if it answers 402, by x402 or MPP.
 
-    Repeated while the payment is pending and the resource is missing. The resource's content comes from others.
+    Repeats the request while the payment is pending and the resource is missing. Do not trust the resource's content.
     """
     body: _Body = {"wallet_id": (yield from _wallet(vault)), "url": url, "max_amount": max_amount}
     call = Call[types.FetchedResource]("POST", "/v1/paid-requests/fetch", keyed=True, settle=True)
