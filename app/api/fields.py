@@ -230,6 +230,8 @@ def _text_of(show: Callable[[int], str]) -> BeforeValidator:
 _USDC = {"type": "string", "pattern": r"^[0-9]+\.[0-9]{2,6}$", "examples": ["12.50"]}
 #: A decimal string from micro-USDC.
 Usdc = Annotated[str, _text_of(format_usdc), WithJsonSchema(_USDC)]
+#: A decimal string from any valid spelling of an amount, zero allowed.
+LimitText = Annotated[str, _text_of(format_usdc), BeforeValidator(money), WithJsonSchema(_DECIMAL)]
 #: An ISO 8601 timestamp from Unix milliseconds.
 Time = Annotated[str, _text_of(iso_ms), WithJsonSchema(_TIMESTAMP)]
 #: An ISO 8601 timestamp from Unix seconds, the chain's unit.

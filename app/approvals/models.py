@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from app.api.fields import (
     ApprovalId,
     Currency,
+    EmptyBody,
     HexHash,
     ListResponse,
     Page,
@@ -12,6 +13,7 @@ from app.api.fields import (
     ReadFrom,
     RecipientShown,
     ResponseBody,
+    Text,
     Time,
     Usdc,
     WalletId,
@@ -59,6 +61,22 @@ class EscrowTerms(ResponseBody):
     def digest(self) -> str:
         """The hash as hexadecimal digits alone."""
         return self.hash.removeprefix("sha256:")
+
+
+class RejectApproval(EmptyBody):
+    """Body of a rejection."""
+
+    reason: Annotated[Text, example("Use the other supplier")] | None = None
+    """The reason, shown to the agent."""
+
+
+class PersonApproval(ResponseBody):
+    """A person's approval. It lapses once the person is removed or becomes a viewer."""
+
+    by: Actor
+    """The person."""
+    decided_at: Time
+    """The time of the approval."""
 
 
 class Approval(ResponseBody):
@@ -110,6 +128,14 @@ class Approval(ResponseBody):
     """The actor that decided. Null until then."""
     decided_at: Time | None
     """The time of the decision. Null until then."""
+    approvals_required: Annotated[int, example(2)]
+    """The number of people who must approve, by the policy's `approvals`. Zero if one operator or admin, or a key of
+    that role, suffices.
+    """
+    approvals: list[PersonApproval]
+    """The people who have approved, if the number is above zero."""
+    reason: Annotated[str | None, example("Use the other supplier")]
+    """The reason of the rejection, if one was given."""
 
 
 class ApprovalPage(ListResponse[Approval]):

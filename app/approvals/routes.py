@@ -4,7 +4,7 @@ from app.access.auth import OPERATORS, READERS_AND_AGENT
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
 from app.approvals import service as approvals
-from app.approvals.models import Approval, ApprovalPage, ListApprovals
+from app.approvals.models import Approval, ApprovalPage, ListApprovals, RejectApproval
 
 
 @operation("GET /v1/approvals", roles=READERS_AND_AGENT, errors=("wallet_not_found",))
@@ -28,7 +28,9 @@ async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
     """Approve a payment.
 
     Puts the approval on the chain. For 24 hours, the agent may make this payment once. The wallet must still have the
-    same policy that refused it, unchanged. All other rules still apply.
+    same policy that refused it, unchanged. All other rules still apply. If the policy's `approvals` requires
+    people, the request is refused with `insufficient_permissions`, because an API key is not a person. They approve in
+    the dashboard.
     """
     return await approvals.approve(call.service, call.principal, call.claim, call.path("approval_id"))
 
@@ -38,9 +40,11 @@ async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
     roles=OPERATORS,
     errors=("approval_not_found", "approval_not_pending", "transaction_failed"),
 )
-async def reject_payment(call: Call, _body: EmptyBody) -> Approval:
+async def reject_payment(call: Call, body: RejectApproval) -> Approval:
     """Reject a payment.
 
     Also withdraws an unused approval, even an expired one. The rent of its account is returned.
     """
-    return await approvals.reject(call.service, call.principal, call.claim, call.path("approval_id"))
+    return await approvals.reject(
+        call.service, call.principal, call.claim, call.path("approval_id"), reason=body.reason
+    )

@@ -4,30 +4,29 @@ The refusal of a payment, escrow or allowance creates the request. After an oper
 chain. The agent then sends the same request again, which uses the approval up.
 """
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.approvals.models import Approval, ApprovalPage, EscrowTerms, ListApprovals
+from app.approvals.models import Approval, ApprovalPage, EscrowTerms, ListApprovals, PersonApproval
 from app.chain.payment_instructions import SpendingKind
-from app.core.actors import Actor
 from app.core.errors import BusinessError, ConflictError, NotFoundError
-from app.core.identifiers import approval_id as id_of_approval
-from app.core.identifiers import approval_reference, new_reference
+from app.core.identifiers import approval_reference
 from app.core.pages import RecordPage
 from app.core.transaction_types import Purpose
+from app.policies import consent
+from app.policies import service as policies
 from app.recipients.service import Payee
+from app.store.approval_decisions import ApprovalDecision, approvals_given
 from app.store.approval_events import report_approval, shown_actor
 from app.store.approval_requests import (
     LIFETIME,
     ApprovalRequest,
-    NewRequest,
-    add_request,
     approval_request,
     approval_requests_of,
     decide,
@@ -35,8 +34,7 @@ from app.store.approval_requests import (
 )
 from app.store.approvals import approval, open_approval
 from app.store.attempts import Attempt, pending_changes
-from app.store.audit import append
-from app.store.daily_counts import count_record
+from app.store.audit import NewLogEntry, append
 from app.store.read_tables import OnChainApproval
 from app.store.wallets import WalletRecord
 from app.submission.chain_state import current_account, require_no_gap
@@ -77,41 +75,10 @@ class Expense:
     terms: EscrowTerms | None = None
 
 
-async def request(service: Service, by: Actor, refused: Expense, *, unusable: Collection[str] = ()) -> str:
-    """Request the approval of an expense of ``by`` that `require_co_sign` refused, and return the approval's id.
-
-    Returns the id of an equal pending or approved request instead, unless its approval's address is ``unusable``.
-    """
-    wallet = refused.wallet
-    policy = (await wallets.find(service, wallet.org, wallet.wallet_id)).policy
-    reference = new_reference()
-    new = NewRequest(
-        approval_id=id_of_approval(reference),
-        org=wallet.org,
-        wallet_id=wallet.wallet_id,
-        address=str(service.addresses.approval(Pubkey.from_string(wallet.vault), reference)),
-        recipient=refused.payee.name,
-        recipient_address=str(refused.payee.owner),
-        amount=refused.amount,
-        purpose=refused.purpose,
-        policy=policy.address,
-        policy_id=policy.policy_id,
-        policy_version=policy.version,
-        threshold=policy.rules.require_co_sign,
-        requested_by=by,
-        memo=refused.memo,
-        terms=None if refused.terms is None else refused.terms.digest,
-        escrow_terms=None if refused.terms is None else refused.terms.model_dump(),
-        created_at=service.clock.now_ms(),
-    )
-
-    def store(conn: Connection) -> str:
-        identifier = add_request(conn, new, unusable=unusable)
-        if identifier == new.approval_id and count_record(conn, new.wallet_id, "approval", new.created_at):
-            report_approval(conn, "requested", new, new.created_at)
-        return identifier
-
-    return await service.db.write(store)
+async def required_for(service: Service, payer: WalletRecord, amount: int) -> int:
+    """Return the number of people who must approve an expense of ``amount`` micro-USDC under the policy, or 0."""
+    policy = await policies.find(service, payer.org, payer.policy.policy_id)
+    return consent.required_for(policy.approvals, amount)
 
 
 async def find_usable(service: Service, expense: Expense, *, unusable: Collection[str] = ()) -> OnChainApproval | None:
@@ -122,9 +89,14 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
     org, vault, payee = expense.wallet.org, expense.wallet.vault, str(expense.payee.owner)
     amount, purpose, now = expense.amount, expense.purpose, service.clock.now()
     terms = None if expense.terms is None else expense.terms.digest
-    return await service.db.read(
-        lambda conn: open_approval(conn, org, vault, payee, amount, purpose, now, terms=terms, unusable=unusable)
-    )
+    needed = await required_for(service, expense.wallet, expense.amount)
+
+    def read(conn: Connection) -> OnChainApproval | None:
+        return open_approval(
+            conn, org, vault, payee, amount, purpose, now, required=needed, terms=terms, unusable=unusable
+        )
+
+    return await service.db.read(read)
 
 
 def is_unusable(service: Service, refused: SimulationFailedError) -> bool:
@@ -134,7 +106,9 @@ def is_unusable(service: Service, refused: SimulationFailedError) -> bool:
 
 async def get(service: Service, principal: Principal, approval_id: str) -> Approval:
     """Return an approval. Raises ``approval_not_found``, for an agent also if it belongs to another wallet."""
-    return _shown(await _find(service, principal, approval_id))
+    found = await _find(service, principal, approval_id)
+    needed = found.approvals_required
+    return _shown(found, await service.db.read(lambda conn: approvals_given(conn, [approval_id])) if needed else [])
 
 
 async def page(service: Service, principal: Principal, query: ListApprovals) -> ApprovalPage:
@@ -156,27 +130,58 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
         )
 
     # A status depends on the chain and has no index, so a search for a rare status may be slow.
-    return ApprovalPage.showing(await service.db.read(read, in_thread=query.status is not None), _shown)
+    found = await service.db.read(read, in_thread=query.status is not None)
+    ids = [one.approval_id for one in found.data if one.approvals_required]
+    given = await service.db.read(lambda conn: approvals_given(conn, ids)) if ids else []
+    return ApprovalPage.showing(found, lambda one: _shown(one, given))
 
 
 async def approve(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
     """Put the approval on the chain for 24 hours. An approved one stays approved.
 
     Raises ``approval_not_pending`` if it was used or rejected, or has expired. Raises ``approval_outdated`` if the
-    policy that refused the payment is no longer the wallet's policy, or has changed.
+    policy that refused the payment is no longer the wallet's policy, or has changed. If people must approve, records
+    the caller's approval, and the last required one puts the approval on the chain. Raises the errors of
+    ``consent.approve``.
     """
     wallet_id = (await _find(service, principal, approval_id)).wallet_id
     async with service.locks.hold(LockScope.APPROVAL, wallet_id):
         if await earlier_outcome(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
-            if found.status == "pending":
+            enough = found.status == "pending" and await _approve_as_person(service, principal, found)
+            if enough and found.on_chain is None:
                 await _submit(service, principal, claim, found, _approval)
-            elif found.status != "approved":
+            elif found.status not in {"pending", "approved"}:
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
     return await get(service, principal, approval_id)
 
 
-async def reject(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
+async def _approve_as_person(service: Service, principal: Principal, found: ApprovalRequest) -> bool:
+    """Record the caller's approval if people must approve. Return True if that suffices."""
+    if not found.approvals_required:
+        return True
+    wallet = await wallets.find_living(service, found.org, found.wallet_id)
+    required = await required_for(service, wallet, found.amount)
+    if required != found.approvals_required:
+        raise BusinessError("approval_outdated")
+    given = await consent.approve(
+        service,
+        principal,
+        found.approval_id,
+        found.approval_id,
+        requester=found.requested_by,
+        # With one approval, the creator of an agent's key could request and approve alone.
+        agents=required == 1,
+    )
+    by, now = shown_actor(principal.actor), service.clock.now_ms()
+    told = {"approvals_given": given, "given_by": by}
+    await service.db.write(lambda conn: report_approval(conn, "given", found, now, **told))
+    return given >= required
+
+
+async def reject(
+    service: Service, principal: Principal, claim: Claim, approval_id: str, *, reason: str | None = None
+) -> Approval:
     """Record the rejection of a payment, or withdraw its unused approval from the chain.
 
     Raises ``approval_not_pending`` if the approval was used, or if it expired without a decision.
@@ -186,10 +191,10 @@ async def reject(service: Service, principal: Principal, claim: Claim, approval_
         if await earlier_outcome(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
             if found.on_chain == "open":
-                await _submit(service, principal, claim, found, _withdrawal)
+                await _submit(service, principal, claim, found, _withdrawal, reason=reason)
             elif found.status == "pending":
                 now = service.clock.now_ms()
-                await claim.store(lambda conn: _reject(conn, principal, found, now))
+                await claim.store(lambda conn: _reject(conn, principal, found, now, reason))
             elif found.status != "rejected":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
     return await get(service, principal, approval_id)
@@ -246,14 +251,24 @@ async def _withdrawal(service: Service, found: ApprovalRequest) -> Instruction:
 
 
 def _plan(
-    service: Service, principal: Principal, found: ApprovalRequest, instruction: Instruction, *, rejects: bool = False
+    service: Service,
+    principal: Principal,
+    found: ApprovalRequest,
+    instruction: Instruction,
+    reason: str | None,
+    *,
+    rejects: bool,
 ) -> Plan:
     by, now = principal.actor, service.clock.now_ms()
 
     def store(conn: Connection, attempt: Attempt) -> None:
         _require_undecided(conn, found, now, attempt)
-        decide(conn, found.approval_id, by=by, now=now, rejected=rejects)
+        decide(conn, found.approval_id, by=by, now=now, rejected=rejects, reason=reason)
 
+    entry: NewLogEntry | None = principal.entry("approval.reject" if rejects else "approval.approve", found.approval_id)
+    if found.approvals_required and not rejects:
+        # The log already has each person's approval.
+        entry = None
     return Plan(
         org=found.org,
         type=_CLOSE if rejects else _APPROVE,
@@ -263,17 +278,18 @@ def _plan(
         recipient=found.approval_id,
         amount=found.amount,
         policy_id=found.policy_id,
-        entry=principal.entry("approval.reject" if rejects else "approval.approve", found.approval_id),
+        actor=by,
+        entry=entry,
         on_store=store,
     )
 
 
-def _reject(conn: Connection, principal: Principal, found: ApprovalRequest, now: int) -> None:
+def _reject(conn: Connection, principal: Principal, found: ApprovalRequest, now: int, reason: str | None) -> None:
     _require_undecided(conn, found, now)
-    decide(conn, found.approval_id, by=principal.actor, now=now, rejected=True)
+    decide(conn, found.approval_id, by=principal.actor, now=now, rejected=True, reason=reason)
     append(conn, principal.entry("approval.reject", found.approval_id))
     by = shown_actor(principal.actor)
-    report_approval(conn, "decided", found, now, decision="rejected", decided_by=by)
+    report_approval(conn, "decided", found, now, decision="rejected", decided_by=by, reason=reason)
 
 
 def _require_undecided(conn: Connection, found: ApprovalRequest, now: int, mine: Attempt | None = None) -> None:
@@ -301,9 +317,12 @@ async def _submit(
     claim: Claim,
     found: ApprovalRequest,
     build: Callable[[Service, ApprovalRequest], Awaitable[Instruction]],
+    *,
+    reason: str | None = None,
 ) -> None:
     async def plan() -> Plan:
-        return _plan(service, principal, found, await build(service, found), rejects=build is _withdrawal)
+        rejects = build is _withdrawal
+        return _plan(service, principal, found, await build(service, found), reason=reason, rejects=rejects)
 
     try:
         await submit_current(service, plan, claim)
@@ -322,7 +341,9 @@ async def _chain_time(service: Service) -> int:
     return await service.chain.block_time(await service.chain.slot("finalized"))
 
 
-def _shown(found: ApprovalRequest) -> Approval:
+def _shown(found: ApprovalRequest, given: Sequence[ApprovalDecision]) -> Approval:
     # A decision does not count if its transaction failed.
     decided = found.on_chain is not None or found.status == "rejected"
-    return Approval.of(found) if decided else Approval.of(found, decided_by=None, decided_at=None)
+    shown: dict[str, Any] = {} if decided else {"decided_by": None, "decided_at": None}
+    people = [PersonApproval.of(one) for one in given if one.subject == found.approval_id]
+    return Approval.of(found, approvals=people, **shown)

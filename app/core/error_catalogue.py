@@ -213,6 +213,10 @@ KINDS = (
     ErrorKind("policy_not_found", 404, "Policies",
         "The organisation has no policy with this id.",
         "List the policies with `GET /v1/policies`."),
+    ErrorKind("approvals_missing", 422, "Policies",
+        "The change weakens the policy's `approvals`, and too few people have made it.",
+        "Have other people make the same change in the dashboard within a day. If fewer people remain than the policy "
+        "requires, attach another policy with `?sign=offline`."),
     ErrorKind("policy_immutable", 422, "Policies",
         "Preset policies cannot be changed.",
         "Copy the preset with `POST /v1/policies/{policy_id}/clone` and change the copy."),

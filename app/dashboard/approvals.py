@@ -23,7 +23,8 @@ async def show(view: View) -> Response:
     ids = {one.wallet_id for one in (*waiting.data, *decided)}
     named = await view.service.db.read(lambda conn: labels(conn, ids))
     ruled = await policies.by_id(view.service, by) if waiting.data else {}
-    who = await names_of(view.service, by.org, {one.requested_by for one in waiting.data})
+    acting = {one.requested_by for one in waiting.data} | {a.by for one in waiting.data for a in one.approvals}
+    who = await names_of(view.service, by.org, acting)
     return view.render("approvals.html", waiting=waiting, decided=decided, labels=named, policies=ruled, who=who)
 
 

@@ -42,7 +42,7 @@ async def simulate(call: Call, body: SimulatePayment) -> Simulation:
     payee = await resolve(service, principal, body.to)
     # With an operator's key, the operator co-signs the session's payment. An agent needs an approval instead.
     co_signed = session is not None
-    if principal.role == "agent":
+    if principal.role == "agent" or await approvals.required_for(service, payer, body.amount):
         co_signed = await approvals.find_usable(service, Expense(payer, payee, body.amount)) is not None
     verdict = await verdict_on(service, Expense(payer, payee, body.amount), co_signed=co_signed)
     policy = await policies.find(service, payer.org, payer.policy.policy_id)

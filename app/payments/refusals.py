@@ -5,6 +5,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from app.approvals import service as approvals
+from app.approvals.requesting import request
 from app.core.errors import ApiError, BusinessError, PolicyViolationError
 from app.core.identifiers import derived_id, random_id
 from app.core.timestamps import HOUR
@@ -29,6 +30,7 @@ _NO_SESSION = (
     "or for a paid request an approval is requested. `POST /v1/wallets/{wallet_id}/rotate-token` issues a token."
 )
 _ASKED = "Above the policy's threshold an operator must approve. Send the same request again after the approval."
+_PEOPLE = "Above this amount people must approve: {}, each by passkey. Send the same request again after the approval."
 _NO_SESSION_TO_APPROVE = (
     "Above the policy's threshold the wallet's session must sign as well, and an operator must approve the allowance. "
     "Repeat the request with the wallet's token in the header Session-Token: that requests the approval."
@@ -80,8 +82,9 @@ async def record_refusal(expense: ExpenseRequest, found: dict[str, str]) -> ApiE
     service, wallet = expense.service, expense.wallet
     approval_id = remedy = None
     if found["rule"] == CO_SIGN and expense.session is not None:
-        approval_id = await approvals.request(service, expense.principal.actor, expense, unusable=expense.unusable)
-        remedy = _ASKED
+        approval_id = await request(service, expense.principal.actor, expense, unusable=expense.unusable)
+        people = await approvals.required_for(service, wallet, expense.amount)
+        remedy = _ASKED if not people else _PEOPLE.format(people)
     elif found["rule"] == CO_SIGN:
         remedy = _NO_SESSION if expense.purpose != "allowance" else _NO_SESSION_TO_APPROVE
     holding = await allowances_behind_violation(service, expense.principal, wallet, found)

@@ -107,12 +107,14 @@ async def _drop_approval(expense: ExpenseRequest, refusal: _SimulationRefusal) -
 async def _ask_operator(expense: ExpenseRequest, refusal: _SimulationRefusal) -> bool:
     """Add the operator's co-signature if the rule about co-signing refused an expense that a session signs.
 
-    For an agent, an issued payment or an allowance, add the operator's approval instead, if there is one.
+    For an agent, an issued payment, an allowance, or an expense that people must approve, add the approval instead, if
+    there is one.
     """
     if refusal.rule != CO_SIGN or expense.session is None or expense.policy_triggered:
         return False
     # The operator signs every allowance anyway, so that signature is no consent to one above the threshold.
-    if expense.principal.role == "agent" or expense.issued or expense.purpose == "allowance":
+    alone = expense.principal.role != "agent" and not expense.issued and expense.purpose != "allowance"
+    if not alone or await approvals.required_for(expense.service, expense.wallet, expense.amount):
         expense.approval = await approvals.find_usable(expense.service, expense, unusable=expense.unusable)
     else:
         expense.co_signed = True

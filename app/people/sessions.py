@@ -17,6 +17,7 @@ from app.database.record_tables import insert_record
 from app.store.audit import append
 from app.store.keys import api_key_by_id
 from app.store.people import (
+    STEP_UP,
     BrowserSession,
     Person,
     end_sessions,
@@ -27,8 +28,8 @@ from app.store.people import (
 )
 from app.store.people import step_up as note_step_up
 
-#: Milliseconds that a session lasts, and milliseconds that a step-up counts.
-LIFETIME, STEP_UP = 12 * 3_600_000, 5 * 60_000
+#: Milliseconds that a session lasts.
+LIFETIME = 12 * 3_600_000
 _MAX_USER_AGENT = 200
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from app.api.versioned_changes import OutdatedVersionError, VersionedChange
 from app.core.errors import BusinessError, UnavailableError
+from app.policies import consent
 from app.policies import service as policies
 from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
 from app.policies.details import describe
@@ -26,6 +27,7 @@ from app.store.policies import (
     UPDATE,
     PolicyRecord,
     policy,
+    policy_audit_log,
     recipients_before,
 )
 from app.submission.chain_state import known_account
@@ -73,14 +75,30 @@ async def update(request: PolicyChange, body: UpdatePolicy) -> Policy:
     version.
     """
     given = body.model_fields_set
+    if "approvals" in given and request.claim.attempt is None:
+        await _require_approvals(request, await request.find_changeable(), body)
 
     async def details(landed: str | None) -> None:
         await describe(request.service, request.principal, request.claim, await request.find(), body, landed)
 
     await request.update(
-        given - _OFF_CHAIN, given.intersection(DETAILS), lambda before: _update(request, before, body), details
+        # The rule about approvals may also lower `require_co_sign`.
+        given - (_OFF_CHAIN - {"approvals"}),
+        given.intersection(DETAILS),
+        lambda before: _update(request, before, body),
+        details,
     )
     return policies.shown(await with_recipients(request.service, await request.find()))
+
+
+async def _require_approvals(request: PolicyChange, before: PolicyRecord, body: UpdatePolicy) -> None:
+    """Raise an error if the new rule requires too many people, or too few have agreed to weaken the old one."""
+    service, by = request.service, request.principal
+    request.check(before)
+    await consent.require_people(service, by.org, body.approvals)
+    if before.approvals is not None and consent.weakens(before.approvals, body.approvals):
+        made = await service.db.read(lambda conn: len(policy_audit_log(conn, by.org, before.policy_id)))
+        await consent.require_consent(service, by, before.policy_id, before.approvals, body.approvals, made)
 
 
 async def delete(request: PolicyChange) -> Policy:
@@ -138,6 +156,8 @@ async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolic
     listed = "allowed_recipients" in body.model_fields_set
     old = await terms_of(service, before) if listed else Terms(before.rules, {})
     new = await apply_changes(service, before.org, old, body)
+    rule = body.approvals if "approvals" in body.model_fields_set else before.approvals
+    new = consent.with_co_signature(new, rule, body.model_fields_set)
     if new == old:
         # The response reports the current rules. An earlier change that lands after it would make that report wrong.
         await _wait_for_earlier(request, {UPDATE})

@@ -3,12 +3,14 @@
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
 
 from app.api.error_bodies import Violation
 from app.api.fields import (
     Category,
     Confirmation,
     Limit,
+    LimitText,
     Name,
     PolicyId,
     ReadFrom,
@@ -34,6 +36,19 @@ Hosts = Annotated[list[Host], Field(max_length=100)]
 MAX_RECIPIENTS = 1_000
 #: Maximum number of open escrows of a wallet whose policy sets no lower limit.
 MAX_OPEN_ESCROWS = 64
+
+
+class ApprovalRule(TypedDict):
+    """The people who must approve every payment, escrow and allowance above an amount, each by passkey."""
+
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True, extra="forbid")  # type: ignore[misc]
+
+    required: Annotated[int, Field(ge=1, le=3), example(2)]
+    """The number of operators or admins who must approve. The requester does not count."""
+    above: Annotated[LimitText, example("500.00")]
+    """The amount above which they must approve. `requireCoSign` may not be higher; if it is not set, it becomes this
+    amount.
+    """
 
 
 class RuleFields(PartialBody):
@@ -78,6 +93,8 @@ class CreatePolicy(RuleFields):
     """True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays
     its rent, within the wallet's daily limits.
     """
+    approvals: Annotated[ApprovalRule | None, example({"required": 2, "above": "500.00"})] = None
+    """The approvals by people above an amount. Null means none."""
 
 
 class UpdatePolicy(CreatePolicy):
@@ -94,8 +111,9 @@ class ClonePolicy(CreatePolicy):
 class PreviewPolicy(UpdatePolicy):
     """Body of a preview, with the same fields as an update.
 
-    `name`, `x402Hosts`, `opensAccounts`, `maxOpenEscrows`, `allowAllowances`, `allowUnverifiedRecipient` and the
-    idempotency key have no effect here. The response contains a warning about each recipient without a known owner.
+    `name`, `x402Hosts`, `opensAccounts`, `approvals`, `maxOpenEscrows`, `allowAllowances`, `allowUnverifiedRecipient`
+    and the idempotency key have no effect here. The response contains a warning about each recipient without a known
+    owner.
     """
 
 
@@ -132,6 +150,8 @@ class Policy(ResponseBody):
     """The hosts that paid requests may address. Null means the default."""
     opens_accounts: Annotated[bool, example(True)]
     """True if paid requests may open the USDC account of a payee."""
+    approvals: Annotated[ApprovalRule | None, example({"required": 2, "above": "500.00"})]
+    """The approvals by people above an amount. Null means none."""
     wallet_count: Annotated[int, example(2)]
     """The number of attached wallets; zero at first."""
     version: Annotated[int, example(3)]
@@ -149,9 +169,9 @@ class Change(ResponseBody):
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
 
-    before: Annotated[str | bool | int | list[str] | None, example("5.00")] = Field(alias="from")
+    before: Annotated[str | bool | int | list[str] | ApprovalRule | None, example("5.00")] = Field(alias="from")
     """The value before the change. Null if the rule was not set."""
-    after: Annotated[str | bool | int | list[str] | None, example("10.00")] = Field(alias="to")
+    after: Annotated[str | bool | int | list[str] | ApprovalRule | None, example("10.00")] = Field(alias="to")
     """The value after the change. Null if the rule is no longer set."""
 
 

@@ -19,7 +19,7 @@ from app.policies.models import (
 from app.policies.preview import preview
 
 _WRITING = ("invalid_amount", "invalid_recipient", "recipient_unverified", "transaction_failed")
-_CHANGING = ("policy_not_found", "policy_immutable", "version_conflict", "transaction_failed")
+_CHANGING = ("policy_not_found", "policy_immutable", "approvals_missing", "version_conflict", "transaction_failed")
 
 
 @operation("POST /v1/policies", roles=ADMINS, tagged=True, errors=_WRITING, signable=True)

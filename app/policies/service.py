@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.core.errors import ApiError, AuthenticationError, NotFoundError, RequestError
 from app.core.identifiers import new_key, policy_id, policy_key
+from app.policies import consent
 from app.policies.allowlists import Step, draft, is_written, steps, store_texts
 from app.policies.models import ClonePolicy, CreatePolicy, Policy, PolicyList
 from app.policies.terms import NO_TERMS, Terms, apply_changes, require_owners, terms_of, with_recipients
@@ -94,7 +95,10 @@ async def create(
     authority = await authority_of(service, org, claim)
     before = NO_TERMS if cloned is None else await terms_of(service, cloned)
     terms = await apply_changes(service, org, before, body)
+    rule = body.approvals if cloned is None or "approvals" in body.model_fields_set else cloned.approvals
+    terms = consent.with_co_signature(terms, rule, body.model_fields_set)
     if not begun:
+        await consent.require_people(service, org, rule)
         await require_owners(service, before, terms, body)
     address = service.addresses.policy(Pubkey.from_string(org), policy_key(identifier))
 

@@ -136,7 +136,8 @@ def approval_closed(batch: Batch, row: StoredEvent) -> None:
 def _report_decision(batch: Batch, row: StoredEvent, decision: str) -> None:
     asked = request_at(batch.connection, row.data["approval"], batch.moment(row))
     if asked is not None and (decision == "approved" or asked.status == "rejected"):
-        payload = facts(asked, decision=decision, decided_by=shown_actor(asked.decided_by))
+        by = shown_actor(asked.decided_by)
+        payload = facts(asked, decision=decision, decided_by=by, reason=asked.reason)
         batch.report(row, "approval.decided", summary(asked, decision), payload, wallet_id=asked.wallet_id)
 
 

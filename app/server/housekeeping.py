@@ -9,7 +9,7 @@ from app.core.timestamps import DAY, HOUR, now_seconds
 from app.database.interface import Database
 from app.payments.refusals import report_refusals
 from app.store import exports, fee_payer_use, request_log
-from app.store.approval_events import report_expired_approvals
+from app.store.approval_events import report_expired_approvals, report_reminders
 from app.store.keys import expiring_keys
 from app.store.retention import delete_events, delete_undecided_requests
 from app.store.stopped_payments import report_stopped
@@ -74,6 +74,7 @@ class Housekeeping(Periodic):
         for delete, bound in (
             (report_refusals, hour),
             (report_expired_approvals, chain_time),
+            (report_reminders, chain_time),
             (report_stopped, now),
             (delete_events, old),
             (delete_undecided_requests, old),

@@ -12,8 +12,7 @@ from app.store.approval_requests import LIFETIME, REQUESTS, ApprovalRequest, New
 from app.store.feed import report_once
 from app.store.values import get_value, put_value
 
-_REPORTED = "approvals.expired"
-"""Name of the value with the creation time and the id of the last request that was checked for its end."""
+#: The order of checks for a request's age. Stored values have the time and the id of the last one.
 _ORDER = (table.c.created_at, table.c.approval_id)
 
 
@@ -21,6 +20,7 @@ def facts(asked: NewRequest, **more: Any) -> dict[str, Any]:
     """Return the payload of an event about a request, with more fields."""
     expires_at = getattr(asked, "expires_at", asked.created_at + LIFETIME)
     shown = {name: getattr(asked, name) for name in ("approval_id", "wallet_id", "purpose", "recipient", "memo")}
+    shown["approvals_required"] = asked.approvals_required
     shown |= {"recipient_address": asked.recipient_address, "amount": format_usdc(asked.amount)}
     return {**shown, "requested_by": shown_actor(asked.requested_by), "expires_at": iso_ms(expires_at), **more}
 
@@ -36,9 +36,10 @@ def summary(asked: NewRequest, outcome: str) -> str:
 
 
 def report_approval(connection: Connection, outcome: str, asked: NewRequest, now: int, **more: Any) -> None:
-    """Add the event that a request was `requested`, `decided` or `expired` at the Unix millisecond `now`."""
+    """Add the event that a request was `requested`, `given`, `decided`, `expired` or waits at a Unix millisecond."""
     kind, says = f"approval.{outcome}", summary(asked, more.get("decision", outcome))
-    report_once(connection, kind, asked.org, now, asked.approval_id, summary=says, **facts(asked, **more))
+    step = f"{asked.approval_id}/{more['given_by']['id']}" if "given_by" in more else asked.approval_id
+    report_once(connection, kind, asked.org, now, step, summary=says, **facts(asked, **more))
 
 
 def report_expired_approvals(connection: Connection, now: int, *, most: int) -> int:
@@ -46,19 +47,28 @@ def report_expired_approvals(connection: Connection, now: int, *, most: int) -> 
 
     The first call only stores the position for later calls.
     """
-    reached = get_value(connection, _REPORTED)
-    since, _, last = (reached or f"{now - LIFETIME} ").partition(" ")
+    return _report_old(connection, now, "expired", LIFETIME, most)
+
+
+def report_reminders(connection: Connection, now: int, *, most: int) -> int:
+    """Do the same for the reminders of requests that people must approve, after half of their time."""
+    return _report_old(connection, now, "reminder", LIFETIME // 2, most)
+
+
+def _report_old(connection: Connection, now: int, outcome: str, age: int, most: int) -> int:
+    reached = get_value(connection, place := f"approvals.{outcome}")
+    since, _, last = (reached or f"{now - age} ").partition(" ")
     # The partial index of undecided requests serves this order.
-    query = REQUESTS.where(table.c.decided_at.is_(None), table.c.created_at <= now - LIFETIME)
+    query = REQUESTS.where(table.c.decided_at.is_(None), table.c.created_at <= now - age)
     query = query.where(tuple_(*_ORDER) > (int(since), last)).order_by(*_ORDER).limit(most)
-    ended = fetch_all(connection, ApprovalRequest, query, {"now": now})
-    for one in ended:
-        if one.status == "expired":
-            report_approval(connection, "expired", one, now)
+    found = fetch_all(connection, ApprovalRequest, query, {"now": now})
+    for one in found:
+        if one.status == outcome or (outcome == "reminder" and one.status == "pending" and one.approvals_required):
+            report_approval(connection, outcome, one, now)
         last, since = one.approval_id, str(one.created_at)
-    if ended or reached is None:
-        put_value(connection, _REPORTED, f"{since} {last}")
-    return len(ended)
+    if found or reached is None:
+        put_value(connection, place, f"{since} {last}")
+    return len(found)
 
 
 def request_at(connection: Connection, address: str, now: int) -> ApprovalRequest | None:

@@ -24,6 +24,7 @@ from sqlalchemy import (
     delete,
     func,
     literal,
+    or_,
     select,
     text,
     update,
@@ -36,6 +37,7 @@ from app.database.columns import U64
 from app.database.paging import Listing, fetch_page, listing, unindexed
 from app.database.record_tables import insert_record, table_of
 from app.database.records import fetch_one
+from app.store.approval_decisions import number_given
 from app.store.read_tables import approvals
 
 LIFETIME = 24 * 60 * 60 * 1000
@@ -86,6 +88,10 @@ class NewRequest:
     """Hash of an escrow's terms, as hex."""
     escrow_terms: Annotated[dict[str, Any] | None, JSON(none_as_null=True)]
     """An escrow's terms, as shown."""
+    approvals_required: Annotated[int, DefaultClause(text("0"))] = 0
+    """The number of people who must approve; 0 if one decision of an operator's or admin's key suffices."""
+    reason: str | None = None
+    """The reason of the rejection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +138,7 @@ def add_request(connection: Connection, new: NewRequest, *, unusable: Collection
         table.c.terms.is_not_distinct_from(new.terms),
         table.c.policy == new.policy,
         table.c.policy_version == new.policy_version,
+        table.c.approvals_required == new.approvals_required,
         table.c.address.not_in(unusable),
         _STATUS.in_(("pending", "approved")),
     )
@@ -175,10 +182,12 @@ def count_waiting(connection: Connection, org: str, now: int, most: int) -> int:
     return connection.scalar(_WAITING, {"org": org, "now": now, "most": most}) or 0
 
 
-def decide(connection: Connection, approval_id: str, *, by: Actor, now: int, rejected: bool) -> None:
+def decide(
+    connection: Connection, approval_id: str, *, by: Actor, now: int, rejected: bool, reason: str | None = None
+) -> None:
     """Store a decision and its actor. A rejection takes effect while the Approval does not exist or is closed."""
     mine = update(table).where(table.c.approval_id == approval_id)
-    connection.execute(mine.values(decided_by=by, decided_at=now, rejected=rejected))
+    connection.execute(mine.values(decided_by=by, decided_at=now, rejected=rejected, reason=reason))
 
 
 def reopen(connection: Connection, approval_id: str) -> None:
@@ -195,6 +204,8 @@ _EXPIRES_AT = func.coalesce(
     case((approvals.c.expires_at > _FOR_EVER, _FOR_EVER * 1000), else_=approvals.c.expires_at * 1000),
     table.c.created_at + LIFETIME,
 )
+ENOUGH = or_(table.c.approvals_required == 0, number_given(table.c.approval_id) >= table.c.approvals_required)
+"""True if as many people as required have approved a request, and can still approve."""
 # The first condition that holds determines the status.
 _STATUS = case(
     (approvals.c.state == "used", literal("used")),
@@ -202,7 +213,7 @@ _STATUS = case(
     (_NOW >= _EXPIRES_AT, literal("expired")),
     # The approval was withdrawn outside this service.
     (approvals.c.state == "closed", literal("rejected")),
-    (approvals.c.state == "open", literal("approved")),
+    (and_(approvals.c.state == "open", ENOUGH), literal("approved")),
     else_=literal("pending"),
 )
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import Connection, and_, func, or_, select
 
 from app.core.transaction_types import Purpose
 from app.database.records import fetch_one
+from app.store.approval_requests import ENOUGH
 from app.store.approval_requests import approval_requests as requests
 from app.store.read_tables import OnChainApproval, policies, wallets
 from app.store.read_tables import approvals as table
@@ -20,12 +21,13 @@ def open_approval(  # noqa: PLR0917
     purpose: Purpose,
     now: int,
     *,
+    required: int = 0,
     terms: str | None = None,
     unusable: Collection[str] = (),
 ) -> OnChainApproval | None:
     """Return the unused approval for this expense that expires first, or None. `now` is a Unix second.
 
-    `terms` is the hash of an escrow's terms as hex.
+    `required` is the number of people who must approve. `terms` is the hash of an escrow's terms as hex.
 
     The approval must have been given under the vault's current policy and version. If the approval was not requested
     through this service, only the policy's version is compared, because the policy is unknown. `unusable` holds the
@@ -46,6 +48,8 @@ def open_approval(  # noqa: PLR0917
             table.c.terms.is_not_distinct_from(terms),
             table.c.policy_version == policies.c.version,
             or_(requests.c.policy.is_(None), asked),
+            func.coalesce(requests.c.approvals_required, 0) == required,
+            *([ENOUGH] if required else []),
             table.c.state == "open",
             table.c.expires_at > now,
             table.c.address.not_in(unusable),

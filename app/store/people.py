@@ -26,6 +26,9 @@ class Person:
     """The inviter; null only if created by code older than this column."""
 
 
+STEP_UP = 5 * 60_000
+"""Milliseconds that a confirmation of the identity counts."""
+
 table = table_of(
     "people",
     Person,

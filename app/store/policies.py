@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from sqlalchemy import Connection, Select, UniqueConstraint, bindparam, func, insert, select
+from sqlalchemy import JSON, Connection, Select, UniqueConstraint, bindparam, func, insert, select
 
 from app.chain.rules import Rules
 from app.core.actors import Actor
@@ -31,7 +31,8 @@ class PolicyRecord:
     """A policy. `allowlist` is the address of the list that the program checks, `allowed_recipients` holds its texts.
 
     `x402_hosts` are the hosts allowed for paid requests; null means any host on localnet, and elsewhere none.
-    `opens_accounts` is true if a paid request may open the payee's token account.
+    `opens_accounts` is true if a paid request may open the payee's token account. `approvals` is the rule about
+    approvals by people.
     """
 
     policy_id: str
@@ -49,6 +50,7 @@ class PolicyRecord:
     closed: bool
     x402_hosts: list[str] | None
     opens_accounts: bool
+    approvals: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class PolicyDetails:
     """Hosts allowed for paid requests; null for the default."""
     opens_accounts: Annotated[bool, FALSE] = False
     """True if paid requests may open the payee's token account."""
+    approvals: Annotated[dict[str, Any] | None, JSON(none_as_null=True)] = None
+    """The number of people `required` for expenses `above` a decimal amount; null for no such rule."""
 
 
 policy_details = table_of(

@@ -7,6 +7,7 @@ from app.access.keyring import Principal
 from app.api.fields import optional
 from app.budgets import service as budgets
 from app.core.errors import AuthenticationError
+from app.policies import consent
 from app.policies import service as policies
 from app.store.organisations import reserve
 from app.store.wallets import WalletRecord
@@ -81,6 +82,13 @@ async def changes(
     if replaces and body.policy_id is not None:
         new_policy = await policies.find(service, principal.org, body.policy_id)
         authority = await attaching_authority(service, principal, claim)
+        rule = (await policies.find(service, principal.org, before.policy.policy_id)).approvals
+        if rule is not None and consent.weakens(rule, new_policy.approvals):
+            if claim.sign_offline:
+                authority = await authority_of(service, principal.org, claim)
+            else:
+                made = (new_policy.policy_id, new_policy.approvals, attachments)
+                await consent.require_consent(service, principal, before.wallet_id, rule, *made)
         instructions.append(
             build.update_wallet(
                 operator=operator,
@@ -94,7 +102,8 @@ async def changes(
         )
         policy, attachments = Pubkey.from_string(new_policy.address), attachments + 1
     if moves:
-        move, authority = await _move(service, principal, claim, before, body.budget_id, attachments)
+        move, moving = await _move(service, principal, claim, before, body.budget_id, attachments)
+        authority = moving or authority
         instructions.append(move)
     if body.status == "frozen" and before.frozen != MANUAL:
         instructions.append(build.freeze_wallet(signer=operator, vault=vault, action="Freeze"))

@@ -68,7 +68,7 @@ async def get_wallet_sol(call: Call) -> WalletSol:
 @operation(
     "PATCH /v1/wallets/{wallet_id}",
     roles=OPERATORS,
-    errors=(*_CHANGING, "policy_not_found", "budget_not_found", "wallet_frozen"),
+    errors=(*_CHANGING, "policy_not_found", "budget_not_found", "wallet_frozen", "approvals_missing"),
     brakes=True,
     signable=True,
 )
@@ -79,7 +79,8 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     budget, unless `authority_attaches` of the organisation is true: then both need an admin's key. Only an admin's key
     can move the wallet to another budget, or take it out by setting `budgetId` to null. Set `status` to `frozen` to
     freeze the wallet and to `active` to unfreeze it. Lifting a manual freeze needs an admin's key. A freeze overtakes
-    waiting payments: a payment that has not been sent yet is never sent.
+    waiting payments: a payment that has not been sent yet is never sent. Several people attach a policy with weaker
+    `approvals` in the dashboard, or the authority signs the change with `?sign=offline`.
     """
     return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 

@@ -9,9 +9,16 @@ from sqlalchemy import update
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from app.approvals import service as approvals
+from app.core.identifiers import random_id
+from app.core.timestamps import now_ms
+from app.database.record_tables import insert_record
 from app.store.idempotency import table as idempotency
+from app.store.people import Passkey
+from app.submission.claim import Claim
 from app.submission.recovery import Recovery
 from app.x402.watch import PAID_WITHOUT_RESOURCE, IssuedPaymentWatch
+from tests.dashboard.browsing import add_person
 from tests.support.http import site
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Market
@@ -262,3 +269,23 @@ async def test_payment_above_the_threshold_passes_by_an_approval(market: Market)
     assert bought["resource"]["status"] == 200
     assert bought["payment"]["status"] == "confirmed"
     assert bought["payment"]["policy_triggered"] is True
+
+
+async def test_lone_operator_cannot_pay_for_a_resource(market: Market) -> None:
+    world = market.world
+    people = [add_person(world, "operator", name) for name in ("Ada", "Grace")]
+    now = now_ms()
+    for one in people:
+        made = Passkey(random_id("cred_"), one.actor.id, b"", 0, now, now)
+        world.service.db.write_now(lambda conn, made=made: insert_record(conn, made))  # type: ignore[misc]
+    buyer = await market.buyer(approvals={"required": 2, "above": "0.005"})
+    async with market.shop() as shop:
+        refused = await buyer.post("fetch", url=f"{shop}/weather", maxAmount="1")
+        approval_id = error_of(refused, 402, "policy_violation")["approval_id"]
+        answer = await world.call("POST", f"/v1/approvals/{approval_id}/approve", {})
+        error_of(answer, 403, "insufficient_permissions")
+        for given, one in enumerate(people):
+            refused = await buyer.post("fetch", url=f"{shop}/weather", maxAmount="1")
+            assert error_of(refused, 402, "policy_violation")["approval_id"] == approval_id, given
+            await approvals.approve(world.service, one, Claim(world.service.db), approval_id)
+        assert (await buyer.fetch(f"{shop}/weather"))["payment"]["status"] == "confirmed"

@@ -25,6 +25,7 @@ LABELS: Mapping[str, str] = {
     "allowed_recipients": "Recipients",
     "blocked_categories": "Blocked categories",
     "require_co_sign": "Approval above",
+    "approvals": "Approvals by people",
     "expiry": "Ends",
     "max_open_escrows": "Open escrows",
     "allow_allowances": "Allowances",

@@ -63,6 +63,8 @@ def fields_of(shown: Shown, **hidden: str) -> Fields:
     hosts = shown["x402_hosts"]
     choice = "default" if hosts is None else "any" if hosts == [ANY_HOST] else "only"
     fields += [("x402_choice", choice), ("x402_hosts", "\n".join(hosts or []) if choice == "only" else "")]
+    rule = shown["approvals"] or {"required": "", "above": ""}
+    fields += [(f"approvals_{name}", str(value)) for name, value in rule.items()]
     return fields + list(hidden.items())
 
 
@@ -78,6 +80,8 @@ async def check(view: View) -> Checked:
         validated(CreatePolicy, values)
     except InvalidFormError as error:
         errors = dict(messages_of(error, view.form))
+        # An error inside the rule about approvals belongs to no single field.
+        values = {name: value for name, value in values.items() if name != "approvals" or "" not in errors}
     body = validated(UpdatePolicy, {name: value for name, value in values.items() if name not in errors})
     try:
         shown = await _shown(view, body)
@@ -132,6 +136,9 @@ def _values(view: View) -> dict[str, Any]:
     values |= {name: view.typed(name) == _YES for name in _FLAGS}
     values["allowed_recipients"] = _lines(view.typed("allowed_recipients"))
     values["blocked_categories"] = view.chosen("blocked_categories")
+    required, above = (view.typed(f"approvals_{name}").strip() for name in ("required", "above"))
+    if required or above:
+        values["approvals"] = {"required": _number(required), "above": above}
     choice = view.typed("x402_choice", "default")
     if choice != "default":
         values["x402_hosts"] = [ANY_HOST] if choice == "any" else _lines(view.typed("x402_hosts"))

@@ -16,6 +16,7 @@ MONEY = ("max_per_tx", "max_per_day", "max_per_month", "require_co_sign")
 _UNSET: Mapping[str, str] = {
     "velocity_cap": "no cap",
     "require_co_sign": "never",
+    "approvals": "none",
     "expiry": "never",
     "max_open_escrows": str(MAX_OPEN_ESCROWS),
     "x402_hosts": "the default",
@@ -91,6 +92,8 @@ def worth(name: str, value: Any) -> Words:
     """Return a field's value as words for a table of changes."""
     if value is None or (value == [] and name != "x402_hosts"):
         return _UNSET.get(name, "no cap")
+    if isinstance(value, dict):
+        return f"{value['required']} above {usdc(value['above'])} USDC"
     if isinstance(value, bool):
         return "allowed" if value else "not allowed"
     if name in MONEY:
@@ -160,6 +163,13 @@ def _approval(value: str | None, _: Reader) -> Words:
     return f"An agent's payment of more than {usdc(value)} USDC waits for an operator's approval."
 
 
+def _people(value: Mapping[str, Any] | None, _: Reader) -> Words:
+    if value is None:
+        return "No payment needs approvals by several people."
+    people = "1 person" if value["required"] == 1 else f"{value['required']} people"
+    return f"A payment of more than {usdc(value['above'])} USDC must be approved by {people}, each by passkey."
+
+
 def _end(value: str | None, reader: Reader) -> Words:
     if value is None:
         return "The policy has no end."
@@ -211,6 +221,7 @@ _SAYS: Mapping[str, Callable[[Any, Reader], Words]] = {
     "allowed_recipients": _recipients,
     "blocked_categories": _categories,
     "require_co_sign": _approval,
+    "approvals": _people,
     "expiry": _end,
     "max_open_escrows": _escrows,
     "allow_allowances": _allowances,

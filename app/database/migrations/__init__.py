@@ -34,6 +34,7 @@ REVISIONS = (
     "0017",
     "0018",
     "0019",
+    "0020",
 )
 """All revisions, oldest first; their numbers do not give the order.
 

@@ -50,6 +50,7 @@ REMEDIES = {
     'sol_limit_reached': "Wait until `retry_at`. Withdrawals, freezes and settlements still work. An admin can raise the organisation's own limits, up to the limits of the service.",
     'recipient_not_found': 'Register the recipient with `PUT /v1/recipients/{recipient}`.',
     'policy_not_found': 'List the policies with `GET /v1/policies`.',
+    'approvals_missing': 'Have other people make the same change in the dashboard within a day. If fewer people remain than the policy requires, attach another policy with `?sign=offline`.',
     'policy_immutable': 'Copy the preset with `POST /v1/policies/{policy_id}/clone` and change the copy.',
     'policy_in_use': 'Attach these wallets to another policy first.',
     'budget_not_found': 'List the budgets with `GET /v1/budgets`.',

@@ -174,9 +174,9 @@ class Approvals(_core.Resource[_core.Core]):
         """Approve a payment."""
         return self._core.call(_core.Call[types.Approval]("POST", f"/v1/approvals/{quote(approval_id, safe='')}/approve", {}, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
-    def reject_payment(self, approval_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None) -> types.Approval:
+    def reject_payment(self, approval_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.RejectApproval]) -> types.Approval:
         """Reject a payment."""
-        return self._core.call(_core.Call[types.Approval]("POST", f"/v1/approvals/{quote(approval_id, safe='')}/reject", {}, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
+        return self._core.call(_core.Call[types.Approval]("POST", f"/v1/approvals/{quote(approval_id, safe='')}/reject", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
 
 class Escrows(_core.Resource[_core.Core]):
@@ -647,9 +647,9 @@ class AsyncApprovals(_core.Resource[_core.AsyncCore]):
         """Approve a payment."""
         return self._core.call(_core.Call[types.Approval]("POST", f"/v1/approvals/{quote(approval_id, safe='')}/approve", {}, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
-    def reject_payment(self, approval_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None) -> Awaitable[types.Approval]:
+    def reject_payment(self, approval_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.RejectApproval]) -> Awaitable[types.Approval]:
         """Reject a payment."""
-        return self._core.call(_core.Call[types.Approval]("POST", f"/v1/approvals/{quote(approval_id, safe='')}/reject", {}, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
+        return self._core.call(_core.Call[types.Approval]("POST", f"/v1/approvals/{quote(approval_id, safe='')}/reject", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
 
 class AsyncEscrows(_core.Resource[_core.AsyncCore]):

@@ -164,6 +164,21 @@ class AllowancePage(TypedDict):
     """
 
 
+class ApprovalRule(TypedDict):
+    """
+    The people who must approve every payment, escrow and allowance above an amount, each by passkey.
+    """
+
+    required: int
+    """
+    The number of operators or admins who must approve. The requester does not count.
+    """
+    above: str
+    """
+    The amount above which they must approve. `requireCoSign` may not be higher; if it is not set, it becomes this amount.
+    """
+
+
 class ArchiveWallet(TypedDict):
     """
     Body of an archiving.
@@ -358,8 +373,8 @@ class BudgetHeadroom(TypedDict):
 Change = TypedDict(
     'Change',
     {
-        'from': str | bool | int | list[str] | None,
-        'to': str | bool | int | list[str] | None,
+        'from': str | bool | int | list[str] | ApprovalRule | None,
+        'to': str | bool | int | list[str] | ApprovalRule | None,
     },
 )
 
@@ -439,6 +454,10 @@ class ClonePolicy(TypedDict):
     opens_accounts: NotRequired[bool]
     """
     True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits.
+    """
+    approvals: NotRequired[ApprovalRule | None]
+    """
+    The approvals by people above an amount. Null means none.
     """
 
 
@@ -709,6 +728,10 @@ class CreatePolicy(TypedDict):
     """
     True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits.
     """
+    approvals: NotRequired[ApprovalRule | None]
+    """
+    The approvals by people above an amount. Null means none.
+    """
 
 
 class CreateWallet(TypedDict):
@@ -751,7 +774,7 @@ class CreateWebhook(TypedDict):
     """
     The URL of the receiver. It must use HTTPS and a public address. A service on the embedded chain or another local chain also accepts HTTP and this machine's own addresses.
     """
-    events: list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]
+    events: list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]
     """
     The names of the events to receive, or `*` for all.
     """
@@ -1922,6 +1945,21 @@ class Payment(TypedDict):
     """
 
 
+class PersonApproval(TypedDict):
+    """
+    A person's approval. It lapses once the person is removed or becomes a viewer.
+    """
+
+    by: Actor
+    """
+    The person.
+    """
+    decided_at: str
+    """
+    The time of the approval.
+    """
+
+
 class PersonList(TypedDict):
     """
     All people of the organisation, oldest first.
@@ -2006,6 +2044,10 @@ class Policy(TypedDict):
     """
     True if paid requests may open the USDC account of a payee.
     """
+    approvals: ApprovalRule | None
+    """
+    The approvals by people above an amount. Null means none.
+    """
     wallet_count: int
     """
     The number of attached wallets; zero at first.
@@ -2043,8 +2085,9 @@ class PreviewPolicy(TypedDict):
     """
     Body of a preview, with the same fields as an update.
 
-    `name`, `x402Hosts`, `opensAccounts`, `maxOpenEscrows`, `allowAllowances`, `allowUnverifiedRecipient` and the
-    idempotency key have no effect here. The response contains a warning about each recipient without a known owner.
+    `name`, `x402Hosts`, `opensAccounts`, `approvals`, `maxOpenEscrows`, `allowAllowances`, `allowUnverifiedRecipient`
+    and the idempotency key have no effect here. The response contains a warning about each recipient without a known
+    owner.
     """
 
     max_per_tx: NotRequired[str | None]
@@ -2102,6 +2145,10 @@ class PreviewPolicy(TypedDict):
     opens_accounts: NotRequired[bool]
     """
     True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits.
+    """
+    approvals: NotRequired[ApprovalRule | None]
+    """
+    The approvals by people above an amount. Null means none.
     """
 
 
@@ -2463,6 +2510,17 @@ class RegisteredRecipient(TypedDict):
     warnings: list[str]
     """
     Warnings about the address, for example that it is a vault; usually empty. The response to a registration also warns about an address without a known owner.
+    """
+
+
+class RejectApproval(TypedDict):
+    """
+    Body of a rejection.
+    """
+
+    reason: NotRequired[str | None]
+    """
+    The reason, shown to the agent.
     """
 
 
@@ -3125,6 +3183,10 @@ class UpdatePolicy(TypedDict):
     """
     True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits.
     """
+    approvals: NotRequired[ApprovalRule | None]
+    """
+    The approvals by people above an amount. Null means none.
+    """
 
 
 class UpdateWallet(TypedDict):
@@ -3165,7 +3227,7 @@ class UpdateWebhook(TypedDict):
     """
     The new URL. If omitted, the URL stays.
     """
-    events: NotRequired[list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]]
+    events: NotRequired[list[Literal['*', 'transaction.pending', 'transaction.completed', 'transaction.blocked', 'wallet.created', 'wallet.funded', 'wallet.frozen', 'wallet.unfrozen', 'balance.low', 'alert.inactivity', 'alert.velocity_spike', 'alert.large_transaction', 'alert.refusals', 'alert.new_payees', 'alert.brake_repeated', 'alert.sol_limit', 'alert.month_limit', 'alert.budget_limit', 'approval.requested', 'approval.decided', 'approval.given', 'approval.reminder', 'approval.expired', 'wallet.payments_refused', 'org.paused', 'org.resumed', 'webhook.degraded', 'policy.updated', 'policy.expired', 'budget.created', 'budget.updated', 'budget.deleted', 'wallet.budget_set', 'escrow.created', 'escrow.completed', 'escrow.released', 'escrow.refunded', 'escrow.disputed', 'escrow.dispute_withdrawn', 'allowance.granted', 'allowance.settled', 'allowance.discrepancy', 'allowance.overdue', 'org.deposit_confirmed', 'export.ready', 'reconciliation.difference', 'database.commits_lost', 'transaction.forgotten', 'index.incomplete', 'x402.paid_without_resource', 'reconciliation.cleared', 'audit.head', 'key.issued', 'key.revoked', 'key.expiring', 'key.used_outside', 'person.joined', 'person.removed', 'ping']]]
     """
     The new list of subscribed events. If omitted, the list stays.
     """
@@ -4407,6 +4469,18 @@ class Approval(TypedDict):
     decided_at: str | None
     """
     The time of the decision. Null until then.
+    """
+    approvals_required: int
+    """
+    The number of people who must approve, by the policy's `approvals`. Zero if one operator or admin, or a key of that role, suffices.
+    """
+    approvals: list[PersonApproval]
+    """
+    The people who have approved, if the number is above zero.
+    """
+    reason: str | None
+    """
+    The reason of the rejection, if one was given.
     """
 
 

@@ -86,6 +86,7 @@ export type Quote = components["schemas"]["Quote"];
 export type QuotePaidResource = components["schemas"]["QuotePaidResource"];
 export type RecipientPage = components["schemas"]["RecipientPage"];
 export type RegisteredRecipient = components["schemas"]["RegisteredRecipient"];
+export type RejectApproval = components["schemas"]["RejectApproval"];
 export type RemovedPerson = components["schemas"]["RemovedPerson"];
 export type Replay = components["schemas"]["Replay"];
 export type ReplayEvents = components["schemas"]["ReplayEvents"];
@@ -331,8 +332,8 @@ export class ApprovalsResource extends Resource {
   }
 
   /** Reject a payment. */
-  rejectPayment(approvalId: string, options: Options = {}): Promise<Approval> {
-    return this.core.call<Approval>({ method: "POST", path: `/v1/approvals/${encodeURIComponent(approvalId)}/reject`, body: {}, keyed: true }, options);
+  rejectPayment(approvalId: string, body: RejectApproval, options: Options = {}): Promise<Approval> {
+    return this.core.call<Approval>({ method: "POST", path: `/v1/approvals/${encodeURIComponent(approvalId)}/reject`, body, keyed: true }, options);
   }
 }
 

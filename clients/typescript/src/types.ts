@@ -186,6 +186,12 @@ export interface components {
             decided_by: components["schemas"]["Actor"] | null;
             /** @description The time of the decision. Null until then. */
             decided_at: string | null;
+            /** @description The number of people who must approve, by the policy's `approvals`. Zero if one operator or admin, or a key of that role, suffices. */
+            approvals_required: number;
+            /** @description The people who have approved, if the number is above zero. */
+            approvals: components["schemas"]["PersonApproval"][];
+            /** @description The reason of the rejection, if one was given. */
+            reason: string | null;
         };
         /** @description One page of approvals, newest first. */
         ApprovalPage: {
@@ -195,6 +201,13 @@ export interface components {
             has_more: boolean;
             /** @description The value of `cursor` for the next page; null on the last page. */
             next_cursor: string | null;
+        };
+        /** @description The people who must approve every payment, escrow and allowance above an amount, each by passkey. */
+        ApprovalRule: {
+            /** @description The number of operators or admins who must approve. The requester does not count. */
+            required: number;
+            /** @description The amount above which they must approve. `requireCoSign` may not be higher; if it is not set, it becomes this amount. */
+            above: string;
         };
         /** @description Body of an archiving. */
         ArchiveWallet: {
@@ -382,9 +395,9 @@ export interface components {
         /** @description The values of a field before and after a change, in the same form as in a policy. */
         Change: {
             /** @description The value before the change. Null if the rule was not set. */
-            from: string | boolean | number | string[] | null;
+            from: string | boolean | number | string[] | components["schemas"]["ApprovalRule"] | null;
             /** @description The value after the change. Null if the rule is no longer set. */
-            to: string | boolean | number | string[] | null;
+            to: string | boolean | number | string[] | components["schemas"]["ApprovalRule"] | null;
         };
         /** @description The response to a signed transaction. It is the response of the change that the transaction makes. */
         ChangeMade: components["schemas"]["Policy"] | components["schemas"]["Budget"] | components["schemas"]["WalletDetail"] | components["schemas"]["RegisteredRecipient"] | components["schemas"]["Organization"] | components["schemas"]["PausedOrganisation"] | components["schemas"]["WithdrawnTransaction"];
@@ -425,6 +438,8 @@ export interface components {
             x402Hosts?: (string | unknown | unknown)[] | null;
             /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits. */
             opensAccounts?: boolean;
+            /** @description The approvals by people above an amount. Null means none. */
+            approvals?: components["schemas"]["ApprovalRule"] | null;
         };
         /** @description The spending of a period. Days and months are in their order, other groups have the most spending first. */
         ComparedSpending: {
@@ -588,6 +603,8 @@ export interface components {
             x402Hosts?: (string | unknown | unknown)[] | null;
             /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits. */
             opensAccounts?: boolean;
+            /** @description The approvals by people above an amount. Null means none. */
+            approvals?: components["schemas"]["ApprovalRule"] | null;
         };
         /** @description Body of a wallet creation. */
         CreateWallet: {
@@ -609,7 +626,7 @@ export interface components {
             /** @description The URL of the receiver. It must use HTTPS and a public address. A service on the embedded chain or another local chain also accepts HTTP and this machine's own addresses. */
             url: string;
             /** @description The names of the events to receive, or `*` for all. */
-            events: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
+            events: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
         };
         /**
          * @description The delivery of an event to a webhook, with its newest 20 attempts, oldest first.
@@ -1393,6 +1410,13 @@ export interface components {
             /** @description The time of the request. */
             timestamp: string;
         };
+        /** @description A person's approval. It lapses once the person is removed or becomes a viewer. */
+        PersonApproval: {
+            /** @description The person. */
+            by: components["schemas"]["Actor"];
+            /** @description The time of the approval. */
+            decided_at: string;
+        };
         /** @description All people of the organisation, oldest first. */
         PersonList: {
             /** @description The rows of the page. */
@@ -1434,6 +1458,8 @@ export interface components {
             x402_hosts: string[] | null;
             /** @description True if paid requests may open the USDC account of a payee. */
             opens_accounts: boolean;
+            /** @description The approvals by people above an amount. Null means none. */
+            approvals: components["schemas"]["ApprovalRule"] | null;
             /** @description The number of attached wallets; zero at first. */
             wallet_count: number;
             /** @description The version. It increases with every change of a rule and is never used again, not even by another policy. */
@@ -1525,8 +1551,9 @@ export interface components {
         /**
          * @description Body of a preview, with the same fields as an update.
          *
-         *     `name`, `x402Hosts`, `opensAccounts`, `maxOpenEscrows`, `allowAllowances`, `allowUnverifiedRecipient` and the
-         *     idempotency key have no effect here. The response contains a warning about each recipient without a known owner.
+         *     `name`, `x402Hosts`, `opensAccounts`, `approvals`, `maxOpenEscrows`, `allowAllowances`, `allowUnverifiedRecipient`
+         *     and the idempotency key have no effect here. The response contains a warning about each recipient without a known
+         *     owner.
          */
         PreviewPolicy: {
             /** @description The maximum of one payment. Null means no limit; zero is a limit. */
@@ -1557,6 +1584,8 @@ export interface components {
             x402Hosts?: (string | unknown | unknown)[] | null;
             /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits. */
             opensAccounts?: boolean;
+            /** @description The approvals by people above an amount. Null means none. */
+            approvals?: components["schemas"]["ApprovalRule"] | null;
         };
         /** @description A payment or escrow that would have had a different outcome. */
         PreviewedPayment: {
@@ -1866,6 +1895,11 @@ export interface components {
             effective_at: string;
             /** @description Warnings about the address, for example that it is a vault; usually empty. The response to a registration also warns about an address without a known owner. */
             warnings: string[];
+        };
+        /** @description Body of a rejection. */
+        RejectApproval: {
+            /** @description The reason, shown to the agent. */
+            reason?: string | null;
         };
         /** @description A removed person, and the keys and people in force that they created, directly or through others. */
         RemovedPerson: {
@@ -2297,6 +2331,8 @@ export interface components {
             x402Hosts?: (string | unknown | unknown)[] | null;
             /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits. */
             opensAccounts?: boolean;
+            /** @description The approvals by people above an amount. Null means none. */
+            approvals?: components["schemas"]["ApprovalRule"] | null;
         };
         /** @description Body of a wallet update. An omitted field keeps its value; `null` takes the wallet out of its budget. */
         UpdateWallet: {
@@ -2323,7 +2359,7 @@ export interface components {
             /** @description The new URL. If omitted, the URL stays. */
             url?: string;
             /** @description The new list of subscribed events. If omitted, the list stays. */
-            events?: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
+            events?: ("*" | "transaction.pending" | "transaction.completed" | "transaction.blocked" | "wallet.created" | "wallet.funded" | "wallet.frozen" | "wallet.unfrozen" | "balance.low" | "alert.inactivity" | "alert.velocity_spike" | "alert.large_transaction" | "alert.refusals" | "alert.new_payees" | "alert.brake_repeated" | "alert.sol_limit" | "alert.month_limit" | "alert.budget_limit" | "approval.requested" | "approval.decided" | "approval.given" | "approval.reminder" | "approval.expired" | "wallet.payments_refused" | "org.paused" | "org.resumed" | "webhook.degraded" | "policy.updated" | "policy.expired" | "budget.created" | "budget.updated" | "budget.deleted" | "wallet.budget_set" | "escrow.created" | "escrow.completed" | "escrow.released" | "escrow.refunded" | "escrow.disputed" | "escrow.dispute_withdrawn" | "allowance.granted" | "allowance.settled" | "allowance.discrepancy" | "allowance.overdue" | "org.deposit_confirmed" | "export.ready" | "reconciliation.difference" | "database.commits_lost" | "transaction.forgotten" | "index.incomplete" | "x402.paid_without_resource" | "reconciliation.cleared" | "audit.head" | "key.issued" | "key.revoked" | "key.expiring" | "key.used_outside" | "person.joined" | "person.removed" | "ping")[];
             /**
              * @description The new status: `enabled` ends the pause of a degraded webhook and sends its queue.
              * @constant
