@@ -120,6 +120,8 @@ _OPERATIONS: Mapping[str, str] = {
 _PAGES: Mapping[str, str | None] = {
     "GET /dashboard": "viewer operator admin",
     "GET /dashboard/vaults/{wallet_id}": "viewer operator admin",
+    "GET /dashboard/overview": "viewer operator admin",
+    "GET /dashboard/transactions": "viewer operator admin",
     "GET /dashboard/feed": "viewer operator admin",
     "POST /dashboard/feed/read": "viewer operator admin",
     "GET /dashboard/stream": "viewer operator admin",
