@@ -14,7 +14,7 @@ from app.core.errors import CATALOGUE
 
 _MEMBERS = frozenset({"code", "message", "docs", "request_id"})
 
-#: Parts of messages about what no schema can express: calendars, two parameters together, earlier requests.
+#: Parts of messages about what no schema can express: calendars, two parameters together, earlier requests, the organisation's people.
 _BEYOND_SCHEMAS = (
     "cursor: ",
     "from: ",
@@ -42,6 +42,8 @@ _BEYOND_SCHEMAS = (
     # Its pattern is documented, but one of the phases ignores the patterns of headers.
     "If-Match: ",
     "The idempotency keys in the body and in the header differ",
+    "approvals.required: must be at most",
+    "requireCoSign: must be at most approvals.above",
 )
 
 _used: Counter[str] = Counter()
