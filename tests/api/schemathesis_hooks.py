@@ -14,7 +14,7 @@ from app.core.errors import CATALOGUE
 
 _MEMBERS = frozenset({"code", "message", "docs", "request_id"})
 
-#: Parts of messages about what no schema can express: calendars, two parameters together, earlier requests, the organisation's people.
+#: Parts of messages about what no schema can express: calendars, two parameters together, earlier requests, people.
 _BEYOND_SCHEMAS = (
     "cursor: ",
     "from: ",
