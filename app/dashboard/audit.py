@@ -38,7 +38,7 @@ class AuditLine:
 
 @page("/audit", roles=ADMINS)
 async def show(view: View) -> Response:
-    """Show the audit log. If a filter is invalid, show the whole log with a message."""
+    """Show the audit log. If a filter is invalid, show no entry and a message."""
     found, listed = await filtered(view, ListAuditLog, audit.page, "audit")
     return view.render(
         "audit.html",

@@ -113,7 +113,7 @@ async def restrict(view: View) -> str:
 
 @page("/developers/requests", roles=ADMINS)
 async def requests(view: View) -> Response:
-    """Show the request log of the last day. If a filter is invalid, show the whole log with a message."""
+    """Show the request log of the last day. If a filter is invalid, show no request and a message."""
     found, listed = await filtered(view, ListRequests, keys.requests, "developers", "requests")
     every = await keys.page(view.service, view.principal, ListKeys(limit=100))
     return view.render("requests.html", requests=found, keys=every.data, **listed)

@@ -38,7 +38,7 @@ class _Read(Body):
 
 @page("/feed", roles=READERS)
 async def show(view: View) -> Response:
-    """Show the feed. If a filter is invalid, show the whole feed with a message."""
+    """Show the feed. If a filter is invalid, show no event and a message."""
     found, listed = await filtered(view, ListEvents, events.page, "feed")
     if view.errors:
         first = next(iter(view.errors.items()))

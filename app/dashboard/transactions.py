@@ -16,7 +16,7 @@ from app.transactions.models import ListTransactions, TransactionPage
 
 @page("/transactions", roles=READERS)
 async def show(view: View) -> Response:
-    """Show the transactions that match the query. If a filter is invalid, show all of them with a message."""
+    """Show the transactions that match the query. If a filter is invalid, show none and a message."""
     found, listed = await filtered(view, ListTransactions, _load, "transactions")
     if view.errors:
         view.errors = {"": " ".join(f"{name}: {text}" if name else text for name, text in view.errors.items())}

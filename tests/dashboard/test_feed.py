@@ -66,6 +66,7 @@ async def test_feed_is_filtered_by_severity_type_and_vault(world: ServiceWorld) 
         answer = await me.client.get(f"/dashboard/feed?{wrong}")
         assert answer.status_code == 200
         assert 'class="notice bad"' in answer.text
+        assert "There are no events that match" in answer.text
 
 
 @pytest.mark.proves("GET /dashboard/feed", "POST /dashboard/feed/read")

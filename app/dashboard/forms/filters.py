@@ -19,8 +19,8 @@ async def filtered(
     """Return the part of a list that the page's query asks for, and the variables of its template.
 
     These are the ``given`` filter, the list's ``address`` with it, whether the part is the ``first``, and the address
-    of the ``following`` part or None. If the filter is invalid, the whole list is shown with a message. ``path`` is the
-    page's path.
+    of the ``following`` part or None. If the filter is invalid, the part is empty, and a message explains the mistake.
+    ``path`` is the page's path.
     """
     params = view.request.query_params
     given = {name: value for name, value in params.items() if name != "cursor" and value}
@@ -30,7 +30,8 @@ async def filtered(
         if error.status >= 500:
             raise
         view.errors = error.messages if isinstance(error, InvalidFormError) else {"": error.message}
-        found = await load(view.service, view.principal, model())
+        every = await load(view.service, view.principal, model())
+        found = every.model_copy(update={"data": [], "has_more": False, "next_cursor": None})
     following = view.url(*path, **{**given, "cursor": found.next_cursor}) if found.next_cursor else None
     address = view.url(*path, **given)
     return found, {"given": given, "address": address, "first": "cursor" not in params, "following": following}
