@@ -144,6 +144,7 @@ _WORDS: Mapping[str, str] = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
     "literal_error": "must be {expected}",
     "list_type": "must be an array",
     "too_short": "must have {min_length} or more items",

@@ -41,7 +41,7 @@ MAX_OPEN_ESCROWS = 64
 class ApprovalRule(TypedDict):
     """The people who must approve every payment, escrow and allowance above an amount, each by passkey."""
 
-    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True, extra="forbid")  # type: ignore[misc]
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True, extra="forbid", strict=True)  # type: ignore[misc]
 
     required: Annotated[int, Field(ge=1, le=3), example(2)]
     """The number of operators or admins who must approve. The requester does not count."""

@@ -401,6 +401,7 @@ async def test_status_of_the_request_log_is_a_whole_number(world: ServiceWorld, 
     [
         ("transactions?surprise=1", "surprise: is unknown to this request."),
         ("transactions?limit=ten", "limit: must be a whole number."),
+        ("transactions?spending=maybe", "spending: must be true or false."),
         (
             "transactions?from=2026-05-01T00:00:00+02:00",
             "from: must have a + before its offset; encode the + as %2B in a query.",

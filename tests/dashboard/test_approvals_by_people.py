@@ -113,7 +113,10 @@ async def test_rule_requires_no_more_people_than_there_are(own_world: ServiceWor
     made = await world.ok("POST", "/v1/policies", body)
     assert (made["approvals"], made["require_co_sign"]) == ({"required": 2, "above": "500.00"}, "500.00")
     path = f"/v1/policies/{made['policy_id']}"
-    for wrong in ({"required": 4, "above": "1"}, {"required": 0, "above": "1"}, {"required": 1}, {"above": "1"}):
+    for wrong in (
+        *({"required": number, "above": "1"} for number in (0, 4, True, "1")),
+        *({"required": 1}, {"above": "1"}),
+    ):
         error_of(await world.call("PATCH", path, {"approvals": wrong}), 400, "invalid_request")
     for limit in (None, "500.01"):
         error = error_of(await world.call("PATCH", path, {"requireCoSign": limit}), 400, "invalid_request")
