@@ -93,7 +93,7 @@ class CreatePolicy(RuleFields):
     """True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays
     its rent, within the wallet's daily limits.
     """
-    approvals: Annotated[ApprovalRule | None, example({"required": 2, "above": "500.00"})] = None
+    approvals: ApprovalRule | None = None
     """The approvals by people above an amount. Null means none."""
 
 
