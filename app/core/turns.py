@@ -65,7 +65,7 @@ class Queue(Generic[T]):
 
 
 class Line:
-    """The waiting steps of one urgency, by organisation and key, and the seconds that steps used in this round."""
+    """The waiting steps of one urgency, by organisation and key. `used` is the total seconds of this round's steps."""
 
     def __init__(self) -> None:
         self.used = 0.0

@@ -77,7 +77,7 @@ class DocumentSite:
         return found[0].address if found else None
 
     def list_for_models(self) -> str:
-        """Return `llms.txt`: the address of every page in Markdown."""
+        """Return `llms.txt`, which links to the Markdown version of every page."""
         lines = [f"- [{one.title}]({self._base_url}{one.path}.md)" for one in self._pages.values()]
         return "\n".join(["# Agent Vault", "", f"> {_ABOUT}", "", "## Pages", "", *lines, ""])
 
