@@ -29,11 +29,11 @@ EVENT_OF: Mapping[AlertType, str] = {
     "balance_low": "balance.low",
     "policy_violation": "transaction.blocked",
 }
-"""The type of event that reports each type of alert that a rule or a limit raises."""
+"""The event type that reports each alert type. Only alerts raised by a rule or a limit are listed."""
 TYPE_OF: Mapping[str, AlertType] = {event: kind for kind, event in EVENT_OF.items()} | _NOTICES
-"""The type of alert that e-mails each type of event."""
+"""By event type, the alert type that sends e-mails about it."""
 UNCONDITIONAL = {"policy_violation", "sol_limit", *_NOTICES.values()}
-"""Types without a threshold. Their events are created in any case; their rules only send e-mails."""
+"""Types without a threshold. Their events are created even without a rule; a rule only adds e-mails."""
 
 _SPENDING = ("transaction.completed", "escrow.created")
 TRIGGERS: Mapping[AlertType, tuple[str, ...]] = {
@@ -41,4 +41,4 @@ TRIGGERS: Mapping[AlertType, tuple[str, ...]] = {
     "refusals": (EVENT_OF["policy_violation"],),
     "new_payees": (*_SPENDING, "allowance.granted"),
 }
-"""The events that may raise an alert whose rule may freeze the wallet."""
+"""By alert type, the event types that may raise the alert. Only rules for these alert types may freeze the wallet."""

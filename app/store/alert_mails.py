@@ -38,14 +38,15 @@ from app.store.values import get_value, put_value
 class Mail:
     """An e-mail about an event to an address: `pending` while queued, then `sent`, or `failed` after all attempts.
 
-    A summary has the number of `omitted` e-mails, and its own id in place of an event's.
+    A summary replaces a number of `omitted` e-mails. Its `event_id` is an id of its own, because it is not about a
+    single event.
     """
 
     mail_id: str
     event_id: str
     org: str
     type: str
-    """Type of event; type of alert if queued by older code."""
+    """Type of the event. E-mails queued by older code have the type of the alert instead."""
     recipient: str
     subject: str
     body: Annotated[str, Text()]
@@ -58,7 +59,7 @@ class Mail:
     created_at: int
     wallet_id: str | None = None
     omitted: Annotated[int | None, Integer()] = None
-    """Number of omitted e-mails that a summary stands for."""
+    """Number of omitted e-mails that a summary replaces; None for other e-mails."""
 
 
 table = table_of(
@@ -79,7 +80,7 @@ def begin(connection: Connection) -> None:
 
 
 def unread(connection: Connection) -> bool:
-    """Return whether the feed has events that alerts have not read."""
+    """Return True if the feed has events that alerts have not read."""
     return bool(scalar(connection, _UNREAD, {}))
 
 
@@ -100,13 +101,16 @@ def queue(connection: Connection, mails: Sequence[Mail]) -> None:
 
 
 def count_since(connection: Connection, org: str, kind: str, recipient: str, since: int) -> Mapping[str | None, int]:
-    """Return the numbers of e-mails about a type of event that were queued for an address after `since`, by wallet."""
+    """Return, by wallet, the number of e-mails about a type of event that were queued for an address after `since`.
+
+    Summaries are not counted.
+    """
     parameters = {"of_org": org, "of_type": kind, "to": recipient, "since": since}
     return {one.wallet_id: one.queued for one in connection.execute(_COUNT, parameters)}
 
 
 def omitted_so_far(connection: Connection, summary_id: str) -> int:
-    """Return the number of e-mails that a summary stands for, or 0 if it is not stored."""
+    """Return the number of e-mails that a stored summary replaces, or 0 if there is no such summary."""
     return connection.scalar(select(table.c.omitted).where(table.c.mail_id == summary_id)) or 0
 
 

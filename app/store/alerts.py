@@ -45,27 +45,27 @@ MAX_THRESHOLD = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class AlertRule:
-    """One alert type's rule for a `scope`: a wallet, or the organisation for all wallets without a rule of their own.
+    """The rule for one alert type. Its `scope` is a wallet, or the organisation for all wallets without their own rule.
 
     `threshold` is in micro-USDC, hours or transactions per hour. It is None if the type has no threshold or the alert
     is off. If a wallet's `emails` are None, the organisation's apply. With `freezes`, the alert freezes the wallet.
-    `minutes` is the period in which refusals count.
+    `minutes` is the length of the period for counting refusals or new payees.
     """
 
     scope: str
-    """A wallet, or the organisation for wallets without their own."""
+    """Id of a wallet, or address of the organisation for all wallets without their own rule."""
     type: AlertType
     org: str
     enabled: bool
     threshold: int | None
     """Micro-USDC, hours or transactions an hour."""
     emails: Annotated[Sequence[str] | None, JSON(none_as_null=True)]
-    """Null in a wallet's rule means the organisation's e-mails."""
+    """E-mail addresses. In a wallet's rule, null stands for the organisation's addresses."""
     updated_at: int
     freezes: Annotated[bool, FALSE] = False
     """True if the alert freezes the wallet."""
     minutes: Annotated[int | None, Integer()] = None
-    """Period in which refusals count."""
+    """Length of the period for counting refusals or new payees."""
 
 
 rules = table_of(
@@ -89,7 +89,7 @@ marks = Table(
 
 @dataclass(frozen=True, slots=True)
 class AlertTransition:
-    """A wallet for which an alert may start to hold or, if `marked`, may stop holding."""
+    """A wallet to check: an alert may begin to hold or, if it is already `marked` as reported, may no longer hold."""
 
     wallet_id: str
     org: str
@@ -113,7 +113,7 @@ def rules_of(connection: Connection, scopes: Collection[str]) -> dict[tuple[str,
 
 
 def watches(connection: Connection, kinds: Collection[AlertType]) -> bool:
-    """Return whether any rule enables one of these types of alerts."""
+    """Return True if any rule enables one of these types of alerts."""
     return bool(connection.scalar(_WATCHES, {"types": list(kinds)}))
 
 
@@ -123,7 +123,7 @@ def changed_alerts(
     """Return up to `limit` wallets for which an alert of low balance or inactivity begins or ends.
 
     `vaults` limits the search to these vaults. A wallet that never held USDC does not count as low. A wallet without
-    payments, escrows and allowances counts as inactive since its creation. Received money is no activity.
+    payments, escrows and allowances counts as inactive since its creation. Received money does not count as activity.
     """
     query = _CHANGED[kind] if vaults is None else _CHANGED_OF_VAULTS[kind]
     return fetch_all(connection, AlertTransition, query, {"now": now, "most": limit, "vaults": list(vaults or ())})
@@ -140,7 +140,7 @@ def busy_wallets(connection: Connection, now: int, *, vaults: Collection[str] | 
 
 
 def exceeds_velocity(connection: Connection, wallet_id: str, threshold: int, now: int) -> bool:
-    """Return whether a wallet had more than `threshold` confirmed payments, escrows and allowances in the last hour."""
+    """Return True if a wallet had more than `threshold` confirmed payments, escrows and allowances in the last hour."""
     parameters = {"wallet": wallet_id, "since": now - HOUR, "count": threshold}
     return connection.scalar(_SPENT_LATELY.offset(bindparam("count")).limit(1), parameters) is not None
 
@@ -157,10 +157,11 @@ def mark(connection: Connection, wallet_id: str, kind: str, event_id: str, now: 
 
 
 def recent(connection: Connection, wallet_id: str, kind: AlertType, now: int, period: int) -> int:
-    """Return the number of a wallet's refusals, or of the payees that it never paid before, in a period up to `now`.
+    """Return the number of a wallet's refusals, or of its first-time payees, in a period up to `now`.
 
-    The period is in milliseconds. It begins no earlier than the mark of the last alert of this type. If it is shorter
-    than an hour, a row that counts refusals of an hour is one refusal, because only its first one has a known time.
+    `period` is in milliseconds. The period begins no earlier than the last reported alert of this type. One row may
+    count all equal refusals within an hour, but only the time of the first is known. In a period shorter than an hour,
+    such a row therefore counts as a single refusal.
     """
     since = connection.scalar(_MARKED_AT, {"wallet": wallet_id, "type": kind}) or 0
     parameters = {"wallet": wallet_id, "since": max(since, now - period), "until": now}
@@ -169,7 +170,7 @@ def recent(connection: Connection, wallet_id: str, kind: AlertType, now: int, pe
 
 
 def has_new_payee(connection: Connection, wallet_id: str, tx_id: str) -> bool:
-    """Return True if a wallet's transaction has a payee that the wallet never paid before it."""
+    """Return True if a transaction is the wallet's first payment to its payee."""
     return connection.scalar(_NEW_PAYEE, {"wallet": wallet_id, "tx": tx_id}) is not None
 
 

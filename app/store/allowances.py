@@ -29,16 +29,21 @@ from app.store.organisations import reserves
 from app.store.read_tables import policies, wallets
 
 PENDING, OUTSTANDING, SETTLED = "pending", "outstanding", "settled"
-"""Statuses. `pending`: the grant is not seen on the chain yet; `outstanding`: the delegate can pay."""
+"""Statuses.
+
+`pending`: the grant has not been seen on the chain yet; `outstanding`: the delegate can pay; `settled`: the rest is
+back in the vault.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowanceRecord:
     """An allowance. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds; `reference` is hex.
 
-    While it is outstanding, the vault still owns the money in the token account `tokens`. `delegate` may transfer it
-    and should pay `destination`, a token account owned by `recipient`. The fields after `signature` are null until
-    settlement. `transfers` holds the signatures of the delegate's transfers, and is null until they have been read.
+    While the allowance is outstanding, the vault still owns the money in the token account `tokens`. `delegate` may
+    transfer it and should pay `destination`, a token account owned by `recipient`. The fields after `signature` are
+    null until settlement. `transfers` holds the signatures of the delegate's transfers, and is null until they have
+    been read.
     """
 
     currency: ClassVar = "USDC"
@@ -48,7 +53,7 @@ class AllowanceRecord:
     wallet_id: str
     vault: str
     policy: str
-    """Address of the policy that allowed it."""
+    """Address of the policy that allowed the grant."""
     policy_version: Annotated[int | None, U64()] = None
     """Version of that policy; null while pending."""
     recipient: str
@@ -84,7 +89,7 @@ class AllowanceRecord:
     transfers: list[str] | None = None
     """Signatures of the delegate's transfers; null until they are read."""
     budget: str | None = None
-    """Address of the budget that holds the amount too; null while pending or without one."""
+    """Address of the shared budget that also counts the amount; null while pending or without a budget."""
 
 
 table = table_of(
@@ -145,14 +150,17 @@ def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
 
 
 def outstanding_allowances(connection: Connection, org: str, wallet_id: str | None) -> list[AllowanceRecord]:
-    """Return an organisation's outstanding allowances, earliest expiry first, only of `wallet_id` if it is given."""
+    """Return an organisation's outstanding allowances, earliest expiry first.
+
+    If `wallet_id` is given, return only those granted by this wallet.
+    """
     if wallet_id is None:
         return fetch_all(connection, AllowanceRecord, _OUTSTANDING, {"org": org})
     return fetch_all(connection, AllowanceRecord, _OUTSTANDING_OF_WALLET, {"org": org, "wallet": wallet_id})
 
 
 def holding_allowances(connection: Connection, org: str, wallet_id: str, budget: str | None) -> list[AllowanceRecord]:
-    """Return a budget's outstanding allowances, or a wallet's without a budget, earliest expiry first."""
+    """Return the outstanding allowances of a budget or, if `budget` is None, of a wallet, earliest expiry first."""
     if budget is None:
         return outstanding_allowances(connection, org, wallet_id)
     return fetch_all(connection, AllowanceRecord, _OUTSTANDING_OF_BUDGET, {"org": org, "budget": budget})

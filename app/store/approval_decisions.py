@@ -36,7 +36,7 @@ _GIVEN = select(table).join(people, people.c.person_id == table.c.person_id).whe
 
 
 def number_given(subject: Column[str]) -> ScalarSelect[int]:
-    """Return the number of valid approvals of the subject in a column."""
+    """Return the subquery that counts the valid approvals of the subject named in a column."""
     mine = _GIVEN.where(table.c.subject == subject).with_only_columns(func.count())
     return mine.correlate(subject.table).scalar_subquery()
 

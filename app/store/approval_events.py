@@ -12,12 +12,12 @@ from app.store.approval_requests import LIFETIME, REQUESTS, ApprovalRequest, New
 from app.store.feed import report_once
 from app.store.values import get_value, put_value
 
-#: The order of checks for a request's age. Stored values have the time and the id of the last one.
+#: The order of checking requests for their age. Stored positions have the time and id of the last one.
 _ORDER = (table.c.created_at, table.c.approval_id)
 
 
 def facts(asked: NewRequest, **more: Any) -> dict[str, Any]:
-    """Return the payload of an event about a request, with more fields."""
+    """Return the payload of an event about a request, with the fields in `more` added."""
     expires_at = getattr(asked, "expires_at", asked.created_at + LIFETIME)
     shown = {name: getattr(asked, name) for name in ("approval_id", "wallet_id", "purpose", "recipient", "memo")}
     shown["approvals_required"] = asked.approvals_required
@@ -36,7 +36,10 @@ def summary(asked: NewRequest, outcome: str) -> str:
 
 
 def report_approval(connection: Connection, outcome: str, asked: NewRequest, now: int, **more: Any) -> None:
-    """Add the event that a request was `requested`, `given`, `decided`, `expired` or waits at a Unix millisecond."""
+    """Add the event `approval.{outcome}` about a request at the Unix millisecond `now`.
+
+    `outcome` is `requested`, `given`, `decided`, `expired` or `reminder`.
+    """
     kind, says = f"approval.{outcome}", summary(asked, more.get("decision", outcome))
     step = f"{asked.approval_id}/{more['given_by']['id']}" if "given_by" in more else asked.approval_id
     report_once(connection, kind, asked.org, now, step, summary=says, **facts(asked, **more))
@@ -51,7 +54,11 @@ def report_expired_approvals(connection: Connection, now: int, *, most: int) -> 
 
 
 def report_reminders(connection: Connection, now: int, *, most: int) -> int:
-    """Do the same for the reminders of requests that people must approve, after half of their time."""
+    """Add the reminders of pending requests that people must approve, once half of a request's lifetime has passed.
+
+    Check up to `most` requests and return their number. As with expired requests, the first call only stores the
+    position for later calls.
+    """
     return _report_old(connection, now, "reminder", LIFETIME // 2, most)
 
 
@@ -72,5 +79,5 @@ def _report_old(connection: Connection, now: int, outcome: str, age: int, most: 
 
 
 def request_at(connection: Connection, address: str, now: int) -> ApprovalRequest | None:
-    """Return the request for the approval at this address, or None if it was requested elsewhere."""
+    """Return the request for the approval at this address, or None if this service has no such request."""
     return fetch_one(connection, ApprovalRequest, REQUESTS.where(table.c.address == address), {"now": now})

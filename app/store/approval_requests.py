@@ -44,14 +44,18 @@ LIFETIME = 24 * 60 * 60 * 1000
 """Milliseconds in which a request can be approved, and in which its approval can then be used."""
 
 _SLACK = 60 * 60 * 1000
-#: By status, the milliseconds after its creation during which a request can have that status if this service approves
-#: it. They limit searches by status. The slack is for an approval that lands slightly late or follows another clock.
+#: By status, the greatest age in milliseconds at which a request that this service approves can have that status. A
+#: search by status skips older requests. The slack covers an approval that lands slightly late or follows another
+#: clock.
 _WINDOWS = {"pending": LIFETIME, "approved": 2 * LIFETIME + _SLACK}
 
 MAX_PENDING = 1_000
 """Limit of a wallet's undecided requests. One more replaces the oldest, so that a wallet can always ask."""
 MAX_PENDING_OF_ONE = MAX_PENDING // 4
-"""Limit of the undecided requests of one key or person among them. One more replaces its own oldest."""
+"""Limit of a wallet's undecided requests made by one key or person.
+
+One more replaces the oldest by the same requester.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +209,7 @@ _EXPIRES_AT = func.coalesce(
     table.c.created_at + LIFETIME,
 )
 ENOUGH = or_(table.c.approvals_required == 0, number_given(table.c.approval_id) >= table.c.approvals_required)
-"""True if as many people as required have approved a request, and can still approve."""
+"""True if the required number of people have approved a request. People who may no longer approve do not count."""
 # The first condition that holds determines the status.
 _STATUS = case(
     (approvals.c.state == "used", literal("used")),
@@ -247,7 +251,10 @@ _UNDECIDED = _OF_WALLET.with_only_columns(table.c.approval_id).where(
 
 
 def _surplus(undecided: Select[Any], most: int) -> Delete:
-    """Delete all but the newest, up to 100 at a time. Requests with a decision under way stay."""
+    """Return the statement that deletes all `undecided` requests but the `most` newest, up to 100 at a time.
+
+    Requests with a decision under way are kept.
+    """
     newest = undecided.order_by(table.c.created_at.desc(), table.c.approval_id.desc())
     return delete(table).where(table.c.approval_id.in_(newest.limit(100).offset(most)))
 

@@ -30,8 +30,8 @@ def open_approval(  # noqa: PLR0917
     `required` is the number of people who must approve. `terms` is the hash of an escrow's terms as hex.
 
     The approval must have been given under the vault's current policy and version. If the approval was not requested
-    through this service, only the policy's version is compared, because the policy is unknown. `unusable` holds the
-    addresses of approvals that were found not to work.
+    through this service, only the policy's version is compared, because the policy is unknown. Approvals at the
+    addresses in `unusable` are skipped, because they were found not to work.
     """
     asked = and_(requests.c.policy == policies.c.address, requests.c.policy_version == policies.c.version)
     query = (

@@ -26,9 +26,10 @@ class Attempt:
 
     `raw` is unsigned while the transaction awaits a signature. `signature` is None then, while a third party has the
     transaction to send, and in a blocked attempt. `actor` requested the attempt, and `subject` is the object of the
-    request's entry in the audit log; payments have neither. `stopped_by` is the kind of the brake that overtook the
-    attempt: its bytes are not resent. With a `nonce`, the attempt can land until the `nonce_account` is advanced. A
-    blocked attempt stands for a number of `refusals`; if its event is still to be sent, it has no `ended_at`.
+    request's entry in the audit log; payments have neither. `stopped_by` is the kind of the brake that was engaged
+    while the attempt was pending; the transaction is then not resent. With a `nonce`, the attempt can land until the
+    `nonce_account` is advanced. A blocked attempt stands for a number of `refusals`. Until the event about these
+    refusals is sent, `ended_at` is None.
     """
 
     currency: ClassVar = "USDC"
@@ -53,9 +54,9 @@ class Attempt:
     signature: str | None = None
     """Null if blocked, unsigned or sent by a third party."""
     message_hash: str | None = None
-    """Hash of the signed message; stored events have it as well."""
+    """Hash of the signed message. The events of the transaction are stored with the same hash."""
     instruction_index: Annotated[int | None, Integer()] = None
-    """Index of the instruction; the id comes from its event."""
+    """Index of the instruction. The id of the attempt is derived from this instruction's event."""
     inner_index: Annotated[int | None, Integer()] = None
     """Index of that event among the inner instructions."""
     raw: bytes | None = None
@@ -65,7 +66,7 @@ class Attempt:
     violation: dict[str, Any] | None = None
     error: str | None = None
     stopped_by: str | None = None
-    """Kind of the brake that overtook it; it is not resent."""
+    """Kind of the brake that was engaged while the attempt was pending; the transaction is then not resent."""
     slot: int | None = None
     created_at: int
     ended_at: int | None = None
@@ -73,7 +74,7 @@ class Attempt:
     """Account with the nonce that replaces a blockhash."""
     nonce: str | None = None
     refusals: Annotated[int | None, Integer()] = None
-    """Number of refusals that a blocked attempt stands for; null in older ones."""
+    """Number of refusals that a blocked attempt stands for; null in attempts stored by older code."""
 
     @property
     def message(self) -> str:
@@ -121,7 +122,10 @@ def insert_attempt(connection: Connection, attempt: Attempt) -> None:
 
 
 def add_refusal(connection: Connection, refused: Attempt) -> None:
-    """Count a refusal in the blocked attempt with its id. The first refusal is stored as that attempt."""
+    """Add one refusal to the count of the blocked attempt with the same id.
+
+    The first refusal is stored as that attempt.
+    """
     count(connection, "tx_id", [refused.tx_id], sign=-1)
     for rows in (table, transactions):
         more = update(rows).where(rows.c.tx_id == refused.tx_id).values(refusals=rows.c.refusals + 1)
@@ -135,7 +139,7 @@ def add_refusal(connection: Connection, refused: Attempt) -> None:
 def take_unreported(connection: Connection, before: int, *, most: int) -> list[Attempt]:
     """Return up to `most` attempts that count refusals and have no event yet, oldest first, and mark them as ended.
 
-    The attempts are from before a Unix millisecond.
+    Only attempts created before the Unix millisecond `before` are returned.
     """
     waiting = select(table).where(table.c.refusals.is_not(None), table.c.ended_at.is_(None))
     chosen = waiting.where(table.c.created_at < before).order_by(table.c.created_at).limit(most)
@@ -190,7 +194,10 @@ def mark_braked(
     wallet_id: str | None = None,
     attested: bool = False,
 ) -> None:
-    """Mark the pending attempts of these types as overtaken by a brake; `attested`: only those signed by a session."""
+    """Mark the pending attempts of these types as stopped by a brake of this kind.
+
+    `wallet_id` limits the change to one wallet, and `attested` to attempts signed by a session.
+    """
     query = update(table).where(table.c.status == "pending", table.c.org == org, table.c.type.in_(types))
     if wallet_id is not None:
         query = query.where(table.c.wallet_id == wallet_id)
@@ -200,7 +207,7 @@ def mark_braked(
 
 
 def stopped_by(connection: Connection, tx_id: str) -> str | None:
-    """Return the kind of the brake that overtook an attempt, or None."""
+    """Return the kind of the brake that stopped an attempt, or None."""
     found: str | None = scalar(connection, _STOPPED, {"key": tx_id})
     return found
 

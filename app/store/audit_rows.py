@@ -27,9 +27,10 @@ class UnreadableEntry:
 
 
 def raw_rows(table: Table) -> Select[Any]:
-    """Return the query for all entries with each column except `number` as bytes: drivers may fail on altered values.
+    """Return the query for all entries, with each column except `number` as bytes.
 
-    A row with a non-integer number is left out. Its original entry then counts as missing.
+    Drivers may fail on altered values of other types. A row with a non-integer number is left out. Its original entry
+    then counts as missing.
     """
     others = (_Bytes(column).label(column.name) for column in table.c if column.name != "number")
     return select(table.c.number, *others).where(_IsInteger(table.c.number))

@@ -32,7 +32,7 @@ class BrakeRow:
     kind: BrakeKind
     """Freeze, pause or session."""
     node: str = ""
-    """Node of its request, or that took it over; empty on SQLite."""
+    """Node that received the request or took the brake over; empty on SQLite."""
     org: str
     actor: Actor
     """Requesting actor."""
@@ -58,7 +58,7 @@ _ORPHANED = select(table).where(table.c.node != bindparam("by"), ~node_is_alive(
 
 
 def put_brake(connection: Connection, brake: BrakeRow) -> None:
-    """Store a brake, replacing any of the same scope, kind and node."""
+    """Store a brake. It replaces a stored brake with the same scope, kind and node."""
     upsert(connection, table, columns_of(brake), keys=["scope", "kind", "node"])
 
 
@@ -81,8 +81,8 @@ def all_brakes(connection: Connection) -> list[BrakeRow]:
 def brakes_on(connection: Connection, org: str, wallet_id: str | None, key_id: str, now: int) -> set[tuple[str, str]]:
     """Return the scope and kind of each brake on an organisation and on one of its wallets.
 
-    If the API key with this id is revoked at the Unix millisecond ``now``, it is included with the kind `REVOKED`. The
-    id may match no key.
+    If the API key with this id is revoked at the Unix millisecond ``now``, it is included with the kind `REVOKED`. A
+    `key_id` that belongs to no key adds nothing.
     """
     _, found = rows(connection, _KINDS, {"org": org, "wallet": wallet_id or org, "key": key_id, "now": now})
     return {(scope, kind) for scope, kind in found}

@@ -79,7 +79,10 @@ def wallets_in(connection: Connection, org: str, address: str, limit: int) -> Se
 
 
 def limits_of_vaults(connection: Connection, vaults: Collection[str]) -> Sequence[RowMapping]:
-    """Return the limits of these vaults' months and of their budgets, with the ids and addresses of both."""
+    """Return each vault's monthly limit and the limits of its budget.
+
+    Each row has the ids and addresses of the wallet and the budget.
+    """
     return connection.execute(_OF_VAULTS, {"vaults": list(vaults)}).mappings().all()
 
 

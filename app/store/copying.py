@@ -68,14 +68,17 @@ class Source:
         return {name for (name,) in found if not name.startswith("sqlite_")} - _OF_THE_SCHEMA
 
     def last_id(self, column: Column[Any]) -> int:
-        """Return the highest id in a column. With AUTOINCREMENT, ids of deleted rows count: a cursor may name them."""
+        """Return the highest id in a column.
+
+        With AUTOINCREMENT, ids of deleted rows count too, because a cursor may contain them.
+        """
         own = [column.table.name]
         counted = self.connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", own).fetchone()[0]
         highest = self.run(select(func.max(column))).fetchone()[0]
         return max(counted or 0, highest or 0)
 
     def run(self, query: Select[Any]) -> sqlite3.Cursor:
-        """Run a query of the target's tables, which have the same names and columns here."""
+        """Run a query that was built for the target's tables. The source's tables have the same names and columns."""
         text_of = query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True})
         return self.connection.execute(str(text_of))
 
@@ -178,7 +181,7 @@ def _copy_table(source: Source, target: Connection, table: Table) -> None:
 
 
 def _converted(found: sqlite3.Cursor, types: Sequence[TypeEngine[Any]]) -> Iterator[list[Any]]:
-    """Yield the rows with SQLite's numeric flags as booleans. Texts of JSON stay as they are, byte for byte."""
+    """Yield the rows with SQLite's numeric flags converted to booleans. JSON texts are copied byte for byte."""
     flags = [number for number, kind in enumerate(types) if isinstance(kind, Boolean)]
     while batch := found.fetchmany(_BATCH):
         for values in batch:

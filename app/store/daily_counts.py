@@ -11,7 +11,7 @@ from app.core.timestamps import DAY
 from app.database.columns import metadata, upsert
 
 MAX_RECORDS = 1_000
-"""Records of a kind that a wallet adds singly in a UTC day."""
+"""Number of records of one kind that a wallet may add in a UTC day, each with a row of its own."""
 
 RecordKind = Literal["refusal", "request", "facilitator", "rotation", "approval"]
 """A refused expense, a request for a resource that cost nothing, a facilitator's first appearance, an agent's
@@ -31,7 +31,7 @@ table = Table(
 def count_record(connection: Connection, wallet_id: str, kind: RecordKind, now: int) -> bool:
     """Count a record of a wallet at the Unix millisecond `now`. Return False if it has added `MAX_RECORDS` today.
 
-    A clock that steps back into the day before does not begin a new count.
+    If the clock steps back into the previous day, the current day's count continues.
     """
     mine = select(table.c.day, table.c.count).where(table.c.wallet_id == wallet_id, table.c.kind == kind)
     today = now // DAY

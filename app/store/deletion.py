@@ -18,7 +18,7 @@ def delete_some(
 def delete_before(connection: Connection, key: Column[Any], time: Column[Any], before: int, *, most: int) -> int:
     """Delete up to `most` of the oldest rows before a Unix millisecond, and return the number deleted.
 
-    The table's index by time begins with the organisation.
+    The rows are deleted organisation by organisation, because the table's index by time begins with the organisation.
     """
     deleted = 0
     for org in connection.scalars(select(organisations.c.org)).all():

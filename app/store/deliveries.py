@@ -4,8 +4,8 @@ The feed is the outbox. Positions in it follow the order of commits, and one tra
 webhook's own position past it. Every committed event is therefore queued once, in order, even if the process dies.
 
 A rebuild of the read models adds events to the feed again, at new positions. The feed ignores events that it still has,
-and this table ignores events whose deliveries it still has. An event with a deleted delivery is no longer recent and
-therefore not queued again, unless the chain gives no time for it.
+and this table ignores deliveries that it still has. Once a delivery is deleted, its event is no longer recent and is
+therefore not queued again, unless the chain gives no time for the event.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,7 +91,7 @@ Encode = Callable[[FeedEvent], str]
 
 
 def has_new_events(connection: Connection) -> bool:
-    """Return whether the feed has events that some webhook has neither queued nor skipped."""
+    """Return True if the feed has events that some webhook has neither queued nor skipped."""
     return bool(scalar(connection, _HAS_NEW, {}))
 
 
@@ -115,7 +115,7 @@ def queue_new_events(connection: Connection, encode: Encode, now: int, *, limit:
 
 
 def is_recent(event: FeedEvent, now: int) -> bool:
-    """Return whether an event that is new in the feed may have happened recently.
+    """Return True if an event that is new in the feed may have happened recently.
 
     Always True if the timestamp is 0, which means that the chain gives no time for the event.
     """
@@ -123,13 +123,13 @@ def is_recent(event: FeedEvent, now: int) -> bool:
 
 
 def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
-    """Return whether to queue an event for a webhook.
+    """Return True if to queue an event for a webhook.
 
-    A webhook gets recent events from after its registration, however late they are indexed. The feed position cannot
-    decide this, because a rebuild appends old events. Nor can the exact time, because the chain's clock may run behind
-    the service's, as Solana's once did by half an hour. So only events more than a whole day older than the webhook are
-    excluded. They include all events that the feed had deleted before the registration, because it keeps events for at
-    least a day.
+    A webhook receives recent events that happened after its registration, even if they are indexed much later. The feed
+    position cannot decide this, because a rebuild appends old events. Nor can the exact time, because the chain's clock
+    may run behind the service's, as Solana's once did by half an hour. Therefore only events more than a day older than
+    the webhook are excluded. These include all events that the feed had deleted before the registration, because the
+    feed keeps events for at least a day.
     """
     if event.org != webhook.org or not webhook.wants(event.type) or not is_recent(event, now):
         return False
@@ -156,8 +156,8 @@ def delivery_of(webhook: WebhookRecord, event: FeedEvent, body: str, now: int) -
 class Backlog:
     """Numbers of queued deliveries to enabled and to degraded webhooks.
 
-    `overdue_ms` is the time since the first due delivery to an enabled webhook became due. `events` counts the feed's
-    positions after those that every webhook has queued or skipped.
+    `overdue_ms` is the time since the first due delivery to an enabled webhook became due. `events` is the number of
+    positions in the feed after the last one that every webhook has queued or skipped.
     """
 
     events: int
@@ -167,7 +167,10 @@ class Backlog:
 
 
 def backlog(connection: Connection, now: int) -> Backlog:
-    """Return the sizes of the queues. It counts at most 10,000 deliveries per webhook, so that it never takes long."""
+    """Return the sizes of the queues.
+
+    At most 10,000 deliveries per webhook are counted, to limit the time of the query.
+    """
     queued = {"enabled": 0, "degraded": 0}
     oldest = now
     for webhook_id, status in connection.execute(_WEBHOOKS).all():
@@ -185,7 +188,7 @@ def due_webhooks(connection: Connection, now: int) -> list[str]:
 
 
 def claim_webhooks(connection: Connection, now: int, node: str) -> list[str]:
-    """Claim the enabled webhooks with a due delivery that no other node sends to, and return their ids."""
+    """Claim the enabled webhooks that have a due delivery and that no other node has claimed. Return their ids."""
     return claim(connection, webhooks.table.c.webhook_id, _DUE.params(now=now), node)
 
 
@@ -213,7 +216,10 @@ def queue_again(connection: Connection, delivery_id: str, now: int) -> None:
 
 
 def replay(connection: Connection, deliveries: Sequence[DeliveryRecord], moment: int) -> None:
-    """Queue deliveries, again if necessary. Those queued at exactly this `moment` are already done and are skipped."""
+    """Queue deliveries, including those that were queued before.
+
+    A delivery created at exactly this `moment` was queued by an earlier call of the same replay and is skipped.
+    """
     mine = table.c.delivery_id.in_([one.delivery_id for one in deliveries])
     done = set(connection.scalars(select(table.c.delivery_id).where(mine, table.c.created_at == moment)))
     rows = [columns_of(one) for one in deliveries if one.delivery_id not in done]

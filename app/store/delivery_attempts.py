@@ -65,11 +65,11 @@ class DeliveryAttemptRecord:
 def record_attempt(
     connection: Connection, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord, *, delivered: bool, now: int
 ) -> bool:
-    """Log an attempt and update its delivery. Return True if it was the last one before the webhook is degraded.
+    """Log an attempt and update its delivery. Return True if this was the last attempt before the webhook is degraded.
 
     The delivery then keeps its place in the queue. Nothing is stored for a delivery deleted while it was being sent. A
-    delivery that was queued again in the meantime stays queued. If only its count of failures was reset, a failure is
-    not counted, but a success marks it as delivered.
+    delivery that was queued again in the meantime stays queued. If only the delivery's count of failures was reset in
+    the meantime, a failure is not counted, but a success marks the delivery as delivered.
     """
     execute(connection, _LOG, columns_of(attempt))
     execute(connection, _FORGET, {}, of_delivery=delivery.delivery_id, same_delivery=delivery.delivery_id)

@@ -11,9 +11,10 @@ from app.store.idempotency import LIFETIME as REPEATABLE
 def purge(connection: Connection, now: int, *, limit: int) -> bool:
     """Delete deliveries that are old or belong to a deleted webhook. Return True if more may remain.
 
-    At most `limit` deliveries and `limit` attempts are deleted; a delivery goes with its last attempt. A queued
-    delivery is old if its next attempt was due more than `LIFETIME` ago. Otherwise the queue of a degraded webhook
-    would grow forever. The row of a deleted webhook goes once it has no deliveries and its deletion cannot be replayed.
+    At most `limit` deliveries and `limit` attempts are deleted; a delivery is deleted together with its last attempt. A
+    queued delivery is old if its next attempt was due more than `LIFETIME` ago. Otherwise the queue of a degraded
+    webhook would grow forever. The row of a deleted webhook is deleted once the webhook has no deliveries and the
+    request for its deletion can no longer be replayed.
     """
     gone: list[str] = []
     for webhook_id, status in connection.execute(_WEBHOOKS).all():
@@ -27,7 +28,7 @@ def purge(connection: Connection, now: int, *, limit: int) -> bool:
     bare = ~exists().where(attempts.c.delivery_id == table.c.delivery_id)
     connection.execute(delete(table).where(table.c.delivery_id.in_(gone), bare))
     empty = ~exists().where(table.c.webhook_id == webhooks.table.c.webhook_id)
-    # The webhook's row stays until then, because the request that deleted it can be repeated.
+    # The webhook's row is kept that long, because the request that deleted the webhook can be repeated.
     past = webhooks.table.c.updated_at < now - REPEATABLE
     connection.execute(delete(webhooks.table).where(webhooks.table.c.status == "deleted", past, empty))
     return limit in (len(gone), forgotten)

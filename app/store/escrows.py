@@ -75,7 +75,10 @@ class EscrowFilter:
 
 @dataclass(frozen=True, slots=True)
 class DueEscrow:
-    """An escrow to refund or, if it is `settled`, with a share to collect. `org` and all later fields are addresses."""
+    """An escrow that must be refunded or, if `settled`, still holds a share to pay out.
+
+    `org` and all later fields are addresses.
+    """
 
     escrow_id: str
     status: str

@@ -32,7 +32,7 @@ from app.store.deletion import delete_some
 from app.store.read_tables import transactions
 
 KEPT_MS = 90 * 86_400_000
-"""Milliseconds after the request for which the record of an export is kept, once the export has no file."""
+"""Milliseconds after the request until the record of an export without a file is deleted."""
 Status = Literal["processing", "ready", "expired", "failed"]
 Format = Literal["csv", "json"]
 
@@ -132,7 +132,10 @@ def export_page(
 
 
 def live(connection: Connection, org: str, by: Actor | None) -> LiveExports:
-    """Return the totals of the organisation's exports that are `processing` or `ready`, or of those `by` an actor."""
+    """Return the totals of the organisation's exports that are `processing` or `ready`.
+
+    If `by` is given, count only the exports requested by this actor.
+    """
     mine = select(exports.c.status, func.count(), func.sum(exports.c.rows), func.min(exports.c.expires_at))
     mine = mine.where(exports.c.org == org, exports.c.status.in_(("processing", "ready"))).group_by(exports.c.status)
     if by is not None:
@@ -144,7 +147,7 @@ def live(connection: Connection, org: str, by: Actor | None) -> LiveExports:
 
 
 def finish(connection: Connection, export_id: str, status: Literal["ready", "failed"], now: int, **given: Any) -> bool:
-    """Store the outcome of an export: the `given` rows, reason and end. Others become null.
+    """Store the outcome of an export. `rows`, `reason` and `expires_at` are set as `given`, or else to null.
 
     If the export already has an outcome, change nothing and return False.
     """
@@ -160,7 +163,7 @@ def over(connection: Connection, now: int, *, most: int) -> list[ExportRecord]:
 
 
 def claim_export(connection: Connection, node: str) -> str | None:
-    """Claim the oldest export that needs to be written and that no other node writes. Return its id, or None."""
+    """Claim the oldest unwritten export that no other node is writing. Return its id, or None if there is none."""
     due = select(exports.c.export_id).where(exports.c.status == "processing")
     due = due.order_by(exports.c.created_at, exports.c.export_id).limit(1)
     return next(iter(claim(connection, exports.c.export_id, due, node)), None)

@@ -1,6 +1,6 @@
 """Use of the fee payer by wallets and organisations: lamports and opened token accounts per UTC day.
 
-A row for each day, so that a clock that steps back across midnight finds the earlier day's use.
+Each day has its own row. A clock that steps back across midnight therefore finds the earlier day's use.
 """
 
 import json
@@ -57,7 +57,7 @@ def charge(
 ) -> tuple[int, int, Mapping[str, int]]:
     """Add a cost to the use of a wallet and its organisation, in one statement.
 
-    Returns the new lamports of both, and the organisation's own limits in lamports by name.
+    Returns the day's total lamports of both, and the organisation's own limits in lamports by name.
     """
     row = {"org": org, "wallet": wallet_id, "given_day": day, "given_lamports": lamports, "limits": _LIMITS + org}
     row["given_token_accounts"] = accounts
@@ -67,13 +67,16 @@ def charge(
 
 
 def use_of(connection: Connection, scope: str, day: int) -> tuple[int, int]:
-    """Return the lamports and the number of token accounts that the fee payer paid for a wallet or organisation."""
+    """Return the lamports and token accounts that the fee payer paid for a wallet or organisation on a day."""
     _, found = rows(connection, _USE, {"scope": scope, "day": day})
     return (found[0][0], found[0][1]) if found else (0, 0)
 
 
 def held_rent(connection: Connection, wallet_id: str) -> tuple[int, int]:
-    """Return the lamports of rent in a wallet's open escrows and allowances, and the earliest end as a Unix second."""
+    """Return the lamports of rent in a wallet's open escrows and allowances, and the earliest of their end times.
+
+    The time is a Unix second; both numbers are 0 if nothing is open.
+    """
     total, end = connection.execute(_HELD, {"wallet": wallet_id}).one()
     return int(total or 0), end or 0
 

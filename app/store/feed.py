@@ -210,9 +210,10 @@ def _severities(kind: str) -> set[str]:
 
 
 def _rounded_up(kinds: int) -> int:
-    """Round up to a power of two: a large statement for each number would take hundreds of megabytes.
+    """Round a number of pairs up to a power of two.
 
-    By default, the surplus conditions match nothing.
+    A large statement is kept for each number of pairs; without rounding, they would take hundreds of megabytes. The
+    surplus conditions match nothing, because their parameters have an empty default.
     """
     return 1 << (kinds - 1).bit_length() if kinds else 0
 

@@ -186,7 +186,10 @@ _DAY_OF = (transactions.c.timestamp // DAY).label("day")
 
 
 def _of_days(status: str, types: Collection[str], amount: Any, refused: Any) -> Select[Any]:
-    """Return the sums of a wallet's transactions with a status, by day. One status reads one range of an index."""
+    """Return the query for the daily sums of a wallet's transactions with one status.
+
+    With a single status, the query reads a single range of an index.
+    """
     mine = (transactions.c.wallet_id == bindparam("wallet_id"), transactions.c.timestamp >= bindparam("since"))
     query = select(_DAY_OF, amount.label("amount"), refused.label("refused"), func.count().label("summed"))
     return query.where(*mine, transactions.c.status == status, transactions.c.type.in_(types)).group_by(_DAY_OF)
@@ -216,7 +219,7 @@ _BY: Mapping[str, ColumnElement[Any]] = {
 
 
 def monthly_caps(connection: Connection, org: str) -> MonthlyCaps:
-    """Return the monthly caps of an organisation's living wallets."""
+    """Return the monthly caps of an organisation's wallets that are not archived."""
     return MonthlyCaps(**connection.execute(_CAPS, {"org": org}).one()._asdict())
 
 
@@ -265,7 +268,7 @@ def wallets_by_ids(connection: Connection, org: str, now: int, ids: Collection[s
 def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: int) -> dict[str, WalletSpent]:
     """Return the spending of wallets by id. `month` is the Unix millisecond when the month began.
 
-    Wallets without spending in the last 24 hours and in this month are left out.
+    Wallets that spent nothing in the last 24 hours and nothing in this month are left out.
     """
     given = {"wallet_ids": list(wallet_ids), "now": now, "month": month, "since": min(month - 1, now - DAY)}
     return {one.wallet_id: one for one in fetch_all(connection, WalletSpent, _SPENT_BY_WALLET, given)}

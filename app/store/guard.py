@@ -31,8 +31,8 @@ RESTORED_AT, CAUGHT_UP, CHECKED = f"{_PREFIX}at", f"{_PREFIX}caught_up", f"{_PRE
 SERVER = f"{_PREFIX}server"
 """Name of the value with the PostgreSQL server's system identifier and timeline.
 
-The first server's identity is stored immediately. Another server's is stored once all living nodes have compared their
-commits with it.
+The first server's identity is stored immediately. The identity of a later server is stored once all living nodes have
+compared their commits with that server.
 """
 
 _SERVER = text(
@@ -78,7 +78,7 @@ def all_have_compared(connection: Connection, server: str, node: str) -> bool:
 
 
 def mark_restored(connection: Connection, *, gap_checked: bool) -> None:
-    """Raise the guard as of now, after a restore or lost commits. Earlier times no longer count."""
+    """Raise the guard as of now, after a restore or lost commits. Earlier checks of the gap no longer count."""
     now = str(now_ms())
     put_value(connection, RESTORED_AT, now)
     put_value(connection, CAUGHT_UP, "no")
@@ -121,7 +121,7 @@ def report_lost_commits(connection: Connection, lost: Mapping[str, int]) -> None
 def forgotten_transactions(connection: Connection, org: str) -> Sequence[FeedEvent]:
     """Return the events about an organisation's on-chain transactions without an attempt, oldest first.
 
-    They start a day before the guard was last raised. If it was never raised, all are returned.
+    Only events since a day before the guard was last raised are returned, or all events if it was never raised.
     """
     since = raised_at(guard_values(connection)) - LIFETIME
     # The index by type also needs the severity.

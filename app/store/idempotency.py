@@ -1,7 +1,8 @@
 """Idempotency keys: the request that holds each key, and its response.
 
-Callers with different scopes may use the same key. The first is stored under the key itself, where a version without
-scopes finds it during an upgrade. The others are stored under their scope and the key.
+Callers with different scopes may use the same key. The first caller's record is stored under the key itself, so that a
+version without scopes finds it during an upgrade. The records of other callers are stored under their scope and the
+key.
 """
 
 from dataclasses import dataclass
@@ -27,10 +28,11 @@ State = Literal["running", "done"]
 class IdempotencyRecord:
     """The request that holds a key. `body_hash` covers the parsed body, so that formatting does not matter.
 
-    `sealed_for` is the digest of the API key that seals a secret response. `node` is the node that runs the request;
-    None if none does, and on SQLite. `scope` names the caller; None if a version without scopes stored the record. A
-    response of `kept_bytes` counts in the quota of the wallet `kept_for`. Once the quota is full, `reduced` replaces
-    the oldest responses. While the request is running, `response` is a partial result for its repetition.
+    `sealed_for` is the digest of the API key that seals a secret response. `node` is the node that runs the request; it
+    is None if no node runs it, and on SQLite. `scope` names the caller; None if a version without scopes stored the
+    record. A response of `kept_bytes` counts in the quota of the wallet `kept_for`. Once the quota is full, `reduced`
+    replaces the oldest responses. While the request is running, `response` is a partial result, and a repetition of the
+    request continues from it.
     """
 
     org: str
@@ -46,17 +48,17 @@ class IdempotencyRecord:
     sealed_for: str | None = None
     """HMAC of the API key that seals a secret response."""
     node: str | None = None
-    """Node that runs the request; null if none, and on SQLite."""
+    """Node that runs the request; null if no node runs it, and on SQLite."""
     created_at: int
     expires_at: int
     scope: str | None = None
     """Wallet, viewer's API key or empty; null if from a version without scopes."""
     kept_for: str | None = None
-    """Wallet with the response in its quota; null if it cannot be reduced."""
+    """Id of the wallet with a quota that counts the response; null if the response cannot be reduced."""
     kept_bytes: Annotated[int | None, Integer()] = None
-    """Size of such a response."""
+    """Size of a reducible response in bytes."""
     reduced: str | None = None
-    """Replaces the response once the quota is full; null if it is not to be replaced."""
+    """Smaller response that replaces the stored one once the quota is full; null if the stored one stays."""
 
 
 table = table_of(
@@ -126,10 +128,10 @@ def attach_transaction(connection: Connection, org: str, key: str, tx_id: str) -
 
 
 def take_over(connection: Connection, org: str, key: str, node: str) -> IdempotencyRecord | None:
-    """Assign a running request to a node, so that its repetition can continue it there. Return its record.
+    """Assign a running request to a node, where a repetition can then continue it. Return the request's record.
 
     Return None if another living node still runs the request, or if the request has ended in the meantime. A node that
-    has left the request no longer runs it.
+    has called `leave` no longer runs the request.
     """
     free = table.c.node.is_(None) | (table.c.node == node) | ~node_is_alive(table.c.node)
     mine = (table.c.org == org, table.c.key == key, table.c.state == "running", free)
@@ -139,7 +141,7 @@ def take_over(connection: Connection, org: str, key: str, node: str) -> Idempote
 
 
 def runs_on(connection: Connection, org: str, key: str, node: str) -> bool:
-    """Return whether a request still runs on a node."""
+    """Return True if a request still runs on a node."""
     held = fetch_one(connection, IdempotencyRecord, _BY_KEY, {"org": org, "key": key})
     return held is not None and held.state == "running" and held.node == node
 
@@ -172,7 +174,7 @@ def keep_partial(connection: Connection, org: str, key: str, partial: str, kept:
 
 
 def keep_within(connection: Connection, org: str, key: str, size: int, kept: Reducible) -> None:
-    """Count a stored response of `size` bytes in its wallet's quota, and reduce the oldest beyond it."""
+    """Count a stored response of `size` bytes in its wallet's quota, and reduce the oldest responses beyond it."""
     values = {"kept_for": kept.wallet_id, "kept_bytes": size, "reduced": kept.reduced}
     execute(connection, _UPDATE, values, of_org=org, of_key=key)
     newest = table.c.created_at.desc(), table.c.key.desc()
@@ -188,7 +190,7 @@ def release(connection: Connection, org: str, key: str) -> None:
 
 
 def purge(connection: Connection, now: int) -> int:
-    """Delete expired responses and return their number. Also drop expired partial results."""
+    """Delete expired responses and return their number. Replace expired partial results by their reduced form."""
     partial = (table.c.state == "running", table.c.reduced.is_not(None), table.c.expires_at <= now)
     connection.execute(update(table).where(*partial).values(response=table.c.reduced, reduced=None))
     return connection.execute(delete(table).where(table.c.state == "done", table.c.expires_at <= now)).rowcount

@@ -15,7 +15,7 @@ class KnownIdentity:
     issuer: str
     """The OpenID Connect provider."""
     subject: str
-    """`sub`: the person's id there."""
+    """The claim `sub`: the person's id at the provider."""
     person_id: str
     created_at: int
     last_used_at: int | None = None
@@ -31,7 +31,7 @@ table = table_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIdRequest:
-    """A sign-in at the provider. Only the browser that began it can finish it, once."""
+    """A sign-in at the provider. Only the browser that began the sign-in can finish it, and only once."""
 
     state: str
     holder: str
@@ -40,7 +40,7 @@ class OpenIdRequest:
     """Sign_in, join or step_up."""
     nonce: str
     person_id: str | None = None
-    """Person to confirm."""
+    """Id of the signed-in person who must confirm their identity, for a step-up."""
     invitation: str | None = None
     """Digest of the joining person's token."""
     name: str | None = None
@@ -65,7 +65,7 @@ def identity_by_subject(connection: Connection, issuer: str, subject: str) -> Kn
 
 
 def has_identity(connection: Connection, person_id: str, issuer: str) -> bool:
-    """Return whether a person can sign in through the provider."""
+    """Return True if a person can sign in through the provider."""
     mine = select(table.c.subject).where(table.c.person_id == person_id, table.c.issuer == issuer)
     return connection.scalar(mine.limit(1)) is not None
 
@@ -77,7 +77,7 @@ def note_identity_use(connection: Connection, identity: KnownIdentity, now: int)
 
 
 def insert_openid_request(connection: Connection, request: OpenIdRequest, now: int) -> None:
-    """Store a sign-in that begins, and delete expired ones."""
+    """Store a new sign-in, and delete expired ones."""
     connection.execute(delete(requests).where(requests.c.expires_at <= now))
     insert_record(connection, request)
 

@@ -54,12 +54,12 @@ class ApiKey:
     org: str
     role: Role
     wallet_id: str | None
-    """The only wallet of an agent's key."""
+    """Id of the only wallet that an agent's key can use; null for other roles."""
     name: str
     digest: str
     """HMAC of the key; the key itself is not kept."""
     hint: str
-    """Enough of the key to recognise it."""
+    """Last characters of the key, so that people can recognise it."""
     created_at: int
     revoked_at: int | None = None
     last_used_at: int | None = None
@@ -67,7 +67,7 @@ class ApiKey:
     allowed_addresses: Annotated[list[str] | None, JSON(none_as_null=True)] = None
     """Networks in CIDR notation; null for any address."""
     created_by: Actor | None = None
-    """Null only if the audit log no longer had it."""
+    """The creator; null only if the audit log no longer contained this information."""
     replaces: str | None = None
     """Id of the key that was rotated to this one."""
 
@@ -154,9 +154,10 @@ def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:
 
 
 def has_admin_key(connection: Connection, org: str, now: int, reachable: Callable[[list[str] | None], bool]) -> bool:
-    """Return True if the organisation has an admin key without a revocation ahead.
+    """Return True if the organisation has a working admin key that is not scheduled for revocation.
 
-    If no person of the organisation is an admin, a key counts only without an end and if its networks are `reachable`.
+    If none of the organisation's people is an admin, a key counts only if it has no expiry and its allowed addresses
+    are `reachable`.
     """
     staffed = any(one.role == "admin" for one in people_of(connection, org))
     query = select(table).where(table.c.org == org, table.c.role == "admin", table.c.revoked_at.is_(None))
@@ -199,6 +200,6 @@ def revoke_api_key(connection: Connection, org: str, key_id: str, until: int) ->
 
 
 def touch_api_keys(connection: Connection, used: Mapping[str, int]) -> None:
-    """Store when keys were last used, by id."""
+    """Store the Unix millisecond of the last use of each key, by key id."""
     for key_id, moment in used.items():
         connection.execute(update(table).where(table.c.key_id == key_id).values(last_used_at=moment))

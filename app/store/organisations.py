@@ -27,7 +27,7 @@ class Organisation:
     """Token account of the reserve."""
     created_at: int
     restricts_keys: Annotated[bool, FALSE] = False
-    """New keys need an end and addresses."""
+    """True if new API keys need an end and allowed addresses."""
 
 
 table = table_of(
@@ -40,7 +40,7 @@ table = table_of(
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """An organisation's on-chain state: the reserve's micro-USDC, the role addresses, and whether it is paused.
+    """An organisation's on-chain state: the reserve's micro-USDC, the role addresses and a flag for a pause.
 
     If `authority_attaches` is True, attaching a policy needs the authority's signature in addition to the operator's.
     """
@@ -73,7 +73,7 @@ def organisation(connection: Connection, org: str) -> Organisation | None:
 
 
 def set_key_restrictions(connection: Connection, org: str, *, required: bool) -> None:
-    """Store whether new API keys of an organisation need an end and allowed addresses."""
+    """Set or lift the requirement that an organisation's new API keys have an end and allowed addresses."""
     connection.execute(update(table).where(table.c.org == org).values(restricts_keys=required))
 
 

@@ -27,7 +27,7 @@ class Person:
 
 
 STEP_UP = 5 * 60_000
-"""Milliseconds that a confirmation of the identity counts."""
+"""Milliseconds for which a person's confirmed identity remains valid."""
 
 table = table_of(
     "people",
@@ -67,7 +67,7 @@ class BrowserSession:
     """Digest of the cookie."""
     org: str
     actor: Actor
-    """A person; an admin key while there are no people."""
+    """A person, or an admin key while the organisation has no people."""
     created_at: int
     expires_at: int
     ended_at: int | None = None
@@ -165,12 +165,12 @@ def names_of_people(connection: Connection, org: str, person_ids: Collection[str
 
 
 def has_people(connection: Connection) -> bool:
-    """Return whether any organisation has a person who was not removed."""
+    """Return True if any organisation has a person who was not removed."""
     return connection.scalar(select(table.c.person_id).where(table.c.removed_at.is_(None)).limit(1)) is not None
 
 
 def has_org_without_people(connection: Connection) -> bool:
-    """Return whether some organisation has no people, so that an admin key can sign in there."""
+    """Return True if some organisation has no people, so that an admin key can sign in there."""
     of_org = exists().where(table.c.org == organisations.c.org, table.c.removed_at.is_(None))
     return connection.scalar(select(organisations.c.org).where(~of_org).limit(1)) is not None
 
@@ -207,7 +207,7 @@ def note_passkey_use(connection: Connection, credential_id: str, sign_count: int
 
 
 def open_sessions(connection: Connection, digests: Collection[str], now: int) -> list[BrowserSession]:
-    """Return the sessions with these digests of their cookies that have not ended or expired."""
+    """Return the sessions that have one of these cookie digests and have neither ended nor expired."""
     query = select(sessions).where(sessions.c.digest.in_(digests), sessions.c.ended_at.is_(None))
     return fetch_all(connection, BrowserSession, query.where(sessions.c.expires_at > now))
 
@@ -269,10 +269,10 @@ def open_invitations(connection: Connection, org: str, now: int) -> list[Invitat
 
 
 def end_invitation(connection: Connection, invitation_id: str) -> None:
-    """End an invitation by letting it expire, because older code understands that, too.
+    """End an invitation by making it expire.
 
-    Its expiry time becomes its creation time, so that it has also expired for a request that began earlier and on a
-    node with a slow clock.
+    Older code also understands an expiry. The expiry time becomes the creation time, so that the invitation has expired
+    even for a request that began earlier or on a node with a slow clock.
     """
     mine = update(invitations).where(invitations.c.invitation_id == invitation_id)
     connection.execute(mine.values(expires_at=invitations.c.created_at))

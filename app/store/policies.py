@@ -83,7 +83,7 @@ DETAILS = tuple(
 )
 """Fields of a policy that are not on the chain, the name first."""
 DEFAULTS = {one.name: one.default for one in fields(PolicyDetails) if one.name in DETAILS[1:]}
-"""The values of these fields, other than the name, in a policy without such details."""
+"""Default values of the `DETAILS` other than the name, for a policy without stored details."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def put_policy_details(connection: Connection, details: PolicyDetails) -> None:
 
 
 def put_allowlist(connection: Connection, allowlist: str, policy_id: str, entries: Sequence[str]) -> None:
-    """Store the texts behind the list at the address `allowlist`, before the list is sent."""
+    """Store the texts of a list's entries before the list at the address `allowlist` is sent to the chain."""
     values = {"allowlist": allowlist, "policy_id": policy_id, "entries": list(entries)}
     upsert(connection, allowlists, values, keys=["allowlist"])
 
@@ -122,7 +122,7 @@ def allowlist_entries(connection: Connection, allowlist: str | None) -> list[str
 
 
 def domains_of(connection: Connection, entries: Sequence[bytes]) -> dict[bytes, str]:
-    """Return the known domains with their hash in an allowlist's entries, by entry."""
+    """Return the domain of each allowlist entry that is the hash of a known domain, by entry."""
     query = select(domains).where(domains.c.domain_hash.in_([entry.hex() for entry in entries]))
     return {bytes.fromhex(row.domain_hash): row.domain for row in connection.execute(query)}
 
@@ -152,7 +152,7 @@ def record_policy_edit(
     """Store a change of a policy's name or hosts, which are not on the chain, or the author of a change of its rules.
 
     For a change of rules, `version` is the policy's version after the change has landed. Without a version, the row is
-    an audit entry of its own.
+    a separate entry of the policy's audit log.
     """
     values = {
         "org": org,
@@ -181,7 +181,7 @@ def recipients_before(connection: Connection, address: str, signature: str) -> l
 
 
 def is_change(attempt_type: str | None) -> bool:
-    """Return whether an attempt of this type changes a policy. None stands for a change made outside the service.
+    """Return True if an attempt of this type changes a policy. None stands for a change made outside the service.
 
     The steps of creating or deleting a policy do not count as changes.
     """

@@ -45,8 +45,8 @@ wallets = Table(
     Column("archived", Boolean, nullable=False),
     Column("balance", U64, nullable=False),
     Column("balance_slot", BigInteger, nullable=False, doc="slot of the balance"),
-    # Events may be applied out of order. Each of these is the number of the last event that set the balance, the policy
-    # and session, the budget, or the freeze.
+    # Events may be applied out of order. A column with a name in `_sequence` holds the number of the last event that
+    # set the balance, the policy and session, the budget, or the freeze.
     Column("balance_sequence", U64, nullable=False),
     Column("balance_row", BigInteger, nullable=False, doc="id of the indexer's row that set the balance"),
     Column("config_sequence", U64, nullable=False),
@@ -149,7 +149,7 @@ class TransactionRecord:
     status: TransactionStatus
     signature: str | None
     instruction_index: Annotated[int | None, Integer()]
-    """Index of the instruction; the id comes from its event."""
+    """Index of the instruction. The id of the transaction is derived from this instruction's event."""
     inner_index: Annotated[int | None, Integer()]
     """Index of that event among the inner instructions."""
     slot: int | None
@@ -161,14 +161,14 @@ class TransactionRecord:
     error: str | None
     timestamp: int
     refusals: Annotated[int | None, Integer()]
-    """Number of refusals that a blocked row stands for; null in older ones."""
+    """Number of refusals that a blocked row stands for; null in rows stored by older code."""
 
 
 transactions = table_of(
     "transactions",
     TransactionRecord,
-    # Every combination of filters reads one of these indexes in its order, or merges several. It reads one range for
-    # each of the few values of an indexed column that the filter leaves open.
+    # Every combination of filters reads one of these indexes in its order, or merges several. For an indexed column
+    # that the filter leaves open, the query reads one range for each of its few values.
     Index("transactions_newest", "org", "timestamp", "tx_id"),
     Index("transactions_by_wallet", "wallet_id", "timestamp", "tx_id"),
     # The index contains the amount, so that sums of amounts need not read the rows.
@@ -176,8 +176,8 @@ transactions = table_of(
     Index("transactions_by_wallet_kind", "wallet_id", "status", "type", "timestamp", "tx_id", "amount"),
     Index("transactions_by_address", "org", "recipient_address", "status", "type", "timestamp", "tx_id"),
     Index("transactions_by_wallet_address", "wallet_id", "recipient_address", "status", "type", "timestamp", "tx_id"),
-    # Only for the few recipients that were given in another form than their address. The indexes by address find the
-    # others.
+    # These indexes contain only the few recipients that were given in another form than their address. The indexes by
+    # address find all others.
     *(
         Index(
             *(name, scope, "recipient", "status", "type", "timestamp", "tx_id"),
@@ -235,8 +235,8 @@ approvals = table_of(
 class EscrowRow:
     """An escrow as the chain has it. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds.
 
-    Events may be applied out of order. A settlement ends all disputes. Before it, the last dispute or withdrawal
-    counts; its number is `dispute_sequence`.
+    Events may be applied out of order. A settlement ends all disputes. Before the settlement, the last dispute or
+    withdrawal of a dispute counts; the number of that event is `dispute_sequence`.
     """
 
     currency: ClassVar = "USDC"
@@ -254,26 +254,26 @@ class EscrowRow:
     payer: str
     """Gets the accounts' rent back."""
     policy: str
-    """Address of the policy that allowed it."""
+    """Address of the policy that allowed the escrow."""
     amount: Annotated[int, U64()]
     task_hash: str
     output_commitment: str | None
-    """SHA-256 of the output's required hash."""
+    """SHA-256 of the required hash of the output, in hex."""
     proof_kinds: Annotated[int, Integer()]
-    """Bit set over the codes of the kinds."""
+    """Bit set of the accepted kinds of proof, by their codes."""
     counter: Annotated[int, U64()]
     status: str
     """Pending, locked, disputed, released, refunded or settled."""
     deadline: int
     due_at: int | None = None
-    """Time to refund or collect it; null while pending and once empty."""
+    """Time to refund the escrow or collect its shares; null while pending and once the escrow is empty."""
     created_at: int
     tx_id: str | None = None
-    """The transaction that locked it."""
+    """Id of the transaction that locked the escrow."""
     signature: str | None = None
     disputed_at: int | None = None
     disputed_by: str | None = None
-    """The signing address."""
+    """Address of the key that signed the dispute."""
     reason_hash: str | None = None
     evidence_hash: str | None = None
     dispute_signature: str | None = None
@@ -285,7 +285,7 @@ class EscrowRow:
     settled_at: int | None = None
     settlement_signature: str | None = None
     settlement_sequence: Annotated[int | None, U64()] = None
-    """Number of the settlement or the last collection of an owed share."""
+    """Number of the event that settled the escrow or that last paid out an owed share."""
     receiver_owed: bool | None = None
     """True if the receiver is still owed its share."""
     vault_owed: bool | None = None

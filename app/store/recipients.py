@@ -17,7 +17,7 @@ from app.store.state_tables import domains
 class Recipient:
     """A registered address. Domain and category (its code) take effect at the Unix second `effective_at`.
 
-    `sequence` is the organisation's at this registration.
+    `sequence` is the organisation's event number at this registration.
     """
 
     org: str
@@ -31,7 +31,7 @@ class Recipient:
 
 
 def put_domain(connection: Connection, domain: str) -> None:
-    """Store the text behind a domain's hash, before the hash is sent."""
+    """Store a domain under its hash, before the hash is sent to the chain."""
     values = {"domain_hash": domain_hash(domain).hex(), "domain": domain.lower()}
     upsert(connection, domains, values, keys=["domain_hash"])
 

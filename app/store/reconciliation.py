@@ -184,7 +184,7 @@ def count_differences(connection: Connection) -> int:
 
 
 def put_difference(connection: Connection, difference: Difference) -> bool:
-    """Store a difference. Return False if exactly this one is already stored."""
+    """Store a difference. Return False if an equal difference is already stored."""
     before = connection.scalar(select(table.c.found).where(table.c.address == difference.address))
     if before == difference.found:
         return False

@@ -73,7 +73,7 @@ def insert_requests(connection: Connection, requests: Sequence[RequestRecord]) -
 def request_page(
     connection: Connection, org: str, wanted: Mapping[str, Any], *, limit: int, cursor: str | None
 ) -> RecordPage[RequestRecord]:
-    """Return one page of an organisation's requests, newest first, with the `wanted` values of their columns.
+    """Return one page of an organisation's requests with the `wanted` column values, newest first.
 
     Raises `InvalidCursorError`.
     """
@@ -111,7 +111,7 @@ def shorten(connection: Connection, kept: int, *, most: int) -> int:
 
 @cache
 def _listing(given: frozenset[str]) -> Listing:
-    """Return the list for these members of the filter; one of the indexes serves it."""
+    """Return the list for these members of the filter. One of the table's indexes serves the list."""
     table = request_log
     chosen = [table.c[name] == bindparam(name, type_=table.c[name].type) for name in sorted(given)]
     query = select(table).where(table.c.org == bindparam("org"), *chosen)

@@ -1,4 +1,4 @@
-"""Tests whether the database has room for many payments. Nothing of it stays in the database."""
+"""Tests that the database has room for many payments. The test data do not stay in the database."""
 
 from sqlalchemy import Connection
 
@@ -16,15 +16,15 @@ class UndoError(Exception):
 
 
 def fill(connection: Connection) -> None:
-    """Write 256 kB, many times what a payment writes, and raise `UndoError`; for SQLite."""
+    """Write 256 kB to SQLite, many times the size of a payment, and raise `UndoError` to undo the write."""
     put_value(connection, "room", "0" * _BYTES)
     raise UndoError
 
 
 def spill(connection: Connection) -> None:
-    """Write a temporary file of 8 MB, which the server removes at once; for PostgreSQL.
+    """Make PostgreSQL write a temporary file of 8 MB, which the server removes immediately.
 
-    Rows that are written and rolled back would stay in the files of the database.
+    Rows that are written and rolled back would instead stay in the files of the database.
     """
     connection.exec_driver_sql("SET LOCAL work_mem = '64kB'")
     connection.exec_driver_sql(_SPILL)

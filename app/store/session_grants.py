@@ -1,4 +1,4 @@
-"""Operators' time limits for the sessions of agents, however often an agent rotates its token."""
+"""Operators' time limits for agents' sessions. A limit still applies after the agent has rotated its token."""
 
 from collections.abc import Collection
 

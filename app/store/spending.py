@@ -48,7 +48,7 @@ KINDS: Sequence[LabelKind] = get_args(LabelKind)
 TOTAL: Final = "total"
 NUMBERS: Sequence[str] = ("spent", "payments", "refused")
 _FILLED = "spending.filled"
-"""Name of the value that tells the place of the first day that `fill` has not counted, or `_ALL`."""
+"""Name of the value with the position of the first day that `fill` has not counted, or with `_ALL`."""
 _ALL = "all"
 _Scope = Literal["tx_id", "wallet_id", "org", "day"]
 _DAY_MS = 86_400_000
@@ -61,9 +61,9 @@ labels = Table(
     Column("timestamp", BigInteger, nullable=False),
     Index("transaction_labels_newest", "org", "kind", "key", "timestamp", "tx_id"),
 )
-"""The labels of payments and escrows when they were made. They survive a rebuild.
+"""The labels that payments, escrows and refusals had when they were made. Labels survive a rebuild.
 
-By the kind, the key is a tag, the id of a budget or nothing, the code of a category, or a rule.
+Depending on the kind, the key is a tag, the id of a budget (empty without a budget), the code of a category, or a rule.
 """
 table = Table(
     "spending",
@@ -96,18 +96,24 @@ def _day_on_postgresql(element: _UtcDay, compiler: Any, **options: Any) -> str:
 
 
 def label(connection: Connection, scope: _Scope, keys: Collection[str]) -> None:
-    """Give the unlabelled payments and escrows of this scope their present labels."""
+    """Give the unlabelled payments, escrows and refusals of a scope the labels that apply now.
+
+    `keys` are the values of the scope's column, such as ids of transactions.
+    """
     execute(connection, _labelling(connection.dialect.name, scope), {}, keys=list(keys))
 
 
 def label_attempt(connection: Connection, made: Mapping[str, Any], rule: str | None) -> None:
-    """Give the row of a new attempt its labels, in one statement with the writes around it if possible."""
+    """Give the row of a new attempt its labels. The statement joins the writes before and after it if possible."""
     values = {name: made[name] for name in _MADE} | {"rule": rule}
     execute_later(connection, _labelling(connection.dialect.name, None), [values])
 
 
 def count_attempt(connection: Connection, tx_id: str) -> None:
-    """Add the stored payment or escrow of an attempt to the sums, as `label_attempt` does, if it is confirmed now."""
+    """Add the stored payment or escrow of an attempt to the sums. Call this when it is confirmed.
+
+    As in `label_attempt`, the statement joins the writes before and after it if possible.
+    """
     execute_later(connection, _counting(connection.dialect.name, None), [{"tx_id": tx_id, "sign": 1}])
 
 
@@ -117,10 +123,10 @@ def count(connection: Connection, scope: _Scope, keys: Collection[str], *, sign:
 
 
 def fill(connection: Connection) -> bool:
-    """Label and count another organisation's day of transactions. Return False once all days are counted.
+    """Label and count one more day of an organisation's transactions. Return False once all days are counted.
 
-    Older databases have transactions without labels and sums. Each day is counted anew, because some of its changes may
-    be in the sums already. Changes of counted days keep their sums correct.
+    Databases of older versions have transactions without labels and sums. Each day is counted from zero, because its
+    sums may already contain some of its changes. A later change in a counted day updates the day's sums.
     """
     place = get_value(connection, _FILLED) or "0 "
     if place == _ALL:
@@ -163,13 +169,13 @@ def recount(connection: Connection, orgs: Collection[str]) -> None:
 
 
 def confirmed(connection: Connection, tx_ids: Collection[str]) -> set[str]:
-    """Return the ids of the transactions among these that are stored as confirmed."""
+    """Return the given ids of transactions that are stored as confirmed."""
     found = rows(connection, _CONFIRMED, {"keys": list(tx_ids)})[1] if tx_ids else ()
     return {tx_id for (tx_id,) in found}
 
 
 LENGTHS = {"day": 10, "month": 7}
-"""Lengths of the text of a period."""
+"""Number of characters in the text of each kind of period."""
 _MADE = ("tx_id", "org", "wallet_id", "recipient_address", "timestamp")
 _KEYS = bindparam("keys", expanding=True, type_=String)
 _SCOPES: Mapping[_Scope, ColumnElement[bool]] = {
@@ -193,7 +199,10 @@ def _insert(dialect: str, target: Table) -> Any:
 
 @cache
 def _labelling(dialect: str, scope: _Scope | None) -> Any:
-    """Return the statement of `label` or `label_attempt`. Every labelled row has a category, so it keeps its labels."""
+    """Return the statement of `label` or `label_attempt`.
+
+    The statement skips rows that have labels, so that they keep them. Every labelled row has at least a category.
+    """
     if scope is None:
         kinds = {**{name: transactions.c[name].type for name in _MADE}, "rule": String()}
         made = select(*(bindparam(name, type_=kind).label(name) for name, kind in kinds.items())).subquery()
@@ -228,7 +237,10 @@ def _labelling(dialect: str, scope: _Scope | None) -> Any:
 
 @cache
 def _counting(dialect: str, scope: _Scope | None) -> Any:
-    """Return the statement of `count` or `count_attempt`, which may run before the row is marked as confirmed."""
+    """Return the statement of `count` or `count_attempt`.
+
+    The statement of `count_attempt` may run before the row is marked as confirmed, so it does not check the status.
+    """
     paid = true() if scope is None else _PAID
     facts = (
         transactions.c.org,

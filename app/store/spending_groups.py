@@ -27,7 +27,7 @@ from app.store.spending import LENGTHS, NUMBERS, TOTAL, table
 from app.store.state_tables import domains, wallet_details
 
 MOST_GROUPS = 100
-"""The number of groups in an answer, other than days and months."""
+"""Maximum number of groups in a response. Days and months have no such limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,10 @@ class SpentBy:
 def spending(
     connection: Connection, org: str, by: str, periods: Sequence[str], keys: Collection[str] | None = None
 ) -> list[SpentBy]:
-    """Return the sums over days and months by day, month or key, of these keys only if given.
+    """Return the sums of the given periods, grouped by day, by month, or by the keys of a kind.
 
-    Days and months are in their order. Of other groups, the `MOST_GROUPS` with the most spending are returned.
+    `by` is `day`, `month` or a kind, such as `wallet`. If `keys` are given, only these keys are summed. Days and months
+    are in chronological order. Of other groups, the `MOST_GROUPS` with the most spending are returned.
     """
     given = {"org": org, "kind": TOTAL if by in LENGTHS else by, "periods": list(periods)}
     chosen = _grouped(by if by in LENGTHS else "key", keyed=keys is not None)
@@ -55,7 +56,10 @@ def spending(
 def top_groups(
     connection: Connection, org: str, kinds: Collection[str], period: str, most: int
 ) -> dict[str, list[SpentBy]]:
-    """Return the groups of a day or month by kind, up to `most` of each: first the most spending, then refusals."""
+    """Return up to `most` groups of each kind for a day or month, by kind.
+
+    The groups with the most spending come first; among equals, those with the most refusals.
+    """
     given = {"org": org, "period": period, "most": most}
     found: dict[str, list[SpentBy]] = {kind: [] for kind in kinds}
     for kind, *sums in rows(connection, _top(tuple(kinds)), given)[1]:

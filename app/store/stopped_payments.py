@@ -20,7 +20,10 @@ _DUE = _DUE.where(marks.c.type.in_(REASONS))
 
 
 def count_stopped(connection: Connection, requests: Sequence[RequestRecord], now: int) -> None:
-    """Count the refused requests of frozen, paused or empty wallets that the log lacks, and report the first ones."""
+    """Count the refused requests for frozen, paused or empty wallets that are not in the request log yet.
+
+    The first refusals of a wallet for a reason are reported immediately.
+    """
     refused = [
         one
         for one in requests
@@ -37,9 +40,9 @@ def count_stopped(connection: Connection, requests: Sequence[RequestRecord], now
 
 
 def report_stopped(connection: Connection, now: int, *, most: int) -> int:
-    """Report up to `most` counts an hour after their last event, and forget wallets without further refusals.
+    """Process up to `most` counts that were last reported at least an hour ago, and return their number.
 
-    Returns their number.
+    Counts with further refusals are reported; the others are deleted.
     """
     due = connection.execute(_DUE.where(marks.c.marked_at <= now - HOUR).limit(most)).mappings().all()
     for one in due:

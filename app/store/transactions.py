@@ -87,7 +87,7 @@ def transactions(
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
     given = frozenset(values)
     values.pop("spending", None)
-    # A wallet has few payments compared with a label.
+    # Given a wallet, the list starts from its transactions, because a wallet has few payments compared with a label.
     joined = "x402_host" in given or ("wallet_id" not in given and not given.isdisjoint(KINDS))
     chosen = _joined(given, any_host=wanted.x402_host == ANY_HOST) if joined else _listing(given)
     return fetch_page(connection, TransactionRecord, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
@@ -118,8 +118,8 @@ def _listing(given: frozenset[str]) -> Listing:
 def _joined(given: frozenset[str], *, any_host: bool) -> Listing:
     """Return the list of payments for resources or with a label, for these members of the filter.
 
-    It is read from the payloads or labels, which have the same ids and times as the transactions. The other filters are
-    checked row by row, because most of these rows are confirmed payments.
+    The list is read from the payloads or labels, which have the same ids and times as the transactions. The other
+    filters are checked row by row, because most of these rows are confirmed payments.
     """
     kinds = [kind for kind in KINDS if kind in given]
     paid = "x402_host" in given
@@ -157,7 +157,7 @@ def _joined(given: frozenset[str], *, any_host: bool) -> Listing:
 
 
 def _labelled(kinds: Sequence[str]) -> list[ColumnElement[bool]]:
-    """Return the conditions of labels, checked row by row."""
+    """Return one condition for each kind of label. The database checks these conditions row by row."""
     return [
         exists().where(one.c.tx_id == table.c.tx_id, one.c.kind == kind, one.c.key == bindparam(kind))
         for kind in kinds
@@ -174,7 +174,7 @@ _FUNDED = select(func.sum(table.c.amount)).where(
 
 
 def _chosen(given: frozenset[str]) -> list[ColumnElement[bool]]:
-    """Return the filter's conditions on status and type together."""
+    """Return the filter's conditions on status and type, combined into one condition."""
     chosen = [table.c[name] == bindparam(name) for name in ("status", "type") if name in given]
     return [and_(true(), *chosen)]
 

@@ -117,7 +117,7 @@ def insert_wallet_details(connection: Connection, wallet: WalletDetails) -> None
 
 
 def has_wallet_details(connection: Connection, wallet_id: str) -> bool:
-    """Return whether a wallet's details are stored, even while its creation is pending."""
+    """Return True if a wallet's details are stored, even while its creation is pending."""
     return connection.scalar(select(details.c.wallet_id).where(details.c.wallet_id == wallet_id)) is not None
 
 
@@ -156,7 +156,7 @@ def labels(connection: Connection, wallet_ids: Collection[str]) -> dict[str, str
 
 
 def has_wallet(connection: Connection, org: str, wallet_id: str) -> bool:
-    """Return whether the organisation has a wallet with this id whose creation is on the chain, archived or not."""
+    """Return True if the organisation has a wallet with this id on the chain, archived or not."""
     return scalar(connection, _OWNED, {"org": org, "key": wallet_id}) is not None
 
 

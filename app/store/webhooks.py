@@ -37,7 +37,7 @@ class WebhookRecord:
     secret: str
     """Encrypted."""
     old_secret: str | None
-    """Encrypted; the one before the last rotation."""
+    """The secret from before the last rotation, encrypted."""
     old_secret_until: int | None
     position: int
     """Feed position of the last queued or skipped event."""
@@ -47,7 +47,7 @@ class WebhookRecord:
     rotated_under: str | None
 
     def wants(self, event: str) -> bool:
-        """Return whether the webhook is subscribed to this type of event."""
+        """Return True if the webhook is subscribed to this type of event."""
         return ALL_EVENTS in self.events or event in self.events
 
 
@@ -65,7 +65,7 @@ _LISTING = listing(
 
 
 def insert_webhook(connection: Connection, webhook: WebhookRecord) -> None:
-    """Store a new webhook. It gets the events that are stored from now on."""
+    """Store a new webhook. The webhook receives the events that are stored from now on."""
     connection.execute(insert(table).values(columns_of(webhook) | {"position": last_position(connection)}))
 
 
@@ -101,7 +101,7 @@ def count_webhooks(connection: Connection, org: str) -> int:
 
 
 def listening(connection: Connection) -> list[WebhookRecord]:
-    """Return all organisations' webhooks that events are queued for, including degraded ones."""
+    """Return the webhooks of all organisations for which events are queued, including degraded webhooks."""
     return fetch_all(connection, WebhookRecord, select(table).where(_LIVING))
 
 

@@ -1,4 +1,4 @@
-"""Issued payments for resources, and what facilitators accept."""
+"""Issued payments for resources, and the settlement paths that facilitators are known to accept."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class IssuedPayment:
     wallet_id: str
     url: str
     host: str
-    """Host of the URL, to find payments."""
+    """Host of the URL, for finding payments by host."""
     scheme: str
     network: str
     pay_to: str
@@ -57,9 +57,9 @@ class IssuedPayment:
     fetched: bool
     """True if the service itself sends the header to the resource."""
     last_valid_block_height: int | None = None
-    """For the delegate's transfer, in the lane allowance."""
+    """Last valid block height of the delegate's transfer; only in the lane allowance."""
     signature: str | None = None
-    """Signature of the delegate's transfer, once known to have landed."""
+    """Signature of the delegate's transfer, once the transfer is known to have landed."""
     slot: int | None = None
     """Slot of the delegate's transfer."""
     created_at: int
@@ -103,7 +103,7 @@ facilitators = Table(
     "x402_facilitators",
     metadata,
     Column("org", String, primary_key=True),
-    Column("origin", String, primary_key=True, doc="the resource's origin: a dishonest shop harms only itself"),
+    Column("origin", String, primary_key=True, doc="the resource's origin; a dishonest shop affects only its own row"),
     Column("fee_payer", String, primary_key=True),
     Column("accepts", Boolean, nullable=False, doc="true if the facilitator accepts payments by the program"),
     Column("checked_at", BigInteger, nullable=False),
@@ -166,12 +166,15 @@ def record_resource(connection: Connection, tx_id: str, status: int) -> None:
 
 
 def record_transfer(connection: Connection, tx_id: str, signature: str, slot: int) -> None:
-    """Store the transfer with which a delegate has paid."""
+    """Store the signature and slot of the transfer that a delegate has paid with."""
     connection.execute(update(payloads).where(payloads.c.tx_id == tx_id).values(signature=signature, slot=slot))
 
 
 def open_delegations(connection: Connection, limit: int) -> list[IssuedPayment]:
-    """Return issued payments, oldest first, that a delegate can still pay or has paid by a transfer not yet found."""
+    """Return issued payments that a delegate can still pay, or has paid by a transfer that is not found yet.
+
+    The oldest payments come first.
+    """
     return fetch_all(connection, IssuedPayment, _OPEN_DELEGATIONS, {"most": limit})
 
 
@@ -204,13 +207,16 @@ def outstanding_payments(connection: Connection, wallet_id: str) -> tuple[int, i
 
 
 def put_facilitator(connection: Connection, org: str, origin: str, fee_payer: str, *, accepts: bool, now: int) -> None:
-    """Store whether a facilitator settles payments by the program."""
+    """Store the result of a check: `accepts` is True if the facilitator settles payments by the program."""
     row = {"org": org, "origin": origin, "fee_payer": fee_payer, "accepts": accepts, "checked_at": now}
     upsert(connection, facilitators, row, keys=["org", "origin", "fee_payer"])
 
 
 def known_facilitator(connection: Connection, org: str, origin: str, fee_payer: str) -> tuple[bool, int] | None:
-    """Return whether a facilitator accepts payments by the program, and when this was checked; None if never."""
+    """Return True if a facilitator accepts payments by the program, else False, and the time of this check.
+
+    Returns None if the facilitator was never checked.
+    """
     table = facilitators
     mine = (table.c.org == org, table.c.origin == origin, table.c.fee_payer == fee_payer)
     row = connection.execute(select(table.c.accepts, table.c.checked_at).where(*mine)).one_or_none()
