@@ -141,7 +141,7 @@ class Brakes:
     async def show(self, hold: EngagedBrake) -> None:
         """Wait until other nodes can see a brake, at most `SHOWN` seconds. Call this before reading the chain.
 
-        While the database is unavailable, the other nodes cannot store payments either, so no longer wait is needed.
+        A longer wait is unnecessary: while the database is unavailable, the other nodes cannot store payments either.
         """
         if self._db.node:
             await hold.is_stored(SHOWN)

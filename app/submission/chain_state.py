@@ -25,7 +25,10 @@ _STALE = "The Solana node is stale: it lacks on-chain state that the service has
 
 
 def stale_node_error() -> UnavailableError:
-    """Return the error for a known account that a node lacks or shows in an old state: the node is stale, or lies."""
+    """Return the error for a known account that a node lacks or shows in an old state.
+
+    Such a node is stale, or dishonest.
+    """
     return UnavailableError("chain_unavailable", _STALE)
 
 
@@ -76,7 +79,7 @@ async def unverified_recipients(service: Service, addresses: Iterable[Pubkey]) -
 async def current_account(service: Service, address: str, name: str, *, sequence: int) -> dict[str, Any]:
     """Like `account_state`, but raise ``chain_unavailable`` instead of returning None.
 
-    A change that names a number from an older state would be refused.
+    The program would refuse a change that contains a number from an older state.
     """
     state = await account_state(service, address, name, sequence=sequence)
     if state is None:
@@ -99,9 +102,10 @@ async def org_account(service: Service, org: str) -> dict[str, Any]:
 
 
 async def authority_sequence(service: Service, org: str) -> int:
-    """Return the organisation's `authority_sequence`. What the authority signs for it is valid until it advances.
+    """Return the organisation's `authority_sequence`.
 
-    Raises ``chain_unavailable`` if the node is stale.
+    Signatures that the authority makes for this sequence are valid until the sequence advances. Raises
+    ``chain_unavailable`` if the node is stale.
     """
     sequence: int = (await org_account(service, org))["authority_sequence"]
     return sequence
@@ -126,10 +130,11 @@ async def pending_or_missing(
 
 
 async def with_budget(service: Service, charged: _Open) -> _Open:
-    """Return the escrow or allowance with the budget that its own account names: the vault's budget may have changed.
+    """Return the escrow or allowance with the budget that its own account names.
 
-    Returns it unchanged if its account names no budget or is gone. If the account is gone, the escrow or allowance was
-    settled, and the program will refuse the instruction for that reason.
+    The vault may have another budget by now. If the account names no budget or is gone, the argument is returned
+    unchanged. If the account is gone, the escrow or allowance was settled, and the program will refuse the instruction
+    for that reason.
     """
     account = await service.chain.account(charged.address)
     # After the settlement, anyone can send lamports to the address and create an empty account there.

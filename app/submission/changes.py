@@ -30,13 +30,13 @@ async def submit(
 ) -> Outcome:
     """Submit a change and return its confirmed outcome.
 
-    A wallet's change waits for the payments from the wallet that this process is sending, and later payments from the
-    wallet in this process wait for its outcome. A change that ``overtakes`` neither waits for payments nor makes them
-    wait.
+    A wallet's change waits until this process has sent the wallet's current payments. Later payments from the wallet in
+    this process then wait for the outcome of the change. A change that ``overtakes`` neither waits for payments nor
+    makes them wait.
 
     If the authority signs offline, this uses ``nonce_account``, or a free nonce account, and raises
-    AwaitingSignatureError. Raises SimulationFailedError if the simulation fails. Raises the API's error if the
-    change failed, is not confirmed yet, or needs no signature although the request asks for an offline one.
+    AwaitingSignatureError. Raises SimulationFailedError if the simulation fails. Raises the API's error if the change
+    failed, is not confirmed yet, or needs no signature although the request asks for an offline one.
     """
     outcome = await _sent(service, plan, claim, overtakes=overtakes, nonce_account=nonce_account)
     require_confirmed(service.codec, outcome)
@@ -60,7 +60,7 @@ async def submit_current(
 ) -> Outcome | None:
     """Like ``submit``, but call ``make`` for the plan, and again if another change has outdated it.
 
-    Returns None if ``make`` returns None, because nothing is to change.
+    Returns None if ``make`` returns None, because there is nothing to change.
     """
     for left in reversed(range(_TRIES)):
         plan = await make()

@@ -67,7 +67,7 @@ def _admit() -> None:
 
 
 def _authorise(_conn: Connection) -> None:
-    """Authorise every change: the service itself makes it."""
+    """Authorise every change, because the service itself makes the change."""
 
 
 def in_progress() -> ConflictError:
@@ -93,7 +93,8 @@ class Claim:
         first_called_at: int | None = None,
     ) -> None:
         self.attempt = attempt
-        #: The partial result that an earlier run of the request has stored. It is empty once the quota dropped it.
+        #: The partial result that an earlier run of the request has stored. It is empty once it was dropped to keep the
+        #: quota.
         self.partial = partial
         #: True if the response must not be replayed, because the attempt's outcome is not known yet.
         self.open_ended = False
@@ -146,7 +147,7 @@ class Claim:
         return await self._db.read(lambda conn: self.earlier_in(conn, find)) if self.repeats else None
 
     def earlier_in(self, conn: Connection, find: Callable[[Connection, str], T | None]) -> T | None:
-        """Return what an earlier run of the request made, found by its key, or None."""
+        """Return the object that an earlier run of the request stored under its key, or None. See ``earlier``."""
         return find(conn, self.key) if self.repeats and self.key is not None else None
 
     async def is_taken(self) -> bool:
@@ -192,11 +193,17 @@ class Claim:
         return await self._stored(claim_and_store, lasts=lasts, repeatable=repeatable)
 
     async def store_once(self, effect: Callable[[Connection], object]) -> None:
-        """Store an effect like ``store``, unless an earlier run of the request did: it must not undo later changes."""
+        """Store an effect like ``store``, but only in the request's first run.
+
+        A repetition could undo later changes.
+        """
         await self.store(lambda conn: None if self.repeats else effect(conn))
 
     def resolve(self, *, lasts: bool) -> None:
-        """Record whether the request's transaction landed or still can. If neither, a later error frees the key."""
+        """Record the fate of the request's attempt. ``lasts`` is True if its transaction landed or can still land.
+
+        If ``lasts`` is False, a later error frees the key.
+        """
         self.attempt, self.effective = None, lasts
 
     async def finish(self, body: str) -> None:

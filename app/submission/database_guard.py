@@ -2,8 +2,8 @@
 
 A client that repeats a request with a lost key would pay twice. So the service refuses new movements of money until the
 read models have caught up with the chain. After that, for the lifetime of idempotency keys, it accepts a movement only
-if the client confirms that it has checked for an earlier payment, or if the gap was declared checked, by an admin for
-an organisation or by a command for all.
+if the client confirms that it has checked for an earlier payment, or if the gap was declared checked. An admin can
+declare this for an organisation, and a command for all organisations.
 """
 
 from collections.abc import Awaitable, Callable
@@ -64,7 +64,8 @@ class DatabaseGuard(Periodic):
     def state(self, org: str = "") -> State | None:
         """Return the guard's state for an organisation, or for the whole service if ``org`` is empty.
 
-        None if the guard is not raised, was declared checked or has outlived the idempotency keys.
+        None if the guard was never raised, its gap was declared checked, or the idempotency keys from before the gap
+        have expired.
         """
         if self.pending:
             return "catching_up"

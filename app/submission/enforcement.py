@@ -26,7 +26,7 @@ from app.submission.program_errors import UNPROVEN, business_error, error_name
 
 _log = structlog.get_logger(__name__)
 
-#: Type of the event that reports a brake made again by a repeated request.
+#: Type of the event for a brake that a repeated request has engaged again after it was lifted.
 REPEATED = "alert.brake_repeated"
 #: Seconds between two steps while a transaction has no outcome yet.
 _PAUSE = 0.1
@@ -196,7 +196,7 @@ def _report_repeated(hold: EngagedBrake, first_called_at: int, conn: Connection,
         type=REPEATED,
         timestamp=attempt.created_at,
         wallet_id=hold.wallet_id,
-        summary=f"A {row.kind} was lifted, and is made again by a repeated request",
+        summary=f"A {row.kind} had been lifted and was made again by a repeated request",
         payload={"wallet_id": hold.wallet_id, "brake": row.kind, "first_called_at": iso_ms(first_called_at)},
     )
 

@@ -30,7 +30,10 @@ _PATIENCE = 2.0
 
 
 class FeePayer:
-    """Signs as the fee payer, and limits the cost of expenses and of agents' rotations. Others are only counted."""
+    """Signs as the fee payer, and limits the cost of expenses and of agents' rotations.
+
+    The costs of other transactions are only counted.
+    """
 
     def __init__(self, signer: Signer, settings: Settings, chain: ChainClient) -> None:
         self.signer = signer

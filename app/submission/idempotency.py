@@ -25,14 +25,14 @@ Caller = tuple[str, str, str]
 """Organisation, scope and key: together, they identify a request and its replays."""
 
 _PAUSE = 0.1
-"""Seconds between checks whether another node has ended the first request."""
+"""Seconds between two checks of a first request that runs on another node."""
 _LEAVE_PAUSE = 1.0
 """Seconds to wait before storing that a request no longer runs here, if the database failed when the request ended."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A request in progress. It is ``admitted`` once the key is known not to belong to another, earlier request."""
+    """A request in progress. It is ``admitted`` once no earlier, different request is known to hold the key."""
 
     fingerprint: Fingerprint
     admitted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -59,11 +59,11 @@ class Idempotency:
         """Return the response, its kind, and the time when the key was first used, in Unix milliseconds.
 
         The kind is True for a replay, False if an answered request was carried out again, and None for a first answer.
-        The time is None for a new key and without a key. With a ``seal``, the response is stored sealed. An answered
-        request that ``brakes`` is repeated by ``work``, which changes nothing while the brake is in force: only then is
-        the stored response replayed. Raises ``idempotency_conflict`` for the same key with other parameters, or with
-        another API key if the response is sealed, and ``idempotency_in_progress`` if the first request does not end in
-        time.
+        The time is None for a new key and without a key. With a ``seal``, the response is stored sealed. With
+        ``brakes``, ``work`` carries out an answered request again. While the brake is in force, ``work`` changes
+        nothing, and the stored response is replayed. Raises ``idempotency_conflict`` for the same key with other
+        parameters, or with another API key if the response is sealed, and ``idempotency_in_progress`` if the first
+        request does not end in time.
         """
         if fingerprint is None:
             return await work(Claim(self._db)), None, None
@@ -210,6 +210,6 @@ def _same(fingerprint: Fingerprint, first: Fingerprint | IdempotencyRecord) -> N
 def _sealed() -> ConflictError:
     return ConflictError(
         "idempotency_conflict",
-        "A request with another API key used this idempotency key, and its response contains a secret. Only that API "
-        "key, if not rotated since, can replay it. Nothing was done.",
+        "Another API key used this idempotency key, and the response contains a secret. Only that API key can replay "
+        "the response, unless it was rotated since. Nothing was done. Use a new idempotency key.",
     )

@@ -80,7 +80,10 @@ class Locks:
 
 
 class Held:
-    """A context that holds locks of one scope. Raises RuntimeError unless the scope comes after those already held."""
+    """A context that holds locks of one scope.
+
+    Raises RuntimeError unless the scope comes after the scopes of all locks already held.
+    """
 
     def __init__(self, locks: Locks, scope: LockScope, names: list[str], most_waiting: int | None) -> None:
         self._locks = locks

@@ -1,11 +1,11 @@
 """Transactions that the organisation's authority signs offline.
 
-Each is built on a durable nonce that only the organisation's authority can advance, so on the chain neither time nor a
-third party invalidates it. Its bytes lack the fee payer's signature until the client returns them with the authority's.
-The service therefore never completes a transaction that was withdrawn or has expired. Once a later transaction has
-advanced the nonce, such a transaction cannot land at all. The fee payer pays the rent of the nonce accounts. They are
-reused: for each pair of authority and fee payer, an organisation has no more of them than it ever had unsigned or
-pending transactions at the same time.
+Each transaction is built on a durable nonce that only the organisation's authority can advance. On the chain, neither
+time nor a third party can therefore invalidate the transaction. Its bytes lack the fee payer's signature until the
+client returns them with the authority's signature. The service therefore never completes a transaction that was
+withdrawn or has expired. Once a later transaction has advanced the nonce, such a transaction cannot land at all. The
+fee payer pays the rent of the nonce accounts. Nonce accounts are reused. For each pair of authority and fee payer, an
+organisation has at most one nonce account for each transaction that was unsigned or pending at the same time.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ LIFETIME = 7 * 86_400_000
 MAX_OUTSTANDING = 32
 """Maximum number of an organisation's nonce accounts for one authority and fee payer.
 
-Each serves one transaction while it is unsigned or pending.
+Each nonce account serves one transaction while that is unsigned or pending.
 """
 #: Number of instructions before the plan's own: the nonce advance and the compute unit limit.
 _ADDED = 2
@@ -64,7 +64,7 @@ _CREATE_NONCE = PlanType("create_nonce", indexed=False)
 ADVANCE = PlanType("advance_nonce", indexed=False)
 """Advances a nonce and does nothing else, so that no transaction built on the old nonce can land."""
 PLAN_TYPES = (_CREATE_NONCE, ADVANCE)
-#: Number of tries with a nonce and seconds between them: a nonce cannot be used in the slot that stored it.
+#: Number of tries with a nonce, and seconds between them. A nonce cannot be used in the slot that stored it.
 _LOOKS, _PAUSE = 20, 0.2
 _TOO_LONG = (
     "The change does not fit into one transaction, so it cannot be signed offline. Shorten the allowlist, or make the "
@@ -199,7 +199,10 @@ async def _store(
 
 
 async def _accounts(service: Service, steps: Sequence[Instruction], nonce: Hash) -> dict[str, str]:
-    """Return the base64 data of the transaction's program and token accounts. It lets the signer see what changes."""
+    """Return the base64 data of the transaction's program and token accounts.
+
+    With this data, the signer can see the changes.
+    """
     message = Message.new_with_blockhash(list(steps), service.signers.fee_payer_address, nonce)
     keys = message.account_keys
     found = await service.chain.accounts(keys)

@@ -92,7 +92,7 @@ class Outcomes:
         return await self._expire(attempt) if whole else Outcome(attempt, "pending", sendable=False)
 
     async def _look_for_event(self, attempt: Attempt, over: int | None) -> Outcome:
-        """Determine by its event the outcome of an attempt that a third party sends under an unknown signature."""
+        """Determine the outcome of an attempt that a third party sends under an unknown signature, from its event."""
         pending = Outcome(attempt, "pending", sendable=False)
         if over is None:
             return pending
@@ -182,12 +182,12 @@ def ids_of(attempt: Attempt) -> dict[str, str | None]:
 
 
 def unavailable(attempt: Attempt) -> UnavailableError:
-    """Return the error for a transaction whose outcome is unknown: the node gives no response, or only an error."""
+    """Return the error for a transaction with an unknown outcome. The node gave no response, or only an error."""
     return UnavailableError("chain_unavailable", fields={"tx_id": attempt.tx_id})
 
 
 async def _over_since(chain: ChainClient, attempt: Attempt) -> int | None:
-    """Return a finalized slot by which a transaction landed or never will, or None while it can still land later."""
+    """Return a finalized slot that ends a transaction's chance to land, or None while it can still land."""
     if attempt.nonce_account is not None:
         account = await chain.account(attempt.nonce_account, "finalized")
         found = NonceAccount.of(account)

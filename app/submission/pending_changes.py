@@ -2,12 +2,13 @@
 
 If a request ends without a response from the chain, its change can land until the blockhash expires. If a newer change
 were completed before that, the older one could undo it: it could lift an emergency freeze, or replace a session token
-that was already handed out. So
+that was already handed out. Two rules prevent this:
 
-* only the request itself, repeated under its idempotency key, resends such a change; recovery does not. There are two
-  exceptions: a newer token rotation resends the older one, whose token it replaces, and a freeze or pause is resent
-  while its brake is engaged;
-* a newer change that it could undo is refused with `chain_unavailable` until the old one has landed or expired.
+* Only the request itself, repeated under its idempotency key, resends such a change; recovery does not. There are two
+  exceptions: a newer token rotation resends the older rotation and then replaces its token, and a freeze or pause is
+  resent while its brake is engaged.
+* A newer change that the old change could undo is refused with `chain_unavailable` until the old change has landed or
+  expired.
 
 Sending the old change first and then the new one would be faster, but would unfreeze a wallet between the two.
 """

@@ -43,17 +43,19 @@ class PlanType:
     """A kind of transaction, declared by its capability. Attempts are stored under its ``name``.
 
     - ``projected``: the projector records the success together with the transaction's event, instead of the submitter.
-    - ``indexed``: it calls the program, so the indexer finds it.
+    - ``indexed``: the transaction calls the program, so the indexer finds it.
     - ``resent``: recovery may resend the stored bytes. A change that could undo a newer one is resent only by its own
       request, repeated under its idempotency key.
-    - ``waits_for``: names of the types that must not be pending when this one is sent, because they could land later
-      and undo it, or take the address that it needs.
-    - ``superseded``: a newer transaction of this type replaces its effect, so the newer request may resend it first.
-    - ``braked``: it spends money, so a freeze, a pause or an operator's rotation of its session token overtakes it.
-    - ``lifts``: the kind of brake that it would undo on the chain. Such a brake overtakes it.
-    - ``stops``: it ends the permission for a vault's allowances, so they are settled once it has been sent.
-    - ``held``: lamports of rent that it locks until a later transaction settles it. The later one is ``prepaid``: its
-      fee counts towards the wallet's SOL together with this one's.
+    - ``waits_for``: names of types that delay this one. While a transaction of such a type is pending, this one is not
+      sent, because the other could land later and undo it, or take the address that it needs.
+    - ``superseded``: a newer transaction of this type replaces the effect of the older one. The newer request may
+      therefore resend the older transaction first.
+    - ``braked``: the transaction spends money, so a freeze, a pause or an operator's rotation of its session token
+      stops it.
+    - ``lifts``: the kind of brake that the transaction would undo on the chain. Such a brake stops the transaction.
+    - ``stops``: the transaction ends the permission for a vault's allowances. They are settled once it has been sent.
+    - ``held``: lamports of rent that the transaction locks until a later transaction settles it. The later transaction
+      is ``prepaid``: its fee counts towards the wallet's SOL together with the fee of the first.
     - ``on_failed``: removes the rows that the plan's ``on_store`` wrote, if the attempt fails permanently.
     """
 
@@ -184,7 +186,7 @@ class Outcome:
     The error is the chain's, or `expired`, or the code of the brake that stopped the attempt.
 
     A pending attempt that is not ``sendable`` has landed and waits for its confirmation or the read models, is sent by
-    a third party, or is too old to land and waits for the events that would show whether it did.
+    a third party, or is too old to land, while events are missing that would show that it landed.
     """
 
     attempt: Attempt
@@ -201,4 +203,4 @@ class Outcome:
 
 
 Failure = SimulationFailedError | Outcome
-"""A transaction that failed in simulation, or whose outcome is a failure."""
+"""A transaction that failed in simulation, or an outcome that is a failure."""

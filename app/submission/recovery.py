@@ -18,10 +18,10 @@ class Recovery(Periodic):
 
     Records confirmed and failed attempts. Resends the same signed bytes of attempts that have not landed, until the
     finalized chain is more than 30 blocks past their last valid block height, or has advanced their nonce. After that,
-    they count as failed once no event is missing that they could have caused. Not resent are bytes that a third party
-    sends, attempts that a brake stops, and changes that could undo a newer one (see
-    ``app.submission.pending_changes``). Attempts younger than ``grace`` seconds are skipped, because their requests
-    still wait; attempts from before the start are not.
+    an attempt counts as failed once no event is missing that it could have caused. Three kinds of attempts are not
+    resent: transactions that a third party sends, attempts that a brake stops, and changes that could undo a newer one
+    (see ``app.submission.pending_changes``). Attempts younger than ``grace`` seconds are skipped, because their
+    requests may still be waiting. Attempts from before the start are never skipped.
     """
 
     name = "recovery"

@@ -1,8 +1,8 @@
 """Submits transactions: simulates, stores, sends and confirms them, and waits for the read models.
 
 The signed bytes are stored before the first send, and resends use exactly these bytes. An attempt stays `pending` while
-it can still land, and no replacement is signed in this time. Only a freeze or a pause, which does no harm twice, is
-sent even if it cannot be stored, and is signed again after five seconds.
+it can still land, and no replacement is signed in this time. The only exceptions are a freeze and a pause, because they
+do no harm twice. They are sent even if they cannot be stored, and are signed again after five seconds.
 """
 
 import asyncio
@@ -71,12 +71,15 @@ class Submitter(Outcomes):
         self._listeners: list[Callable[[Attempt], None]] = []
 
     def subscribe(self, listener: Callable[[Attempt], None]) -> None:
-        """Call `listener` with each sent attempt of a type with ``stops``, see `PlanType`. The call must not block."""
+        """Call `listener` with each sent attempt of a `PlanType` that ``stops`` allowances.
+
+        The listener must not block.
+        """
         self._listeners.append(listener)
 
     async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[bytes, str | None, int]:
         """Return the signed bytes, the signature if it is known already, and the last valid block height."""
-        # A third party that will send it needs the full lifetime of a blockhash.
+        # A third party that sends the transaction later needs the full lifetime of a blockhash.
         blockhash = await self._chain.blockhash(fresh=fresh or plan.fee_payer is not None)
         until = blockhash.last_valid_block_height
         if plan.fee_payer is not None:
@@ -265,7 +268,8 @@ class Submitter(Outcomes):
         except ChainUnavailable:
             raise unavailable(attempt) from None
         except RpcError as error:
-            # This node refuses it now (already processed, unknown blockhash), but it may still have landed.
+            # The node refuses the transaction now (already processed, unknown blockhash), but it may have landed
+            # anyway.
             _log.warning("send_refused", tx_id=attempt.tx_id, code=error.code, message=error.message)
         if self._types[attempt.type].stops:
             for listener in self._listeners:
