@@ -29,13 +29,13 @@ class UnsignedTransactions(ResponseBody):
     """The transactions awaiting a signature, oldest first."""
 
     data: list[AwaitingSignature]
-    """The rows of the page."""
+    """The transactions."""
 
 
 class WithdrawnTransaction(ResponseBody):
-    """A withdrawn transaction, which the service will not complete any more.
+    """A withdrawn transaction, which the service no longer completes.
 
-    If this is the response to sending a signed advance of its nonce, `id` is the id of the advance.
+    If the response is for a signed advance of the nonce, `id` is the id of the advance.
     """
 
     id: TransactionId
@@ -49,4 +49,4 @@ class ChangeMade(
         Policy | Budget | WalletDetail | RegisteredRecipient | Organization | PausedOrganisation | WithdrawnTransaction
     ]
 ):
-    """The response to a signed transaction. It is the response of the change that the transaction makes."""
+    """The response to a signed transaction: the response to the change that the transaction makes."""

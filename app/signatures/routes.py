@@ -38,8 +38,8 @@ async def list_unsigned_transactions(call: Call) -> UnsignedTransactions:
 async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
     """Send a transaction that was signed elsewhere.
 
-    The body is the output of `agent-vault sign`: the service's transaction, signed by the organisation's authority.
-    The service adds its own signatures, simulates the transaction, stores and sends it. It responds like the change
+    The body is the output of `agent-vault sign`: the service's transaction, signed by the organisation's authority. The
+    service adds its own signatures, simulates the transaction, stores and sends it. The response is that of the change
     itself. Sending the same transaction again returns the same outcome.
     """
     return await signatures.send(call.service, call.principal, call.claim, body.transaction)
@@ -56,9 +56,9 @@ async def send_signed_transaction(call: Call, body: SendSigned) -> ChangeMade:
 async def withdraw_unsigned_transaction(call: Call, _body: EmptyBody) -> WithdrawnTransaction:
     """Withdraw a transaction that waits for a signature.
 
-    The service will not complete it any more. Without the fee payer's signature it cannot land. If the service has the
-    authority's key, it also advances the nonce, so that the transaction cannot land even with that signature. With
-    `sign=offline` the response is the advance, as a transaction to sign. Otherwise the next transaction on its nonce
-    account advances the nonce.
+    The service no longer completes the transaction. Without the fee payer's signature, the transaction cannot land. If
+    the service has the authority's key, it also advances the nonce, so that the transaction cannot land even with that
+    signature. With `sign=offline`, the response is the advance of the nonce, as a transaction to sign. Otherwise the
+    next transaction on the same nonce account advances the nonce.
     """
     return await signatures.withdraw(call.service, call.principal, call.claim, call.path("id"))

@@ -100,7 +100,7 @@ async def send(service: Service, principal: Principal, claim: Claim, text: str) 
 
 
 def _changing(service: Service, attempt: Attempt) -> AbstractAsyncContextManager[None]:
-    """Hold the lock that makes other changes of the same object wait."""
+    """Return the context that holds the changed object's lock. Other changes of the same object wait for it."""
     if attempt.wallet_id is not None:
         return service.locks.hold(LockScope.WALLET_STATE, attempt.wallet_id)
     about = attempt.policy_id or (attempt.recipient if attempt.type in _OF_BUDGETS else None)
@@ -248,7 +248,7 @@ async def withdraw(service: Service, principal: Principal, claim: Claim, tx_id: 
             raise NotFoundError(_NOT_SIGNED)
         attempt = await _attempt(service, unsigned)
         if attempt.status == AWAITING and not await claim.store(lambda conn: _withdraw(conn, principal, tx_id)):
-            # Another process has sent it, or it has become void since the read.
+            # Since the read, another process has sent the transaction, or it has become void.
             attempt = await _attempt(service, unsigned)
         if attempt.status == "pending":
             attempt = await _outcome(service, attempt)
@@ -275,7 +275,7 @@ async def _outcome(service: Service, attempt: Attempt) -> Attempt:
 async def _advance(service: Service, claim: Claim, unsigned: UnsignedTransaction, attempt: Attempt) -> Plan | None:
     """Return the plan that advances an attempt's nonce, or None if nothing has to be advanced here.
 
-    Without the authority's key, an attempt that was not sent gives None. One that was sent raises
+    Without the authority's key, returns None for an attempt that was not sent. For an attempt that was sent, raises
     ``authority_offline``, because only the advance of its nonce ends it. With `sign_offline`, the plan has no steps.
     """
     assert attempt.nonce_account is not None

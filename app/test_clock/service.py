@@ -24,8 +24,9 @@ MOST_AHEAD = 400 * 24 * 60 * 60
 async def advance(service: Service, principal: Principal, claim: Claim, seconds: int) -> tuple[int, int]:
     """Move the clock of the chain and of this process forward. Return the chain's time and the total, both in seconds.
 
-    The first advance copies the databases. Raises ``test_clock_refused`` if the chain is not embedded in this process,
-    has several organisations or keeps its service's state on a server, and if the total exceeds ``MOST_AHEAD``.
+    The first advance copies the databases. Raises ``test_clock_refused`` if the chain is not embedded in this process
+    or has several organisations, if the service's state is on a database server, or if the total exceeds
+    ``MOST_AHEAD``.
     """
     await _require_own_chain(service)
 

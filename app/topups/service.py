@@ -35,7 +35,10 @@ async def put(  # noqa: PLR0917
 
 
 def _widens(new: TopupRecord, old: TopupRecord | None) -> bool:
-    """Return True if a rule can move more than the old one. No amount bounds the sum that top-ups move in a day."""
+    """Return True if the new rule can move more money than the old one.
+
+    Each increase counts, because no amount in a rule limits the total of a day's top-ups.
+    """
     if old is None or not old.enabled or not new.enabled:
         return new.enabled
     pairs = ((new.trigger_below, old.trigger_below), (new.topup_amount, old.topup_amount))
@@ -43,7 +46,10 @@ def _widens(new: TopupRecord, old: TopupRecord | None) -> bool:
 
 
 async def get(service: Service, principal: Principal, wallet_id: str) -> TopupRule:
-    """Return the wallet's rule, or by default a disabled one without amounts. Raises ``wallet_not_found``."""
+    """Return the wallet's rule, or a disabled rule without amounts if none was ever set.
+
+    Raises ``wallet_not_found``.
+    """
     await wallets.require(service, principal.org, wallet_id)
     rule = await service.db.read(lambda conn: topup_rule(conn, wallet_id))
     if rule is not None:

@@ -67,7 +67,7 @@ class ListTransactions(ListWalletTransactions):
     rule: Annotated[Identifier, example("max_per_tx")] | None = None
     """The rule that refused the payment or escrow."""
     spending: bool = False
-    """True for only the transactions that `GET /v1/insights/spending` counts: confirmed payments and escrows, and
+    """True to list only the transactions that `GET /v1/insights/spending` counts: confirmed payments and escrows, and
     refusals.
     """
 
@@ -102,14 +102,17 @@ class Payment(ResponseBody):
 
 
 class PaidFor(ResponseBody):
-    """The resource that an x402 payment is for. `resource_status` is the status of its response, null if unknown."""
+    """The resource that an x402 payment is for.
+
+    `resource_status` is the status of the resource's response, or null if it is unknown.
+    """
 
     url: Annotated[str, example("https://example.com/agent-vault")]
     """The URL of the resource."""
     scheme: Annotated[str, example("exact")]
-    """The payment scheme in the terms of the protocol."""
+    """The payment scheme, as named by the protocol."""
     network: Annotated[str, example("solana:5eykt4UsFv8P8NJdTREpY1vzqKqZKvdp")]
-    """The network in the terms of the protocol."""
+    """The network, as named by the protocol."""
     pay_to: RecipientShown
     """The address that is paid."""
     facilitator: Annotated[str, example("3h1zGmCwsRJnVk5BuRNMLsPaQu1y2aqXqXDWYCgrp5UG")]
@@ -133,9 +136,9 @@ class PaidRequest(PaidFor):
 class Transaction(Payment):
     """A transaction in lists and lookups.
 
-    `paid_request` is null unless the transaction pays for a resource, and `x402` unless it does so by x402.
-
-    `refusals` is the number of refusals that a blocked row stands for, and null for other rows.
+    If the transaction pays for a resource, `paid_request` describes it; if the payment is by x402, so does `x402`.
+    Otherwise these fields are null. `refusals` is the number of refusals that a blocked row stands for, and null for
+    other rows.
     """
 
     type: TransactionType
@@ -163,8 +166,8 @@ class Transaction(Payment):
     violation: Violation | None
     """The rule that a refused transaction broke."""
     refusals: Annotated[int | None, example(1)]
-    """The number of refusals that a `blocked` row stands for: 1, or more if the row counts an hour. Null for other
-    rows, and for refusals before this version.
+    """The number of refusals that a `blocked` row stands for: 1, or more if the row counts equal refusals within an
+    hour. Null for other rows, and for refusals before this version.
     """
     x402: PaidFor | None
     """The paid resource without the protocol, if this is an x402 payment; null otherwise."""

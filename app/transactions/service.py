@@ -57,7 +57,7 @@ async def get(service: Service, principal: Principal, tx_id: str) -> Transaction
 async def page(
     service: Service, principal: Principal, query: ListWalletTransactions, wallet_id: str | None
 ) -> TransactionPage:
-    """Return one page of transactions, newest first. Agents see only their own wallet's.
+    """Return one page of transactions, newest first. Agents see only the transactions of their own wallet.
 
     Raises ``wallet_not_found`` if ``wallet_id`` names no wallet of the organisation.
     """
@@ -103,7 +103,7 @@ def _shown(service: Service, row: TransactionRecord, handed: Mapping[str, Handed
 
 
 def _as_paid(row: TransactionRecord, issued: IssuedPayment, allowance: AllowanceRecord | None) -> TransactionRecord:
-    """Return the row of a grant as the row of the transfer that its money was set aside for.
+    """Return the row of an allowance's grant with the status, signature and slot of the delegate's transfer.
 
     The grant lands before anyone is paid. The resource is paid once the delegate's transfer has landed.
     """

@@ -42,7 +42,8 @@ class Document:
 def opened(path: Path) -> Iterator[Document]:
     """Open an export as JSON or CSV, depending on its first character.
 
-    Raises `UnreadableError` if it is damaged or no export. Damaged rows raise it only when they are read.
+    Raises `UnreadableError` if the file is damaged or is not an export. A damaged row raises the error only when it is
+    read.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:

@@ -81,7 +81,7 @@ class History:
         # The address may have been created after `end`.
         while not complete:
             if not newer:
-                raise IncompleteError(f"the node's history of {address} does not reach back far enough; ask another")
+                raise IncompleteError(f"the node's history of {address} is too short; use another node")
             complete = _creates(await self._transaction(newer.pop()), address)
 
     async def _page(self, address: str, before: str | None, seen: int) -> list[tuple[str, int | None, bool]]:
@@ -98,7 +98,7 @@ class History:
     async def _transaction(self, signature: str) -> Landed:
         raw = await self._call("getTransaction", [signature, OPTIONS])
         if raw is None:
-            raise IncompleteError(f"the node lists the transaction {signature} but does not have it; ask another")
+            raise IncompleteError(f"the node lists the transaction {signature} but does not have it; use another node")
         try:
             landed = _decode(raw, self._codec)
         except _MALFORMED as error:

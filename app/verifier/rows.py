@@ -66,7 +66,7 @@ class ExpectedRow:
 
 
 def rows_of(landed: Landed) -> Iterator[ExpectedRow]:
-    """Yield the rows that a transaction leads to."""
+    """Yield the export rows that follow from a transaction's events."""
     for place in landed.events:
         data = place.event.data
         match place.event.name:

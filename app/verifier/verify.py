@@ -41,9 +41,9 @@ class VerificationReport:
 
     `problems` are the differences between export and chain, including missing and added rows. `off_chain` are rows that
     the chain does not have. `landed` are rows that landed after the export and are not confirmed in it. `unsure` are
-    rows of the chain so near an end of the range, or in the last slot, that the export may lack them. `later` counts
-    rows of the chain after the last slot. `unverified` counts the data in verified rows that only the service vouches
-    for.
+    rows of the chain that the export may rightly lack, because they are near an end of its range or in its last slot.
+    `later` counts rows of the chain after the last slot. `unverified` counts the data in verified rows that only the
+    service vouches for.
     """
 
     scope: Scope
@@ -91,8 +91,8 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
     """Check an export against the chain behind `transport`.
 
     `program_id` is the trusted program, by default the program of the IDL. The program named in the file is not
-    trusted. Raises `UnreadableError` if the file is damaged or no export, `IncompleteError` if the node lacks part of
-    the history, ChainUnavailable if it does not answer, and RpcError if it answers with an error.
+    trusted. Raises `UnreadableError` if the file is damaged or is not an export, `IncompleteError` if the node lacks
+    part of the history, ChainUnavailable if the node does not answer, and RpcError if it answers with an error.
     """
     codec = load(program_id)
     with opened(path) as document, closing(sqlite3.connect(_TEMPORARY)) as db:
@@ -101,7 +101,7 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
         history = History(transport, codec)
         if (newest := await history.slot()) < document.scope.slot:
             raise IncompleteError(
-                f"the node is at slot {newest}, the export ends with {document.scope.slot}; ask another"
+                f"the node is at slot {newest}, the export ends with {document.scope.slot}; use another node"
             )
         async for landed in history.walk(checker.address(), *checker.seconds(), seen=document.scope.slot):
             for row in rows_of(landed):
@@ -192,7 +192,7 @@ class _Checker:
             found = list(differences(row, chain, self._program_id))
             if chain.slot > self._scope.slot:
                 found.append(f"landed in slot {chain.slot}, after the export's last, {self._scope.slot}")
-            # The chain is read backwards. The export must also have every row of an earlier slot than a matching one.
+            # The chain is read backwards. After a match, the export must also have every row from the earlier slots.
             self._last = max(self._last, chain.slot)
         self.report.problems += [f"{row['tx_id']}: {one}" for one in found]
         if not found and row["status"] == "confirmed":
@@ -221,7 +221,7 @@ class _Checker:
     def _miss(self, chain: ExpectedRow) -> None:
         near = False
         if chain.block_time is not None:
-            # The time of the request decides whether the row is in the range, but the chain does not have that time.
+            # The export's range refers to the time of the request, but the chain does not have that time.
             early, late = (chain.block_time - TOLERANCE) * 1000, (chain.block_time + TOLERANCE) * 1000
             if late < self._start or early >= self._end:
                 return

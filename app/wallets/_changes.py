@@ -21,10 +21,10 @@ from app.wallets.models import UpdateWallet
 
 
 async def attaching_authority(service: Service, principal: Principal, claim: Claim) -> Authority | None:
-    """Return the authority if it must also sign to attach policies and first budgets, which requires an admin's key.
+    """Return the authority if it must also sign the attachment of a policy or a first budget.
 
-    Returns None if the operator may attach them alone. Otherwise raises ``insufficient_permissions`` for any key but an
-    admin's, and the errors of ``authority_of``.
+    Returns None if the operator may attach them alone. If the authority must sign, only an admin's key may attach:
+    other keys get ``insufficient_permissions``. Also raises the errors of ``authority_of``.
     """
     state = await service.db.read(lambda conn: reserve(conn, principal.org))
     if state is None or not state.authority_attaches:
@@ -41,8 +41,8 @@ async def _move(  # noqa: PLR0917
 ) -> tuple[Instruction, Authority | None]:
     """Return the instruction that moves a wallet to another budget or none, and the authority if it must sign.
 
-    The operator attaches the first budget, under `authority_attaches` together with the authority. Leaving a budget
-    evades its limits, so it needs an admin's key and the authority.
+    The operator attaches the first budget. If the organisation has `authority_attaches` set, the authority signs as
+    well. Taking a wallet out of a budget evades the budget's limits, so it needs an admin's key and the authority.
     """
     new = None if budget_id is None else await budgets.find(service, before.org, budget_id)
     if before.budget is None:

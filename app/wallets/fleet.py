@@ -64,8 +64,8 @@ class Fleet:
 def page_of(conn: Connection, org: str, now: int, query: FleetQuery) -> tuple[list[WalletRecord], int | None]:
     """Return the requested page of wallets and the number of matches.
 
-    Without a filter, the number is None. On a page past the last match, it is 0, because it is read with the page's
-    rows.
+    Without a filter, the number is None. On a page past the last match, the number is 0, because it is read together
+    with the page's rows.
     """
     return fleet(
         conn,

@@ -37,7 +37,7 @@ _FUND = PlanType(FUNDING, projected=True)
 FUND_BATCH = PlanType("fund_batch")
 _WITHDRAW = PlanType(WITHDRAWAL, projected=True)
 PLAN_TYPES = (_FUND, FUND_BATCH, _WITHDRAW)
-#: Errors that get a better code if money leaves a wallet for the reserve.
+#: More precise codes for errors of a transfer from a wallet to the reserve.
 _INSTEAD = {
     "wallet_insufficient_balance": "withdrawal_exceeds_balance",
     # The amount `all` of an empty wallet.
@@ -186,7 +186,7 @@ def row_ids(attempt: Attempt) -> set[str]:
 
 
 async def _living(service: Service, org: str, wallet_id: str) -> WalletRecord:
-    """Return a wallet of a batch. An error names the wallet."""
+    """Return an unarchived wallet of a batch. An error has the wallet's id in its fields."""
     try:
         return await wallets.find_living(service, org, wallet_id)
     except ApiError as error:

@@ -42,8 +42,7 @@ WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded
 #: Lifetime of a session token, in seconds.
 MIN_TTL, MAX_TTL, DEFAULT_TTL = 60, 2_592_000, 86_400
 
-#: Maximum number of wallets that one transaction can fund. An eighth would exceed the 1,232 bytes that the chain
-#: accepts.
+#: Maximum number of wallets that one transaction can fund. Eight would exceed the 1,232 bytes that the chain accepts.
 MAX_ALLOCATIONS = 7
 
 
@@ -65,7 +64,10 @@ class CreateWallet(ChangeBody):
 
 
 class UpdateWallet(PartialBody, UpdateBody):
-    """Body of a wallet update. An omitted field keeps its value; `null` takes the wallet out of its budget."""
+    """Body of a wallet update.
+
+    An omitted field keeps its value. `budgetId` with the value `null` takes the wallet out of its budget.
+    """
 
     label: Name | None = None
     """The new display name. Null is refused."""
@@ -90,7 +92,7 @@ class UpdateWallet(PartialBody, UpdateBody):
 
 
 class ArchiveWallet(ChangeBody):
-    """Body of an archiving."""
+    """Body of a request to archive a wallet."""
 
     accept_incoming_escrows: bool = False
     """True to archive the wallet although open escrows pay it."""
@@ -176,7 +178,7 @@ class AttachedPolicy(ResponseBody):
 class Wallet(ResponseBody):
     """A wallet in lists and in the response to its creation.
 
-    `held_amount` is the money of its outstanding allowances. It counts towards the limits of day and month until each
+    `held_amount` is the money of its outstanding allowances. It counts towards the daily and monthly limits until each
     allowance is settled.
     """
 
@@ -193,8 +195,9 @@ class Wallet(ResponseBody):
     usdc_balance: Annotated[Usdc, ReadFrom("balance")]
     """The vault's balance, including direct deposits; `0.00` at first."""
     held_amount: Annotated[Usdc, ReadFrom("held")]
-    """The money of the wallet's outstanding allowances. It is no part of the balance, and counts towards the limits of
-    day and month until each is settled.
+    """The money of the wallet's outstanding allowances.
+
+    It is not part of the balance. It counts towards the daily and monthly limits until each allowance is settled.
     """
     policy: AttachedPolicy
     """The attached policy with its three amount limits."""

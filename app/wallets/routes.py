@@ -79,8 +79,8 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     budget, unless `authority_attaches` of the organisation is true: then both need an admin's key. Only an admin's key
     can move the wallet to another budget, or take it out by setting `budgetId` to null. Set `status` to `frozen` to
     freeze the wallet and to `active` to unfreeze it. Lifting a manual freeze needs an admin's key. A freeze overtakes
-    waiting payments: a payment that has not been sent yet is never sent. Several people attach a policy with weaker
-    `approvals` in the dashboard, or the authority signs the change with `?sign=offline`.
+    waiting payments: a payment that has not been sent yet is never sent. To attach a policy with weaker `approvals`,
+    several people must agree in the dashboard, or the authority must sign the change with `?sign=offline`.
     """
     return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
@@ -93,9 +93,9 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
 async def archive_wallet(call: Call, body: ArchiveWallet) -> WalletDetail:
     """Archive a wallet.
 
-    It must hold no USDC and have no open escrows or allowances. Its history is kept, and its agent id cannot be used
-    again. Its session ends, so it can no longer complete or dispute escrows that it receives. While there are any, the
-    request is refused unless `acceptIncomingEscrows` is true.
+    The wallet must hold no USDC and have no open escrows or allowances. Its history is kept, and its agent id cannot be
+    used again. Its session ends, so it can no longer complete or dispute escrows that it receives. While it receives
+    open escrows, the request is refused unless `acceptIncomingEscrows` is true.
     """
     return await archiving.archive(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 

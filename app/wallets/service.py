@@ -66,8 +66,8 @@ def _forget_details(conn: Connection, attempt: Attempt) -> None:
 
 _CREATE = PlanType("create_wallet", on_failed=_forget_details)
 _UPDATE = PlanType("update_wallet", resent=False, waits_for=CHANGES_OF_STATE)
-#: Plan type of updates that attach another policy, or freeze a wallet together with another change. Both invalidate the
-#: reason for the wallet's allowances, so they are settled once the update was sent.
+#: Plan type of updates that attach another policy, or freeze a wallet together with another change. Both end the basis
+#: of the wallet's allowances, so the allowances are settled once the update was sent.
 _STOP = PlanType("stop_wallet", resent=False, waits_for=CHANGES_OF_STATE, stops=True)
 PLAN_TYPES = (_CREATE, _UPDATE, _STOP, FREEZE, UNFREEZE)
 
@@ -123,7 +123,7 @@ async def find_living(service: Service, org: str, wallet_id: str) -> WalletRecor
 
 
 async def page(service: Service, principal: Principal, query: ListWallets) -> WalletPage:
-    """Return one page of the organisation's wallets, newest first. An agent sees only its own."""
+    """Return one page of the organisation's wallets, newest first. An agent sees only its own wallet."""
     tags = tuple(query.tags)
     if principal.wallet_id is not None:
         own = await find(service, principal.org, principal.wallet_id)
@@ -207,9 +207,8 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 async def _is_made(service: Service, new: WalletDetails) -> bool:
     """Return True if the vault is on the chain or another request is creating it.
 
-    An address that only holds lamports is no vault.
-
-    A simulation already shows an account that another node has just sent, before that transaction is confirmed.
+    An address that only holds lamports is not a vault. A simulation already shows the account of a transaction that
+    another node has just sent, before that transaction is confirmed.
     """
     if await service.db.read(lambda conn: has_wallet_details(conn, new.wallet_id)):
         return True
@@ -239,14 +238,14 @@ async def update(
 
     Lifting a manual freeze needs an admin's key and the authority. A freeze overtakes payments, even if it comes with a
     new policy and therefore waits for earlier changes. If a request was already answered, its repetition only freezes
-    the wallet again, unless the wallet is frozen.
+    the wallet again, unless the wallet is still frozen.
     """
     if claim.attempt is None:
         await find_living(service, principal.org, wallet_id)
     if body.brakes or body.label is not None or body.tags is not None:
         refuse_unneeded_offline(claim)
     done = claim.first_called_at is not None or (claim.attempt is not None and claim.attempt.status == "confirmed")
-    # Of a change that was carried out already, only the freeze is made again.
+    # If the change was already carried out, only its freeze is made again.
     freezes = body.brakes and (done or (body.policy_id is None and not body.moves))
     if freezes:
         await freeze(service, principal, claim, wallet_id)
@@ -275,8 +274,8 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
     await require_no_pending_change(service, principal.org, kind.waits_for, wallet_id=wallet_id)
 
     async def plan() -> Plan | None:
-        # A freeze may still be on its way to the chain. Without this check, the request would find no freeze yet, and
-        # count it as lifted.
+        # A freeze may still be on its way to the chain. Without this check, the request would find no freeze on the
+        # chain yet, and would report the freeze as lifted.
         await service.brake.check_all_nodes(kind, principal.org, wallet_id)
         before = await caught_up(service, principal.org, wallet_id)
         instructions, authority = await changes(service, principal, claim, before, body)
@@ -320,7 +319,7 @@ def warnings(found: WalletRecord) -> list[str]:
 
 
 def shown(found: WalletRecord) -> WalletDetail:
-    """Return a wallet as `GET /v1/wallets/{wallet_id}` answers it."""
+    """Return a wallet as the response to `GET /v1/wallets/{wallet_id}` shows it."""
     return WalletDetail.of(found, warnings=warnings(found))
 
 

@@ -33,8 +33,8 @@ async def rotate(  # noqa: PLR0917
 ) -> SessionToken:
     """Make a new session key the wallet's session authority. The service keeps only the public key.
 
-    The token is in the response alone, which the service stores only sealed, for replays. If a run of the request ended
-    before its response was stored, its token is lost, and the repeated request issues another one. An agent must
+    Only the response contains the token. For replays, the service stores the response sealed. If a run of the request
+    ended before its response was stored, its token is lost, and the repeated request issues another one. An agent must
     present its current token, except when it repeats a request whose transaction was stored. An agent's new token ends
     no later than the operator's grant. Raises ``session_token_invalid`` and ``session_token_expired``.
     """
@@ -58,7 +58,7 @@ async def _rotate(  # noqa: PLR0917
         await require_no_pending_change(service, principal.org, _ROTATE.waits_for, wallet_id=wallet_id)
         # If two rotations use the same token, the second must see that the first has ended it.
         before = await wallets.caught_up(service, principal.org, wallet_id)
-        # The transaction of an earlier run was only an earlier rotation. This one replaces it.
+        # The transaction of an earlier run was also a rotation. The new rotation replaces it.
         claim.resolve(lasts=False)
         if not claim.repeats:
             # An earlier run of this request has already checked the token, and may have replaced it without a response.

@@ -9,13 +9,13 @@ import httpx
 from app.core.outbound import ForbiddenAddressError, Outbound, Owner
 
 TIMEOUT = 5.0
-"""Seconds that a receiver has to acknowledge."""
+"""Seconds within which a receiver must acknowledge."""
 _EXCERPT_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """The outcome of one request to a receiver: its response, or the reason why none came.
+    """The outcome of one request to a receiver: its response, or the reason for a missing response.
 
     Without a response, `status_code` is None and `error` has the reason: `timeout`, `address_not_allowed` (the host has
     no address, or one that the service may not connect to) or `connection_failed`. `excerpt` is the beginning of the

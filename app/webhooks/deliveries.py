@@ -25,7 +25,7 @@ from app.webhooks.service import find
 MAX_REPLAY = 10_000
 """Maximum number of events that one request replays."""
 _BATCH = 200
-"""Events queued in one transaction. Few enough that payments do not wait long."""
+"""Number of events queued in one transaction. It is small, so that payments do not wait long."""
 
 
 async def page(service: Service, principal: Principal, webhook_id: str, query: ListDeliveries) -> DeliveryPage:
@@ -43,8 +43,8 @@ async def page(service: Service, principal: Principal, webhook_id: str, query: L
 async def ping(service: Service, principal: Principal, webhook_id: str) -> Delivery:
     """Send a `ping` once, without queueing it, and return its outcome.
 
-    Raises ``webhook_not_found``, and ``rate_limited`` while the webhook gets another ping, or the organisation has too
-    many pings running or too many names being looked up.
+    Raises ``webhook_not_found``, and ``rate_limited`` while another ping is being sent to the webhook, or while the
+    organisation has too many pings running or too many names being looked up.
     """
     found = await service.db.read(lambda conn: find(conn, principal.org, webhook_id))
     now = now_ms()

@@ -1,4 +1,4 @@
-"""Builds, signs and sends deliveries, and keeps their secrets encrypted."""
+"""Builds, signs and sends deliveries, and keeps the signing secrets encrypted."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -65,10 +65,10 @@ class DeliveryClient:
     async def ping(
         self, webhook: WebhookRecord, delivery: DeliveryRecord, sender: str
     ) -> tuple[DeliveryAttemptRecord, bool]:
-        """Send a ping as `attempt` sends a delivery, without delaying deliveries.
+        """Send a ping like a delivery in `attempt`, without delaying deliveries.
 
-        Also raises ``rate_limited`` while the webhook gets another ping, or the organisation or the `sender`, a key or
-        person, has too many pings running.
+        Also raises ``rate_limited`` while another ping is being sent to the webhook, or while the organisation or the
+        `sender` (a key or person) has too many pings running.
         """
         with self._pings.hold(webhook.org, sender), self._pinged.hold(webhook.webhook_id, sender):
             return await self.attempt(webhook, delivery, ping=True)

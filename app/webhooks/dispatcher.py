@@ -112,7 +112,8 @@ class Dispatcher(Periodic):
 
     async def _release(self, webhook_id: str) -> None:
         if self._db.node:
-            # If the release fails, this node can claim the webhook again; other nodes can once this node is dead.
+            # If the release fails, this node can claim the webhook again. Other nodes can claim it once this node is
+            # dead.
             with contextlib.suppress(*WRITE_ERRORS):
                 await self._db.write_unordered(lambda conn: release(conn, webhooks.name, webhook_id, self._db.node))
 

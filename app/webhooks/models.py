@@ -127,7 +127,7 @@ class WebhookPage(ListResponse[Webhook]):
 
 
 class DeliveryAttempt(ResponseBody):
-    """An attempt to deliver an event, with the receiver's response or the reason why none came."""
+    """An attempt to deliver an event, with the receiver's response or the reason for a missing response."""
 
     attempt: Annotated[int, example(1)]
     """The number of the attempt, from 1. It starts again after a resend, a replay or the end of a pause."""

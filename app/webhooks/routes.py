@@ -66,9 +66,9 @@ async def delete_webhook(call: Call, _body: EmptyBody) -> Webhook:
 async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     """Send a `ping`.
 
-    The ping is sent immediately and not retried, even to a degraded webhook, and whatever its subscription. The
-    response has the outcome. A failure does not degrade the webhook. On each node, a webhook gets one `ping` at a time,
-    and all webhooks of an organisation together get three. Further requests get `rate_limited`.
+    The ping is sent immediately and is not retried, regardless of the webhook's status and subscriptions. The response
+    has the outcome. A failure does not degrade the webhook. On each node, a webhook gets one `ping` at a time, and all
+    webhooks of an organisation together get three. Further requests get `rate_limited`.
     """
     return await deliveries.ping(call.service, call.principal, call.path("webhook_id"))
 
@@ -87,7 +87,7 @@ async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecr
 async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
     """List a webhook's deliveries, newest event first.
 
-    Deliveries are kept for 90 days, delivered or not. Each lists its newest 20 attempts.
+    Deliveries are kept for 90 days, delivered or not. Each delivery lists its newest 20 attempts.
     """
     return await deliveries.page(call.service, call.principal, call.path("webhook_id"), query)
 

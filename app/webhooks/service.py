@@ -29,7 +29,10 @@ from app.webhooks.models import CreateWebhook, UpdateWebhook, Webhook, WebhookPa
 MAX_WEBHOOKS = 50
 """Maximum number of webhooks of one organisation."""
 _BATCH = 200
-"""Events or deliveries that one transaction queues or resets. Few enough that payments do not wait long."""
+"""Number of events that one transaction queues, or of deliveries that it resets.
+
+It is small, so that payments do not wait long.
+"""
 
 
 def find(conn: Connection, org: str, webhook_id: str) -> WebhookRecord:
@@ -90,8 +93,8 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 async def update(service: Service, principal: Principal, claim: Claim, webhook_id: str, body: UpdateWebhook) -> Webhook:
     """Change a webhook. The status `enabled` ends a pause and restarts the webhook's queue.
 
-    Events from before a change of `events` are queued according to the old choice. A request repeated after a crash
-    changes nothing, because the webhook may have been changed since. Raises ``invalid_request`` for the URL, and
+    Events from before a change of `events` are queued according to the old subscriptions. A request repeated after a
+    crash changes nothing, because the webhook may have been changed since. Raises ``invalid_request`` for the URL, and
     ``webhook_not_found``.
     """
     if body.url is not None:

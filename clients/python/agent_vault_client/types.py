@@ -181,7 +181,7 @@ class ApprovalRule(TypedDict):
 
 class ArchiveWallet(TypedDict):
     """
-    Body of an archiving.
+    Body of a request to archive a wallet.
     """
 
     accept_incoming_escrows: NotRequired[bool]
@@ -782,7 +782,7 @@ class CreateWebhook(TypedDict):
 
 class DeliveryAttempt(TypedDict):
     """
-    An attempt to deliver an event, with the receiver's response or the reason why none came.
+    An attempt to deliver an event, with the receiver's response or the reason for a missing response.
     """
 
     attempt: int
@@ -1675,7 +1675,9 @@ class OrganizationRoles(TypedDict):
 
 class PaidFor(TypedDict):
     """
-    The resource that an x402 payment is for. `resource_status` is the status of its response, null if unknown.
+    The resource that an x402 payment is for.
+
+    `resource_status` is the status of the resource's response, or null if it is unknown.
     """
 
     url: str
@@ -1684,11 +1686,11 @@ class PaidFor(TypedDict):
     """
     scheme: str
     """
-    The payment scheme in the terms of the protocol.
+    The payment scheme, as named by the protocol.
     """
     network: str
     """
-    The network in the terms of the protocol.
+    The network, as named by the protocol.
     """
     pay_to: str
     """
@@ -1719,11 +1721,11 @@ class PaidRequest(TypedDict):
     """
     scheme: str
     """
-    The payment scheme in the terms of the protocol.
+    The payment scheme, as named by the protocol.
     """
     network: str
     """
-    The network in the terms of the protocol.
+    The network, as named by the protocol.
     """
     pay_to: str
     """
@@ -3076,7 +3078,7 @@ class UnsignedTransactions(TypedDict):
 
     data: list[AwaitingSignature]
     """
-    The rows of the page.
+    The transactions.
     """
 
 
@@ -3191,7 +3193,9 @@ class UpdatePolicy(TypedDict):
 
 class UpdateWallet(TypedDict):
     """
-    Body of a wallet update. An omitted field keeps its value; `null` takes the wallet out of its budget.
+    Body of a wallet update.
+
+    An omitted field keeps its value. `budgetId` with the value `null` takes the wallet out of its budget.
     """
 
     label: NotRequired[str]
@@ -3279,7 +3283,7 @@ class Wallet(TypedDict):
     """
     A wallet in lists and in the response to its creation.
 
-    `held_amount` is the money of its outstanding allowances. It counts towards the limits of day and month until each
+    `held_amount` is the money of its outstanding allowances. It counts towards the daily and monthly limits until each
     allowance is settled.
     """
 
@@ -3309,7 +3313,7 @@ class Wallet(TypedDict):
     """
     held_amount: str
     """
-    The money of the wallet's outstanding allowances. It is no part of the balance, and counts towards the limits of day and month until each is settled.
+    The money of the wallet's outstanding allowances. It is not part of the balance. It counts towards the daily and monthly limits until each allowance is settled.
     """
     policy: AttachedPolicy
     """
@@ -3443,7 +3447,7 @@ class WalletDetail(TypedDict):
     """
     held_amount: str
     """
-    The money of the wallet's outstanding allowances. It is no part of the balance, and counts towards the limits of day and month until each is settled.
+    The money of the wallet's outstanding allowances. It is not part of the balance. It counts towards the daily and monthly limits until each allowance is settled.
     """
     policy: AttachedPolicy
     """
@@ -3699,7 +3703,7 @@ class Withdrawn(TypedDict):
     """
     held_amount: str
     """
-    The money of the wallet's outstanding allowances. It is no part of the balance, and counts towards the limits of day and month until each is settled.
+    The money of the wallet's outstanding allowances. It is not part of the balance. It counts towards the daily and monthly limits until each allowance is settled.
     """
     policy: AttachedPolicy
     """
@@ -3757,9 +3761,9 @@ class Withdrawn(TypedDict):
 
 class WithdrawnTransaction(TypedDict):
     """
-    A withdrawn transaction, which the service will not complete any more.
+    A withdrawn transaction, which the service no longer completes.
 
-    If this is the response to sending a signed advance of its nonce, `id` is the id of the advance.
+    If the response is for a signed advance of the nonce, `id` is the id of the advance.
     """
 
     id: str
@@ -3934,7 +3938,7 @@ class ListTransactionsQuery(TypedDict):
     """
     spending: NotRequired[bool]
     """
-    True for only the transactions that `GET /v1/insights/spending` counts: confirmed payments and escrows, and refusals.
+    True to list only the transactions that `GET /v1/insights/spending` counts: confirmed payments and escrows, and refusals.
     """
 
 
@@ -5079,9 +5083,9 @@ class Transaction(TypedDict):
     """
     A transaction in lists and lookups.
 
-    `paid_request` is null unless the transaction pays for a resource, and `x402` unless it does so by x402.
-
-    `refusals` is the number of refusals that a blocked row stands for, and null for other rows.
+    If the transaction pays for a resource, `paid_request` describes it; if the payment is by x402, so does `x402`.
+    Otherwise these fields are null. `refusals` is the number of refusals that a blocked row stands for, and null for
+    other rows.
     """
 
     tx_id: str
@@ -5158,7 +5162,7 @@ class Transaction(TypedDict):
     """
     refusals: int | None
     """
-    The number of refusals that a `blocked` row stands for: 1, or more if the row counts an hour. Null for other rows, and for refusals before this version.
+    The number of refusals that a `blocked` row stands for: 1, or more if the row counts equal refusals within an hour. Null for other rows, and for refusals before this version.
     """
     x402: PaidFor | None
     """
@@ -5191,7 +5195,7 @@ class TransactionPage(TypedDict):
 
 ChangeMade: TypeAlias = Policy | Budget | WalletDetail | RegisteredRecipient | Organization | PausedOrganisation | WithdrawnTransaction
 """
-The response to a signed transaction. It is the response of the change that the transaction makes.
+The response to a signed transaction: the response to the change that the transaction makes.
 """
 
 

@@ -209,7 +209,7 @@ export interface components {
             /** @description The amount above which they must approve. `requireCoSign` may not be higher; if it is not set, it becomes this amount. */
             above: string;
         };
-        /** @description Body of an archiving. */
+        /** @description Body of a request to archive a wallet. */
         ArchiveWallet: {
             /** @description True to archive the wallet although open escrows pay it. By default `false`. */
             acceptIncomingEscrows?: boolean;
@@ -399,7 +399,7 @@ export interface components {
             /** @description The value after the change. Null if the rule is no longer set. */
             to: string | boolean | number | string[] | components["schemas"]["ApprovalRule"] | null;
         };
-        /** @description The response to a signed transaction. It is the response of the change that the transaction makes. */
+        /** @description The response to a signed transaction: the response to the change that the transaction makes. */
         ChangeMade: components["schemas"]["Policy"] | components["schemas"]["Budget"] | components["schemas"]["WalletDetail"] | components["schemas"]["RegisteredRecipient"] | components["schemas"]["Organization"] | components["schemas"]["PausedOrganisation"] | components["schemas"]["WithdrawnTransaction"];
         /** @description The embedded chain's time after an advance. */
         ClockState: {
@@ -656,7 +656,7 @@ export interface components {
             /** @description The newest 20 attempts, oldest first. */
             attempts: components["schemas"]["DeliveryAttempt"][];
         };
-        /** @description An attempt to deliver an event, with the receiver's response or the reason why none came. */
+        /** @description An attempt to deliver an event, with the receiver's response or the reason for a missing response. */
         DeliveryAttempt: {
             /** @description The number of the attempt, from 1. It starts again after a resend, a replay or the end of a pause. */
             attempt: number;
@@ -1250,13 +1250,17 @@ export interface components {
             /** @description The address of the service's key that pays the chain's fees. */
             fee_payer: string;
         };
-        /** @description The resource that an x402 payment is for. `resource_status` is the status of its response, null if unknown. */
+        /**
+         * @description The resource that an x402 payment is for.
+         *
+         *     `resource_status` is the status of the resource's response, or null if it is unknown.
+         */
         PaidFor: {
             /** @description The URL of the resource. */
             url: string;
-            /** @description The payment scheme in the terms of the protocol. */
+            /** @description The payment scheme, as named by the protocol. */
             scheme: string;
-            /** @description The network in the terms of the protocol. */
+            /** @description The network, as named by the protocol. */
             network: string;
             /** @description The address that is paid. */
             pay_to: string;
@@ -1274,9 +1278,9 @@ export interface components {
         PaidRequest: {
             /** @description The URL of the resource. */
             url: string;
-            /** @description The payment scheme in the terms of the protocol. */
+            /** @description The payment scheme, as named by the protocol. */
             scheme: string;
-            /** @description The network in the terms of the protocol. */
+            /** @description The network, as named by the protocol. */
             network: string;
             /** @description The address that is paid. */
             pay_to: string;
@@ -2206,9 +2210,9 @@ export interface components {
         /**
          * @description A transaction in lists and lookups.
          *
-         *     `paid_request` is null unless the transaction pays for a resource, and `x402` unless it does so by x402.
-         *
-         *     `refusals` is the number of refusals that a blocked row stands for, and null for other rows.
+         *     If the transaction pays for a resource, `paid_request` describes it; if the payment is by x402, so does `x402`.
+         *     Otherwise these fields are null. `refusals` is the number of refusals that a blocked row stands for, and null for
+         *     other rows.
          */
         Transaction: {
             /** @description The transaction's id, under both names. It begins with `tx_`. */
@@ -2253,7 +2257,7 @@ export interface components {
             explorer_url_2: string | null;
             /** @description The rule that a refused transaction broke. */
             violation: components["schemas"]["Violation"] | null;
-            /** @description The number of refusals that a `blocked` row stands for: 1, or more if the row counts an hour. Null for other rows, and for refusals before this version. */
+            /** @description The number of refusals that a `blocked` row stands for: 1, or more if the row counts equal refusals within an hour. Null for other rows, and for refusals before this version. */
             refusals: number | null;
             /** @description The paid resource without the protocol, if this is an x402 payment; null otherwise. */
             x402: components["schemas"]["PaidFor"] | null;
@@ -2278,7 +2282,7 @@ export interface components {
         };
         /** @description The transactions awaiting a signature, oldest first. */
         UnsignedTransactions: {
-            /** @description The rows of the page. */
+            /** @description The transactions. */
             data: components["schemas"]["AwaitingSignature"][];
         };
         /** @description Body of a budget's update. An omitted field keeps its value; `null` clears a limit. */
@@ -2334,7 +2338,11 @@ export interface components {
             /** @description The approvals by people above an amount. Null means none. */
             approvals?: components["schemas"]["ApprovalRule"] | null;
         };
-        /** @description Body of a wallet update. An omitted field keeps its value; `null` takes the wallet out of its budget. */
+        /**
+         * @description Body of a wallet update.
+         *
+         *     An omitted field keeps its value. `budgetId` with the value `null` takes the wallet out of its budget.
+         */
         UpdateWallet: {
             /** @description The new display name. Null is refused. */
             label?: string;
@@ -2387,7 +2395,7 @@ export interface components {
         /**
          * @description A wallet in lists and in the response to its creation.
          *
-         *     `held_amount` is the money of its outstanding allowances. It counts towards the limits of day and month until each
+         *     `held_amount` is the money of its outstanding allowances. It counts towards the daily and monthly limits until each
          *     allowance is settled.
          */
         Wallet: {
@@ -2403,7 +2411,7 @@ export interface components {
             label: string;
             /** @description The vault's balance, including direct deposits; `0.00` at first. */
             usdc_balance: string;
-            /** @description The money of the wallet's outstanding allowances. It is no part of the balance, and counts towards the limits of day and month until each is settled. */
+            /** @description The money of the wallet's outstanding allowances. It is not part of the balance. It counts towards the daily and monthly limits until each allowance is settled. */
             held_amount: string;
             /** @description The attached policy with its three amount limits. */
             policy: components["schemas"]["AttachedPolicy"];
@@ -2472,7 +2480,7 @@ export interface components {
             label: string;
             /** @description The vault's balance, including direct deposits; `0.00` at first. */
             usdc_balance: string;
-            /** @description The money of the wallet's outstanding allowances. It is no part of the balance, and counts towards the limits of day and month until each is settled. */
+            /** @description The money of the wallet's outstanding allowances. It is not part of the balance. It counts towards the daily and monthly limits until each allowance is settled. */
             held_amount: string;
             /** @description The attached policy with its three amount limits. */
             policy: components["schemas"]["AttachedPolicy"];
@@ -2618,7 +2626,7 @@ export interface components {
             label: string;
             /** @description The vault's balance, including direct deposits; `0.00` at first. */
             usdc_balance: string;
-            /** @description The money of the wallet's outstanding allowances. It is no part of the balance, and counts towards the limits of day and month until each is settled. */
+            /** @description The money of the wallet's outstanding allowances. It is not part of the balance. It counts towards the daily and monthly limits until each allowance is settled. */
             held_amount: string;
             /** @description The attached policy with its three amount limits. */
             policy: components["schemas"]["AttachedPolicy"];
@@ -2651,9 +2659,9 @@ export interface components {
             org_balance_remaining: string;
         };
         /**
-         * @description A withdrawn transaction, which the service will not complete any more.
+         * @description A withdrawn transaction, which the service no longer completes.
          *
-         *     If this is the response to sending a signed advance of its nonce, `id` is the id of the advance.
+         *     If the response is for a signed advance of the nonce, `id` is the id of the advance.
          */
         WithdrawnTransaction: {
             /** @description The transaction's id. */
@@ -2762,7 +2770,7 @@ export interface components {
             category?: "uncategorized" | "adult" | "alcohol_tobacco" | "cash_out" | "crypto_exchange" | "dating" | "drugs" | "financial" | "gambling" | "gift_cards" | "lottery" | "marketplace" | "mixer" | "nft" | "pharmacy" | "political" | "privacy_tool" | "securities" | "subscription" | "weapons";
             /** @description The rule that refused the payment or escrow. */
             rule?: string;
-            /** @description True for only the transactions that `GET /v1/insights/spending` counts: confirmed payments and escrows, and refusals. */
+            /** @description True to list only the transactions that `GET /v1/insights/spending` counts: confirmed payments and escrows, and refusals. */
             spending?: boolean;
         };
         /** @description Filters of `list_wallet_transactions`. */
