@@ -32,14 +32,14 @@ def append_lasting(conn: Connection, kind: AlertType, wallet: AlertTransition, e
 def append_triggered(conn: Connection, kind: AlertType, event: FeedEvent, rule: AlertRule) -> bool:
     """Add the event that reports a large transaction, many refusals or many new payees, if the rule's condition holds.
 
-    `event` is the event of the payment, escrow, allowance or refusal itself. Refusals and payees that an alert has
-    counted do not count for the next one. Returns True if the event was added.
+    `event` reports the payment, escrow, allowance or refusal that may trigger the alert. Each refusal and each new
+    payee counts towards one alert only. Returns True if the event was added.
     """
     shown, threshold, wallet_id = event.payload, rule.threshold, event.wallet_id
     if threshold is None or wallet_id is None:
         return False
-    # If the transaction is rolled back, this event is removed by the transaction's signature. If it lands again, the
-    # event returns under the same id.
+    # A rollback of the transaction also removes this event, which carries the transaction's signature. If the
+    # transaction lands again, the event returns under the same id.
     event_id = derived_id(EVENT_PREFIX, event.event_id, EVENT_OF[kind])
     fields: dict[str, Any]
     if kind == "large_transaction":
@@ -53,7 +53,8 @@ def append_triggered(conn: Connection, kind: AlertType, event: FeedEvent, rule: 
             return False
         minutes, until = rule.minutes or DAY // MINUTE, event.timestamp
         if shown.get("refusals", 1) > 1 and minutes * MINUTE >= HOUR:
-            # The refusals of an hour are only known to lie in it, so the period ends with the hour.
+            # One event may report several refusals of an hour without their exact times. The period therefore ends with
+            # that hour.
             until = (until // HOUR + 1) * HOUR - 1
         count = recent(conn, wallet_id, kind, until, minutes * MINUTE)
         if count < threshold:

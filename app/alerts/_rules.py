@@ -13,7 +13,7 @@ def effective(rules: Rules, kind: AlertType, org: str, wallet_id: str | None) ->
     """Return the rule that applies to a wallet, or None if there is none, and the addresses to notify.
 
     A wallet's rule replaces the rule of the organisation. If the `emails` of the wallet's rule are None, the
-    organisation's apply. Without a wallet, returns the organisation's rule.
+    organisation's addresses are returned. If `wallet_id` is None, the organisation's rule is returned.
     """
     common = rules.get((org, kind))
     rule = rules.get((wallet_id or org, kind)) or common

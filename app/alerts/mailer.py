@@ -22,7 +22,7 @@ from app.store.alert_mails import table as mails_table
 _log = structlog.get_logger(__name__)
 
 TIMEOUT = 10.0
-"""Seconds that the server has to accept an e-mail."""
+"""Seconds within which the mail server must accept an e-mail."""
 _AT_ONCE = 4
 """Maximum number of simultaneous connections of a node to the server."""
 _PURGE_BATCH = 500
@@ -35,8 +35,8 @@ class Mailer(Periodic):
 
     Each e-mail goes to one address, so that a wrong address does not delay others. An e-mail that was being sent when
     the process died is sent again, because its outcome is unknown. Mail clients recognise the copy by its Message-ID. A
-    running process remembers an outcome until it is stored, so that an e-mail is not sent again because the database
-    failed. With several nodes, each node sends the e-mails that it claims.
+    running process remembers each outcome until the database has stored it. A failure of the database therefore does
+    not cause a second e-mail. With several nodes, each node claims e-mails in the database and sends only those.
     """
 
     name = "alert_mails"
@@ -79,7 +79,8 @@ class Mailer(Periodic):
     async def _send_due(self) -> None:
         now = self._clock()
         while not self._stopping and (mails := await self._due(now)):
-            # All must end before an error is raised. The next tick would otherwise resend e-mails still being sent.
+            # Wait for all attempts before raising an error. Otherwise the next tick would resend e-mails that are still
+            # being sent.
             ended = await asyncio.gather(*(self._attempt(mail) for mail in mails), return_exceptions=True)
             for error in ended:
                 if error is not None:
@@ -120,7 +121,8 @@ class Mailer(Periodic):
             async with asyncio.timeout(self._timeout):
                 await aiosmtplib.send(
                     _message(mail, settings),
-                    # Passed explicitly, because parsing the headers may decode the addresses.
+                    # Passed explicitly. Otherwise the library would read the addresses from the headers, and might
+                    # decode them.
                     sender=settings.smtp_from,
                     recipients=[mail.recipient],
                     hostname=settings.smtp_host,

@@ -20,7 +20,7 @@ from app.store.wallets import labels
 _log = structlog.get_logger(__name__)
 
 _To = tuple[str, str, str]
-"""An organisation, a type of event and an address. E-mails are counted for each."""
+"""An organisation, a type of event and an e-mail address. E-mails are counted for each combination of the three."""
 _LAST = (
     "Further e-mails about this {shared} are omitted until fewer were queued within the past hour. A summary will "
     "state their number. GET /v1/events lists all events.\n"
@@ -32,11 +32,12 @@ def compose(
 ) -> list[Mail]:
     """Return the e-mails that the rules require for events, as queued at the Unix millisecond `now`.
 
-    Each links to a page of the dashboard, at the address `dashboard`.
-    An address gets at most `hourly` e-mails an hour about a type of event; 0 means no limit. The limit is per
-    organisation, so that no organisation uses up the limit of another. It is also per type: refused payments cost
-    nothing, and an agent that makes many of them must not suppress other alerts. A wallet has at most a quarter of it,
-    and the last quarter is for wallets without an e-mail. At the end of an hour, a summary states the number omitted.
+    Each e-mail links to a page of the dashboard. `dashboard` is the dashboard's URL. An address gets at most `hourly`
+    e-mails an hour about a type of event; 0 means no limit. The limit is per organisation, so that no organisation uses
+    up the limit of another. The limit is also per type: refused payments cost nothing, and an agent that makes many of
+    them must not suppress other alerts. One wallet may use at most a quarter of the limit. The last quarter is kept for
+    wallets that have not caused an e-mail in that hour. At the end of the hour, a summary states the number of omitted
+    e-mails.
     """
     wanted = [(event, recipients) for event in events if (recipients := _recipients(event, rules))]
     names = labels(conn, {event.wallet_id for event, _ in wanted if event.wallet_id is not None})
@@ -64,7 +65,7 @@ def compose(
 
 
 def _is_full(queued: Counter[str | None], wallet_id: str | None, hourly: int) -> bool:
-    """Return True if the hour's e-mails leave none for a wallet, or for events without a wallet if it is None."""
+    """Return True if no more e-mails about a wallet, or without a wallet if it is None, are allowed this hour."""
     mine, share = queued[wallet_id], hourly // 4
     used_up = wallet_id is not None and mine >= max(1, share)
     return hourly > 0 and (used_up or queued.total() >= hourly - (share if mine else 0))
@@ -78,7 +79,7 @@ def _summary(conn: Connection, to: _To, count: int, now: int) -> Mail:
     title, until = EVENTS[to[1]].mail_title, f"{datetime.fromtimestamp(end // 1000, UTC):%Y-%m-%d %H:%M} UTC"
     text = (
         f"In the hour until {until}, {count} e-mails about this type of event were omitted, because this address had\n"
-        "reached its hourly limit, or the limit's share of a wallet. GET /v1/events lists all events.\n"
+        "reached its hourly limit, or one wallet had used up its share of the limit. GET /v1/events lists all events.\n"
     )
     shown = {"subject": f"{title}: {count} e-mails omitted", "body": text, "due_at": end, "created_at": now}
     return _mail(to, mail_id=summary_id, event_id=summary_id, omitted=count, **shown)
@@ -101,7 +102,7 @@ def _text(event: FeedEvent, label: str, dashboard: str) -> tuple[str, str]:
     about = event.wallet_id or ("all wallets" if of_wallets else event.payload.get("name") or "organisation")
     if event.payload.get("freeze"):
         sentence += " The rule freezes the wallet for this reason."
-    # Refusals reported by an earlier version have no number.
+    # Events stored by an earlier version lack `refusals`. Each of them reports one refusal.
     payload = {"refusals": 1} | {name: "none" if value is None else value for name, value in event.payload.items()}
     page = kind.mail_link or ("vaults/{wallet_id}" if event.wallet_id else "")
     lines = {
@@ -116,5 +117,8 @@ def _text(event: FeedEvent, label: str, dashboard: str) -> tuple[str, str]:
 
 
 def _line(text: str) -> str:
-    """Return the text on one line. A label's line breaks could otherwise imitate further lines."""
+    """Return the text on one line.
+
+    Otherwise, line breaks in a wallet's label could imitate further lines of the e-mail.
+    """
     return " ".join(text.split())

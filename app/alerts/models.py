@@ -49,7 +49,7 @@ class _PutAlert(Body):
 
 
 class PutMoneyAlert(_PutAlert):
-    """An alert with an amount as its threshold. A null threshold turns it off."""
+    """An alert with an amount of USDC as its threshold. A null threshold turns the alert off."""
 
     threshold: Money | None
     """The amount in USDC. Null turns the alert off."""
@@ -59,7 +59,7 @@ class PutLargeAlert(PutMoneyAlert):
     """An alert about a large payment or escrow. With `freeze`, it freezes the wallet. A null threshold turns it off."""
 
     freeze: bool = False
-    """True to freeze the wallet when it exceeds the threshold."""
+    """True to freeze the wallet when a payment or escrow exceeds the threshold."""
 
 
 class PutInactivityAlert(_PutAlert):
@@ -82,7 +82,7 @@ class PutVelocityAlert(_PutAlert):
 
 
 class PutViolationAlert(_PutAlert):
-    """E-mails about payments, escrows and allowances refused by a policy or budget.
+    """E-mails about payments, escrows and allowances that a policy or budget refuses.
 
     The event `transaction.blocked` is sent to webhooks and listed in either case.
     """
@@ -116,9 +116,10 @@ class PutRefusalsAlert(_PutAlert):
 
 
 class PutPayeesAlert(_PutAlert):
-    """An alert at `threshold` payees within 24 hours that the wallet never paid before.
+    """An alert when a wallet pays `threshold` new payees within 24 hours.
 
-    With `freeze`, it freezes the wallet. A null threshold turns it off.
+    A payee is new if the wallet never paid it before. With `freeze`, it freezes the wallet. A null threshold turns it
+    off.
     """
 
     threshold: Annotated[Annotated[int, Field(ge=1, le=_MAX_PER_HOUR)] | None, example(24)]
@@ -128,14 +129,17 @@ class PutPayeesAlert(_PutAlert):
 
 
 class PutSecurityAlert(PutViolationAlert):
-    """E-mails about API keys, people and repeated brakes. Their events are created in either case."""
+    """E-mails about API keys, people and repeated brakes. The events are created even if `enabled` is false."""
 
     enabled: bool
     """True to send e-mails. The events are independent of this."""
 
 
 class PutNoticeAlert(PutViolationAlert):
-    """E-mails about pending work or a limit. Their events are created in either case."""
+    """E-mails about approvals, refused payments, used-up limits, pauses or webhooks.
+
+    The events are created even if `enabled` is false.
+    """
 
     enabled: bool
     """True to send e-mails. The events are independent of this."""
@@ -145,8 +149,8 @@ class PutAlerts(ChangeBody):
     """Body of alert rules. They replace all earlier rules of the organisation, or of the wallet."""
 
     balance_low: Annotated[PutMoneyAlert | None, example({"threshold": "10.00", "emails": ["ops@example.com"]})] = None
-    """The alert for a balance below the threshold. Omitted or null, it is off for the organisation; a wallet inherits
-    the organisation's.
+    """The alert for a balance below the threshold. If omitted or null, the organisation's alert is off, and a wallet
+    inherits the organisation's alert.
     """
     policy_violation: PutViolationAlert | None = None
     """The e-mails about refused payments, escrows and allowances."""
@@ -161,7 +165,7 @@ class PutAlerts(ChangeBody):
     refusals: PutRefusalsAlert | None = None
     """The alert at `threshold` refusals within `minutes`."""
     new_payees: PutPayeesAlert | None = None
-    """The alert at `threshold` payees within 24 hours that the wallet never paid before."""
+    """The alert when a wallet pays `threshold` payees within 24 hours that it never paid before."""
     security: PutSecurityAlert | None = None
     """The e-mails about API keys, people and repeated brakes."""
     approvals: PutNoticeAlert | None = None
@@ -184,7 +188,7 @@ class _Alert(ResponseBody):
 
 
 class MoneyAlert(_Alert):
-    """An alert with an amount as its threshold. The threshold is null if the alert is off."""
+    """An alert with an amount of USDC as its threshold. The threshold is null if the alert is off."""
 
     threshold: Usdc | None
     """The amount in USDC. Null if the alert is off."""
@@ -198,7 +202,7 @@ class LargeAlert(MoneyAlert):
 
 
 class CountAlert(_Alert):
-    """An alert with hours or a number as its threshold. The threshold is null if the alert is off."""
+    """An alert with a number of hours or payments as its threshold. The threshold is null if the alert is off."""
 
     threshold: Annotated[int | None, example(24)]
     """The number of hours, or of payments, escrows and grants of allowances within an hour. Null if the alert is off.
@@ -231,7 +235,7 @@ class RefusalsAlert(PayeesAlert):
     threshold: Annotated[int | None, example(24)]
     """The number of refusals. Null if the alert is off."""
     minutes: Annotated[int | None, example(60)]
-    """The period in which refusals count. Null if there is no rule."""
+    """The length of the counted period in minutes. Null if there is no rule."""
 
 
 class SecurityAlert(ViolationAlert):
@@ -243,7 +247,10 @@ class NoticeAlert(ViolationAlert):
 
 
 class Alerts(ResponseBody):
-    """The alerts of wallets without their own. `inherited` is true for types without a rule of the organisation."""
+    """The alerts that apply to every wallet without its own alert of the same type.
+
+    `inherited` is true for each type without a rule of the organisation.
+    """
 
     balance_low: MoneyAlert
     """The alert for a low balance."""
@@ -274,11 +281,11 @@ class Alerts(ResponseBody):
     webhooks: NoticeAlert
     """The e-mails about degraded webhooks."""
     updated_at: Time | None
-    """The time when the present rules were set. Null if there are none."""
+    """The time when the current rules were set. Null if no rules are set."""
 
 
 class WalletAlerts(Alerts):
-    """The alerts that apply to a wallet. `inherited` is true for types without a rule of the wallet."""
+    """The alerts that apply to a wallet. `inherited` is true for each type without a rule of the wallet."""
 
     wallet_id: WalletId
     """The wallet of the rules."""

@@ -11,9 +11,9 @@ async def put_alerts(call: Call, body: PutAlerts) -> Alerts:
     """Set the alerts of all wallets.
 
     An alert applies to every wallet without its own alert of the same type. The request replaces all earlier alerts of
-    the organisation and leaves those of single wallets unchanged. An absent type is off, except `policyViolation`,
-    `solLimit` and `security`: their events are created in any case, and no e-mails are sent. Each alert is reported by
-    an event, and by e-mail to its `emails`. The guide "Alerts" explains when.
+    the organisation and leaves those of single wallets unchanged. An absent type is off. The types with the field
+    `enabled` only control e-mails: their events are created even if the type is absent. Each alert is reported by an
+    event, and by e-mail to its `emails`. The guide "Alerts" explains when each alert is raised.
     """
     return await alerts.put(call.service, call.principal, call.claim, body)
 

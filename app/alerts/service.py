@@ -78,7 +78,7 @@ async def _put(  # noqa: PLR0917
 
 
 def _weaker(before: Rules, after: Rules, kind: AlertType, org: str, scope: str) -> bool:
-    """Return True if a scope's new rule misses an alert or an address of the old one."""
+    """Return True if the new rule reports less than the old one, or no longer notifies one of its addresses."""
     (old, was), (new, now) = (effective(rules, kind, org, scope) for rules in (before, after))
     if set(was) - set(now):
         return True

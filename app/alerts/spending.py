@@ -16,7 +16,7 @@ from app.wallets.fleet import month_began
 
 
 async def report_spending(service: Service, vaults: Collection[str]) -> None:
-    """Report each of these vaults and their budgets that has used 80 % of a limit, once per period and limit.
+    """Report each of these vaults, and each of their budgets, that has used 80 % of a limit: once per period and limit.
 
     Raises ChainUnavailable and RpcError.
     """

@@ -46,9 +46,9 @@ class Watcher(Periodic):
     The read models decide if a lasting alert applies: a low balance, inactivity or a velocity spike. A mark records
     that the alert was reported. The mark is stored in the same transaction as the event, so that a restart neither
     loses nor repeats the alert. Balances are checked after each change. The velocity of a changed wallet is checked at
-    the next tick, its limits within a minute. All wallets are checked every minute, or every `interval` if that is
-    longer. Alerts whose rules may freeze, and the e-mails of all alerts, come from the feed: one transaction stores
-    them and moves the watcher's position in it.
+    the next tick, and its limits within a minute. All wallets are checked every minute, or every `interval` if that is
+    longer. From the feed, the watcher derives the alerts of rules that may freeze a wallet, and the e-mails of all
+    alerts. One transaction stores these alerts and e-mails and moves the watcher's position in the feed.
     """
 
     name = "alerts"
@@ -86,13 +86,13 @@ class Watcher(Periodic):
         """The service that freezes wallets, set before the start."""
 
     async def start(self) -> None:
-        """Start. The watcher continues where an earlier process ended; without one, at the end of the feed."""
+        """Start reading the feed at the position that an earlier process has stored, or else at the end of the feed."""
         await self._db.write(begin)
         self._projector.subscribe(self._changed)
         await super().start()
 
     async def stop(self) -> None:
-        """Stop."""
+        """Stop, and unsubscribe from the projector."""
         if self._task is not None:
             self._projector.unsubscribe(self._changed)
         await super().stop()
@@ -107,7 +107,7 @@ class Watcher(Periodic):
         """Report all alerts that are due now."""
         now = self._clock()
         if now >= self._check_all_at:
-            # Set before the check, because rules that change during the check request another one.
+            # Set before the check, because a change of rules during the check resets it to request another check.
             self._check_all_at = now + MINUTE
             try:
                 await self._check_all()
@@ -187,12 +187,13 @@ class Watcher(Periodic):
     def _read_feed(self, conn: Connection) -> Collection[BrakeRow]:
         """Read the next events of the feed, report the alerts that they raise, and queue e-mails.
 
-        Return the brakes of the wallets to freeze. They are stored, so the wallets are frozen even after a crash.
+        Return the brakes of the wallets to freeze. The brakes are stored in the same transaction, so that the wallets
+        are frozen even after a crash.
         """
         now, brakes = self._clock(), dict[str, BrakeRow]()
         kinds = [kind for kind in TRIGGERS if watches(conn, [kind])]
         types = {event for kind in kinds for event in TRIGGERS[kind]} | set(TYPE_OF if self._mails else ())
-        # A rebuild of the read models also adds old events that the feed had already deleted.
+        # Old events are skipped: a rebuild of the read models also adds events that the feed had already deleted.
         events = [one for one in read_feed(conn, types, _BATCH) if is_recent(one, self._chain_clock())]
         rules = rules_of(conn, {scope for one in events for scope in (one.org, one.wallet_id) if scope is not None})
         for one, kind in ((one, kind) for one in events for kind in kinds if one.type in TRIGGERS[kind]):

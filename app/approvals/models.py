@@ -36,7 +36,10 @@ class ListApprovals(Page):
 
 
 class EscrowTerms(ResponseBody):
-    """The terms of an escrow that its approval covers, besides receiver and amount. `hash` is on the chain."""
+    """The terms of an escrow that its approval covers, in addition to receiver and amount.
+
+    The approval on the chain contains only their `hash`.
+    """
 
     hash: HexHash
     """The hash of all these terms, which the approval on the chain contains."""
@@ -49,17 +52,17 @@ class EscrowTerms(ResponseBody):
     proof_types: Annotated[list[str], example(["output_hash"])]
     """The accepted proofs."""
     timeout_seconds: Annotated[int, example(3600)]
-    """The seconds until the deadline, as requested. The chain adds the second that has already begun, and `hash` covers
-    that sum, unless it exceeds the maximum.
+    """The seconds until the deadline, as requested. On the chain, the time is one second longer, up to the maximum,
+    because the current second has already begun. `hash` covers the longer time.
     """
     verifier: Annotated[str, example("GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2")]
-    """The organisation's key for proofs at that time."""
+    """The organisation's key for proofs at the time of the refused request."""
     arbiter: Annotated[str, example("GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2")]
-    """The organisation's key for disputes at that time."""
+    """The organisation's key for disputes at the time of the refused request."""
 
     @property
     def digest(self) -> str:
-        """The hash as hexadecimal digits alone."""
+        """The hash as hexadecimal digits, without the prefix `sha256:`."""
         return self.hash.removeprefix("sha256:")
 
 
@@ -80,12 +83,13 @@ class PersonApproval(ResponseBody):
 
 
 class Approval(ResponseBody):
-    """The approval of one payment, escrow or allowance; `type` tells which.
+    """The approval of one payment, escrow or allowance, according to `type`.
 
-    While it is pending, `expires_at` ends the time to decide; once it is approved, the time to pay. Approving it
-    creates the account at `chain_address`. `decided_by` is the actor that decided. `requested_by` sent the refused
-    request, with this `memo`. `threshold` is the `requireCoSign` of the policy at that time, in version
-    `policy_version`. An escrow's approval covers exactly its `escrow_terms`.
+    While the approval is pending, `expires_at` is the deadline for the decision; once it is approved, the deadline for
+    the payment. Approving creates the account at `chain_address`. `decided_by` is the actor that decided.
+    `requested_by` is the sender of the refused request, and `memo` is its memo. `threshold` is the `requireCoSign` of
+    the policy version that refused the request, `policy_version`. An escrow's approval covers exactly its
+    `escrow_terms`.
     """
 
     approval_id: ApprovalId
@@ -93,7 +97,7 @@ class Approval(ResponseBody):
     id: Annotated[ApprovalId, ReadFrom("approval_id")]
     """The approval's id, under both names. It begins with `apr_`."""
     type: Annotated[Purpose, ReadFrom("purpose")]
-    """The purpose that it approves: `payment`, `escrow` or `allowance`."""
+    """The kind of the approved expense: `payment`, `escrow` or `allowance`."""
     wallet_id: WalletId
     """The paying wallet."""
     recipient: RecipientShown
@@ -107,7 +111,7 @@ class Approval(ResponseBody):
     policy_id: PolicyId
     """The policy that refused the payment."""
     policy_version: Annotated[int, example(3)]
-    """The version of the policy at that time. The approval is not valid under any other version."""
+    """The version of the policy that refused the request. The approval is valid only under this version."""
     threshold: Usdc | None
     """The policy's `requireCoSign` in that version. The amount exceeds it."""
     requested_by: Actor
@@ -125,15 +129,15 @@ class Approval(ResponseBody):
     expires_at: Time
     """The end of the time to decide while the approval is pending; afterwards, the end of the time to pay."""
     decided_by: Actor | None
-    """The actor that decided. Null until then."""
+    """The actor that decided. Null until the decision."""
     decided_at: Time | None
-    """The time of the decision. Null until then."""
+    """The time of the decision. Null before it."""
     approvals_required: Annotated[int, example(2)]
-    """The number of people who must approve, by the policy's `approvals`. Zero if one operator or admin, or a key of
-    that role, suffices.
+    """The number of people who must approve, according to the policy's `approvals`. Zero if one operator or admin
+    suffices, as a person or as an API key with that role.
     """
     approvals: list[PersonApproval]
-    """The people who have approved, if the number is above zero."""
+    """The approvals that people have given so far. Empty if `approvals_required` is zero."""
     reason: Annotated[str | None, example("Use the other supplier")]
     """The reason of the rejection, if one was given."""
 

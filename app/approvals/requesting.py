@@ -17,9 +17,10 @@ from app.wallets import service as wallets
 
 
 async def request(service: Service, by: Actor, refused: Expense, *, unusable: Collection[str] = ()) -> str:
-    """Request the approval of an expense of ``by`` that `require_co_sign` refused, and return the approval's id.
+    """Request the approval of an expense that `require_co_sign` refused to ``by``, and return the approval's id.
 
-    Returns the id of an equal pending or approved request instead, unless its approval's address is ``unusable``.
+    If an equal request is pending or approved, returns its id instead, unless its approval's address is in
+    ``unusable``.
     """
     wallet = await wallets.find(service, refused.wallet.org, refused.wallet.wallet_id)
     policy = wallet.policy

@@ -28,9 +28,9 @@ async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
     """Approve a payment.
 
     Puts the approval on the chain. For 24 hours, the agent may make this payment once. The wallet must still have the
-    same policy that refused it, unchanged. All other rules still apply. If the policy's `approvals` requires
-    people, the request is refused with `insufficient_permissions`, because an API key is not a person. They approve in
-    the dashboard.
+    policy that refused the payment, in the same version. All other rules still apply. If the policy's `approvals`
+    requires people, the request is refused with `insufficient_permissions`, because an API key is not a person. The
+    people approve in the dashboard.
     """
     return await approvals.approve(call.service, call.principal, call.claim, call.path("approval_id"))
 
@@ -43,7 +43,7 @@ async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
 async def reject_payment(call: Call, body: RejectApproval) -> Approval:
     """Reject a payment.
 
-    Also withdraws an unused approval, even an expired one. The rent of its account is returned.
+    Also withdraws an unused approval, even an expired one, and returns the rent of the approval's account.
     """
     return await approvals.reject(
         call.service, call.principal, call.claim, call.path("approval_id"), reason=body.reason

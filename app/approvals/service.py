@@ -1,7 +1,7 @@
 """Approvals: an agent's expense above its policy's threshold needs the operator's consent beforehand.
 
-The refusal of a payment, escrow or allowance creates the request. After an operator's consent, the approval is on the
-chain. The agent then sends the same request again, which uses the approval up.
+The refusal of a payment, escrow or allowance creates the request. The operator's consent puts the approval on the
+chain. The agent then sends the refused request again, which uses the approval up.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -100,12 +100,12 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
 
 
 def is_unusable(service: Service, refused: SimulationFailedError) -> bool:
-    """Return True if a simulation failed as it does for an approval that does not fit, is outdated, expired or gone."""
+    """Return True if a simulation failed because the approval does not fit, is outdated, expired or gone."""
     return refused.lacks_account or error_name(service.codec, refused) in _UNUSABLE
 
 
 async def get(service: Service, principal: Principal, approval_id: str) -> Approval:
-    """Return an approval. Raises ``approval_not_found``, for an agent also if it belongs to another wallet."""
+    """Return an approval. Raises ``approval_not_found``, to agents also for approvals of other wallets."""
     found = await _find(service, principal, approval_id)
     needed = found.approvals_required
     return _shown(found, await service.db.read(lambda conn: approvals_given(conn, [approval_id])) if needed else [])
@@ -129,7 +129,7 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
             cursor=query.cursor,
         )
 
-    # A status depends on the chain and has no index, so a search for a rare status may be slow.
+    # No index covers the status, which depends on the chain. A search for a rare status may be slow.
     found = await service.db.read(read, in_thread=query.status is not None)
     ids = [one.approval_id for one in found.data if one.approvals_required]
     given = await service.db.read(lambda conn: approvals_given(conn, ids)) if ids else []
@@ -137,11 +137,11 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
 
 
 async def approve(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
-    """Put the approval on the chain for 24 hours. An approved one stays approved.
+    """Put the approval on the chain for 24 hours. Does nothing if it is already approved.
 
-    Raises ``approval_not_pending`` if it was used or rejected, or has expired. Raises ``approval_outdated`` if the
-    policy that refused the payment is no longer the wallet's policy, or has changed. If people must approve, records
-    the caller's approval, and the last required one puts the approval on the chain. Raises the errors of
+    Raises ``approval_not_pending`` if the approval was used or rejected, or has expired. Raises ``approval_outdated``
+    if the policy that refused the payment is no longer the wallet's policy, or has changed. If people must approve,
+    records the caller's consent. Only the last required consent puts the approval on the chain. Raises the errors of
     ``consent.approve``.
     """
     wallet_id = (await _find(service, principal, approval_id)).wallet_id
@@ -157,7 +157,7 @@ async def approve(service: Service, principal: Principal, claim: Claim, approval
 
 
 async def _approve_as_person(service: Service, principal: Principal, found: ApprovalRequest) -> bool:
-    """Record the caller's approval if people must approve. Return True if that suffices."""
+    """Record the caller's consent if people must approve. Return True if no more consent is required."""
     if not found.approvals_required:
         return True
     wallet = await wallets.find_living(service, found.org, found.wallet_id)
@@ -209,7 +209,7 @@ async def _find(service: Service, principal: Principal, approval_id: str) -> App
 
 
 async def _up_to_date(service: Service, principal: Principal, approval_id: str) -> ApprovalRequest:
-    """Return the approval in its on-chain state, once no earlier decision about it can land any more."""
+    """Return the approval as on the chain. Raises ``chain_unavailable`` while an earlier decision can still land."""
     await require_no_pending_change(
         service, principal.org, _DECISIONS, where=lambda earlier: earlier.recipient == approval_id
     )
@@ -267,7 +267,7 @@ def _plan(
 
     entry: NewLogEntry | None = principal.entry("approval.reject" if rejects else "approval.approve", found.approval_id)
     if found.approvals_required and not rejects:
-        # The log already has each person's approval.
+        # The audit log already has an entry for each person's consent.
         entry = None
     return Plan(
         org=found.org,
@@ -295,7 +295,7 @@ def _reject(conn: Connection, principal: Principal, found: ApprovalRequest, now:
 def _require_undecided(conn: Connection, found: ApprovalRequest, now: int, mine: Attempt | None = None) -> None:
     """Raise a conflict if the approval has changed since it was read, or another decision about it is pending.
 
-    This check is needed because the lock does not bind other nodes.
+    The check is needed because the lock of this node does not stop other nodes.
     """
     now_found = approval_request(conn, found.org, found.approval_id, now)
     deciding = [

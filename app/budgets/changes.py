@@ -1,7 +1,8 @@
 """Changes of budgets: one transaction changes the limits of all wallets in the budget.
 
-A change names the budget version that it was made from, and the program refuses it at any other version. A late change
-therefore undoes nothing. The service makes the change again from the current limits.
+A change names the budget version that it was made from, and the program refuses the change if the budget has another
+version. A late change therefore cannot undo a newer one. The service makes a refused change again from the current
+limits.
 """
 
 from solders.instruction import Instruction
@@ -67,7 +68,7 @@ async def delete(request: BudgetChange) -> Budget:
 
 
 async def deleted(service: Service, org: str, identifier: str) -> Budget:
-    """Return a deleted budget as it was."""
+    """Return a deleted budget as it was. Raises ``chain_unavailable`` if the read models lack it."""
     found = await service.db.read(lambda conn: budget(conn, org, identifier))
     if found is None:
         raise UnavailableError("chain_unavailable")
@@ -79,7 +80,7 @@ async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget
     service, org = request.service, request.principal.org
     limits = budgets.with_changes(before.limits, body)
     if limits == before.limits:
-        # The response reports the current limits. An earlier change that lands after it would make that report wrong.
+        # The response reports the current limits. An earlier change that lands after the response would make it wrong.
         mine = request.object_id
         await require_no_pending_change(service, org, {_UPDATE.name}, where=lambda earlier: earlier.recipient == mine)
         if (await request.find()).version != before.version:

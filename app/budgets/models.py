@@ -35,11 +35,12 @@ class UpdateBudget(CreateBudget):
 
 
 class BudgetConsumption(ResponseBody):
-    """The consumption of a budget: amounts in the last 24 hours and this UTC month, and the number in the last hour.
+    """The consumption of a budget. The amounts cover the last 24 hours and this UTC month, the payments the last hour.
 
     Payments, escrows and allowances of the budget's wallets count.
 
-    The windows move in steps of 15 minutes (24 hours) and one minute (hour), as in the program.
+    As in the program, the window of 24 hours moves in steps of 15 minutes, and the window of one hour in steps of one
+    minute.
     """
 
     day: Usdc
@@ -49,43 +50,51 @@ class BudgetConsumption(ResponseBody):
     payments_in_hour: Annotated[int, ReadFrom("hour"), example(12)]
     """The number of payments, escrows and grants of allowances in the last hour."""
     held: Usdc
-    """The money of outstanding allowances. It counts towards both limits until each is settled."""
+    """The amount in open allowances. It counts towards the daily and the monthly limit until the allowance is settled.
+    """
 
 
 class BudgetHeadroom(ResponseBody):
     """The headroom of each limit: the amount or number that the wallets have left. Null if the limit is not set."""
 
     day: Usdc | None
-    """The amount left for the last 24 hours. Null if the limit is not set."""
+    """The amount left below the limit for 24 hours. Null if the limit is not set."""
     month: Usdc | None
-    """The amount left for the UTC month. Null if the limit is not set."""
+    """The amount left below the limit for the UTC month. Null if the limit is not set."""
     payments_in_hour: Annotated[int | None, example(88)]
-    """The number of payments left for the last hour. Null if the limit is not set."""
+    """The number of payments left below the limit for one hour. Null if the limit is not set."""
 
 
 class Budget(ResponseBody):
-    """A budget. `version` increases with every change of its limits, and no two of an organisation share one."""
+    """A budget. `version` increases with every change of the limits.
+
+    Two budgets of an organisation never share a version.
+    """
 
     budget_id: BudgetId
     """The budget's id, under both names. It begins with `bud_`."""
     id: Annotated[BudgetId, ReadFrom("budget_id")]
     """The budget's id, under both names. It begins with `bud_`."""
     name: Annotated[str, example("Shopping")]
-    """The name as last set."""
+    """The display name for people."""
     max_per_day: Annotated[Usdc | None, ReadFrom("limits.max_per_day")]
-    """The maximum of its wallets together in any 24 hours. Null means no limit; zero is a limit."""
+    """The highest sum that all its wallets together may spend in any 24 hours. Null means no limit; zero refuses every
+    payment.
+    """
     max_per_month: Annotated[Usdc | None, ReadFrom("limits.max_per_month")]
-    """The maximum of its wallets together in a UTC calendar month."""
+    """The highest sum that all its wallets together may spend in a UTC calendar month. Null means no limit."""
     velocity_cap: Annotated[int | None, ReadFrom("limits.velocity_cap"), example(20)]
-    """The maximum number of payments by its wallets in any hour. Refunds do not reduce the number."""
+    """The highest number of payments that all its wallets together may make in any hour. A refund does not lower the
+    count.
+    """
     consumption: BudgetConsumption | None
     """The spending of its wallets. Null once the budget is deleted."""
     headroom: BudgetHeadroom | None
-    """The amounts and payments that its limits still allow. Null once the budget is deleted."""
+    """The amounts and the number of payments that the limits still allow. Null once the budget is deleted."""
     wallet_count: Annotated[int, example(2)]
     """The number of wallets in the budget; zero at first."""
     warnings: Warnings
-    """A warning with the number of wallets that might use up the budget alone."""
+    """A warning if a single wallet could use up the budget alone, with the number of these wallets."""
     version: Annotated[int, example(3)]
     """The version. It increases with every change of a limit and is never used again, not even by another budget."""
     created_at: Time

@@ -32,8 +32,8 @@ async def list_budgets(call: Call) -> BudgetList:
 async def get_budget(call: Call) -> Budget:
     """Get a budget.
 
-    Shows the consumption of its wallets and the headroom of its limits. The header `ETag` identifies the budget's
-    version and name. Send it as `If-Match` with a change, so that you do not undo a concurrent change.
+    Returns the consumption by the budget's wallets and the headroom of the limits. The header `ETag` identifies the
+    budget's version and name. Send it as `If-Match` with a change, so that you do not undo a concurrent change.
     """
     return await budgets.get(call.service, call.principal, call.path("budget_id"))
 
@@ -66,6 +66,6 @@ async def update_budget(call: Call, body: UpdateBudget) -> Budget:
 async def delete_budget(call: Call, _body: EmptyBody) -> Budget:
     """Delete a budget.
 
-    It must contain no wallet. Returns the budget as it was, without consumption and headroom.
+    The budget must not contain any wallet. Returns the budget as it was, without consumption and headroom.
     """
     return await changes.delete(BudgetChange.of(call, "budget_id"))

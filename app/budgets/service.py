@@ -26,7 +26,7 @@ PLAN_TYPES = (_CREATE,)
 LIMITS = ("max_per_day", "max_per_month", "velocity_cap")
 """Fields of a body that are limits."""
 _UNLIMITED = (
-    "might use this budget up alone: their policies lack `maxPerDay` or `velocityCap`. "
+    "could each use up this budget alone, because their policies lack `maxPerDay` or `velocityCap`. "
     "Refunds do not lower the number of payments."
 )
 
@@ -40,7 +40,7 @@ async def find(service: Service, org: str, identifier: str) -> BudgetRecord:
 
 
 async def _missing(service: Service, org: str, identifier: str) -> ApiError:
-    """Return the error for a budget that the read models lack. Its creation may be pending."""
+    """Return the error for a budget that is not in the read models. Its creation may be pending."""
     unknown = NotFoundError("budget_not_found")
     return await pending_or_missing(
         service, org, _CREATE.name, lambda attempt: attempt.recipient == identifier, unknown
@@ -112,14 +112,14 @@ async def _with_consumption(service: Service, found: Sequence[BudgetRecord]) -> 
 
 
 def _consumption(service: Service, account: RawAccount | None) -> Consumption | None:
-    # The budget was closed a moment ago.
+    # The budget's account may have been closed since the read models were read.
     if account is None or not account.data:
         return None
     return Consumption.at(account.decode(service.codec).data["ledger"], service.clock.now())
 
 
 def shown(found: BudgetRecord, spent: Consumption | None = None) -> Budget:
-    """Return a budget as clients see it. A closed one has neither consumption nor headroom."""
+    """Return a budget as clients see it. Without ``spent``, it has neither consumption nor headroom."""
     return Budget.of(
         found,
         consumption=spent,

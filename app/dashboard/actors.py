@@ -10,7 +10,7 @@ from app.submission.context import Service
 
 
 async def names_of(service: Service, org: str, actors: Collection[Actor]) -> dict[Actor, Words]:
-    """Return a name for each actor: of a person or API key, a signer's address, or a part of the service."""
+    """Return a name for each actor. A signer is named by its address, and the service by the part that acted."""
     people = {one.id for one in actors if one.type == "person"}
     keys = {one.id for one in actors if one.type == "key"}
     person, key = await service.db.read(lambda conn: (names_of_people(conn, org, people), key_names(conn, org, keys)))

@@ -25,7 +25,7 @@ class AuditLine:
 
     @property
     def actor(self) -> str:
-        """The actor in the form that the log's filter accepts."""
+        """The actor as the audit log's filter expects it, such as `person:…`."""
         return str(self.entry.actor)
 
     @property
@@ -62,7 +62,7 @@ async def recorded(view: View, entries: Sequence[AuditLogEntry]) -> list[AuditLi
 
 
 def _text(name: str, value: Any) -> Words:
-    """Return a detail as shown on a page. Ids and signatures are shortened, because they only serve comparison."""
+    """Return a detail as shown on a page. Ids and signatures are shortened: readers only compare them."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name.endswith("_at") and isinstance(value, str):

@@ -102,7 +102,7 @@ async def look(view: View, budget_id: str) -> Budget:
 
 @action("/budgets/check", roles=ADMINS)
 async def check_form(view: View) -> Response:
-    """Return a sentence about each typed limit, or its error. A script inserts them into the open page."""
+    """Return a sentence about each typed limit, or an error message. A script inserts the texts into the open page."""
     shown, wrong = check(view)
     said = dict.fromkeys(("name", *budgets.LIMITS), "") | sentences(shown)
     return view.render("policy_says.html", says=said, wrong=wrong)
@@ -118,7 +118,7 @@ async def create(view: View) -> str:
 
 @action("/budgets/{budget_id}/review", roles=ADMINS, back=show)
 async def review(view: View) -> Response:
-    """Show the changes made in the budget's form before they are saved."""
+    """Show the changes made in the budget's form, before they are saved."""
     found = await look(view, view.path("budget_id"))
     _wanted(view)
     if view.typed("expected_version") != tag_of(found):
@@ -134,7 +134,7 @@ async def review(view: View) -> Response:
 
 @action("/budgets/{budget_id}", roles=ADMINS, back=show, step_up=True)
 async def save(view: View) -> str:
-    """Change the budget as its form says, unless the budget has changed since the form was opened."""
+    """Save the changes made in the budget's form, unless the budget has changed since the form was opened."""
     body = _wanted(view)
     await once(view, body, Budget, lambda claim: changes.update(_change(view, claim), body))
     return view.url("budgets", view.path("budget_id"), done="budget-saved")
@@ -142,7 +142,7 @@ async def save(view: View) -> str:
 
 @action("/budgets/{budget_id}/delete", roles=ADMINS, back=show, step_up=True)
 async def delete(view: View) -> str:
-    """Delete a budget. This is refused while the budget has vaults."""
+    """Delete a budget. A budget with vaults is not deleted."""
     await changes.delete(_change(view, view.claim()))
     return view.url("budgets", done="budget-deleted")
 
@@ -167,7 +167,10 @@ async def take_out(view: View) -> str:
 
 
 async def move(view: View, wallet_id: str) -> str:
-    """Move a vault into the chosen budget, or out of its own if none is chosen. Return the notice's key."""
+    """Move a vault into the chosen budget, or out of its budget if none is chosen.
+
+    Return the key of the notice to show.
+    """
     chosen = view.typed("budget_id")
     await _put(view, wallet_id, validated(UpdateWallet, {"budget_id": chosen}).budget_id if chosen else None)
     return "budget-joined" if chosen else "budget-left"

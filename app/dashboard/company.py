@@ -1,7 +1,8 @@
 """Signing in at the company's OpenID Connect provider: the redirection to the provider, and the return from it.
 
-The provider sends browsers back by GET, and a GET changes nothing here. The returned page therefore forwards the
-provider's parameters by POST, with the CSRF token of the browser that started the sign-in.
+The provider sends the browser back with a GET request, and the dashboard changes nothing on a GET request. The page of
+the return therefore forwards the provider's parameters by POST, with the CSRF token of the browser that started the
+sign-in.
 """
 
 from sqlalchemy import Connection
@@ -52,7 +53,7 @@ async def step_up(view: View) -> str:
 
 @page("/openid/return", roles=None)
 async def returned(view: View) -> Response:
-    """Show the page to which the provider sends browsers back. The page forwards the provider's parameters by POST."""
+    """Show the page of the return from the provider. A script on it forwards the provider's parameters by POST."""
     brought = {name: view.request.query_params.get(name, "") for name in CompanyCallback.model_fields}
     if not brought["state"]:
         return RedirectResponse(view.url(), 303, headers=HEADERS)
@@ -121,18 +122,18 @@ def _browser(view: View) -> Browser:
 
 
 async def _record(view: View, error: SignInRefusedError | SignInUnavailableError, begun: OpenIdRequest | None) -> None:
-    """Record why a sign-in failed, in the audit log of its organisation or, if that is unknown, of the service."""
+    """Record the reason of a failed sign-in in the organisation's audit log, or in the service's if it is unknown."""
     recorder: Recorder = view.request.app.state.recorder
     operation = f"{view.request.method} {view.request.scope['route'].path}"
     recorder.refused(await _about(view, begun), operation, reason=error.reason)
-    # Keep the error page from recording it a second time.
+    # Keep the error page from recording the error a second time.
     view.request.state.recorded = True
     if isinstance(error, SignInRefusedError):
         count_refused(view)
 
 
 async def _about(view: View, begun: OpenIdRequest | None) -> Principal:
-    """Return the principal of a failed sign-in: the signed-in person, the invitation or else the service."""
+    """Return the principal for the record of a failed sign-in: the signed-in person, the invitation, or the service."""
     visit = visiting(view)
     if begun is not None and begun.purpose == "step_up" and view.signed_in is not None:
         return view.principal

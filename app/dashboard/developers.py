@@ -21,7 +21,7 @@ from app.store.organisations import organisation
 from app.store.wallets import labels
 from app.submission.database_guard import DatabaseGuard
 
-#: Choices for the time that a rotated key still works, in seconds.
+#: Choices for the time that an old key still works after its rotation: in seconds, and as a label.
 _OVERLAPS = (
     (0, "old key stops immediately"),
     (3_600, "old key works for an hour"),
@@ -32,7 +32,7 @@ _OVERLAPS = (
 
 @page("/developers", roles=READERS)
 async def show(view: View) -> Response:
-    """Show the keys to an admin, and the health of the service to every role."""
+    """Show the health of the service to every role, and the API keys to admins only."""
     return await _show(view)
 
 
@@ -61,7 +61,7 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
 
 @action("/developers/gap-checked", roles=ADMINS, back=show, step_up=True)
 async def release(view: View) -> str:
-    """Mark the gap that a restore or lost commits left in the organisation's records as checked."""
+    """Mark the gap in the organisation's records as checked. A restore or lost commits caused the gap."""
     by, database_guard = view.principal, view.service.part(DatabaseGuard)
 
     def check(conn: Connection) -> None:
@@ -106,7 +106,7 @@ async def revoke(view: View) -> Response | str:
 
 @action("/developers/key-restrictions", roles=ADMINS, back=show, step_up=True)
 async def restrict(view: View) -> str:
-    """Require an end and allowed addresses of new keys, or stop requiring them."""
+    """Require that each new key has an expiry and allowed addresses, or stop requiring this."""
     await organisations.restrict_keys(view.principal, view.claim(), required=bool(view.typed("required")))
     return view.url("developers", done="key-restrictions-saved")
 

@@ -44,7 +44,7 @@ class Deadline:
 
 @page("/disputes", roles=READERS)
 async def show(view: View) -> Response:
-    """Show the arbiter's queue. The dispute that has waited longest comes first."""
+    """Show the disputes that wait for the arbiter, oldest first."""
     service, by = view.service, view.principal
     found = await escrows.queue(service, by, limit=_SHOWN)
     now = service.clock.seen_ms()
@@ -113,7 +113,7 @@ def _decision(view: View) -> ResolveDispute:
 
 
 async def _receiver(service: Service, found: EscrowRecord, released: int) -> BeforeAfter:
-    """Return the receiver's balance before and after it gets ``released``, in micro-USDC.
+    """Return the receiver's balance before and after the payment of ``released`` micro-USDC.
 
     The balance of a receiver without a vault is read from the chain. It is unknown if the chain does not answer.
     """

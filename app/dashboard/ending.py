@@ -19,8 +19,8 @@ End = Callable[[Service, Principal, Claim, str, EndCredential], Awaitable[Revoke
 async def end_and_list(view: View, of: Actor, change: End, done: str) -> Response | str:
     """End a key or person by ``change``, and return the address ``done``.
 
-    If it has descendants, return a page that lists them and asks if they end, too. The page repeats the request. A
-    caller who ended itself is signed out and cannot answer.
+    If the key or person created others, return a page that lists these descendants and offers to end them too, by a
+    second request. The page is omitted for callers who end themselves, because they are signed out by then.
     """
     by, too = view.principal, bool(view.typed("end_descendants"))
     ended = await change(view.service, by, view.claim(), of.id, EndCredential(end_descendants=too))

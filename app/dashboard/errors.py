@@ -13,7 +13,7 @@ from app.submission.context import Service
 
 
 async def error_page(request: Request, error: ApiError, docs: str) -> Response:
-    """Show an error with its message, and record it if it is a refusal. Scripts get it as JSON, like API clients."""
+    """Show an error with its message, and record a refusal. Scripts get the error as JSON, like API clients."""
     site: Site = request.app.state.dashboard
     signed_in = None if error.status >= 500 else await _visitor(request)
     record(request, error, signed_in)
@@ -36,7 +36,7 @@ async def error_page(request: Request, error: ApiError, docs: str) -> Response:
 
 
 async def _visitor(request: Request) -> SignedIn | None:
-    """Return the session of a request that no page serves, or None if its browser is not signed in."""
+    """Return the session of a request without a page, such as an unknown path, or None if it is not signed in."""
     site: Site = request.app.state.dashboard
     service: Service = request.app.state.service
     token = request.cookies.get(site.cookie)

@@ -14,7 +14,7 @@ from app.exports import service as exports
 from app.exports.models import CreateExport, Export, ListExports
 from app.store.wallets import labels
 
-#: The highest progress shown, in per cent. The end of the writing cannot be foreseen.
+#: The highest progress shown, in per cent. The progress is an estimate, so it never shows an unfinished file as ready.
 _MOST = 95
 
 

@@ -28,9 +28,9 @@ _OBJECTS = (("policy_id", "policies", "Policy"), ("budget_id", "budgets", "Budge
 
 
 class _Read(Body):
-    """The field sent by the button that marks the feed as read.
+    """The field sent by the button that marks the feed as read: the position of its last event.
 
-    It is the position of the feed's last event when the page was rendered.
+    The position dates from the rendering of the page, so that newer events stay unread.
     """
 
     position: Annotated[int, Field(ge=0)]
@@ -71,7 +71,7 @@ async def read(view: View) -> str:
 
 
 async def _there(view: View, shown: Sequence[Event]) -> set[str]:
-    """Return the ids of existing policies and budgets, reading only the kinds that the events refer to."""
+    """Return the ids of all existing policies and budgets. Reads a kind only if one of the events refers to it."""
     named = {name for one in shown for name, _, _ in _OBJECTS if (one.model_extra or {}).get(name)}
     there: set[str] = set()
     if "policy_id" in named:
@@ -82,7 +82,7 @@ async def _there(view: View, shown: Sequence[Event]) -> set[str]:
 
 
 def _links(view: View, event: Event, there: Collection[str]) -> list[tuple[str, str]]:
-    """Return an event's links other than to its vault. An object that no longer exists gets none."""
+    """Return an event's links to objects other than its vault. Objects that no longer exist are omitted."""
     given = event.model_extra or {}
     found = [(view.url(page, str(given[name])), label) for name, page, label in _OBJECTS if given.get(name) in there]
     if given.get("approval_id"):

@@ -35,7 +35,7 @@ async def show(view: View) -> Response:
 
 
 def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:
-    """Return a function that builds the address of the same list with changed parameters.
+    """Return a function that builds the address of the current list with some parameters changed.
 
     ``path`` is the path of the list's page.
     """
@@ -49,9 +49,9 @@ def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:
 
 @action("/freeze", roles=OPERATORS, back=show, brakes=True)
 async def freeze_selected(view: View) -> str:
-    """Freeze the selected vaults concurrently, so that a vault that cannot be frozen does not delay the others.
+    """Freeze the selected vaults concurrently, so that a failing freeze does not delay the others.
 
-    If any is not frozen, the error states the outcome of each vault.
+    If a freeze fails, the error states the outcome for each vault.
     """
     chosen = list(dict.fromkeys(view.chosen("wallet_id")))
     if not chosen:

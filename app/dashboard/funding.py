@@ -1,4 +1,4 @@
-"""Funding: the reserve and its deposits, transfers between it and the vaults, and the rules that refill vaults."""
+"""Funding: deposits into the reserve, transfers between the reserve and the vaults, and automatic top-ups."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -66,7 +66,7 @@ async def show(view: View) -> Response:
 
 @action("/funding/sol", roles=ADMINS, back=show, step_up=True)
 async def limit_sol(view: View) -> str:
-    """Set the organisation's own limits in SOL. An empty field returns to the limit of the service."""
+    """Set the organisation's own limits in SOL. For an empty field, the limit of the service applies again."""
     body = view.body(UpdateOrganization)
     empty = {name: None for name in LIMITS if name not in body.model_fields_set}
     await organisations.limit_sol(view.service, view.principal, view.claim(), body.model_copy(update=empty))
@@ -74,7 +74,7 @@ async def limit_sol(view: View) -> str:
 
 
 def _qr(address: str) -> Markup:
-    """Return an address as a QR code in SVG without any style, dark on light for the cameras."""
+    """Return an address as a QR code in SVG, dark on light so that cameras can read it. The SVG has no inline style."""
     made = segno.make_qr(address, error="m")
     title = f"QR code of {address}"
     return Markup(made.svg_inline(omitsize=True, light="#fff", svgclass="qr", lineclass=None, title=title))  # noqa: S704
@@ -145,7 +145,7 @@ async def review_withdrawal(view: View) -> Response:
     wallet = await _wallet(view)
     asked = _money(view, WithdrawFromWallet, _WITHDRAW).amount
     if wallet.balance < (asked or 1):
-        # The read models may be behind, and the vault may hold more by now.
+        # The read models may be behind. The vault may already hold more.
         await view.service.catch_up()
         wallet = await _wallet(view)
     if wallet.balance < (asked or 1):

@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two reads of the feed while a page is open, and between two session checks without events.
 INTERVAL, PATIENCE = 0.25, 15.0
-#: Maximum number of messages that wait for a page. A slower page misses some, but its next refresh shows their effects.
+#: Maximum number of messages queued for a page. A slow page misses further ones until its next refresh.
 _MAX_BEHIND = 100
 _BATCH = 500
 #: Maximum number of pages that may be open on one node.
@@ -43,7 +43,7 @@ _GRACE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to an organisation's open pages: an event, or the hint that something has changed without an event."""
+    """A message to an organisation's open pages: an event, or a hint that something else has changed."""
 
     #: The organisation's total `Progress` including this message.
     reached: int
@@ -63,7 +63,7 @@ class FeedSnapshot:
     lengths: dict[str, int]
 
 
-#: A queue that starts with the organisation's total `Progress` at that moment. Messages follow.
+#: A page's queue. Its first item is the organisation's total `Progress` at that moment, and messages follow.
 Queue = asyncio.Queue[Message | int]
 
 
@@ -83,8 +83,8 @@ class OpenPage:
 class FeedHub:
     """Reads new events once for all open pages, and only while pages are open.
 
-    The hub also sends a hint, without an event, when the organisation's audit log or one of its vaults on the chain has
-    changed. Sessions are checked for all pages together, before any page gets a message.
+    The hub also sends a hint without an event, if the organisation's audit log or the on-chain state of one of its
+    vaults has changed. Before messages are sent, the sessions of all pages are checked in one query.
     """
 
     def __init__(self, db: Database, *, most: int) -> None:
@@ -98,7 +98,7 @@ class FeedHub:
 
     @contextmanager
     def listen(self, listener: OpenPage) -> Iterator[None]:
-        """While in this context, queue messages for an open page: first the organisation's progress, then later events.
+        """Queue messages for an open page within this context: first the organisation's progress, then new events.
 
         Raises ``rate_limited`` if the person, or the node, has too many pages open.
         """
@@ -176,7 +176,7 @@ class FeedHub:
 
 
 def _moved(found: FeedSnapshot, last: FeedSnapshot | None) -> set[str]:
-    """Return the organisations with a change but without a new event."""
+    """Return the organisations that have a change but no new event."""
     before = found.lengths if last is None else last.lengths
     longer = {org for org, length in found.lengths.items() if before.get(org, length) != length}
     return (found.moved | longer) - {event.org for event in found.events}
@@ -190,7 +190,7 @@ def _look(conn: Connection, *, after: int | None, vaults: set[str], orgs: set[st
 
 
 class _Stream(EventSourceResponse):
-    """The response with a listener's messages. The listener is registered while the stream runs."""
+    """The response that streams a listener's messages. The listener is registered while the stream runs."""
 
     def __init__(self, hub: FeedHub, listener: OpenPage) -> None:
         super().__init__(

@@ -20,7 +20,7 @@ _ELSEWHERE = (
 
 
 def _choice(policy: PolicyRecord) -> str:
-    """Return a policy's name, and its caps for a payment and for 24 hours."""
+    """Return the label of a policy: its name, and its caps for a payment and for 24 hours."""
     caps = ((policy.rules.max_per_tx, "a payment"), (policy.rules.max_per_day, "in 24 hours"))
     said = [f"{usdc(cap)} {per}" for cap, per in caps if cap is not None]
     return f"{policy.name}: {', '.join(said) or 'no cap for a payment or 24 hours'}"
@@ -41,8 +41,8 @@ async def show(view: View) -> Response:
 async def create(view: View) -> str:
     """Create a vault, and redirect to its page."""
     if view.sign_offline:
-        # Not signed offline: if the signature came late or never, the agent's id would be taken by a vault that does
-        # not exist.
+        # A new vault is never signed offline. If the signature were late or missing, a vault that does not exist would
+        # occupy the agent's id.
         raise UnavailableError("authority_offline", _ELSEWHERE)
     tags = [tag for text in view.typed("tags").split(",") if (tag := text.strip())]
     body = view.body(CreateWallet, tags=tags, budget_id=view.typed("budget_id") or None)

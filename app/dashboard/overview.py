@@ -28,7 +28,7 @@ _TITLES: dict[SpendingGroup, str] = {
     "rule": "Refusals by rule",
 }
 _FILTERS: dict[SpendingGroup, str] = {"wallet": "wallet_id", "budget": "budget_id"}
-"""Names of the transactions' filters that differ from the group's."""
+"""The filter of the list of transactions for a group, if its name differs from the group's name."""
 
 
 class _Query(Query):
@@ -51,7 +51,7 @@ async def show(view: View) -> Response:
     charge(view.request, view.principal, sums.summed)
 
     def rows_of(by: SpendingGroup, one: SpendingRow) -> str | None:
-        """Return the address of the transactions that a row sums, or None for payments without a budget."""
+        """Return the address of the list of a row's transactions, or None for payments without a budget."""
         period = {"spending": "true", "from": str(found.first), "to": str(found.end)}
         return one.key and view.url("transactions", **{_FILTERS.get(by, by): one.key}, **period)
 

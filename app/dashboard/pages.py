@@ -12,13 +12,13 @@ async def freeze(view: View) -> str:
 ```
 
 Paths are below `/dashboard`. A page is served by GET and an action by POST. A page that is not public redirects
-visitors without a session to the sign-in. An action's request must come from a page of the dashboard: it is refused
-without the CSRF token of the browser's cookie, or with a different `Origin`. With `step_up`, or if it raises
-``step_up_required``, it also needs a confirmation of the last five minutes. With `brakes`, the rate limit counts it
-apart; with `lifts`, it takes its turn among the brakes. If it raises another ApiError, its `back` page is shown with
-the typed values and the message, next to the field if the error names one; scripts get the error as JSON. A change that
-the organisation's authority must sign elsewhere becomes a transaction that waits on the page of signatures. This
-requires a claim from `view.claim()` or `once`.
+visitors without a session to the sign-in page. An action's request must come from a page of the dashboard: it is
+refused without the CSRF token of the browser's cookie, or with a different `Origin`. An action with `step_up`, or one
+that raises ``step_up_required``, also needs a step-up within the last five minutes. An action with `brakes` has a rate
+limit of its own; one with `lifts` waits in the queue of the brakes. If an action raises another ApiError, its `back`
+page is shown with the typed values and the message. The message is placed next to the field that the error names, if
+any. Scripts get the error as JSON. A change that the organisation's authority must sign offline becomes a transaction
+that waits on the page `Signatures`. This requires that the action uses a claim from `view.claim()` or `once`.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -74,7 +74,7 @@ _NO_PERSON = "An admin key may only view, freeze and pause here. Invite a person
 
 @dataclass(slots=True)
 class View:
-    """A request for a page: the session of its browser, the typed form, and the errors in it."""
+    """A request for a page: the browser's session, the typed form, and the errors in the form."""
 
     request: Request
     site: Site
@@ -82,7 +82,7 @@ class View:
     token: str
     signed_in: SignedIn | None
     now: int
-    #: The progress before anything was read for the page. The page may lack later changes.
+    #: The progress, read before the page's other data. The page may lack later changes.
     progress: Progress = field(default_factory=Progress)
     form: Fields = field(default_factory=list)
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -93,18 +93,18 @@ class View:
 
     @property
     def principal(self) -> Principal:
-        """The principal that is signed in."""
+        """The principal of the person or admin key that is signed in."""
         assert self.signed_in is not None
         return self.signed_in.principal(client_address(self.request), self.request.state.request_id)
 
     @property
     def alone(self) -> bool:
-        """True if the admin key is signed in. It cannot sign in once the organisation has a person."""
+        """True if an admin key is signed in, not a person. It cannot sign in once the organisation has a person."""
         return self.signed_in is not None and self.signed_in.person is None
 
     @property
     def only_brakes(self) -> bool:
-        """True if an admin key is signed in and may only view and brake; never on a localnet."""
+        """True if an admin key is signed in and may only view, freeze and pause. Always False on a localnet."""
         return self.alone and self.service.identity.cluster != "localnet"
 
     @property
@@ -126,7 +126,7 @@ class View:
     def asks(
         self, change: Callable[[Service, Principal, Claim, *Given], Awaitable[Changed]], *given: *Given
     ) -> Callable[[Claim], Awaitable[Changed]]:
-        """Return a use case with its arguments bound, except the claim."""
+        """Return a use case with all its arguments bound except the claim."""
         return lambda claim: change(self.service, self.principal, claim, *given)
 
     @property
@@ -148,7 +148,7 @@ class View:
     def form_key(self, path: str) -> str:
         """Return the idempotency key of the form for this path.
 
-        A refused form keeps its key, because it may have had an effect.
+        A refused form keeps its key, because the refused request may have had an effect.
         """
         refused = self.errors and self.here == path
         return (self.typed(FORM_KEY) if refused else "") or random_id("frm_")
@@ -182,7 +182,7 @@ class View:
         return validated(model, {name: value for name, value in self._asked().items() if name != _DONE})
 
     def understood(self, model: type[Arguments]) -> Arguments:
-        """Like ``query``, but replace an invalid query with an empty one and show a message."""
+        """Return the query as ``query`` does, but replace an invalid one by an empty one and show a message."""
         try:
             return self.query(model)
         except InvalidFormError as error:
@@ -194,7 +194,7 @@ class View:
         return validated(model, values | {"cursor": self._asked().get("cursor")})
 
     def _asked(self) -> Mapping[str, str]:
-        """Return the address's query. It is empty for an action, because its outcome must always be shown."""
+        """Return the address's query, or an empty one for an action: a wrong query must not hide its outcome."""
         return self.request.query_params if self.request.method == "GET" else {}
 
     def render(self, name: str, *, status: int = 200, **context: Any) -> Response:
@@ -210,7 +210,7 @@ class View:
 
 
 class PageRoute(Route):
-    """The route of a page. ``shown`` shows the page to a visitor who may see it."""
+    """The route of a page. ``shown`` renders the page, without any check of the visitor's role."""
 
     def __init__(self, path: str, endpoint: Endpoint, shown: Shown) -> None:
         super().__init__(ROOT + path, endpoint, methods=["GET"])
@@ -295,7 +295,7 @@ def action(
 
 
 async def _carry_out(done: Done, view: View) -> Response | str:
-    """Carry out the action, or store its transaction for signing if the authority's key is elsewhere."""
+    """Carry out the action. If the authority's key is elsewhere, store the transaction for signing offline instead."""
     try:
         try:
             return await done(view)

@@ -1,4 +1,4 @@
-"""People: persons who may sign in, invitations, and the caller's sessions."""
+"""People: the persons who may sign in, open invitations, and the caller's sessions."""
 
 from functools import partial
 

@@ -66,7 +66,7 @@ async def show_all(view: View) -> Response:
 
 @page("/policies/new", roles=ADMINS)
 async def new(view: View) -> Response:
-    """Show the form of a new policy. It may start as a copy of another policy."""
+    """Show the form of a new policy. The form may start with the values of another policy."""
     source = view.typed("source") or view.request.query_params.get("from", "")
     copied = await policies.get(view.service, view.principal, source) if source else None
     if not view.form:
@@ -113,7 +113,7 @@ async def show(view: View) -> Response:
 
 @action("/policies/check", roles=ADMINS)
 async def check_form(view: View) -> Response:
-    """Return a sentence about each typed rule, or its error. A script inserts them into the open page."""
+    """Return a sentence about each typed rule, or an error message. A script inserts the texts into the open page."""
     checked = await check(view)
     said = dict.fromkeys(blank(), "") | sentences(checked.shown, _reader(view))
     return view.render("policy_says.html", says=said, wrong=checked.errors)
@@ -139,7 +139,7 @@ async def review(view: View) -> Response:
 
 @action("/policies/{policy_id}/preview", roles=ADMINS)
 async def show_preview(view: View) -> Response:
-    """Show the outcome of the last seven days' payments under the new rules. A script inserts it into the review."""
+    """Show the outcomes of the last seven days' payments under the new rules. A script inserts them into the review."""
     policy = await _policy(view)
     try:
         wanted = await _wanted(view, policy)
@@ -163,7 +163,7 @@ async def edit(view: View) -> Response:
 
 @action("/policies/{policy_id}", roles=ADMINS, back=show, step_up=True)
 async def save(view: View) -> str:
-    """Change the policy as its form says, unless the policy was changed since the form was opened."""
+    """Save the changes made in the policy's form, unless the policy has changed since the form was opened."""
     found = await _policy(view)
     wanted = await _wanted(view, found)
     if not wanted:
@@ -187,7 +187,7 @@ async def create(view: View) -> str:
 
 @action("/policies/{policy_id}/delete", roles=ADMINS, back=show, step_up=True)
 async def delete(view: View) -> str:
-    """Delete a policy. This is refused while the policy has vaults."""
+    """Delete a policy. A policy with vaults is not deleted."""
     await changes.delete(_request(view))
     return view.url("policies", done="policy-deleted")
 
@@ -197,7 +197,7 @@ async def _policy(view: View) -> Policy:
 
 
 async def _wanted(view: View, found: Policy) -> dict[str, tuple[Any, Any]]:
-    """Return the form's changes, from old to new. Raises ``version_conflict`` if the form shows another version."""
+    """Return the old and new value of each changed field. Raises ``version_conflict`` if the form is outdated."""
     wanted = changed(shown_by(found), await meant(view))
     if view.typed("expected_version") != tag_of(found):
         raise concurrent_edit("policy", found.version)

@@ -1,4 +1,4 @@
-"""The progress of an organisation's events. A page that is behind may have missed a change."""
+"""The progress of an organisation's events. Pages compare it to find out if they have missed a change."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Progress:
     """The progress of an organisation at one read of the database.
 
     Every event of the feed and every entry of the organisation's audit log raises the ``total``. ``position`` is the
-    position of the feed's last event. ``unread`` is the reader's number of unread alerts, ``waiting`` the number of
-    pending approvals, and ``disputed`` that of disputes. These numbers are at most one above `MOST`.
+    position of the feed's last event. ``unread`` is the number of alerts that the reader has not read, ``waiting`` the
+    number of pending approvals, and ``disputed`` the number of disputes. Counting stops one above `MOST`.
     """
 
     total: int = 0
@@ -37,7 +37,7 @@ class Progress:
 def progress(conn: Connection, org: str, reader: Actor, now: int) -> Progress:
     """Return an organisation's progress and the numbers for the reader's menu.
 
-    Approvals are pending as of the Unix millisecond `now`.
+    Approvals are counted if they are pending at the Unix millisecond `now`.
     """
     position = last_position(conn)
     reached = total(position, log_lengths(conn, [org]), [org])[org]

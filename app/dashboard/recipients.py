@@ -20,7 +20,7 @@ _HERE = "Recipients"
 
 @page("/recipients", roles=READERS)
 async def show(view: View) -> Response:
-    """Show the registered recipients, and the time until each takes effect."""
+    """Show the registered recipients, and the time until each registration takes effect."""
     try:
         found = await recipients.page(view.service, view.principal, view.query(ListRecipients))
     except (InvalidFormError, InvalidCursorError):
@@ -33,10 +33,10 @@ async def show(view: View) -> Response:
 
 @action("/recipients", roles=OPERATORS, back=show, step_up=True)
 async def register(view: View) -> Response | str:
-    """Register an address or a domain. A replacement of a domain or of its address must be confirmed first."""
+    """Register an address or a domain. Asks for confirmation if this replaces a domain or its address."""
     name = view.typed("recipient").strip()
     body = view.body(PutRecipient, recipient=None, replaces=None, address=view.typed("address").strip())
-    # Other roles may not replace anything. The use case refuses it.
+    # Only admins may replace a registration. For other roles, the use case refuses the replacement.
     shifts = await _replaced(view, name, body.address) if view.principal.role in ADMINS else []
     replaces = " ".join(one.before for one in shifts)
     if replaces != view.typed("replaces"):

@@ -1,4 +1,4 @@
-"""The record of refusals: a person's refused requests go into their organisation's audit log under their name."""
+"""Records refusals: a person's refused requests are written to the organisation's audit log, under the person's id."""
 
 from starlette.requests import Request
 
@@ -11,7 +11,7 @@ _REFUSALS = frozenset({401, 403, 404})
 
 
 def record(request: Request, error: ApiError, signed_in: SignedIn | None) -> None:
-    """Record an error if it is a refusal. Without a session, only count a failed authentication."""
+    """Record an error if it is a refusal. Without a session, only count it as a failed authentication."""
     if getattr(request.state, "recorded", False):
         return
     route = request.scope.get("route")

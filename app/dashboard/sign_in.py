@@ -1,4 +1,4 @@
-"""Signing in, by the admin key at first and by passkey later. Also invitations, step-up and signing out."""
+"""Sign-in by passkey, or by the admin key until the first person joins. Also invitations and step-up."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -71,7 +71,7 @@ async def sign_in_with_passkey(view: View) -> Response:
 
 @page("/passkey", roles=READERS)
 async def passkey(view: View) -> Response:
-    """Offer to create a passkey. A person must confirm their identity first."""
+    """Offer to create a passkey. A person who is signed in must confirm their identity first."""
     assert view.signed_in is not None
     if view.only_brakes:
         return RedirectResponse(view.url("people"), 303, headers=HEADERS)
@@ -184,7 +184,7 @@ def _options(options: Json) -> Response:
 
 
 def visiting(view: View) -> Visitor:
-    """Return the origin of a request without a session."""
+    """Return the client address and request id of a request without a session."""
     return Visitor(client_address(view.request), view.request.state.request_id)
 
 
@@ -208,7 +208,7 @@ async def enter(view: View, who: Principal, way: str, location: str, *, stepped_
 
 
 def count_begun(view: View) -> None:
-    """Count a started sign-in against the rate limit: anyone can start one, and each is stored.
+    """Count a started sign-in against the rate limit, because anyone can start one and each takes storage.
 
     Raises ``rate_limited`` if the client's address has reached its limit.
     """
@@ -216,7 +216,7 @@ def count_begun(view: View) -> None:
 
 
 def count_refused(view: View) -> None:
-    """Count a failed sign-in, once. Raises ``rate_limited`` if the client's address has reached its limit."""
+    """Count a failed sign-in only once. Raises ``rate_limited`` if the client's address has reached its limit."""
     if view.signed_in is None:
         view.request.state.recorded = True
     count_failure(view.request)
@@ -224,7 +224,7 @@ def count_refused(view: View) -> None:
 
 @contextmanager
 def _counted(view: View) -> Iterator[None]:
-    """Count a sign-in that fails within this context."""
+    """Count a sign-in that raises AuthenticationError within this context."""
     try:
         yield
     except AuthenticationError:

@@ -1,4 +1,4 @@
-"""Signatures: changes that wait for the signature of the organisation's authority, if its key is elsewhere."""
+"""Signatures: changes that wait for the organisation's authority to sign them offline."""
 
 import base64
 import json
@@ -21,13 +21,13 @@ from app.signatures.models import SendSigned
 from app.store.wallets import labels
 from idl.codec import Codec
 
-#: The names of clusters in the Wallet Standard.
+#: The names of clusters in the Wallet Standard, if they differ from their usual names.
 _CHAINS: Mapping[str, str] = {"mainnet-beta": "solana:mainnet"}
 
 
 @dataclass(frozen=True, slots=True)
 class ShownTransaction:
-    """A transaction with the facts that its bytes prove. With `warnings`, the page does not offer it to wallets."""
+    """A transaction with the facts that its bytes prove. If it has `warnings`, wallets are not offered."""
 
     claimed: AwaitingSignature
     facts: list[str]

@@ -65,9 +65,9 @@ class Site:
         return self.party.origin_at(request.headers.get("host", ""))
 
     def elsewhere(self, request: Request) -> str | None:
-        """Return the address to redirect a request to, or None.
+        """Return the redirection target of a request, or None if it needs no redirection.
 
-        Without https, a request to a loopback address is redirected to `localhost`, because passkeys need a name.
+        Without https, a request to a loopback address is redirected to `localhost`, because passkeys need a host name.
         """
         host = request.url.hostname or ""
         if self.party.secure or host == self.party.id or not is_loopback(host):
@@ -105,7 +105,7 @@ def template(name: str, **context: Any) -> str:
 
 
 def load_templates() -> None:
-    """Compile all templates. Otherwise the first request of each page would block the event loop for that time."""
+    """Compile all templates. Otherwise, each page's first request would block the event loop."""
     for name in _environment().list_templates(["html"]):
         _environment().get_template(name)
 
@@ -147,5 +147,5 @@ async def static(request: Request) -> Response:
 
 
 def wants_json(request: Request) -> bool:
-    """Return True if a script sent the request, which expects JSON."""
+    """Return True if a script sent the request and expects JSON."""
     return request.headers.get("accept") == "application/json"

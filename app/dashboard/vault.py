@@ -95,7 +95,7 @@ def _chart(days: list[DaySpent], cap: int | None) -> str:
 
 @action("/vaults/{wallet_id}/freeze", roles=OPERATORS, back=show, brakes=True)
 async def freeze(view: View) -> str:
-    """Freeze the vault. The freeze overtakes all waiting payments of the vault."""
+    """Freeze the vault. The freeze is sent ahead of the vault's waiting payments."""
     return await _update(view, UpdateWallet(status="frozen"), "frozen")
 
 
@@ -138,7 +138,7 @@ async def rotate(view: View) -> Response:
 
 @action("/vaults/{wallet_id}/session/revoke", roles=OPERATORS, back=show)
 async def revoke(view: View) -> str:
-    """End the session: replace its token with a new one, which is discarded and expires in a minute."""
+    """End the session by rotating its token. The new token is discarded and expires after a minute."""
     wallet_id, body = view.path("wallet_id"), RotateToken(ttl_seconds=MIN_TTL)
     await sessions.rotate(view.service, view.principal, view.claim(), wallet_id, body, None)
     return view.url("vaults", wallet_id, done="session-revoked")

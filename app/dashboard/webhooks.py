@@ -15,7 +15,7 @@ from app.webhooks import deliveries
 from app.webhooks import service as webhooks
 from app.webhooks.models import CreateWebhook, Delivery, ListDeliveries, UpdateWebhook, WebhookWithSecret
 
-#: Milliseconds until the next attempt within which a delivery counts as due.
+#: A delivery counts as due if its next attempt is at most this many milliseconds away.
 _SOON = 10_000
 _PATH = ("developers", "webhooks")
 
@@ -65,7 +65,7 @@ async def _show(
 
 
 def _is_due(delivery: Delivery, now: int) -> bool:
-    """Return True if a delivery will be sent so soon that a person looking at the page waits for its outcome."""
+    """Return True if a delivery will be sent soon enough for the open page to wait for its outcome."""
     if delivery.status != "pending":
         return False
     return delivery.next_attempt_at is None or parse_iso_ms(delivery.next_attempt_at) < now + _SOON

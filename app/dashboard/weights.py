@@ -8,9 +8,9 @@ from app.access.keyring import Principal
 WEIGHT = 8
 """The cost of a page."""
 _SUMMED = 500
-"""Number of summed transactions that cost 1 more."""
+"""Number of summed transactions that raise the cost by 1."""
 
 
 def charge(request: Request, principal: Principal, summed: int) -> None:
-    """Count the transactions that a page has summed. Their number is known only now."""
+    """Count the transactions that a page has summed, after the summing, because their number was unknown before."""
     spend(request, principal, summed // _SUMMED)

@@ -40,7 +40,7 @@ def shown_by(budget: Budget) -> Shown:
 
 
 def tag_of(budget: Budget) -> str:
-    """Return the tag of a budget's version. The form sends it back, and changes only the version that it showed."""
+    """Return the tag of a budget's version. The form sends the tag back, so that it cannot change a newer version."""
     return entity_tag(budget.version, budget.name)
 
 
@@ -52,7 +52,7 @@ def fields_of(shown: Shown, budget: Budget) -> Fields:
 
 
 def new(view: View) -> CreateBudget:
-    """Return the body of the request that creates the budget in the form. Raises InvalidFormError."""
+    """Return the form as the body of a request to create a budget. Raises InvalidFormError."""
     return validated(CreateBudget, {**_values(view), FORM_KEY: view.typed(FORM_KEY)})
 
 
@@ -110,7 +110,7 @@ def sentences(shown: Shown) -> dict[str, str]:
 
 
 def bars(budget: Budget) -> list[Bar]:
-    """Return the used part of each of a budget's limits, or an empty list if the chain did not answer."""
+    """Return a bar for each limit of a budget, or an empty list if the chain did not answer."""
     spent, left = budget.consumption, budget.headroom
     if spent is None or left is None:
         return []
@@ -156,7 +156,7 @@ def _paying(count: int | None) -> str:
 
 
 def _meant(view: View, prefix: str = "") -> Shown:
-    """Return the budget described by the form's fields. Raises InvalidFormError."""
+    """Return the budget's fields as the form's fields with this prefix describe them. Raises InvalidFormError."""
     body = validated(CreateBudget, _values(view, prefix))
     return {"name": body.name, **shown_limits(with_changes(BudgetLimits(), body))}
 

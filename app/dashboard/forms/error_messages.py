@@ -1,4 +1,4 @@
-"""Error messages for people. They replace API messages about headers and requests, which have no meaning on a page."""
+"""Error messages for people. They replace API messages about headers and requests, which mean nothing on a page."""
 
 from collections.abc import Mapping
 
@@ -13,8 +13,8 @@ FOR_PEOPLE: Mapping[str, str] = {
     "budget_in_use": "Vaults are still in the budget. Take them out first.",
     "host_not_allowed": "The page was requested at an address that is not the service's own, or by another site. "
     "Open the dashboard at the service's own address.",
-    "idempotency_conflict": "This form was sent before with other values, and its action may have been carried out. "
-    "Check if it was, then open the page again for a new form.",
+    "idempotency_conflict": "This form was sent before with other values, and its action may have taken effect. "
+    "Check if it did, then open the page again for a new form.",
     "idempotency_in_progress": "The same action is in progress, or its outcome is not known yet. Check in a moment.",
     "insufficient_permissions": "Your role does not allow this.",
     "rate_limited": "You sent too many requests in a short time. Wait a moment, then try again.",
@@ -28,13 +28,16 @@ _OF_A_KEY = "The API key made too many requests."
 
 
 def said(error: ApiError) -> str:
-    """Return an error's message. The general message of its code is replaced by one for people, if there is one."""
+    """Return an error's message. The general message of a code is replaced by the message for people, if one exists."""
     general = error.message in {CATALOGUE[error.code].meaning, _OF_A_KEY}
     return FOR_PEOPLE.get(error.code, error.message) if general else error.message
 
 
 def messages_of(error: ApiError, form: Fields) -> Mapping[str, str]:
-    """Return an error's messages by field of the form. The key `""` has the messages about other fields."""
+    """Return an error's messages by field of the form.
+
+    The key `""` has the messages that belong to no field of the form.
+    """
     fields = {spelling: name for name, _ in form for spelling in (name, to_camel(name))}
     if isinstance(error, InvalidFormError):
         found = {fields[name]: text for name, text in error.messages.items() if name in fields}

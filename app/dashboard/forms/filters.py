@@ -16,11 +16,11 @@ Listed = TypeVar("Listed", bound=ListResponse[Any])
 async def filtered(
     view: View, model: type[Arguments], load: Callable[[Service, Principal, Arguments], Awaitable[Listed]], *path: str
 ) -> tuple[Listed, dict[str, Any]]:
-    """Return the part of a list that the page's query asks for, and the variables of its template.
+    """Return the part of a list that the page's query selects, and variables for the template.
 
-    These are the ``given`` filter, the list's ``address`` with it, whether the part is the ``first``, and the address
-    of the ``following`` part or None. If the filter is invalid, the part is empty, and a message explains the mistake.
-    ``path`` is the page's path.
+    The variables are the ``given`` filter, the ``address`` of the list with this filter, ``first``, which is True for
+    the first part, and the address of the ``following`` part or None. If the filter is invalid, the part is empty, and
+    a message explains the mistake. ``path`` is the page's path.
     """
     params = view.request.query_params
     given = {name: value for name, value in params.items() if name != "cursor" and value}

@@ -49,9 +49,9 @@ def usdc(amount: int | str | None) -> str:
 
 
 def moment(value: int | str | None, *, exact: bool = False) -> Markup | str:
-    """Return a time, given in Unix milliseconds or ISO 8601, as `<time>`.
+    """Return a time as a `<time>` element. ``value`` is in Unix milliseconds or ISO 8601; for None, returns `-`.
 
-    A script shows it in the reader's time zone, and the title shows UTC. ``exact`` adds the milliseconds.
+    A script in the page shows the time in the reader's time zone, and the title shows UTC. ``exact`` adds milliseconds.
     """
     if value is None:
         return "-"
@@ -88,13 +88,13 @@ def words(code: str) -> str:
 
 
 def rule(code: str) -> str:
-    """Return a rule in the words of the form that sets it: `max_per_tx` as `Per payment`."""
+    """Return a rule's name as labelled in the form that sets it: `max_per_tx` as `Per payment`."""
     label = LABELS.get(code.removeprefix(_OF_BUDGET)) or words(code)
     return f"Budget {label[0].lower()}{label[1:]}" if code.startswith(_OF_BUDGET) else label
 
 
 def status(code: str) -> str:
-    """Return a status in words. `policy_violation` means a recent refusal, and must not read like a stopped vault."""
+    """Return a status in words. `policy_violation` becomes `Refused recently`, because such a vault still pays."""
     return "Refused recently" if code == "policy_violation" else words(code)
 
 

@@ -31,7 +31,7 @@ _DIGITS = 10
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The valid fields of a form, in the format of a policy in API responses, and the errors of the other fields."""
+    """The valid fields of a form, in the format of API responses, and the errors of the invalid fields."""
 
     shown: Shown
     errors: Mapping[str, str]
@@ -48,14 +48,14 @@ def shown_by(policy: Policy) -> Shown:
 
 
 def tag_of(policy: Policy) -> str:
-    """Return the tag of a policy's version. The form sends it back, and changes only the version that it showed."""
+    """Return the tag of a policy's version. The form sends the tag back, so that it cannot change a newer version."""
     return entity_tag(policy.version, *(getattr(policy, name) for name in DETAILS))
 
 
 def fields_of(shown: Shown, **hidden: str) -> Fields:
     """Return the fields of the form that shows a policy, as a browser sends them."""
     fields = [(name, str(shown[name] if shown[name] is not None else "")) for name in (*_TEXTS, *_NUMBERS)]
-    # A browser's input for a time has no zone. The form says that it is UTC.
+    # A browser's input for a time has no time zone. The form states that the time is in UTC.
     fields = [(name, value.removesuffix("Z") if name == "expiry" else value) for name, value in fields]
     fields.append(("allowed_recipients", "\n".join(shown["allowed_recipients"])))
     fields += [("blocked_categories", one) for one in shown["blocked_categories"]]
@@ -98,7 +98,7 @@ async def _shown(view: View, body: CreatePolicy | UpdatePolicy) -> Shown:
 
 
 def consent(view: View) -> dict[str, bool]:
-    """Return the body's field that accepts recipients without a known owner; no field if the box is not checked."""
+    """Return the body's field that accepts recipients without a known owner. Empty if the box is unchecked."""
     return {_CONSENT: True} if view.typed(_CONSENT) == _YES else {}
 
 
@@ -108,13 +108,13 @@ def changed(before: Shown, after: Shown) -> dict[str, tuple[Any, Any]]:
 
 
 def before_changes(now: Policy, log: Sequence[AuditRecord], tag: str) -> tuple[Shown, list[AuditRecord]]:
-    """Return a policy as the form with this tag showed it, and the later changes in its log, oldest first."""
+    """Return a policy as shown by a form with this tag, and the later changes from its log, oldest first."""
     known = tag.partition("-")[0]
     version = int(known) if known.isdecimal() and len(known) <= 2 * _DIGITS else now.version
     shown, since = shown_by(now), list[AuditRecord]()
     for entry in reversed(log):
         if entry.version is None:
-            # Off-chain changes (name, hosts) have no version, but the tag covers them.
+            # Off-chain changes, such as a new name, do not raise the version. They are recognised by the tag.
             if entity_tag(version, *(shown[name] for name in DETAILS)) == tag:
                 break
         elif entry.version <= version:
@@ -125,7 +125,7 @@ def before_changes(now: Policy, log: Sequence[AuditRecord], tag: str) -> tuple[S
 
 
 def merged(base: Shown, now: Shown, typed: Shown) -> Shown:
-    """Return the typed values, but the current value of each field that was not edited."""
+    """Return the typed value of each edited field, and the current value of each other field."""
     return {name: now[name] if typed[name] == base[name] else typed[name] for name in now}
 
 

@@ -39,7 +39,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A changed field of a policy or budget: its old and new value and, for a list, the added and removed entries."""
+    """A changed field of a policy or budget: its old and new value. A list also has its added and removed entries."""
 
     name: str
     label: str
@@ -52,7 +52,7 @@ class FieldChange:
 
 
 def sentences(shown: Mapping[str, Any], reader: Reader) -> dict[str, Words]:
-    """Return a sentence for each rule in ``shown``, by the rule's name. Rules that are not in it get none."""
+    """Return a sentence for each rule in ``shown``, by the rule's name. ``shown`` may lack some rules."""
     found = {name: say(shown[name], reader) for name, say in _SAYS.items() if name in shown}
     for name, lower, label in (
         ("max_per_tx", "max_per_day", "24 hours"),
@@ -67,7 +67,7 @@ def sentences(shown: Mapping[str, Any], reader: Reader) -> dict[str, Words]:
 
 
 def differences(changes: Mapping[str, tuple[Any, Any]]) -> list[FieldChange]:
-    """Return changed fields, each given by its old and new value, in the order of the form."""
+    """Return changed fields in the order of the form. ``changes`` has the old and the new value of each field."""
     return [_difference(name, *changes[name]) for name in LABELS if name in changes]
 
 

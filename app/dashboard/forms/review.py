@@ -48,7 +48,7 @@ class Review:
 
 
 def ask(view: View, question: Review) -> Response:
-    """Show the changes, with a form that carries them out and another that leads back to the typed values."""
+    """Show the review. One button carries out the changes. The other leads back to the filled form."""
     return view.render(
         "confirm.html",
         ask=question,

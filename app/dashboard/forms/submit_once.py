@@ -27,7 +27,7 @@ async def once(
     *,
     secret: bool = False,
 ) -> Answered:
-    """Carry out a form's action under the form's idempotency key. After a success, repeats get the stored response.
+    """Carry out a form's action under the form's idempotency key. After a success, a replay gets the stored response.
 
     A ``secret`` response is stored sealed under the browser's session token. The service keeps only the token's digest.
     Raises the errors of ``Idempotency.run`` and ``prepare``.

@@ -13,10 +13,10 @@ from app.wallets.fleet import FleetQuery
 
 
 async def vault_named(view: View, field: str) -> WalletRecord:
-    """Return the only vault that matches a field's text, such as part of a name. Raises ``invalid_request``.
+    """Return the vault that matches a field's text, such as part of a name. Raises ``invalid_request``.
 
-    If several match, the only one with exactly this name or agent id is returned. An archived vault is found only by
-    its id.
+    If several vaults match, returns the only match with exactly this name or agent id. An archived vault is found only
+    by its id.
     """
     text = view.typed(field).strip()
     if not text:
@@ -39,7 +39,7 @@ async def vault_named(view: View, field: str) -> WalletRecord:
 
 
 async def labelled(view: View, read_ids: Callable[[Connection], Sequence[str]]) -> list[tuple[str, str]]:
-    """Return id and label of the vaults whose ids ``read_ids`` returns, in the order that it returns them."""
+    """Return the id and label of each vault that ``read_ids`` returns, in the same order."""
 
     def read(conn: Connection) -> list[tuple[str, str]]:
         ids = read_ids(conn)

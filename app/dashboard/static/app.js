@@ -55,7 +55,7 @@ async function submitted(form, button, kept) {
     says.textContent = error instanceof DOMException ? UNDONE : error.message.replace(/^[a-z_]+: /, "");
     says.hidden = false;
     button.disabled = false;
-    // A code works only once, so the only option left is the way back.
+    // A code works only once, so the page offers only the link back.
     button.hidden = "returned" in form.dataset;
   }
 }
@@ -141,7 +141,7 @@ document.addEventListener("htmx:afterSettle", () => {
   }
 });
 
-// Secrets that are shown once. A reload, which would also resend the form, must not show them again, nor must going back.
+// Secrets that are shown once. Neither a reload, which would also resend the form, nor the back button may show them again.
 
 for (const one of document.querySelectorAll("[data-once]")) {
   history.replaceState(null, "", one.dataset.once);
@@ -175,8 +175,8 @@ document.addEventListener("keydown", (event) => {
   row?.querySelector(`button[aria-keyshortcuts="${CSS.escape(event.key)}"]`)?.click();
 });
 
-// Live events: one connection per browser, shared by its visible pages. Without shared workers, each visible page has
-// its own. A live part of a page has the htmx trigger `live`.
+// Live events: one connection per browser, shared by its visible pages. Without shared workers, each visible page has a
+// connection of its own. A live part of a page has the htmx trigger `live`.
 
 const waiting = new Set();
 const [SOON, LATER] = [50, 500]; // milliseconds
@@ -195,7 +195,7 @@ function arrived(message) {
     timer = null;
   }
   if (timer) return;
-  // A hint without an event waits for the event that may follow. The first event after a silence is shown soon, and the
+  // A hint without an event is delayed, because an event may follow. After a pause, the first event is shown soon, and the
   // events of a burst are shown together.
   patient = hint;
   timer = setTimeout(refresh, patient ? LATER : Math.max(SOON, refreshed + LATER - performance.now()));

@@ -36,7 +36,7 @@ function draw(place) {
       series,
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
       scales: {
-        // Half a day more on either side, so that the outer bars are not cut off.
+        // Add half a day on either side, so that the outer bars are not cut off.
         x: { range: [days[0] - 43200, days[days.length - 1] + 43200] },
         y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] },
         count: { range: (_, low, high) => [0, Math.max(high * 1.3, 4)] },

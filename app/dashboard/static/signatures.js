@@ -71,7 +71,7 @@ const api = Object.freeze({
   },
 });
 
-// Wallets loaded before this script wait for the second event. Later wallets send the first.
+// A wallet loaded before this script waits for the event `app-ready`. A wallet loaded later sends `register-wallet`.
 window.addEventListener("wallet-standard:register-wallet", ({ detail: register }) => register(api));
 window.dispatchEvent(new CustomEvent("wallet-standard:app-ready", { detail: api }));
 

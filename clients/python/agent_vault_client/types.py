@@ -326,11 +326,12 @@ class AwaitingSignature(TypedDict):
 
 class BudgetConsumption(TypedDict):
     """
-    The consumption of a budget: amounts in the last 24 hours and this UTC month, and the number in the last hour.
+    The consumption of a budget. The amounts cover the last 24 hours and this UTC month, the payments the last hour.
 
     Payments, escrows and allowances of the budget's wallets count.
 
-    The windows move in steps of 15 minutes (24 hours) and one minute (hour), as in the program.
+    As in the program, the window of 24 hours moves in steps of 15 minutes, and the window of one hour in steps of one
+    minute.
     """
 
     day: str
@@ -347,7 +348,7 @@ class BudgetConsumption(TypedDict):
     """
     held: str
     """
-    The money of outstanding allowances. It counts towards both limits until each is settled.
+    The amount in open allowances. It counts towards the daily and the monthly limit until the allowance is settled.
     """
 
 
@@ -358,15 +359,15 @@ class BudgetHeadroom(TypedDict):
 
     day: str | None
     """
-    The amount left for the last 24 hours. Null if the limit is not set.
+    The amount left below the limit for 24 hours. Null if the limit is not set.
     """
     month: str | None
     """
-    The amount left for the UTC month. Null if the limit is not set.
+    The amount left below the limit for the UTC month. Null if the limit is not set.
     """
     payments_in_hour: int | None
     """
-    The number of payments left for the last hour. Null if the limit is not set.
+    The number of payments left below the limit for one hour. Null if the limit is not set.
     """
 
 
@@ -485,7 +486,7 @@ class CompleteEscrow(TypedDict):
 
 class CountAlert(TypedDict):
     """
-    An alert with hours or a number as its threshold. The threshold is null if the alert is off.
+    An alert with a number of hours or payments as its threshold. The threshold is null if the alert is off.
     """
 
     emails: list[str]
@@ -1060,7 +1061,9 @@ class EscrowPage(TypedDict):
 
 class EscrowTerms(TypedDict):
     """
-    The terms of an escrow that its approval covers, besides receiver and amount. `hash` is on the chain.
+    The terms of an escrow that its approval covers, in addition to receiver and amount.
+
+    The approval on the chain contains only their `hash`.
     """
 
     hash: str
@@ -1085,15 +1088,15 @@ class EscrowTerms(TypedDict):
     """
     timeout_seconds: int
     """
-    The seconds until the deadline, as requested. The chain adds the second that has already begun, and `hash` covers that sum, unless it exceeds the maximum.
+    The seconds until the deadline, as requested. On the chain, the time is one second longer, up to the maximum, because the current second has already begun. `hash` covers the longer time.
     """
     verifier: str
     """
-    The organisation's key for proofs at that time.
+    The organisation's key for proofs at the time of the refused request.
     """
     arbiter: str
     """
-    The organisation's key for disputes at that time.
+    The organisation's key for disputes at the time of the refused request.
     """
 
 
@@ -1547,7 +1550,7 @@ class LoggedRequest(TypedDict):
 
 class MoneyAlert(TypedDict):
     """
-    An alert with an amount as its threshold. The threshold is null if the alert is off.
+    An alert with an amount of USDC as its threshold. The threshold is null if the alert is off.
     """
 
     emails: list[str]
@@ -2184,13 +2187,13 @@ class PutLargeAlert(TypedDict):
     """
     freeze: NotRequired[bool]
     """
-    True to freeze the wallet when it exceeds the threshold. By default `false`.
+    True to freeze the wallet when a payment or escrow exceeds the threshold. By default `false`.
     """
 
 
 class PutMoneyAlert(TypedDict):
     """
-    An alert with an amount as its threshold. A null threshold turns it off.
+    An alert with an amount of USDC as its threshold. A null threshold turns the alert off.
     """
 
     emails: NotRequired[list[str] | None]
@@ -2205,7 +2208,9 @@ class PutMoneyAlert(TypedDict):
 
 class PutNoticeAlert(TypedDict):
     """
-    E-mails about pending work or a limit. Their events are created in either case.
+    E-mails about approvals, refused payments, used-up limits, pauses or webhooks.
+
+    The events are created even if `enabled` is false.
     """
 
     emails: NotRequired[list[str] | None]
@@ -2220,9 +2225,10 @@ class PutNoticeAlert(TypedDict):
 
 class PutPayeesAlert(TypedDict):
     """
-    An alert at `threshold` payees within 24 hours that the wallet never paid before.
+    An alert when a wallet pays `threshold` new payees within 24 hours.
 
-    With `freeze`, it freezes the wallet. A null threshold turns it off.
+    A payee is new if the wallet never paid it before. With `freeze`, it freezes the wallet. A null threshold turns it
+    off.
     """
 
     emails: NotRequired[list[str] | None]
@@ -2281,7 +2287,7 @@ class PutRefusalsAlert(TypedDict):
 
 class PutSecurityAlert(TypedDict):
     """
-    E-mails about API keys, people and repeated brakes. Their events are created in either case.
+    E-mails about API keys, people and repeated brakes. The events are created even if `enabled` is false.
     """
 
     emails: NotRequired[list[str] | None]
@@ -2349,7 +2355,7 @@ class PutVelocityAlert(TypedDict):
 
 class PutViolationAlert(TypedDict):
     """
-    E-mails about payments, escrows and allowances refused by a policy or budget.
+    E-mails about payments, escrows and allowances that a policy or budget refuses.
 
     The event `transaction.blocked` is sent to webhooks and listed in either case.
     """
@@ -2477,7 +2483,7 @@ class RefusalsAlert(TypedDict):
     """
     minutes: int | None
     """
-    The period in which refusals count. Null if there is no rule.
+    The length of the counted period in minutes. Null if there is no rule.
     """
 
 
@@ -3343,7 +3349,7 @@ class Wallet(TypedDict):
 
 class WalletAlerts(TypedDict):
     """
-    The alerts that apply to a wallet. `inherited` is true for types without a rule of the wallet.
+    The alerts that apply to a wallet. `inherited` is true for each type without a rule of the wallet.
     """
 
     balance_low: MoneyAlert
@@ -3404,7 +3410,7 @@ class WalletAlerts(TypedDict):
     """
     updated_at: str | None
     """
-    The time when the present rules were set. Null if there are none.
+    The time when the current rules were set. Null if no rules are set.
     """
     wallet_id: str
     """
@@ -4319,7 +4325,9 @@ class QuoteOptions(TypedDict):
 
 class Alerts(TypedDict):
     """
-    The alerts of wallets without their own. `inherited` is true for types without a rule of the organisation.
+    The alerts that apply to every wallet without its own alert of the same type.
+
+    `inherited` is true for each type without a rule of the organisation.
     """
 
     balance_low: MoneyAlert
@@ -4380,18 +4388,19 @@ class Alerts(TypedDict):
     """
     updated_at: str | None
     """
-    The time when the present rules were set. Null if there are none.
+    The time when the current rules were set. Null if no rules are set.
     """
 
 
 class Approval(TypedDict):
     """
-    The approval of one payment, escrow or allowance; `type` tells which.
+    The approval of one payment, escrow or allowance, according to `type`.
 
-    While it is pending, `expires_at` ends the time to decide; once it is approved, the time to pay. Approving it
-    creates the account at `chain_address`. `decided_by` is the actor that decided. `requested_by` sent the refused
-    request, with this `memo`. `threshold` is the `requireCoSign` of the policy at that time, in version
-    `policy_version`. An escrow's approval covers exactly its `escrow_terms`.
+    While the approval is pending, `expires_at` is the deadline for the decision; once it is approved, the deadline for
+    the payment. Approving creates the account at `chain_address`. `decided_by` is the actor that decided.
+    `requested_by` is the sender of the refused request, and `memo` is its memo. `threshold` is the `requireCoSign` of
+    the policy version that refused the request, `policy_version`. An escrow's approval covers exactly its
+    `escrow_terms`.
     """
 
     approval_id: str
@@ -4404,7 +4413,7 @@ class Approval(TypedDict):
     """
     type: Literal['payment', 'escrow', 'allowance']
     """
-    The purpose that it approves: `payment`, `escrow` or `allowance`.
+    The kind of the approved expense: `payment`, `escrow` or `allowance`.
     """
     wallet_id: str
     """
@@ -4432,7 +4441,7 @@ class Approval(TypedDict):
     """
     policy_version: int
     """
-    The version of the policy at that time. The approval is not valid under any other version.
+    The version of the policy that refused the request. The approval is valid only under this version.
     """
     threshold: str | None
     """
@@ -4468,19 +4477,19 @@ class Approval(TypedDict):
     """
     decided_by: Actor | None
     """
-    The actor that decided. Null until then.
+    The actor that decided. Null until the decision.
     """
     decided_at: str | None
     """
-    The time of the decision. Null until then.
+    The time of the decision. Null before it.
     """
     approvals_required: int
     """
-    The number of people who must approve, by the policy's `approvals`. Zero if one operator or admin, or a key of that role, suffices.
+    The number of people who must approve, according to the policy's `approvals`. Zero if one operator or admin suffices, as a person or as an API key with that role.
     """
     approvals: list[PersonApproval]
     """
-    The people who have approved, if the number is above zero.
+    The approvals that people have given so far. Empty if `approvals_required` is zero.
     """
     reason: str | None
     """
@@ -4569,7 +4578,9 @@ class AuditLogPage(TypedDict):
 
 class Budget(TypedDict):
     """
-    A budget. `version` increases with every change of its limits, and no two of an organisation share one.
+    A budget. `version` increases with every change of the limits.
+
+    Two budgets of an organisation never share a version.
     """
 
     budget_id: str
@@ -4582,19 +4593,19 @@ class Budget(TypedDict):
     """
     name: str
     """
-    The name as last set.
+    The display name for people.
     """
     max_per_day: str | None
     """
-    The maximum of its wallets together in any 24 hours. Null means no limit; zero is a limit.
+    The highest sum that all its wallets together may spend in any 24 hours. Null means no limit; zero refuses every payment.
     """
     max_per_month: str | None
     """
-    The maximum of its wallets together in a UTC calendar month.
+    The highest sum that all its wallets together may spend in a UTC calendar month. Null means no limit.
     """
     velocity_cap: int | None
     """
-    The maximum number of payments by its wallets in any hour. Refunds do not reduce the number.
+    The highest number of payments that all its wallets together may make in any hour. A refund does not lower the count.
     """
     consumption: BudgetConsumption | None
     """
@@ -4602,7 +4613,7 @@ class Budget(TypedDict):
     """
     headroom: BudgetHeadroom | None
     """
-    The amounts and payments that its limits still allow. Null once the budget is deleted.
+    The amounts and the number of payments that the limits still allow. Null once the budget is deleted.
     """
     wallet_count: int
     """
@@ -4610,7 +4621,7 @@ class Budget(TypedDict):
     """
     warnings: list[str]
     """
-    A warning with the number of wallets that might use up the budget alone.
+    A warning if a single wallet could use up the budget alone, with the number of these wallets.
     """
     version: int
     """
@@ -4908,7 +4919,7 @@ class PutAlerts(TypedDict):
 
     balance_low: NotRequired[PutMoneyAlert | None]
     """
-    The alert for a balance below the threshold. Omitted or null, it is off for the organisation; a wallet inherits the organisation's.
+    The alert for a balance below the threshold. If omitted or null, the organisation's alert is off, and a wallet inherits the organisation's alert.
     """
     policy_violation: NotRequired[PutViolationAlert | None]
     """
@@ -4936,7 +4947,7 @@ class PutAlerts(TypedDict):
     """
     new_payees: NotRequired[PutPayeesAlert | None]
     """
-    The alert at `threshold` payees within 24 hours that the wallet never paid before.
+    The alert when a wallet pays `threshold` payees within 24 hours that it never paid before.
     """
     security: NotRequired[PutSecurityAlert | None]
     """

@@ -29,7 +29,11 @@ export interface components {
             /** @description The seconds to add to the chain's time. The total is limited to 400 days, which are 34,560,000 seconds. */
             seconds: number;
         };
-        /** @description The alerts of wallets without their own. `inherited` is true for types without a rule of the organisation. */
+        /**
+         * @description The alerts that apply to every wallet without its own alert of the same type.
+         *
+         *     `inherited` is true for each type without a rule of the organisation.
+         */
         Alerts: {
             /** @description The alert for a low balance. */
             balance_low: components["schemas"]["MoneyAlert"];
@@ -59,7 +63,7 @@ export interface components {
             pauses: components["schemas"]["NoticeAlert"];
             /** @description The e-mails about degraded webhooks. */
             webhooks: components["schemas"]["NoticeAlert"];
-            /** @description The time when the present rules were set. Null if there are none. */
+            /** @description The time when the current rules were set. Null if no rules are set. */
             updated_at: string | null;
         };
         /** @description One wallet of a batch and its amount. */
@@ -132,12 +136,13 @@ export interface components {
             next_cursor: string | null;
         };
         /**
-         * @description The approval of one payment, escrow or allowance; `type` tells which.
+         * @description The approval of one payment, escrow or allowance, according to `type`.
          *
-         *     While it is pending, `expires_at` ends the time to decide; once it is approved, the time to pay. Approving it
-         *     creates the account at `chain_address`. `decided_by` is the actor that decided. `requested_by` sent the refused
-         *     request, with this `memo`. `threshold` is the `requireCoSign` of the policy at that time, in version
-         *     `policy_version`. An escrow's approval covers exactly its `escrow_terms`.
+         *     While the approval is pending, `expires_at` is the deadline for the decision; once it is approved, the deadline for
+         *     the payment. Approving creates the account at `chain_address`. `decided_by` is the actor that decided.
+         *     `requested_by` is the sender of the refused request, and `memo` is its memo. `threshold` is the `requireCoSign` of
+         *     the policy version that refused the request, `policy_version`. An escrow's approval covers exactly its
+         *     `escrow_terms`.
          */
         Approval: {
             /** @description The approval's id, under both names. It begins with `apr_`. */
@@ -145,7 +150,7 @@ export interface components {
             /** @description The approval's id, under both names. It begins with `apr_`. */
             id: string;
             /**
-             * @description The purpose that it approves: `payment`, `escrow` or `allowance`.
+             * @description The kind of the approved expense: `payment`, `escrow` or `allowance`.
              * @enum {string}
              */
             type: "payment" | "escrow" | "allowance";
@@ -161,7 +166,7 @@ export interface components {
             currency: string;
             /** @description The policy that refused the payment. */
             policy_id: string;
-            /** @description The version of the policy at that time. The approval is not valid under any other version. */
+            /** @description The version of the policy that refused the request. The approval is valid only under this version. */
             policy_version: number;
             /** @description The policy's `requireCoSign` in that version. The amount exceeds it. */
             threshold: string | null;
@@ -182,13 +187,13 @@ export interface components {
             created_at: string;
             /** @description The end of the time to decide while the approval is pending; afterwards, the end of the time to pay. */
             expires_at: string;
-            /** @description The actor that decided. Null until then. */
+            /** @description The actor that decided. Null until the decision. */
             decided_by: components["schemas"]["Actor"] | null;
-            /** @description The time of the decision. Null until then. */
+            /** @description The time of the decision. Null before it. */
             decided_at: string | null;
-            /** @description The number of people who must approve, by the policy's `approvals`. Zero if one operator or admin, or a key of that role, suffices. */
+            /** @description The number of people who must approve, according to the policy's `approvals`. Zero if one operator or admin suffices, as a person or as an API key with that role. */
             approvals_required: number;
-            /** @description The people who have approved, if the number is above zero. */
+            /** @description The approvals that people have given so far. Empty if `approvals_required` is zero. */
             approvals: components["schemas"]["PersonApproval"][];
             /** @description The reason of the rejection, if one was given. */
             reason: string | null;
@@ -330,27 +335,31 @@ export interface components {
             /** @description The time of the expiry. Afterwards the transaction is void. */
             expires_at: string;
         };
-        /** @description A budget. `version` increases with every change of its limits, and no two of an organisation share one. */
+        /**
+         * @description A budget. `version` increases with every change of the limits.
+         *
+         *     Two budgets of an organisation never share a version.
+         */
         Budget: {
             /** @description The budget's id, under both names. It begins with `bud_`. */
             budget_id: string;
             /** @description The budget's id, under both names. It begins with `bud_`. */
             id: string;
-            /** @description The name as last set. */
+            /** @description The display name for people. */
             name: string;
-            /** @description The maximum of its wallets together in any 24 hours. Null means no limit; zero is a limit. */
+            /** @description The highest sum that all its wallets together may spend in any 24 hours. Null means no limit; zero refuses every payment. */
             max_per_day: string | null;
-            /** @description The maximum of its wallets together in a UTC calendar month. */
+            /** @description The highest sum that all its wallets together may spend in a UTC calendar month. Null means no limit. */
             max_per_month: string | null;
-            /** @description The maximum number of payments by its wallets in any hour. Refunds do not reduce the number. */
+            /** @description The highest number of payments that all its wallets together may make in any hour. A refund does not lower the count. */
             velocity_cap: number | null;
             /** @description The spending of its wallets. Null once the budget is deleted. */
             consumption: components["schemas"]["BudgetConsumption"] | null;
-            /** @description The amounts and payments that its limits still allow. Null once the budget is deleted. */
+            /** @description The amounts and the number of payments that the limits still allow. Null once the budget is deleted. */
             headroom: components["schemas"]["BudgetHeadroom"] | null;
             /** @description The number of wallets in the budget; zero at first. */
             wallet_count: number;
-            /** @description A warning with the number of wallets that might use up the budget alone. */
+            /** @description A warning if a single wallet could use up the budget alone, with the number of these wallets. */
             warnings: string[];
             /** @description The version. It increases with every change of a limit and is never used again, not even by another budget. */
             version: number;
@@ -358,11 +367,12 @@ export interface components {
             created_at: string;
         };
         /**
-         * @description The consumption of a budget: amounts in the last 24 hours and this UTC month, and the number in the last hour.
+         * @description The consumption of a budget. The amounts cover the last 24 hours and this UTC month, the payments the last hour.
          *
          *     Payments, escrows and allowances of the budget's wallets count.
          *
-         *     The windows move in steps of 15 minutes (24 hours) and one minute (hour), as in the program.
+         *     As in the program, the window of 24 hours moves in steps of 15 minutes, and the window of one hour in steps of one
+         *     minute.
          */
         BudgetConsumption: {
             /** @description The amount spent in the last 24 hours, less refunds. */
@@ -371,16 +381,16 @@ export interface components {
             month: string;
             /** @description The number of payments, escrows and grants of allowances in the last hour. */
             payments_in_hour: number;
-            /** @description The money of outstanding allowances. It counts towards both limits until each is settled. */
+            /** @description The amount in open allowances. It counts towards the daily and the monthly limit until the allowance is settled. */
             held: string;
         };
         /** @description The headroom of each limit: the amount or number that the wallets have left. Null if the limit is not set. */
         BudgetHeadroom: {
-            /** @description The amount left for the last 24 hours. Null if the limit is not set. */
+            /** @description The amount left below the limit for 24 hours. Null if the limit is not set. */
             day: string | null;
-            /** @description The amount left for the UTC month. Null if the limit is not set. */
+            /** @description The amount left below the limit for the UTC month. Null if the limit is not set. */
             month: string | null;
-            /** @description The number of payments left for the last hour. Null if the limit is not set. */
+            /** @description The number of payments left below the limit for one hour. Null if the limit is not set. */
             payments_in_hour: number | null;
         };
         /** @description All budgets of the organisation, oldest first. */
@@ -469,7 +479,7 @@ export interface components {
             /** @description The `http` or `https` URL of the output. */
             outputUrl?: string | null;
         };
-        /** @description An alert with hours or a number as its threshold. The threshold is null if the alert is off. */
+        /** @description An alert with a number of hours or payments as its threshold. The threshold is null if the alert is off. */
         CountAlert: {
             /** @description The addresses that get an e-mail. */
             emails: string[];
@@ -811,7 +821,11 @@ export interface components {
             /** @description The value of `cursor` for the next page; null on the last page. */
             next_cursor: string | null;
         };
-        /** @description The terms of an escrow that its approval covers, besides receiver and amount. `hash` is on the chain. */
+        /**
+         * @description The terms of an escrow that its approval covers, in addition to receiver and amount.
+         *
+         *     The approval on the chain contains only their `hash`.
+         */
         EscrowTerms: {
             /** @description The hash of all these terms, which the approval on the chain contains. */
             hash: string;
@@ -823,11 +837,11 @@ export interface components {
             output_commitment: string | null;
             /** @description The accepted proofs. */
             proof_types: string[];
-            /** @description The seconds until the deadline, as requested. The chain adds the second that has already begun, and `hash` covers that sum, unless it exceeds the maximum. */
+            /** @description The seconds until the deadline, as requested. On the chain, the time is one second longer, up to the maximum, because the current second has already begun. `hash` covers the longer time. */
             timeout_seconds: number;
-            /** @description The organisation's key for proofs at that time. */
+            /** @description The organisation's key for proofs at the time of the refused request. */
             verifier: string;
-            /** @description The organisation's key for disputes at that time. */
+            /** @description The organisation's key for disputes at the time of the refused request. */
             arbiter: string;
         };
         /** @description One event. Its other members are the fields of its type. */
@@ -1148,7 +1162,7 @@ export interface components {
             /** @description The wallet that the request named, or that its key is bound to. Null if there is none. */
             wallet_id: string | null;
         };
-        /** @description An alert with an amount as its threshold. The threshold is null if the alert is off. */
+        /** @description An alert with an amount of USDC as its threshold. The threshold is null if the alert is off. */
         MoneyAlert: {
             /** @description The addresses that get an e-mail. */
             emails: string[];
@@ -1622,7 +1636,7 @@ export interface components {
         };
         /** @description Body of alert rules. They replace all earlier rules of the organisation, or of the wallet. */
         PutAlerts: {
-            /** @description The alert for a balance below the threshold. Omitted or null, it is off for the organisation; a wallet inherits the organisation's. */
+            /** @description The alert for a balance below the threshold. If omitted or null, the organisation's alert is off, and a wallet inherits the organisation's alert. */
             balanceLow?: components["schemas"]["PutMoneyAlert"] | null;
             /** @description The e-mails about refused payments, escrows and allowances. */
             policyViolation?: components["schemas"]["PutViolationAlert"] | null;
@@ -1636,7 +1650,7 @@ export interface components {
             solLimit?: components["schemas"]["PutSolAlert"] | null;
             /** @description The alert at `threshold` refusals within `minutes`. */
             refusals?: components["schemas"]["PutRefusalsAlert"] | null;
-            /** @description The alert at `threshold` payees within 24 hours that the wallet never paid before. */
+            /** @description The alert when a wallet pays `threshold` payees within 24 hours that it never paid before. */
             newPayees?: components["schemas"]["PutPayeesAlert"] | null;
             /** @description The e-mails about API keys, people and repeated brakes. */
             security?: components["schemas"]["PutSecurityAlert"] | null;
@@ -1664,17 +1678,21 @@ export interface components {
             emails?: string[] | null;
             /** @description The amount in USDC. Null turns the alert off. */
             threshold: string | null;
-            /** @description True to freeze the wallet when it exceeds the threshold. By default `false`. */
+            /** @description True to freeze the wallet when a payment or escrow exceeds the threshold. By default `false`. */
             freeze?: boolean;
         };
-        /** @description An alert with an amount as its threshold. A null threshold turns it off. */
+        /** @description An alert with an amount of USDC as its threshold. A null threshold turns the alert off. */
         PutMoneyAlert: {
             /** @description The e-mail addresses for the alert, at most 10. If omitted, a wallet's rule uses the organisation's addresses. */
             emails?: string[] | null;
             /** @description The amount in USDC. Null turns the alert off. */
             threshold: string | null;
         };
-        /** @description E-mails about pending work or a limit. Their events are created in either case. */
+        /**
+         * @description E-mails about approvals, refused payments, used-up limits, pauses or webhooks.
+         *
+         *     The events are created even if `enabled` is false.
+         */
         PutNoticeAlert: {
             /** @description The e-mail addresses for the alert, at most 10. If omitted, a wallet's rule uses the organisation's addresses. */
             emails?: string[] | null;
@@ -1682,9 +1700,10 @@ export interface components {
             enabled: boolean;
         };
         /**
-         * @description An alert at `threshold` payees within 24 hours that the wallet never paid before.
+         * @description An alert when a wallet pays `threshold` new payees within 24 hours.
          *
-         *     With `freeze`, it freezes the wallet. A null threshold turns it off.
+         *     A payee is new if the wallet never paid it before. With `freeze`, it freezes the wallet. A null threshold turns it
+         *     off.
          */
         PutPayeesAlert: {
             /** @description The e-mail addresses for the alert, at most 10. If omitted, a wallet's rule uses the organisation's addresses. */
@@ -1716,7 +1735,7 @@ export interface components {
             /** @description True to freeze the wallet when it reaches the threshold. By default `false`. */
             freeze?: boolean;
         };
-        /** @description E-mails about API keys, people and repeated brakes. Their events are created in either case. */
+        /** @description E-mails about API keys, people and repeated brakes. The events are created even if `enabled` is false. */
         PutSecurityAlert: {
             /** @description The e-mail addresses for the alert, at most 10. If omitted, a wallet's rule uses the organisation's addresses. */
             emails?: string[] | null;
@@ -1755,7 +1774,7 @@ export interface components {
             threshold: number | null;
         };
         /**
-         * @description E-mails about payments, escrows and allowances refused by a policy or budget.
+         * @description E-mails about payments, escrows and allowances that a policy or budget refuses.
          *
          *     The event `transaction.blocked` is sent to webhooks and listed in either case.
          */
@@ -1877,7 +1896,7 @@ export interface components {
             threshold: number | null;
             /** @description True if the alert freezes the wallet. */
             freeze: boolean;
-            /** @description The period in which refusals count. Null if there is no rule. */
+            /** @description The length of the counted period in minutes. Null if there is no rule. */
             minutes: number | null;
         };
         /**
@@ -2429,7 +2448,7 @@ export interface components {
             /** @description The time of the creation request. */
             created_at: string;
         };
-        /** @description The alerts that apply to a wallet. `inherited` is true for types without a rule of the wallet. */
+        /** @description The alerts that apply to a wallet. `inherited` is true for each type without a rule of the wallet. */
         WalletAlerts: {
             /** @description The alert for a low balance. */
             balance_low: components["schemas"]["MoneyAlert"];
@@ -2459,7 +2478,7 @@ export interface components {
             pauses: components["schemas"]["NoticeAlert"];
             /** @description The e-mails about degraded webhooks. */
             webhooks: components["schemas"]["NoticeAlert"];
-            /** @description The time when the present rules were set. Null if there are none. */
+            /** @description The time when the current rules were set. Null if no rules are set. */
             updated_at: string | null;
             /** @description The wallet of the rules. */
             wallet_id: string;
