@@ -99,9 +99,7 @@ async def test_requests_beyond_the_burst_are_refused_until_the_bucket_refills(li
     assert (await limited.get(key, _LIGHT)).status_code == 200
 
 
-@pytest.mark.proves(
-    "Limits: Requests of a key, by weight; freezes, pauses and withdrawals of transactions have the same apart"
-)
+@pytest.mark.proves("Limits: Requests of a key, by weight")
 async def test_steady_requests_at_the_rate_are_never_refused(limited: _Limited) -> None:
     for _ in range(60):
         limited.clock.now += 1 / 3
@@ -252,9 +250,7 @@ async def test_many_at_once_get_exactly_the_burst(limited: _Limited) -> None:
     assert sorted(one.status_code for one in responses) == [404] * 6 + [429] * 14
 
 
-@pytest.mark.proves(
-    "Limits: Requests of a key, by weight; freezes, pauses and withdrawals of transactions have the same apart"
-)
+@pytest.mark.proves("Limits: Requests of a key, by weight")
 async def test_brakes_are_not_held_up_by_a_flood_of_their_key(limited: _Limited) -> None:
     key, pause = limited.world.keys["admin"], "/v1/organization/pause"
     await asyncio.gather(*(limited.get(key) for _ in range(20)))
@@ -271,9 +267,7 @@ async def test_brakes_are_not_held_up_by_a_flood_of_their_key(limited: _Limited)
     assert (await limited.call("POST", pause, key, {"paused": False})).status_code == 200
 
 
-@pytest.mark.proves(
-    "Limits: Requests of a key, by weight; freezes, pauses and withdrawals of transactions have the same apart"
-)
+@pytest.mark.proves("Limits: Requests of a key, by weight")
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [

@@ -65,7 +65,7 @@ def _grant(wallet: Json, to: str) -> tuple[str, str, Json]:
 @pytest.mark.proves(
     "error sol_limit_reached",
     "Limits: SOL for a wallet's fees, and rent that does not return",
-    "Limits: The same for all wallets of an organisation",
+    "Limits: SOL for fees and such rent of all wallets of an organisation",
 )
 @pytest.mark.parametrize("name", ["sol_per_wallet_day", "sol_per_day"])
 async def test_daily_sol_ends_payments_until_midnight(own_world: ServiceWorld, name: str) -> None:

@@ -425,7 +425,7 @@ async def test_member_of_a_wrong_type_elsewhere_is_no_internal_error(
     await _reason(world)
 
 
-@pytest.mark.proves("error sign_in_unavailable", "Limits: An answer of the company's sign-in")
+@pytest.mark.proves("error sign_in_unavailable", "Limits: Response of the company's sign-in")
 async def test_silent_provider_is_given_up_and_asked_once_for_all(world: ServiceWorld, provider: LyingProvider) -> None:
     provider.silent = asyncio.Event()
     provider.asked.clear()

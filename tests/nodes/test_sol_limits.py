@@ -22,7 +22,7 @@ async def _used(node: ServiceWorld, scope: str) -> int:
 
 @pytest.mark.proves(
     "Limits: SOL for a wallet's fees, and rent that does not return",
-    "Limits: The same for all wallets of an organisation",
+    "Limits: SOL for fees and such rent of all wallets of an organisation",
 )
 @pytest.mark.parametrize("field", ["solPerWalletDay", "solPerDay"])
 async def test_three_nodes_keep_one_limit(first: ServiceWorld, second: ServiceWorld, field: str) -> None:

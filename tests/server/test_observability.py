@@ -592,7 +592,7 @@ async def test_metrics_show_the_last_reconciliation(watched: ServiceWorld) -> No
     assert (await shown())[:2] == (["incomplete"], 1)
 
 
-@pytest.mark.proves("Limits: Age of what /metrics shows of the chain and the database")
+@pytest.mark.proves("Limits: Interval at which /metrics reads the chain and the database")
 async def test_metrics_ask_neither_the_chain_nor_the_database(
     watched: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
