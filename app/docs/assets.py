@@ -13,7 +13,7 @@ ASSETS = frozenset({"docs.js", "icon.svg"})
 
 @cache
 def content(place: str) -> bytes:
-    """Return a file's content."""
+    """Return the bytes of a file in `app/docs`."""
     return files("app.docs").joinpath(place).read_bytes()
 
 
@@ -24,12 +24,12 @@ def media_type(name: str) -> str:
 
 @cache
 def digest(name: str) -> str:
-    """Return a file's hash as a source of a Content-Security-Policy and as a value of `integrity`."""
+    """Return a file's SHA-256 hash in the form that a Content-Security-Policy and the attribute `integrity` accept."""
     return "sha256-" + b64encode(sha256(content(name)).digest()).decode()
 
 
 def script(name: str) -> str:
-    """Return the element that loads a script. Browsers refuse other content at its address."""
+    """Return the element that loads a script. Browsers refuse the script if its content does not match the hash."""
     return f'<script src="{_address(name)}" integrity="{digest(name)}" defer></script>'
 
 

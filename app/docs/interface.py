@@ -31,7 +31,7 @@ _ABOUT = (
 
 
 class Interface:
-    """The pages of the operations of a document. The routes in ``others`` are described by their docstrings."""
+    """The pages of an OpenAPI document's operations. One more page lists the routes in ``others`` and their effects."""
 
     def __init__(self, document: Json, others: Sequence[Route]) -> None:
         self._document, self._others = document, others
@@ -44,7 +44,7 @@ class Interface:
 
     @cached_property
     def operations(self) -> Mapping[str, Mapping[str, str]]:
-        """The title of each operation by its path, by the path of its object."""
+        """The operations of each object, by the path of the object's page: titles by the path of their own page."""
         return {
             f"/docs/api/{tag}": {_path(one): _title(one) for _, _, one in members}
             for tag, members in self._tags.items()

@@ -50,7 +50,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "risks": "Accepted risks",
     },
 }
-"""Title of each guide by its name in file names and paths, in a newcomer's order."""
+"""Titles of the guides, by section and by the guide's name in file names and paths, in a newcomer's reading order."""
 GUIDES: Mapping[str, str] = {name: title for guides in _SECTIONS.values() for name, title in guides.items()}
 _LISTS: Mapping[str, str] = {
     "/docs/errors": "Errors",
@@ -58,7 +58,7 @@ _LISTS: Mapping[str, str] = {
     "/docs/settings": "Settings",
     "/docs/reference": "Conventions and values",
 }
-#: Paths of the operations with their titles, by the path of their object's page.
+#: For the path of each object's page: the titles of its operations, by the path of the operation's page.
 Operations = Mapping[str, Mapping[str, str]]
 
 
@@ -66,7 +66,8 @@ Operations = Mapping[str, Mapping[str, str]]
 class DocPage:
     """A page: its path, its title, and its content in Markdown.
 
-    ``samples`` are shown next to the text on a wide screen. ``file`` is the file in `app/docs` that people edit.
+    ``samples`` are shown next to the text on a wide screen. ``file`` is the page's source file in `app/docs`. It is
+    empty if no file contains the page's text.
     """
 
     path: str
@@ -91,13 +92,13 @@ class DocPage:
 
 
 def digest_of(file: str) -> str:
-    """Return the digest of a file. The date in `edited.json` is valid only with the same digest."""
+    """Return a file's digest. A date in `edited.json` is valid only while the file has the digest stored with it."""
     return sha256(source(file).encode()).hexdigest()[:16]
 
 
 def object_title(tag: str) -> str:
     """Return the title of an object's page."""
-    # The protocol's name begins with a small letter.
+    # `x402` is the name of a protocol and begins with a small letter.
     return tag if tag == "x402" else tag.replace("-", " ").capitalize()
 
 

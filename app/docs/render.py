@@ -43,7 +43,8 @@ def reference_page() -> DocPage:
     actions = table(("Action", "Meaning"), ((f"`{name}`", text) for name, text in ACTIONS.items()))
     more = (
         "## Endpoints\n\nThe [API reference](/docs/api) has all endpoints.\n\n"
-        f"## Actions\n\nThe audit log records these actions. An entry is made with the request.\n\n{actions}"
+        "## Actions\n\nThe audit log records these actions. An entry is stored together with the requested change, "
+        f"before the chain confirms it.\n\n{actions}"
     )
     return DocPage("/docs/reference", "Reference", f"{source('reference.md')}\n{more}", file="reference.md")
 
@@ -67,7 +68,7 @@ def _retry(kind: ErrorKind) -> str:
 
 
 def error_page(kind: ErrorKind, base_url: str) -> DocPage:
-    """Return the page of an error code, with cause, example and remedy. The error's member `docs` links to it."""
+    """Return the page of an error code, with cause, example and remedy. Error responses link to it in `docs`."""
     example = _example(kind).envelope(docs=f"{base_url}/docs/errors/{kind.code}", request_id=_REQUEST_ID)
     answer = f"HTTP/1.1 {kind.status} {HTTPStatus(kind.status).phrase}\n\n{json.dumps(example, indent=2)}"
     text = (

@@ -8,32 +8,41 @@ from typing import Any
 Json = Mapping[str, Any]
 
 _JSON = "application/json"
-#: The noun of a tag that is not its plural's beginning.
+#: The noun in the ids of a tag's operations, for each tag that does not simply add an `s` to its noun.
 _SINGULAR = {"policies": "policy", "people": "people", "audit": "audit", "x402": "x402", "organization": "organization"}
 _FIELD = re.compile(r"[a-z]+(?:[A-Z0-9][a-z0-9]*)*")
 _NEW_KEY = "$(openssl rand -hex 16)"
 
 
 def client_method(tag: str, operation_id: str) -> str:
-    """Return a method's name in the Python client: the operation's id without the noun that the class already says."""
+    """Return a method's name in the Python client: the operation's id without the tag's noun.
+
+    For example, `create_wallet` becomes `create`, because the client calls it as `wallets.create`.
+    """
     noun = _SINGULAR.get(tag, tag.removesuffix("s"))
     plural = operation_id.removesuffix(f"_{tag}")
     return plural if plural in {"list", "get"} else operation_id.removesuffix(f"_{noun}")
 
 
 def snake_case(name: str) -> str:
-    """Return a request field's name in Python. The service takes both forms; `from` is a keyword."""
+    """Return a request field's name in Python, in snake case. `from` becomes `from_`, because `from` is a keyword.
+
+    The service accepts the names in camel case and in snake case.
+    """
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     return f"{snake}_" if snake == "from" else snake
 
 
 def camel_case(name: str) -> str:
-    """Return a name in TypeScript."""
+    """Return a snake-case name in camel case, for TypeScript."""
     return re.sub(r"_(\w)", lambda found: found[1].upper(), name)
 
 
 class Sample:
-    """An operation with an example of its path parameters and of its body."""
+    """A sample request of an operation, with example values for its path parameters and its body.
+
+    With ``rows``, the operation returns a list, and the sample prints one row at a time.
+    """
 
     def __init__(self, path: str, method: str, operation: Json, *, rows: bool) -> None:
         self._path, self._method, self._operation = path, method, operation
@@ -101,7 +110,7 @@ class Sample:
 
 
 def _python(value: Any) -> str:
-    """Return a value as Python."""
+    """Return a JSON value as a Python literal."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):

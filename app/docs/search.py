@@ -15,7 +15,7 @@ from app.docs.layout import DocPage
 from app.docs.text import source
 
 MAX_WORDS = 12
-"""Maximum number of words of a query that are searched for."""
+"""Maximum number of words searched for. Further words of a query are ignored."""
 _MOST = 20
 """Maximum number of results."""
 _SNIPPET = 24
@@ -43,23 +43,23 @@ _SAME_MEANING = (
 #: Weights of a match of a synonym, of a part of a name such as `wallet_frozen`, and of a longer word, relative to a
 #: match of the word itself.
 _SYNONYM, _PART_OF_NAME, _LONGER = 0.9, 0.5, 0.3
-#: Weight of the pages under a path. A guide explains, where lists only mention. The name of an error, event or setting
-#: still finds its page first.
+#: Weight of the pages under each path. Guides weigh more, because a guide explains a word that a list only mentions.
+#: The name of an error, event or setting still finds its own page first.
 _WORTH = (("/docs/guides/", 1.25), ("/docs/api/", 1.1), ("/docs/errors", 0.9), ("/docs/settings", 0.9), ("/docs/", 0.6))
 _WORTH_OF_START = 1.25
-#: Weight of a page if the query has every word of its title, or is the heading of its best section.
+#: Weight of a page if the query has every word of the page's title, or equals the heading of the page's best section.
 _NAMED = 2.0
-#: Weight of a page's best section, relative to the sum of the matches of each word.
+#: Weight of a page's best section, relative to the score that the page gets for the words in all its sections.
 _BEST = 1.5
-#: Weight of each further section of a page with a word, relative to the one before.
+#: Weight of a word in each further section of a page, relative to the section before. The best section comes first.
 _FURTHER = 0.5
 _COMMON = (
     "a after am an and any are as at be before by can could do does for from get has have how i if in into is it its "
     "many me much my of on or our should so than that the their them then there this to use using want was we what "
     "when where which who why will with would you your"
 )
-"""Words that most texts have."""
-#: Anchors of sections that most pages of operations have.
+"""Words that most texts contain. The search ignores them."""
+#: Anchors of sections that most pages of operations have. The index leaves these sections out.
 _REPEATED = frozenset({"parameters", "errors"})
 _SECTION = re.compile(r"(?=<h1|<h[23] id=)")
 _HEADING = re.compile(r'<(h[123])(?: id="([^"]*)")?>(.*?)</\1>', re.DOTALL)
@@ -99,7 +99,7 @@ class SearchIndex:
     """An index of the sections of pages."""
 
     def __init__(self, pages: Iterable[DocPage]) -> None:
-        # Requests search in threads of their own.
+        # Each search runs in a worker thread, and SQLite otherwise accepts only the thread that opened the database.
         self._db = sqlite3.connect(":memory:", check_same_thread=False)
         finalize(self, self._db.close)
         self._lock = Lock()
@@ -113,7 +113,7 @@ class SearchIndex:
         self._titles |= {number: _stems(row[3]) for number, row in enumerate(rows, 1)}
 
     def results(self, query: str) -> list[Result]:
-        """For each page that contains a word of the query, return the best section, best page first."""
+        """Return the best section of each page that contains a word of the query. The best page comes first."""
         words = _words(query)
         with self._lock:
             found = [self._scores(word) for word in words]
@@ -121,7 +121,7 @@ class SearchIndex:
             for scores in found:
                 for row, score in scores.items():
                     sections[row] += score
-            # A page counts by its best section, and by the matches of each word in all sections, the best ones most.
+            # A page's score for a word adds up its sections. Each further section counts half as much as the last one.
             pages: dict[str, float] = defaultdict(float)
             for scores in found:
                 ranks: dict[str, int] = defaultdict(int)
@@ -161,7 +161,8 @@ class SearchIndex:
 def _sections(page: DocPage, terms: str) -> Iterator[tuple[str, str, str, str, str, str]]:
     """Yield the rows of a page. Text under a heading without an anchor belongs to the section before it.
 
-    The row of the whole page also has the ``terms``, words that people search for and that its text need not contain.
+    One more row covers the whole page. It also has the ``terms``: words that people search for, even if the page's text
+    does not contain them.
     """
     body, kept = page.body.partition('<div class="samples">')[0], []
     for part in _SECTION.split(body):
@@ -183,24 +184,25 @@ def _plain(html: str) -> str:
 
 
 def _words(query: str) -> list[str]:
-    """Return the words to search for. Words that every text has are left out, unless there are no others."""
+    """Return the words to search for. Common words are left out, unless the query has no other words."""
     words = [word for word in query.replace("\0", " ").lower().split() if _PART.search(word)]
     return ([word for word in words if word not in _COMMON.split()] or words)[:MAX_WORDS]
 
 
 def _quoted(word: str) -> str:
-    # A quoted word is no operator of FTS5. The tokenizer makes a phrase of a word such as `wallet_frozen`.
+    # FTS5 does not read a quoted word such as "OR" as an operator. The tokenizer turns a word such as `wallet_frozen`
+    # into a phrase.
     return '"' + word.replace('"', '""') + '"'
 
 
 def _matches(word: str) -> Mapping[str, float]:
-    """Return what matches a word, as expressions of FTS5 with their weights."""
+    """Return the FTS5 expressions that match a word, each with its weight."""
     parts = _PART.findall(word)
     found = {_quoted(word): 1.0, f"{_quoted(word)}*": _LONGER}
     if len(parts) > 1:
         found |= {_quoted(part): _PART_OF_NAME for part in parts}
     if "_" in word:
-        # Requests have the field in camelCase, which is one word of the index.
+        # Requests spell the field in camelCase. The index stores a name such as `walletId` as one word.
         found[_quoted(word.replace("_", ""))] = 1.0
     for group in _SAME_MEANING:
         if _stem(word) in {_stem(one) for one in group}:

@@ -28,7 +28,7 @@ from app.docs.search import Result, SearchIndex, search_fault
 MAX_QUERY = 100
 """Maximum number of characters in a search."""
 _SIMILAR = 0.8
-"""Minimum similarity of a wrong path to the page that is suggested for it."""
+"""Minimum similarity, from 0 to 1, of a wrong path to the path of the page that is suggested instead."""
 _SEPARATOR = re.compile(r"\W|_")
 _ABOUT = "AI agents pay USDC from vaults on Solana, within limits that a program on the chain enforces."
 
@@ -64,12 +64,12 @@ class DocumentSite:
         return self._framed("Search", f"<h1>Search</h1>{found}", query=query)
 
     def missing(self, likely: str | None) -> str:
-        """Return the page for a path without a page. It suggests the page that was probably meant."""
+        """Return the page for a wrong path, as HTML. It links to ``likely``, or to the start page if that is None."""
         there = escape(likely or "/docs")
         return self._framed("Page not found", f'<h1>Page not found</h1><p>Try <a href="{there}">{there}</a>.</p>')
 
     def likely(self, path: str) -> str | None:
-        """Return the page that a wrong path probably means, or None."""
+        """Return the path of the page that a wrong path probably means, or None if no page is similar."""
         if similar := get_close_matches(path.removesuffix(".md"), self._pages, n=1, cutoff=_SIMILAR):
             return similar[0]
         words = _SEPARATOR.sub(" ", path.removeprefix("/docs"))[:MAX_QUERY]

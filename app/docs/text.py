@@ -19,7 +19,7 @@ _FILE = re.compile(r"\.md(?=#|$)")
 _UNSAFE = re.compile(r"[^a-z0-9]+")
 #: Pattern of a heading's own anchor, written after its text as `{#anchor}`.
 _ANCHOR = re.compile(r" \{#([\w.-]+)\}$")
-#: A bar in a cell of a table.
+#: A bar in a table's cell. Without the backslash, the bar would end the cell.
 _BAR = "\\|"
 _SYNTAX = re.compile(
     r"""(?P<comment>(?:(?<=\s)|^)(?:\#|//)[^\n]*)|(?P<string>"(?:\\.|[^"\\])*"|'[^']*'|`[^`]*`)|"""
@@ -81,7 +81,10 @@ def _anchor(tokens: Sequence[Token]) -> None:
 
 
 def _lead_to_pages(tokens: Sequence[Token]) -> None:
-    """Change links to the documents' files, which work in the repository, into links to their pages."""
+    """Change each link to a document's file, such as `limits.md`, into a link to its page.
+
+    The sources link to files, because only those links work in the repository.
+    """
     for link in (child for token in tokens for child in token.children or () if child.type == "link_open"):
         address = str(link.attrs["href"])
         if "://" not in address:
