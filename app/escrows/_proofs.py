@@ -1,4 +1,4 @@
-"""Completion proofs: parses them, passes them to the program and explains a refusal."""
+"""Parses completion proofs, passes them to the program and explains refusals."""
 
 import base64
 import re
@@ -29,7 +29,7 @@ _ATTESTATION_INDEX = 1
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A well-formed proof: the code of its kind, the hash of the output and, for signed kinds, the signature."""
+    """A well-formed proof: the code of its kind, the hash of the output, and the signature if the kind needs one."""
 
     kind: int
     output_hash: bytes
@@ -55,7 +55,7 @@ def parse(body: CompleteEscrow) -> Proof:
 
 
 async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> list[Instruction]:
-    """Return the instructions to put before the completion: for a signed proof, the runtime's signature check.
+    """Return the instructions that precede the completion: the runtime's signature check for a signed proof, or none.
 
     Raises ``invalid_proof`` if no key can sign this kind of proof, and ``escrow_already_settled`` if the escrow's
     account is gone.
@@ -74,7 +74,7 @@ async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> l
         key = receiver
     if key == Pubkey.default():
         missing = "the receiving wallet has no session" if proof.kind == _SIGNED_ATTESTATION else "no verifier is set"
-        raise BusinessError("invalid_proof", f"No key is set that could sign this kind of proof: {missing}.")
+        raise BusinessError("invalid_proof", f"No key can sign this kind of proof, because {missing}.")
     message = service.instructions(found.org).attested_message(
         service.identity.genesis_bytes, address, proof.kind, bytes.fromhex(found.task_hash), proof.output_hash
     )
@@ -89,7 +89,7 @@ def explain(service: Service, failure: Failure, found: EscrowRecord, proof: Proo
     if proof.signature is None:
         return None
     if name == "SessionExpired":
-        return BusinessError("invalid_proof", "The receiving wallet's session must sign, but it has expired.")
+        return BusinessError("invalid_proof", "The receiving wallet's session, which must sign the proof, has expired.")
     err = failure.simulation.err if isinstance(failure, SimulationFailedError) else failure.error
     if failed_instruction(err) == _ATTESTATION_INDEX:
         return BusinessError("invalid_proof", "The signature does not match the expected key, escrow and output.")

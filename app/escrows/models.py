@@ -42,7 +42,7 @@ from app.api.fields import (
 from app.api.money_body import MoneyBody
 from app.chain.escrow_instructions import PROOF_KINDS
 
-#: Minimum and maximum of the time that the receiver has, in seconds, equal to the program's.
+#: Minimum, maximum and default seconds from the creation to the deadline. The program has the same minimum and maximum.
 MIN_TIMEOUT, MAX_TIMEOUT, DEFAULT_TIMEOUT = 60, 2_592_000, 3_600
 
 ProofType = Literal["output_hash", "signed_attestation", "webhook_callback"]
@@ -73,7 +73,7 @@ Url = Annotated[
     AfterValidator(_url),
     WithJsonSchema({"type": "string", "maxLength": _MAX_URL, "pattern": _URL}),
 ]
-#: Longer than any proof. A malformed proof below this length is an `invalid_proof`.
+#: The maximum is longer than any valid proof. A malformed proof within it is refused with `invalid_proof`.
 Proof = Annotated[Digest, StringConstraints(max_length=512)]
 
 
@@ -147,13 +147,13 @@ class DisputeEscrow(ChangeBody):
 class WithdrawDispute(ChangeBody):
     """Body of a dispute's withdrawal.
 
-    `walletId` names the side whose session token an operator's key uses. Without a token, the operator withdraws the
-    dispute of either wallet.
+    If an operator's key is used with a session token, `walletId` names the token's side. Without a token, the operator
+    withdraws the dispute of either wallet.
     """
 
     wallet_id: WalletRef | None = None
-    """The side whose session token an operator's key uses. Without a token, the operator withdraws the dispute of
-    either wallet.
+    """The side of the session token, if an operator's key is used with one. Without a token, the operator withdraws the
+    dispute of either wallet.
     """
 
 
@@ -244,9 +244,9 @@ class Escrow(ResponseBody):
     proof_types: Annotated[list[ProofType], BeforeValidator(_proof_types), ReadFrom("proof_kinds")]
     """The accepted kinds of proof."""
     released_amount: Annotated[Usdc | None, ReadFrom("released")]
-    """The amount that the receiver got in the end."""
+    """The amount that the settlement paid to the receiver."""
     refunded_amount: Annotated[Usdc | None, ReadFrom("refunded")]
-    """The amount that the sender got back in the end."""
+    """The amount that the settlement returned to the sender."""
     surplus_amount: Annotated[Usdc | None, ReadFrom("surplus")]
     """The amount that others had sent to the escrow. It was paid to the sender, or to the receiver if the sender could
     not be paid.

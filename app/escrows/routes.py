@@ -25,9 +25,10 @@ _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
 async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     """Create an escrow.
 
-    Locks the wallet's money for a task, if its policy permits. From then on, only the program can move the money. A
-    proof of the completed work releases it. Without a proof, it is refunded after `expires_at`, unless it is disputed.
-    Responds once the money is locked, or with the status `pending` if that takes too long.
+    Locks the wallet's money for a task, if the wallet's policy permits. From then on, only the program can move the
+    money. A proof of the completed work releases the money. Without a proof, the money is refunded after `expires_at`,
+    unless the escrow is disputed. Responds once the money is locked, or with the status `pending` if that takes too
+    long.
     """
     return await escrows.create(call, body)
 
@@ -42,11 +43,11 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
 async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
     """Submit a completion proof.
 
-    A valid proof releases the escrow. An `output_hash` is the hash that the escrow expects, or any hash if it expects
-    none. Only a party or the operator may submit it. The other proofs are signatures. The signed message begins with
-    `agent-vault:v2:` and the kind of proof. These raw bytes follow: the cluster's genesis hash, the program's address,
-    the escrow's address, the task's hash and the output's hash. The receiving wallet's session key (or the receiving
-    address) signs a `signed_attestation`, and the organisation's verifier signs a `webhook_callback`.
+    A valid proof releases the escrow. An `output_hash` is the hash that the escrow expects, or any hash if the escrow
+    expects none. Only a party or the operator may submit it. The other proofs are signatures. The signed message begins
+    with `agent-vault:v2:` and the kind of proof. These raw bytes follow: the cluster's genesis hash, the program's
+    address, the escrow's address, the task's hash and the output's hash. The receiving wallet's session key (or the
+    receiving address) signs a `signed_attestation`, and the organisation's verifier signs a `webhook_callback`.
     """
     return await settlement.complete(call, call.path("escrow_id"), body)
 
@@ -78,8 +79,8 @@ async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
 async def withdraw_dispute(call: Call, body: WithdrawDispute) -> Escrow:
     """Withdraw a dispute.
 
-    The party that raised it may withdraw it; an operator may do so for a wallet's side. The escrow is locked again. Its
-    new deadline leaves the time that remained when the dispute was raised.
+    The party that raised the dispute may withdraw it. An operator may withdraw it for a wallet's side. The escrow is
+    locked again. The new deadline leaves as much time as remained when the dispute was raised.
     """
     return await settlement.withdraw(call, call.path("escrow_id"), body)
 

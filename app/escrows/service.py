@@ -1,4 +1,4 @@
-"""Create, find and show escrows between agents. ``app.escrows.settlement`` takes their later steps."""
+"""Creates, finds and shows escrows between agents. ``app.escrows.settlement`` completes, disputes and resolves them."""
 
 import hashlib
 from functools import partial
@@ -63,7 +63,7 @@ LOCK = PlanType(
 
 
 async def create(call: Call, body: CreateEscrow) -> Escrow:
-    """Lock money for a task. Returns once it is locked, or as `pending` if that takes too long.
+    """Lock money for a task. Returns once the money is locked, or with status `pending` if that takes too long.
 
     Raises ``policy_violation`` if the policy refuses. After a refusal in simulation, nothing was sent, and the refusal
     is recorded. After a late refusal, the attempt is recorded as failed.
@@ -195,7 +195,7 @@ def _plan(body: CreateEscrow, expense: ExpenseRequest) -> Plan:
 
 
 async def find(service: Service, principal: Principal, identifier: str) -> EscrowRecord:
-    """Return an escrow. Raises ``escrow_not_found``, also for an agent with a wallet on neither side."""
+    """Return an escrow. Raises ``escrow_not_found``, also for an agent if its wallet is on neither side."""
     found = await service.db.read(lambda conn: escrow(conn, principal.org, identifier))
     if found is None or principal.wallet_id not in (None, found.wallet_id, found.to_wallet):
         raise NotFoundError("escrow_not_found")
@@ -208,7 +208,10 @@ async def get(service: Service, principal: Principal, identifier: str) -> Escrow
 
 
 async def page(service: Service, principal: Principal, query: ListEscrows) -> EscrowPage:
-    """Return one page of escrows, newest first. An agent sees only its wallet's. Raises ``wallet_not_found``."""
+    """Return one page of escrows, newest first. Raises ``wallet_not_found``.
+
+    An agent sees only the escrows that its wallet pays or receives.
+    """
     if query.wallet_id is not None:
         await wallets.require(service, principal.org, query.wallet_id)
     chosen = EscrowFilter(wallet_id=query.wallet_id or principal.wallet_id, status=query.status)
@@ -247,7 +250,7 @@ def parse_hash(text: str) -> bytes:
 
 
 def _moment(found: EscrowRecord, seconds: int | None) -> int | None:
-    # The chain's clock counts whole seconds, so its time may lie before the request. Never show such a time.
+    # The chain's clock counts whole seconds, so an event may seem older than the escrow. Show the creation time then.
     return None if seconds is None else max(seconds * 1000, found.created_at)
 
 

@@ -55,9 +55,9 @@ class _Party:
         return self.session or service.signers.operator
 
     def explain(self, service: Service, failure: Failure) -> ApiError | None:
-        """Return the error for a session that the chain does not know, or no longer knows.
+        """Return the error for a session key that the chain does not accept, or no longer accepts.
 
-        None for any other failure.
+        Returns None for any other failure.
         """
         if self.session is None:
             return None
@@ -122,7 +122,7 @@ class _Step:
 
 
 async def _taken(service: Service, principal: Principal, claim: Claim, identifier: str) -> Escrow | None:
-    """Return the escrow after the step taken by an earlier run of the request, or None if the request starts over.
+    """Return the escrow if an earlier run of the request already took the step, or None if the request starts over.
 
     Call this before any check that could refuse the step. Raises ``chain_unavailable`` while the outcome is unknown.
     """
@@ -208,7 +208,7 @@ async def dispute(call: Call, identifier: str, body: DisputeEscrow) -> Escrow:
 async def withdraw(call: Call, identifier: str, body: WithdrawDispute) -> Escrow:
     """Withdraw a dispute, so that the escrow's deadline continues to run.
 
-    The party that raised the dispute may do so, and the operator for a wallet's side.
+    The party that raised the dispute may withdraw it. The operator may withdraw it for a wallet's side.
 
     Raises ``escrow_not_disputed`` or ``escrow_already_settled`` if the escrow's status does not permit it.
     """
@@ -302,7 +302,7 @@ def _unauthorised(service: Service, error: ApiError, failure: Failure) -> ApiErr
 
 
 def _accounts(found: EscrowRecord) -> OpenEscrow:
-    """Return an escrow's accounts, without the budget."""
+    """Return an escrow's accounts, without a budget's account, which `with_budget` adds."""
     return OpenEscrow(*map(Pubkey.from_string, (found.address, found.vault, found.receiver, found.payer)))
 
 

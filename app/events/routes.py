@@ -1,4 +1,4 @@
-"""Routes of events."""
+"""The operation that lists an organisation's events."""
 
 from app.access.auth import READERS_AND_AGENT
 from app.api.operation import Call, operation

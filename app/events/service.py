@@ -1,4 +1,4 @@
-"""Use cases of events."""
+"""Reads an organisation's events from the feed and returns them in the API's form."""
 
 from app.access.keyring import Principal
 from app.events.models import Event, EventPage, ListEvents

@@ -52,8 +52,8 @@ class Exporter(Periodic):
     """Writes exports one at a time, oldest first, each from a snapshot of the database.
 
     An export is `processing` until its file is complete. After a crash or a stop, it is written again. Only one process
-    writes in a data folder; another takes over when it ends. With several nodes, each node writes the exports that it
-    claims and stores the content of their files in the database, so that every node can serve them.
+    writes in a data folder; when that process ends, another one takes over. With several nodes, each node writes the
+    exports that it claims and stores the content of their files in the database, so that every node can serve them.
     """
 
     name = "exports"
@@ -127,7 +127,7 @@ class Exporter(Periodic):
     async def fetch(self, export: ExportRecord) -> Path | None:
         """Return the path of an export's file, or None if no node has it.
 
-        If another node wrote the file, copies it here first.
+        If another node wrote the file, first copies it from the database into this node's folder.
         """
         path = self.path(export)
         if await asyncio.to_thread(path.is_file):
@@ -194,7 +194,7 @@ class Exporter(Periodic):
             await self._db.write(lambda conn: expire(conn, [one.export_id for one in old]))
 
     def _has_lock(self) -> bool:
-        """Return True if this process is the one that writes in the folder. Takes the lock if it is free."""
+        """Return True if this process holds the folder's lock and may write there. Takes the lock if it is free."""
         if self._lock is None:
             self._lock = file_lock.take(self._folder / LOCK)
             if self._lock is not None:
@@ -204,8 +204,8 @@ class Exporter(Periodic):
     async def _write(self, export: ExportRecord, began: int, slot: int) -> bool:
         """Write an export and add its event to the feed. Returns False if the export did not become ready here.
 
-        ``began`` and ``slot`` are the ``generated_at`` and ``slot`` of `files.write`. Errors of a database outage
-        propagate. The export is then written in a later round.
+        ``began`` and ``slot`` become the ``generated_at`` and ``slot`` of `files.write`. Errors of a database outage
+        propagate, and a later round writes the export again.
         """
         path = self.path(export)
 
@@ -227,7 +227,7 @@ class Exporter(Periodic):
                 raise  # an outage of the database; the next round writes the export again
             # Any other failure must not delay the other exports.
             _log.exception("export_failed", export_id=export.export_id)
-            reason = "The file could not be written." if isinstance(error, OSError) else "The service failed."
+            reason = "The file could not be written." if isinstance(error, OSError) else "An internal error occurred."
             await self._db.write(lambda conn: finish(conn, export.export_id, "failed", now_ms(), reason=reason))
             return False
         if self._db.node and not await self._share(export, path):

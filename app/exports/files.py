@@ -25,7 +25,7 @@ PART = ".part"
 """Suffix of a file that is being written."""
 _PAGE = 500
 _ROWS_PER_PAUSE, _PAUSE = 100, 0.0005
-"""Rows after which the writing thread pauses, and the pause in seconds. Requests need the interpreter too."""
+"""Number of rows between two pauses of the writing thread, and the pause in seconds. Requests run in the pauses."""
 
 
 class StoppedError(Exception):

@@ -41,7 +41,7 @@ COLUMNS = tuple(
 
 _FORMULA = "-=+@\t\r\n＝＋－＠"  # noqa: RUF001 - full-width characters
 """Characters that make a spreadsheet treat a cell as a formula, also behind blanks and invisible characters."""
-# Lazy, because a run of line breaks would otherwise be searched to its end after each of them.
+# Lazy, because a greedy pattern would read a run of line breaks to its end again after each line break.
 _UNSEEN = rf"[\s{HIDDEN}{HIDDEN_BEYOND_PATTERNS}{EMOJI_FORM}]*?"
 _GUARD = "'"
 # Where the list separator is a semicolon or a tab, a spreadsheet ignores the quotes around a comma-separated cell and

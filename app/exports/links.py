@@ -1,4 +1,4 @@
-"""Download links. They need no API key, and are valid for some minutes while their author is in force."""
+"""Signed download links. They need no API key. They work for some minutes, until their key or person has ended."""
 
 import hashlib
 import hmac

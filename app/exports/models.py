@@ -43,9 +43,9 @@ class CreateExport(ChangeBody):
     wallet_id: WalletRef | None = None
     """The wallet to export; all wallets by default."""
     from_: Annotated[Moment | None, Field(alias="from")] = None
-    """The start of the period. It belongs to the period."""
+    """The start of the period, inclusive."""
     to: End | None = None
-    """The end of the period, after its start. It does not belong to the period."""
+    """The end of the period, exclusive. It must be later than `from`."""
 
 
 class ListExports(Page):
@@ -68,7 +68,7 @@ class Export(ResponseBody):
     bom: bool
     """True if the file begins with a byte order mark."""
     wallet_id: WalletId | None
-    """The wallet as requested. Null if the export has all wallets."""
+    """The wallet as requested. Null if the export covers all wallets."""
     from_: Annotated[Time | None, Field(alias="from"), ReadFrom("start")]
     """The start of the period as requested."""
     to: Annotated[Time | None, ReadFrom("end")]
@@ -81,7 +81,7 @@ class Export(ResponseBody):
     ]
     """The link to the file. Null unless the export is ready."""
     estimated_ready_at: Time
-    """The estimated time when the file will be ready. Once the export is ready or has failed, the time when it did."""
+    """The estimated time when the file will be ready. After the export is ready or has failed, the time of that."""
     expires_at: Time | None
     """The time until which the file is kept."""
     failure_reason: Annotated[str | None, ReadFrom("reason"), example("The file could not be written.")]

@@ -34,9 +34,9 @@ async def get_export(call: Call) -> Export:
     """Get an export.
 
     The status is `processing`, then `ready` until `expires_at` and `expired` afterwards, or `failed` with a
-    `failure_reason`. Anyone with the `download_url` can fetch the file for some minutes without an API key, unless
-    the caller's key or person has ended. Each response has a new URL. `agent-vault verify` checks the file
-    against the chain.
+    `failure_reason`. Anyone with the `download_url` can fetch the file for some minutes without an API key. The URL
+    stops working earlier if the caller's API key expires or is revoked, or if the person is removed. Each response has
+    a new URL. `agent-vault verify` checks the file against the chain.
     """
     return await exports.get(call.service, call.principal, call.path("export_id"))
 

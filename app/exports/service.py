@@ -32,7 +32,7 @@ from app.wallets import service as wallets
 
 _PREFIX = "exp_"
 MAX_PROCESSING, MAX_LIVE = 20, 100
-"""Maximum unfinished exports of an organisation, and maximum unfinished and unexpired exports together.
+"""Maximum number of an organisation's unfinished exports, and of its unfinished and unexpired exports together.
 
 A key or person may have a quarter of each, and of `MAX_ROWS`."""
 MAX_ROWS = 10_000_000
@@ -89,7 +89,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 
 
 async def get(service: Service, principal: Principal, export_id: str) -> Export:
-    """Return an export. Raises ``export_not_found``, also for another organisation's.
+    """Return an export. Raises ``export_not_found``, also for an export of another organisation.
 
     Agents see only the exports of their own wallet.
     """
@@ -110,8 +110,8 @@ async def page(service: Service, principal: Principal, query: ListExports) -> Ex
 async def find_file(service: Service, export_id: str, by: str, expires: str, signature: str) -> Path:
     """Return the path of the file that a download link names.
 
-    Raises ``download_link_invalid`` for a forged or expired link, or if its author has ended, and ``export_not_found``
-    if the file was deleted.
+    Raises ``download_link_invalid`` if the link is forged or expired, or its key or person has ended. Raises
+    ``export_not_found`` if the file was deleted.
     """
     if not service.part(DownloadLinks).is_valid(export_id, by, expires, signature):
         raise AuthenticationError("download_link_invalid")
@@ -132,7 +132,7 @@ def _check_room(connection: Connection, principal: Principal, rows: int = 0) -> 
     own = MAX_ROWS_OF_AGENT if principal.role == "agent" else MAX_ROWS // 4
     for who, by, part, most in (("API key or person", principal.actor, 4, own), ("organisation", None, 1, MAX_ROWS)):
         if rows > most:
-            message = f"The export has {rows:,} transactions, and the {who} may have {most:,} in unexpired exports."
+            message = f"The export has {rows:,} transactions, but the {who} may have {most:,} in unexpired exports."
             raise BusinessError("too_many_exports", f"{message} Export shorter periods.")
         taken = live(connection, principal.org, by)
         if taken.processing >= MAX_PROCESSING // part:

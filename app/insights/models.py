@@ -21,24 +21,24 @@ class GetSpending(Query):
     """Query of spending. The period has at most 366 days; by default, it is this month up to today."""
 
     group_by: SpendingGroup = "day"
-    """The groups. `rule` has only refusals."""
+    """The kind of groups. Groups by `rule` count only refusals."""
     from_: Annotated[UtcDate | None, Field(alias="from")] = None
-    """The first UTC day. The default is the first day of the last day's month."""
+    """The first UTC day. The default is the first day of the month of the period's last day."""
     to: UtcDate | None = None
     """The UTC day after the last. The default is tomorrow."""
     compare_to: Comparison | None = None
-    """The earlier period to compare with: the same days of the month or year before. A missing day is the month's
-    last.
+    """The earlier period to compare with: the same days of the month or year before. If the earlier month is too short
+    to have a day, its last day is used.
     """
 
 
 class SpendingSums(ResponseBody):
-    """Sums of payments and escrows when they were made. Refunds are not deducted."""
+    """Sums of payments, allowances and escrows, counted on the day when each was made. Refunds are not deducted."""
 
     spent: Usdc
     """The sum of confirmed payments, grants of allowances and escrows."""
     payments: Annotated[int, example(12)]
-    """The number of these."""
+    """The number of payments, grants of allowances and escrows in `spent`."""
     refused: Annotated[int, example(2)]
     """The number of payments, escrows and allowances that a policy refused."""
 
@@ -51,18 +51,18 @@ class SpendingRow(SpendingSums):
     a budget.
     """
     label: Annotated[str, example("Shopping")]
-    """The key's name, such as a wallet's label; otherwise the key itself."""
+    """The name for display, such as a wallet's label. It equals the key if the key has no name."""
 
 
 class ComparedSpending(ResponseBody):
-    """The spending of a period. Days and months are in their order, other groups have the most spending first."""
+    """The spending of a period. Days and months are in chronological order, other groups in descending spending."""
 
     from_date: DateShown
     """The first UTC day."""
     to_date: DateShown
     """The UTC day after the last."""
     data: list[SpendingRow]
-    """The groups with payments or refusals, at most 100 other than days."""
+    """The groups with payments or refusals: every such day or month, but at most 100 other groups."""
     total: SpendingSums
     """The sums of the whole period. A payment counts once, even with several tags."""
 
@@ -71,6 +71,8 @@ class Spending(ComparedSpending):
     """The spending of a period and, on request, of an earlier one."""
 
     complete: bool
-    """False after an upgrade while the service still counts earlier payments. The sums may be too small until then."""
+    """False after an upgrade, while the service still counts earlier payments. The sums may then be too small."""
     compared: ComparedSpending | None
-    """The earlier period, with its own days and months, or with the groups of `data`. Null without `compareTo`."""
+    """The spending of the earlier period. It has its own days or months, and otherwise the same groups as `data`. Null
+    without `compareTo`.
+    """

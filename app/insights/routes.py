@@ -10,7 +10,7 @@ from app.insights.models import GetSpending, Spending
 async def get_spending(call: Call, query: GetSpending) -> Spending:
     """Get spending by groups.
 
-    Counts the organisation's payments, escrows and grants of allowances on UTC days, and its refusals. A payment keeps
-    the budget, category and tags that it had when it was made. It counts under each of its tags.
+    Counts the organisation's payments, escrows, grants of allowances and refusals by UTC day. A payment keeps the
+    budget, category and tags that it had when it was made. A payment with several tags counts under each tag.
     """
     return await insights.spending(call.service, call.principal, query)

@@ -22,9 +22,9 @@ _DAY = timedelta(days=1)
 _MONTHS = {"previous_month": 1, "previous_year": 12}
 _TOP = 5
 _CENT = 10_000
-"""Micro-USDC of a cent. Projections are rounded down to it."""
+"""A cent in micro-USDC. Projections are rounded down to whole cents."""
 _BEFORE = 12
-"""Number of months without payments that make a recipient new."""
+"""A recipient is new if it got no payment in this number of earlier months."""
 GROUPS: Sequence[SpendingGroup] = ("wallet", "tag", "budget", "recipient", "category", "rule")
 
 
@@ -113,7 +113,10 @@ async def month(service: Service, principal: Principal, chosen: date | None) -> 
 
 
 def periods(start: date, end: date) -> list[str]:
-    """Return the whole months and the other days from `start` to before `end`, as roll-ups name them."""
+    """Return the keys of the roll-ups that make up the period from `start` to before `end`.
+
+    A whole month has a key such as `2026-05`. Each day outside whole months has a key such as `2026-05-31`.
+    """
     found = []
     while start < end:
         following = _next_month(start)
