@@ -28,10 +28,10 @@ class Backoff:
         return count
 
     def take_back(self, key: Hashable) -> None:
-        """Do not count the last attempt, because its outcome says nothing about `key`. It is due again in 5 seconds."""
+        """Do not count the last attempt at `key`, which failed for another reason. The key is due in 5 seconds."""
         count = self._attempts[key][0] - 1
         self._attempts[key] = (count, self._timer() + _FIRST)
 
     def keep_only(self, keys: Collection[Hashable]) -> None:
-        """Forget everything but `keys`."""
+        """Forget the attempts at all keys other than `keys`."""
         self._attempts = {key: attempt for key, attempt in self._attempts.items() if key in keys}

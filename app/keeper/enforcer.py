@@ -13,9 +13,10 @@ from app.wallets import freezing
 
 
 class BrakeEnforcer(Periodic):
-    """Enforces brakes that are engaged without a request, at the start and every `interval` seconds.
+    """Enforces brakes that are still engaged after their requests have ended.
 
-    The brakes of a dead node are taken over by the first node that finds them.
+    Looks for them at the start and every `interval` seconds. The first node that finds a dead node's brakes takes them
+    over.
     """
 
     name = "enforcer"
@@ -26,7 +27,7 @@ class BrakeEnforcer(Periodic):
         self._service = service
 
     async def tick(self) -> int:
-        """Handle each brake without a request once. Then raise the first error, or else return the number of brakes."""
+        """Try once to enforce each brake without a request. Return their number, or raise the first error at last."""
         if self._service.db.node:
             await self._service.brake.take_over_orphans()
         holds = self._service.brake.without_request()
@@ -42,7 +43,7 @@ class BrakeEnforcer(Periodic):
 
     async def _enforce(self, hold: EngagedBrake) -> None:
         if hold.row.kind == "session":
-            # The token rotation has ended; only the brake's row could not be deleted.
+            # The token rotation has ended, but it could not delete the brake's row.
             await self._service.brake.lift(hold)
             return
         how = freezing if hold.row.kind == "freeze" else pausing

@@ -1,6 +1,6 @@
 """Transactions that are due without a request: freezes, top-ups, refunds of escrows, settlements of allowances.
 
-Sending one twice does no harm, because the program refuses work that is already done.
+Sending a job's transaction twice does no harm, because the program refuses work that is already done.
 """
 
 import base64
@@ -41,7 +41,7 @@ class Job:
 
 
 def freeze(service: Service, wallet: ExpiredWallet) -> Job:
-    """Freeze a vault with an expired policy. The fee payer signs, because anyone may do it."""
+    """Freeze a vault with an expired policy. The fee payer signs, because anyone may freeze an expired vault."""
 
     async def build() -> Instruction:
         return service.instructions(wallet.org).freeze_wallet(
@@ -55,7 +55,7 @@ def freeze(service: Service, wallet: ExpiredWallet) -> Job:
 
 
 def topup(service: Service, wallet: LowWallet) -> Job:
-    """Refill a wallet from the reserve by its rule. The operator signs.
+    """Refill a wallet from the reserve by the wallet's top-up rule. The operator signs.
 
     The instruction is valid only while the vault holds too little. The read models may lack an earlier funding, so the
     job reads the chain first, and the program checks the balance again. Every change of the vault makes a new job, so

@@ -1,8 +1,8 @@
 """Carries out work that is due without a request: see ``app.keeper.jobs``.
 
-Each look reads the due jobs from the read models. A restart therefore loses nothing, and a landed job is no longer due
-once the indexer has seen it. The program decides in the preflight, without a fee, whether a job really is due. Several
-keepers, or a clock ahead of the node's, therefore do no harm.
+Each round reads the due jobs from the read models. A restart therefore loses nothing, and a landed job is no longer due
+once the indexer has seen it. If a job is not due on the chain, the program refuses it in the preflight, which costs no
+fee. Several keepers, or a clock ahead of the node's, therefore do no harm.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ _AT_ONCE = 8
 class Keeper(Periodic):
     """Looks for due jobs at the start and every `interval` seconds.
 
-    A job that fails is retried after a pause and stops no other. A lost transaction is not resent but replaced by a new
-    one, because the program accepts only one of them.
+    A failed job is retried after a pause and does not stop other jobs. If a transaction is lost, the keeper makes a new
+    one. Should both land, the program accepts only one of them.
     """
 
     name = "keeper"
@@ -124,7 +124,7 @@ class Keeper(Periodic):
 
     async def _do(self, job: Job) -> bool:
         attempts = self._backoff.record(job.key)
-        # Another keeper may be faster, or the clock a second ahead, but not repeatedly.
+        # One refusal is normal: another keeper was faster, or the clock is a second ahead. Repeated refusals are not.
         log = _log.info if attempts == 1 else _log.warning
         try:
             instruction = await job.build()
@@ -137,7 +137,7 @@ class Keeper(Periodic):
             log("job_refused", job=job.key, attempts=attempts, error=self._reason(error))
             return False
         except UnavailableError as error:
-            # A token that cannot sign delays only the jobs of its key.
+            # A hardware token that cannot sign delays only the jobs of its key.
             log("job_unsigned", job=job.key, attempts=attempts, error=str(error))
             return False
         except ChainUnavailable:

@@ -107,8 +107,8 @@ class Chain:
     def newest_at(self, commitment: Commitment) -> int:
         """Return the newest slot at `commitment`, or a negative number if there is none.
 
-        Above `processed`, it is at most the slot of the oldest unwritten transaction: a later slot would tell readers
-        that this slot is complete.
+        Above `processed`, the result is at most the slot of the oldest unwritten transaction. A later slot would tell
+        readers that the slot of that transaction is complete.
         """
         current = self.timeline.slot()
         if commitment is not Commitment.PROCESSED:
@@ -139,11 +139,11 @@ class Chain:
     # Execution
 
     def simulate(self, transaction: VersionedTransaction, *, verify: bool, check_age: bool) -> Run:
-        """Run a transaction on the state after all executed transactions, for every commitment, without changing it.
+        """Run a transaction without changing the state. It runs after all executed transactions at every commitment.
 
         `check_age=False` accepts any blockhash and duplicates. Raises TransactionRefusedError with `verify` for a wrong
-        signature, and with `check_age` for a duplicate and for a blockhash that is neither recent nor the nonce of the
-        nonce account that the transaction advances.
+        signature. With `check_age`, raises it for a duplicate, and for a blockhash that is neither recent nor the
+        current nonce of the nonce account that the transaction advances.
         """
         if verify:
             self._verified_hash(transaction)
@@ -307,8 +307,9 @@ class Chain:
         addresses = [(bytes(key), executed.row.seq) for executed in generation.executed for key in executed.keys]
         while True:
             try:
-                # Stage in this thread: it makes many short calls without the disk, and in another thread each call
-                # would wait for the interpreter lock. Commit in the other thread: one call that waits for the disk.
+                # Stage in this thread: staging makes many short calls that do not touch the disk, and in another thread
+                # each call would wait for the interpreter lock. Commit in the other thread, because the commit is one
+                # call that waits for the disk.
                 self.storage.stage(last_time, accounts, rows, addresses)
                 if self.storage.in_memory:
                     self.storage.commit()

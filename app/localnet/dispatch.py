@@ -37,8 +37,8 @@ def parse_json(body: bytes | str) -> Any:
 
 
 async def answer(node: Node, body: bytes) -> str:
-    """Return the response to a request or a batch of requests. It is empty if none of them expects a response."""
-    # Yield here: without a socket, nothing else waits, so a caller in a loop would never let the chain write.
+    """Return the response to a request or a batch of requests. The text is empty if no request expects a response."""
+    # Let other tasks run. A call without a socket never waits, so a caller in a loop would keep the chain from writing.
     await asyncio.sleep(0)
     try:
         request = parse_json(body)

@@ -18,7 +18,7 @@ from app.localnet.parsed_instructions import parsed_instruction
 from app.localnet.storage import StoredTransaction, to_json
 
 _MAX_BASE58_DATA = 128
-# Every account is exempt from rent. Built-in programs and sysvars keep the number that they have at genesis.
+# The rent epoch of an account that is exempt from rent, as all are. Built-in programs and sysvars keep epoch 0.
 _RENT_EXEMPT = 2**64 - 1
 _BUILT_IN_OWNERS = {
     Pubkey.from_string("NativeLoader1111111111111111111111111111111"),

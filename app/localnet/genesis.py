@@ -51,7 +51,7 @@ def faucet_key(data_dir: Path | None, *, create: bool) -> Keypair:
         return Keypair()
     path = data_dir / "faucet.json"
     if not create and not path.exists():
-        raise KeyFileError(f"{path} is missing: restore this chain's key, which is kept with the keys of a backup")
+        raise KeyFileError(f"{path} is missing: restore this chain's key from the keys of a backup")
     if path.exists():
         return Keypair.from_json(path.read_text())
     keypair = Keypair()

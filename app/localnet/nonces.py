@@ -1,8 +1,8 @@
 """Durable nonces: a transaction may name a nonce as its blockhash if its first instruction advances the nonce account.
 
 The rules are a validator's. The nonce must be the account's current one, and its authority must sign the instruction.
-It must not equal the nonce that an advance in this slot would store, so a nonce advances at most once per slot. The
-nonce advances even if the transaction fails, so the same bytes are executed at most once.
+The nonce must differ from the nonce that an advance in this slot would store, so a nonce advances at most once per
+slot. The nonce advances even if the transaction fails, so the same bytes are executed at most once.
 """
 
 from dataclasses import dataclass

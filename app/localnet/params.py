@@ -149,12 +149,12 @@ blockhash = _base58(Hash.from_string, 44, prefix="")
 
 
 def commitment(value: Any) -> Commitment:
-    """Read a commitment level. An unknown one means `finalized`, as in a validator."""
+    """Read a commitment level. An unknown level means `finalized`, as in a validator."""
     return _COMMITMENTS.get(value, Commitment.FINALIZED) if isinstance(value, str) else Commitment.FINALIZED
 
 
 def strict_commitment(value: Any) -> Commitment:
-    """Read a commitment level and refuse an unknown one."""
+    """Read a commitment level and refuse an unknown level."""
     return _COMMITMENTS[choice(*_COMMITMENTS)(value)]
 
 

@@ -128,7 +128,7 @@ def _seeded(data: _Data) -> Json:
 class _Form:
     """An instruction's type, the names of its accounts, its data, and the account that signs for it.
 
-    ``signer`` comes after the named accounts. If other accounts follow it, ``signer`` is a multisig and they sign.
+    ``signer`` comes after the named accounts. If more accounts follow, ``signer`` is a multisig, and they are signers.
     """
 
     type: str

@@ -1,7 +1,7 @@
 """Slots, block times and blockhashes of the embedded chain, all derived from one clock.
 
 Nothing is stored per slot. Each slot is 400 ms of clock time since genesis, and its blockhash is a digest of the
-genesis hash and the slot number. So a blockhash served before a restart is still known after it.
+genesis hash and the slot number. A blockhash served before a restart is therefore still known after the restart.
 """
 
 from collections import deque
@@ -25,8 +25,8 @@ SLOTS_PER_EPOCH = 432_000
 class Timeline:
     """Turns a clock into slots that never go back.
 
-    If the clock steps back, the chain's time stops until the clock has caught up. So slots and timestamps never go
-    back.
+    If the clock steps back, the chain's time stops until the clock has caught up. Slots and timestamps therefore never
+    go back.
     """
 
     def __init__(self, clock: Callable[[], float], genesis_hash: Hash, genesis_time: int, last_time: float) -> None:

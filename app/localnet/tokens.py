@@ -41,7 +41,7 @@ def read_account(account: Account) -> TokenAccount | None:
 
 
 def _base_data(account: Account, size: int, kind: int) -> bytes | None:
-    """Return the bytes laid out alike in both token programs, or None for an account of another kind."""
+    """Return the part of an account that both token programs lay out alike, or None for an account of another kind."""
     owner = account.owner
     if owner not in PROGRAM_NAMES:
         return None

@@ -18,7 +18,7 @@ TYPE_NAME = "solana_transaction::versioned::VersionedTransaction"
 """The name of a transaction in a validator's error messages."""
 
 _CUT_OFF = "unexpected end of file"
-"""The message of solders for bytes that end too early."""
+"""The error message of the library solders for bytes that end too early."""
 _SYSTEM_PROGRAM = Pubkey.default()
 _COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
 _UNIT_LIMIT, _UNIT_PRICE = b"\x02", b"\x03"
@@ -30,8 +30,9 @@ MEMO_PROGRAMS = {
     Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"),
     Pubkey.from_string("Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
 }
-# Programs that a validator runs itself to verify signatures, with the cost units of a verified signature. It costs the
-# same fee as a signature of the transaction. The first byte of the instruction data is the number of signatures.
+# Programs that a validator runs itself to verify signatures, with the cost units of a verified signature. A verified
+# signature costs the same fee as a signature of the transaction. The first byte of the instruction data is the number
+# of signatures.
 _SIGNATURE_PROGRAMS = {
     Pubkey.from_string("Ed25519SigVerify111111111111111111111111111"): 2_400,
     Pubkey.from_string("KeccakSecp256k11111111111111111111111111111"): 6_690,
