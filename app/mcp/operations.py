@@ -20,11 +20,11 @@ REQUEST_HEADERS: Mapping[str, str] = {"content-type": _JSON, "prefer": PREFER_FI
 _REFERENCE = "#/components/schemas/"
 _TYPES = {"integer": int, "string": str}
 _PLAIN_TEXT = f"^[^{CONTROL}]*$"
-#: Members of schemas that are not listed. Titles only repeat names. A model may copy an example, and so confirm a check
-#: that it has not made.
+#: Members of schemas that are not listed to clients. Titles only repeat names. If a model copied an example, it could
+#: confirm a check that it has not made.
 _LEFT_OUT = frozenset({"title", "examples", "default"})
 _CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
-#: Maximum number of characters of an argument in the path or query. No operation takes longer ones.
+#: Maximum number of characters of an argument in the path or query. No operation accepts a longer argument.
 _MAX_PARAMETER = 4_096
 
 
@@ -75,9 +75,8 @@ class Operation:
     def request(self, arguments: Mapping[str, Any]) -> tuple[dict[str, str], str, bytes]:
         """Return the path's values, the query and the body of a request, without the arguments that are None.
 
-        Raises BadArgumentError.
-
-        Unknown arguments go into the query or the body, so that the API refuses them by name.
+        Unknown arguments go into the query or the body, so that the API refuses them by name. Raises BadArgumentError
+        if an argument is missing, malformed or too long.
         """
         path, query, rest = {}, {}, {}
         for name, value in arguments.items():
@@ -130,7 +129,7 @@ class Operations:
         return self._by_id[operation_id]
 
     def in_arguments(self, text: str) -> str:
-        """Return a message with its field names written as argument names."""
+        """Return a message with its field names in snake case, as the tools' arguments are named."""
         return self._camel.sub(lambda found: _snake(found[0]), text)
 
 

@@ -1,4 +1,4 @@
-"""Remedies for agents. They use the agent's tools or ask an operator, and never need an HTTP request or a command."""
+"""Remedies for agents: the agent calls a tool or asks a person. No remedy needs an HTTP request or a command."""
 
 from collections.abc import Mapping
 
@@ -42,7 +42,7 @@ _FOR_AGENTS: Mapping[str, str] = {
     "x402_wallet_not_supported": "Ask an admin of the organisation to set `allowAllowances` in the vault's policy, or "
     "use another resource.",
     "too_many_allowances": "Wait a minute, until running payments have ended. The number of allowances per day is "
-    "also limited. If it is used up, ask an operator of the service to raise this number.",
+    "also limited. If this limit is reached, ask an operator of the service to raise it.",
     "x402_host_not_allowed": "Ask an admin of the organisation to allow the host, or use another resource.",
 }
 

@@ -12,17 +12,17 @@ from app.mcp.remedies import remedy
 #: The meaning of each outcome for the caller.
 OUTCOMES: Mapping[str, str] = {
     "done": "The call succeeded. `data` contains the result.",
-    "pending": "A transaction is not confirmed, or an approval not decided. Check its status before you act on it.",
+    "pending": "A transaction is not confirmed yet, or an approval is undecided. Check its status before you act.",
     "refused": "The call was refused, and nothing was paid. Repeat it only once the cause in `message` is gone.",
     "invalid": "The arguments or credentials are wrong. This call has changed nothing.",
     "unavailable": "The service could not respond. This call has changed nothing and can be repeated.",
     "unknown": "The call may or may not have had an effect. Repeat it with the same `idempotency_key`, never another.",
 }
 
-#: The verdicts on requests for approval by status: an outcome and its sentence.
+#: The outcome and its sentence for each status of an approval.
 _DECISIONS: Mapping[str, tuple[str, str]] = {
     "pending": ("pending", "No operator has decided yet. Check again later, and do not pay before that."),
-    "approved": ("done", "An operator has approved it. Pay again now: same recipient, same amount."),
+    "approved": ("done", "An operator has approved the payment. Pay again now: same recipient, same amount."),
     "used": ("done", "The approved payment was made. The approval is used up."),
     "rejected": ("refused", "An operator has rejected the payment. Do not make it."),
     "expired": ("refused", "The approval has expired. Pay again to request a new one."),
@@ -38,14 +38,14 @@ def _object_or_null(**properties: tuple[Json, str]) -> Json:
 
 
 _ERROR = _object_or_null(
-    code=(_TEXT, "Its code."),
-    message=(_TEXT, "Names a wrong argument."),
+    code=(_TEXT, "The error's code."),
+    message=(_TEXT, "The problem."),
     docs=(_TEXT, "The code's page."),
-    request_id=(_TEXT, "For support."),
+    request_id=(_TEXT, "Quote it to support."),
 )
 _REFUSAL = _object_or_null(
-    rule=(_TEXT, "Its name."),
-    limit=(_TEXT_OR_NULL, "Its limit."),
+    rule=(_TEXT, "The rule's name."),
+    limit=(_TEXT_OR_NULL, "The rule's limit."),
     attempted=(_TEXT_OR_NULL, "The value with this payment."),
     headroom=(_TEXT_OR_NULL, "The amount left of the limit."),
     retry_at=(_TEXT_OR_NULL, "When the payment would pass."),
@@ -65,7 +65,7 @@ _FIELDS: Mapping[str, tuple[Json, str]] = {
 #: Schema of every tool's result. `/openapi.json` describes `data`, the response of the tool's operation.
 SCHEMA: Json = {**_object_or_null(**_FIELDS), "type": "object", "required": list(_FIELDS)}
 
-#: Statuses that do not tell if this request, or an earlier one with its key, has had an effect.
+#: Statuses after which it is unknown if this request, or an earlier request with its key, has had an effect.
 _DOUBTFUL = frozenset({0, 408, 500, 502, 503, 504})
 #: Conflicts that leave the same doubt: an earlier request with the key may have had an effect.
 _UNDECIDED = frozenset({"idempotency_in_progress", "restore_unacknowledged"})

@@ -54,7 +54,7 @@ def vault_server(
                     uri=POLICY,
                     name="policy",
                     title="The policy in plain words",
-                    description="The payments that the program allows and refuses to the vault of this API key.",
+                    description="The payments that the program allows and refuses for the vault of this API key.",
                     mime_type=_MARKDOWN,
                 ),
                 types.Resource(
@@ -83,7 +83,8 @@ def vault_server(
         title="Agent Vault",
         version=VERSION,
         instructions=_INSTRUCTIONS,
-        # No schema declares headers. Without this, each call lists all tools to search their schemas for some.
+        # No tool's schema declares HTTP headers. Without this function, the SDK would list all tools at each call, to
+        # search their schemas for headers.
         get_tool_input_schema=lambda _name: None,
         on_list_tools=list_tools,
         on_call_tool=call_tool,

@@ -18,14 +18,14 @@ _KEY_SCHEMA: Json = {
     "minLength": _KEY_LEAST,
     "maxLength": 255,
     "description": "Choose a new random key for each payment or change that you intend, and use the same key to retry "
-    "it. Within a day, a repeated key never pays twice: it returns the first outcome, unless that was a refusal, "
-    "which is judged again.",
+    "it. Within a day, a repeated key never pays twice: the call returns the first outcome. Only a refused payment is "
+    "judged again.",
 }
 _KEY_MISSING = (
     f"{_KEY}: is required, as text of at least {_KEY_LEAST} characters. Nothing was paid or changed. Call the tool "
     "again with a new random key, and reuse that key if you retry the call."
 )
-#: The smallest amount, simulated to read the headroom of the limits.
+#: The smallest amount in USDC. Its simulation shows the headroom of each limit.
 _LEAST = "0.000001"
 
 
@@ -35,6 +35,7 @@ class VaultTool:
 
     ``wallet`` names the argument that defaults to the API key's own wallet. ``fixed`` contains the arguments that the
     tool sets itself. ``explain`` returns the arguments of a simulation, for the verdict on a refused payment.
+    ``gather`` completes the data of a successful reply by further requests.
     """
 
     name: str
@@ -123,7 +124,10 @@ class VaultTool:
 
 
 def _or_null(schema: Json) -> Json:
-    """Return the schema of an optional argument. Null means absent, because strict converters require all arguments."""
+    """Return the schema of an optional argument, extended by null for an absent argument.
+
+    The strict converters of agent frameworks require every argument, so they send null.
+    """
     kept = {name: value for name, value in schema.items() if name != "description"}
     kinds = kept["anyOf"] if kept.keys() == {"anyOf"} else [kept]
     null = {"type": "null"}
@@ -158,7 +162,7 @@ TOOLS = (
         "get_wallet",
         "Show the vault",
         "Shows the vault's balance, status and policy, and for each rule the amount left of its limit. If nothing is "
-        "left, it also shows the time when the rule allows a payment again, if waiting helps. `limits` judges the "
+        "left and waiting helps, it also shows the time when the rule allows a payment again. `limits` judges the "
         "smallest payment to the vault itself, so ignore its verdict on recipients. Call this tool before you plan "
         "several payments.",
         "get_wallet",

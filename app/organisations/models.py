@@ -35,7 +35,7 @@ class OrganizationRoles(ResponseBody):
     arbiter: Annotated[Address, example("7Np41oeYqPefeNQEHSv1UDhYrehxin3NStELsSKCT4K2")]
     """The address of the key that decides disputes."""
     verifier: Annotated[Address, example("4vJ9JU1bJJE96FWSJKvHsmmFADCg4gpZQff4P3bkLKi")]
-    """The address of the key that signs proofs by callback."""
+    """The address of the key that signs proofs of the kind `webhook_callback`."""
     fee_payer: Annotated[Address, example("3h1zGmCwsRJnVk5BuRNMLsPaQu1y2aqXqXDWYCgrp5UG")]
     """The address of the service's key that pays the chain's fees."""
 
@@ -45,8 +45,8 @@ class SolUse(ResponseBody):
 
     `spent_today` counts fees, and rent that does not return, since midnight UTC. `fee_payer_days_left` is the number of
     days that the balance above the reserve lasts at the average daily use of all organisations. The average covers up
-    to seven days. Without any use, `fee_payer_days_left` is null. While the chain does not answer, it and the balance
-    are null.
+    to seven days. `fee_payer_days_left` is null if there was no use. It and `fee_payer_balance` are null while the
+    chain does not answer.
     """
 
     sol_per_day: Sol | None
@@ -54,13 +54,13 @@ class SolUse(ResponseBody):
     sol_per_wallet_day: Sol | None
     """The SOL that the transactions of each wallet may cost in a UTC day. Null means no limit."""
     sol_held_per_wallet: Sol | None
-    """The SOL that may be rent in a wallet's open escrows and allowances. Null means no limit."""
+    """The SOL that the open escrows and allowances of a wallet may hold as rent. Null means no limit."""
     spent_today: Sol
     """The SOL that the transactions of all wallets have cost since midnight UTC."""
     fee_payer_balance: Sol | None
     """The fee payer's SOL. Null while the chain does not answer."""
     fee_payer_reserve: Sol
-    """The SOL that payments, escrows and allowances leave for freezes and pauses."""
+    """The SOL that payments, escrows and allowances must leave in the fee payer, for freezes and pauses."""
     fee_payer_days_left: Annotated[int | None, example(90)]
     """The days for which the SOL above the reserve lasts at the average use by all organisations over up to seven days.
     Null without any use, or while the chain does not answer.
@@ -91,7 +91,7 @@ class Organization(ResponseBody):
     authority_attaches: bool
     """True if the operator needs the authority's signature to attach a policy, or a wallet's first budget."""
     restricts_keys: bool
-    """True if new API keys need an end and allowed addresses."""
+    """True if new API keys need an expiry and allowed addresses."""
     roles: OrganizationRoles
     """The addresses of `authority`, `operator`, `arbiter` and `verifier`, which the program obeys, and of the service's
     `fee_payer`.
@@ -103,14 +103,20 @@ class Organization(ResponseBody):
 
 
 class UpdateOrganization(PartialBody):
-    """Body of the organisation's own limits in SOL. Null returns to the service's limit. Absent ones stay."""
+    """Body of a change of the organisation's own limits in SOL. A limit that is absent from the body stays the same."""
 
     sol_per_day: SolLimit | None = None
-    """The organisation's own limit in SOL, at most the limit of the service. Null returns to that limit."""
+    """The SOL that the transactions of all wallets may cost in a UTC day, at most the service's limit. Null returns to
+    the service's limit.
+    """
     sol_per_wallet_day: SolLimit | None = None
-    """The organisation's own limit in SOL, at most the limit of the service. Null returns to that limit."""
+    """The SOL that the transactions of each wallet may cost in a UTC day, at most the service's limit. Null returns to
+    the service's limit.
+    """
     sol_held_per_wallet: SolLimit | None = None
-    """The organisation's own limit in SOL, at most the limit of the service. Null returns to that limit."""
+    """The SOL that the open escrows and allowances of a wallet may hold as rent, at most the service's limit. Null
+    returns to the service's limit.
+    """
 
 
 class PauseOrganisation(ChangeBody):
@@ -126,7 +132,7 @@ class PauseOrganisation(ChangeBody):
 
 
 class RestrictKeys(ChangeBody):
-    """Body of the requirement that new API keys have an end and allowed addresses."""
+    """Body of a request that requires an expiry and allowed addresses of new API keys, or ends this requirement."""
 
     required: StrictBool
     """True to require `expiresAt` and `allowedAddresses` of new API keys, with no network wider than /8 (IPv4) or /32
@@ -135,10 +141,10 @@ class RestrictKeys(ChangeBody):
 
 
 class RestrictedKeys(ResponseBody):
-    """The requirement. `required` is true if new API keys need an end and allowed addresses."""
+    """The requirement for new API keys. `required` is true if they need an expiry and allowed addresses."""
 
     required: bool
-    """True if new API keys need an end and allowed addresses."""
+    """True if new API keys need an expiry and allowed addresses."""
 
 
 class PausedOrganisation(ResponseBody):

@@ -44,7 +44,7 @@ async def roles_of(service: Service, org: str) -> dict[str, Pubkey]:
 
 @dataclass(frozen=True, slots=True)
 class LostRole:
-    """A role for which this service has the key ``key``, but whose on-chain holder is the other key ``holder``."""
+    """A role that the chain gives to the key ``holder``, although this service signs for it with the key ``key``."""
 
     org: Organisation
     role: str
@@ -53,7 +53,7 @@ class LostRole:
 
 
 async def lost_roles(service: Service) -> list[LostRole]:
-    """Return the operator and authority roles whose on-chain holder is not this service's key, for all organisations.
+    """Return the operator and authority roles of all organisations that the chain gives to a key of another service.
 
     The authority role is checked only if the service has an authority key. The arbiter is not checked, because each
     escrow keeps the arbiter that it named. Raises ChainUnavailable and RpcError.
@@ -75,7 +75,7 @@ async def lost_roles(service: Service) -> list[LostRole]:
 async def change_roles(service: Service, org: str, authority: Authority, **changes: Pubkey) -> None:
     """Set the roles in ``changes``. `pending_authority` proposes the next authority.
 
-    Raises AwaitingSignatureError if ``authority`` signs offline, like the other changes of this module.
+    Like the other changes of this module, raises AwaitingSignatureError if ``authority`` signs offline.
     """
     sequence = await authority_sequence(service, org)
     change = service.instructions(org).update_org(signer=authority.address, expected_sequence=sequence, **changes)

@@ -28,8 +28,9 @@ async def get_organization(call: Call) -> Organization:
 async def update_organization(call: Call, body: UpdateOrganization) -> Organization:
     """Limit the SOL that the service's fee payer spends for the organisation.
 
-    The limits cannot exceed the service's own. A limit of `null` returns to the service's. Above a limit, payments,
-    escrows and allowances get `429 sol_limit_reached`. Withdrawals, freezes, pauses and settlements are not limited.
+    The limits cannot exceed the service's own. A limit of `null` returns to the service's limit. Above a limit,
+    payments, escrows and allowances get `429 sol_limit_reached`. Withdrawals, freezes, pauses and settlements are not
+    limited.
     """
     return await organisations.limit_sol(call.service, call.principal, call.claim, body)
 

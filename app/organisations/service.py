@@ -139,7 +139,7 @@ async def show(service: Service, principal: Principal) -> Organization:
 
 
 async def restrict_keys(principal: Principal, claim: Claim, *, required: bool) -> None:
-    """Store whether new API keys of the caller's organisation need an end and allowed addresses.
+    """Set or end the requirement that new API keys of the caller's organisation have an expiry and allowed addresses.
 
     A request repeated after a crash changes nothing, because the setting may have been changed since.
     """

@@ -64,7 +64,7 @@ async def simulate(call: Call, body: SimulatePayment) -> Simulation:
 async def _allowances_behind(
     service: Service, principal: Principal, payer: WalletRecord, verdict: Verdict
 ) -> list[str]:
-    """Return the ids of outstanding allowances, if only their money refuses the payment."""
+    """Return the ids of outstanding allowances if only the money that they hold causes the refusal, else no ids."""
     broken = [one for one in verdict["rules"] if not one["passed"]]
     behind = [
         await allowances_behind(
@@ -112,14 +112,14 @@ async def verdict_on(
 
 
 def other_error(service: Service, verdict: Verdict) -> str | None:
-    """Return the API's code of the error that stops the payment although it breaks no rule, or None."""
+    """Return the API's code of an error that stops a payment without a broken rule, or None if there is none."""
     return code_of(service.codec.error_name(verdict["error"]) or "") if verdict["error"] is not None else None
 
 
 async def broken_rule(service: Service, expense: Expense, verdict: Verdict) -> dict[str, str] | None:
     """Return the violation of the first broken rule in a verdict, or None.
 
-    Ignores the rule about co-signing. Also ignores a freeze or pause, which is no rule and has an error of its own.
+    Ignores the rule about co-signing. Also ignores a freeze or pause, which has its own error instead of a violation.
     """
     policy = await policies.find(service, expense.wallet.org, expense.wallet.policy.policy_id)
     for rule in (rule_verdict(one, policy, expense.payee.owner) for one in verdict["rules"]):

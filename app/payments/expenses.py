@@ -1,4 +1,4 @@
-"""Money on its way out of a wallet: a payment, an escrow or an allowance, and the needs found by simulation."""
+"""A request to move money out of a wallet, as a payment, escrow or allowance, and the plan of its transaction."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Outstanding allowances: a violation names them if their money alone causes it."""
+"""Finds the outstanding allowances that alone cause a violation, so that the error can name them."""
 
 from app.access.keyring import Principal
 from app.chain.rules import HOLDING_RULES
@@ -17,7 +17,7 @@ HELD = (
 async def allowances_behind(
     service: Service, principal: Principal, wallet: WalletRecord, rule: str, *, limit: int, attempted: int
 ) -> list[str]:
-    """Return the ids of outstanding allowances, if only their money breaks a rule.
+    """Return the ids of outstanding allowances if only the money that they hold breaks a rule, else an empty list.
 
     ``limit`` and ``attempted`` are the violation's. An agent sees only its own wallet's allowances.
     """
@@ -31,7 +31,7 @@ async def allowances_behind(
 async def allowances_behind_violation(
     service: Service, principal: Principal, wallet: WalletRecord, violation: dict[str, str]
 ) -> list[str]:
-    """Like `allowances_behind`, for a violation in the API's form."""
+    """Return the result of `allowances_behind` for a violation in the API's form."""
     rule = violation["rule"]
     if rule not in HOLDING_RULES:
         return []

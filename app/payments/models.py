@@ -80,9 +80,9 @@ class QuickPayment(Payment):
 class RuleVerdict(ResponseBody):
     """The verdict of one rule. Money is a decimal string; other numbers are strings of digits.
 
-    For `expiry`, `limit` and `attempted` are times. For `blocked_categories` they are names of categories. For
-    `allowed_recipients` they are the number of entries and the recipient's address. `headroom` is null for rules that
-    only allow or refuse.
+    For `expiry`, `limit` and `attempted` are times. For `blocked_categories`, both are names of categories. For
+    `allowed_recipients`, `limit` is the number of entries and `attempted` is the recipient's address. `headroom` is
+    null for rules that only allow or refuse.
     """
 
     rule: Annotated[str, example("max_per_tx")]
@@ -123,7 +123,7 @@ class Simulation(ResponseBody):
     """The vault's balance."""
     retry_at: Time | None
     """The first time when the same payment passes if nothing else is paid; the present time if it passes now. Null if
-    waiting does not help, if only outstanding allowances refuse it, or with an `error`.
+    waiting does not help, if only outstanding allowances cause the refusal, or if there is an `error`.
     """
     error: Annotated[str | None, example("wallet_insufficient_balance")]
     """The code of the error that would stop the payment although it breaks no rule, such as
@@ -132,8 +132,8 @@ class Simulation(ResponseBody):
     rules: list[RuleVerdict]
     """The verdict of each rule."""
     open_allowances: list[AllowanceId]
-    """The outstanding allowances, if only their money refuses the payment. Settle them, or wait until that has
-    happened.
+    """The outstanding allowances, if only the money that they hold causes the refusal. Settle them, or wait until they
+    are settled.
     """
     warnings: Warnings
     """A warning if the recipient has no known owner; empty otherwise."""

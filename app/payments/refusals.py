@@ -1,4 +1,4 @@
-"""Refusals of expenses: by the policy, which are recorded, and of payees without a known owner."""
+"""Refuses expenses: records the policy's refusals, and refuses payees without a known owner."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ async def unverified_refusal(expense: ExpenseRequest) -> BusinessError | None:
 
 
 async def require_account(expense: ExpenseRequest, field: str, reason: str) -> None:
-    """Require the payee's token account if none can be opened.
+    """Require that the payee already has a token account, for an expense that cannot open one.
 
     If the account is missing, raises ``invalid_recipient`` with the ``reason``. For a payee without a known owner that
     the request may not pay, raises ``recipient_unverified``, or ``policy_violation`` if the policy refuses the expense
@@ -75,8 +75,8 @@ async def record_refusal(expense: ExpenseRequest, found: dict[str, str]) -> ApiE
     """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error.
 
     Beyond the wallet's daily number of such rows, the refusals of an hour with the same type and rule share one row.
-    ``report_refusals`` adds its event. Raises ``idempotency_in_progress`` if another node has claimed the same request.
-    The policy may then have refused this expense because it already counts the other node's.
+    ``report_refusals`` adds the event of a shared row. Raises ``idempotency_in_progress`` if another node has claimed
+    the same request. In that case, the policy may have refused because it already counts the other node's expense.
     """
     await expense.call.claim.require_free()
     service, wallet = expense.service, expense.wallet
@@ -131,9 +131,9 @@ async def record_refusal(expense: ExpenseRequest, found: dict[str, str]) -> ApiE
 
 
 def report_refusals(conn: Connection, before: int, *, most: int) -> int:
-    """Add the events of up to ``most`` rows of hourly refusals from before a Unix millisecond, the end of an hour.
+    """Add the events of up to ``most`` rows that share the refusals of an hour. Returns the number of events.
 
-    Returns the number of events.
+    ``before`` is the Unix millisecond at which the last of these hours ended.
     """
     found = take_unreported(conn, before, most=most)
     for blocked in found:

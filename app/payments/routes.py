@@ -14,10 +14,10 @@ from app.transactions.models import Payment, Transaction
 async def create_payment(call: Call, body: CreatePayment) -> Payment:
     """Send a payment.
 
-    The program first judges a simulation of it against the wallet's policy. A payment that the policy refuses there
-    gets a 402 response and is never sent. The program judges the payment again when it lands, and no money moves if it
-    then refuses. Responds once the chain has confirmed the payment, or with the status `pending` if that takes too
-    long.
+    First, a simulation asks the program if the wallet's policy allows the payment. If the policy refuses, the response
+    is 402 and the payment is never sent. The program judges the payment again when it lands. If the program then
+    refuses, no money moves. Responds once the chain has confirmed the payment, or with the status `pending` if that
+    takes too long.
     """
     return await payments.pay(call, body.wallet_id, body)
 

@@ -50,7 +50,7 @@ _UNUSABLE_DESTINATIONS = frozenset({"WrongMint", "NotATokenAccount", "UnusableTo
 _OUT_OF_UNITS = frozenset({"ComputationalBudgetExceeded", "ProgramFailedToComplete"})
 #: Field of a request that names the payee.
 _RECIPIENT_FIELDS: Mapping[Purpose, str] = {"payment": "to", "escrow": "toWallet", "allowance": "destination"}
-#: Errors that show that the read models lag behind the chain. `InvalidSeeds`: the next escrow has another address.
+#: Errors that show that the read models lag behind the chain. `InvalidSeeds` comes from a wrong address of the escrow.
 _STALE = frozenset(
     {
         "WrongPolicy",
@@ -112,7 +112,7 @@ async def _ask_operator(expense: ExpenseRequest, refusal: _SimulationRefusal) ->
     """
     if refusal.rule != CO_SIGN or expense.session is None or expense.policy_triggered:
         return False
-    # The operator signs every allowance anyway, so that signature is no consent to one above the threshold.
+    # The operator signs every allowance, so the signature alone does not approve an allowance above the threshold.
     alone = expense.principal.role != "agent" and not expense.issued and expense.purpose != "allowance"
     if not alone or await approvals.required_for(expense.service, expense.wallet, expense.amount):
         expense.approval = await approvals.find_usable(expense.service, expense, unusable=expense.unusable)
@@ -150,7 +150,10 @@ async def submit_expense(expense: ExpenseRequest, plan_of: Callable[[ExpenseRequ
 
 
 async def send_expense(expense: ExpenseRequest, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
-    """Do the same as ``submit_expense``, but do not wait for the outcome: a third party may take a while to send it."""
+    """Simulate and send like ``submit_expense``, but do not wait for the outcome.
+
+    If a third party sends the transaction, the outcome may come much later.
+    """
     service, most = expense.service, expense.service.settings.max_waiting_payments
     async with service.locks.hold(LockScope.WALLET_SENDING, expense.wallet.wallet_id, most_waiting=most):
         if expense.first is not None:
@@ -159,9 +162,10 @@ async def send_expense(expense: ExpenseRequest, plan_of: Callable[[ExpenseReques
 
 
 async def admit(call: Call, kind: PlanType, wallet_id: str) -> tuple[WalletRecord, Keypair | None]:
-    """Return the wallet, and the session's key if it signs, once the wallet has no pending transaction of this type.
+    """Return the wallet, and the session's key if the session signs.
 
-    Raises ``chain_unavailable`` while it has one, and the errors of a payment from the wallet.
+    Raises ``chain_unavailable`` while the wallet has a pending transaction that ``kind`` waits for, such as another
+    escrow. Also raises the errors of a payment from the wallet.
     """
     service, org = call.service, call.principal.org
     session = call.session(await wallets.find(service, org, wallet_id))
@@ -178,10 +182,10 @@ async def set_aside(
     send: Callable[[], Awaitable[Outcome]],
     made_by: Callable[[Connection, str, str], Made | None],
 ) -> Made:
-    """Return the escrow or allowance that the request makes, or that an earlier run of it has made.
+    """Return the escrow or allowance that the request makes, or that an earlier run of the request has made.
 
-    ``send`` sends its transaction, and ``made_by`` reads it by its organisation and transaction. Raises the error of a
-    late refusal.
+    ``send`` sends the transaction. ``made_by`` reads the escrow or allowance by its organisation and transaction id.
+    Raises the error of a late refusal.
     """
     service, org = call.service, call.principal.org
     # Look first for a transaction sent by an earlier run: once it is under way, neither the wallet's state nor the
@@ -203,7 +207,7 @@ async def set_aside(
 async def _send(expense: ExpenseRequest, plan_of: Callable[[ExpenseRequest], Plan]) -> Outcome:
     while True:
         if await expense.call.request.is_disconnected():
-            # The client does not see this error. It has given up and expects no payment.
+            # The client has closed the connection. It does not see this error, and expects no payment.
             raise BusinessError("transaction_failed", "The client closed the connection. Nothing was sent.")
         if expense.prepare is not None:
             await expense.prepare(expense)

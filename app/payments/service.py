@@ -19,11 +19,11 @@ PLAN_TYPES = (PAY,)
 
 
 async def pay(call: Call, wallet_id: str, body: PayFromWallet) -> Payment:
-    """Make a payment. Returns once it is confirmed, or as `pending` if that takes too long.
+    """Make a payment. Returns once the payment is confirmed, or with status `pending` if that takes too long.
 
-    Raises ``policy_violation`` if the policy refuses in simulation. Nothing was sent then, and the refusal is recorded.
-    After a late refusal, the attempt is recorded as failed; without the transaction's logs the error is
-    ``transaction_failed``.
+    Raises ``policy_violation`` if the policy refuses in simulation. In that case nothing was sent, and the refusal is
+    recorded. After a late refusal, the attempt is recorded as failed. If the logs of its transaction are missing, the
+    error is ``transaction_failed``.
     """
     service, org, claim = call.service, call.principal.org, call.claim
     # Look first for a payment sent by an earlier run: once it is under way, the wallet's state cannot refuse it.
@@ -51,7 +51,7 @@ async def pay(call: Call, wallet_id: str, body: PayFromWallet) -> Payment:
             raise await late_refusal(service, call.principal, payer, outcome)
     # A replay reports the final outcome.
     claim.open_ended = outcome.status == "pending"
-    # Equal to the row of the read models. Built here to save reading that row for every payment.
+    # The response equals the payment's row in the read models. Building it here saves a read for every payment.
     attempt, slot = outcome.attempt, outcome.slot if outcome.confirmed else None
     return Payment.of(attempt, status=outcome.status, on_chain_slot=slot, timestamp=attempt.created_at)
 

@@ -1,4 +1,4 @@
-"""Use cases of the sign-in at the company's OpenID Connect provider: start and identify, then sign in, join or confirm.
+"""Signs people in at the company's OpenID Connect provider: to sign in, to join, or to confirm a step-up.
 
 Each start stores a row that only the same browser can take, once. A person is identified by the provider's issuer and
 `sub` alone, never by an e-mail address or a name.
@@ -59,7 +59,7 @@ class ConfirmationWays:
 
 
 def request_for(browser: Browser, purpose: Purpose, **about: str) -> OpenIdRequest:
-    """Return a new request for a sign-in, ``about`` the fields ``person_id``, ``invitation`` and ``name``."""
+    """Return a new request for a sign-in. ``about`` can set its ``person_id``, ``invitation`` and ``name``."""
     return OpenIdRequest(
         state=new_token(),
         holder=digest(browser.token),
@@ -164,7 +164,7 @@ def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity
 
 
 def confirm(conn: Connection, person_id: str, identity: Identity, now: int) -> None:
-    """Note the use of a person's identity. Raises ``authentication_failed`` if the identity is not this person's."""
+    """Record the use of a person's identity. Raises ``authentication_failed`` if the identity is another person's."""
     known = identity_by_subject(conn, identity.issuer, identity.subject)
     if known is None or known.person_id != person_id:
         raise SignInRefusedError("other_person", "This account does not belong to the person who is signed in.")

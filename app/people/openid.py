@@ -1,4 +1,4 @@
-"""The client of the company's OpenID Connect provider, built on Authlib: its URLs for browsers, and its ID tokens.
+"""The client of the company's OpenID Connect provider, built on Authlib. It makes sign-in URLs and verifies ID tokens.
 
 Only claims that a key of the provider signed for this client and this one sign-in are trusted. Requests go to the
 provider's discovery document and the addresses in it, are limited in time and bytes, and follow no redirection.
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 Json = dict[str, Any]
 
-#: Algorithms that sign with a key known only to the provider, so neither `none` nor a secret shared with the client.
+#: Accepted algorithms. Each signs with a key known only to the provider, unlike `none` and secrets of the client.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 #: Tolerated difference between the provider's clock and the service's, in seconds.
 LEEWAY: Final = 30
@@ -69,7 +69,7 @@ class SignInUnavailableError(UnavailableError):
 class Identity:
     """An identity signed by the provider.
 
-    ``auth_time`` is the Unix second of its last authentication there, or None if the provider does not say.
+    ``auth_time`` is the Unix second when the person last authenticated at the provider, or None if it is not stated.
     """
 
     issuer: str
@@ -211,7 +211,7 @@ class CompanySignIn:
     async def _exchange(self, found: _Description, code: str, returns_to: str, verifier: str) -> Json:
         body = prepare_token_request("authorization_code", code=code, redirect_uri=returns_to, code_verifier=verifier)
         basic = found.auth_method == "client_secret_basic"
-        # RFC 6749, section 2.3.1: each is form-encoded before they are joined. Authlib leaves this to its caller.
+        # RFC 6749, section 2.3.1: the id and the secret are form-encoded before they are joined. Authlib does not.
         pair = (quote(one, safe="") if basic else one for one in (self._client_id, self._secret))
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         _, headers, body = ClientAuth(*pair, found.auth_method).prepare("POST", found.token, headers, body)

@@ -1,4 +1,4 @@
-"""Registration and use of passkeys, by the library `webauthn`. Each challenge is a row that can be used once."""
+"""Registers and uses passkeys, with the library `webauthn`. Each challenge is a row that can be used once."""
 
 import json
 import re
@@ -116,7 +116,7 @@ class Ceremony:
         )
 
     def used(self, conn: Connection, credential: str, purpose: Using) -> str:
-        """Return the id of the person whose passkey signed.
+        """Return the id of the person who owns the passkey that signed.
 
         Raises ``authentication_failed`` for an expired challenge, an unknown passkey, a passkey of another person than
         the challenge names, or an invalid signature.
@@ -145,7 +145,7 @@ class Ceremony:
         insert_challenge(conn, made, self.now)
 
     def _answered(self, conn: Connection, credential: str, purpose: Making | Using) -> tuple[Json, str, Challenge]:
-        """Return the browser's response, the credential's id in it and its challenge, and use the challenge up.
+        """Return the browser's response, the credential's id in the response, and the challenge. Uses the challenge up.
 
         Raises ``authentication_failed`` if the response is malformed, or its challenge is unknown, used or expired.
         """

@@ -1,4 +1,4 @@
-"""Use cases of people: the first sign-in, passkeys and invitations."""
+"""Adds, invites and removes people: the first sign-in by admin key, passkeys and invitations."""
 
 from dataclasses import dataclass, replace
 
@@ -51,7 +51,7 @@ _NOT_VALID = (
 
 @dataclass(frozen=True, slots=True)
 class Invited:
-    """A new invitation and the token of its link. The invitation has only the token's digest."""
+    """A new invitation and the token of its link. The invitation stores only the token's digest."""
 
     invitation: Invitation
     token: str
@@ -216,10 +216,11 @@ async def listed(service: Service, principal: Principal) -> PersonList:
 async def end(
     service: Service, principal: Principal, claim: Claim, person_id: str, body: EndCredential
 ) -> RemovedPerson:
-    """Remove a person with their credentials, and their descendants if the body says so, even if the person is removed.
+    """Remove a person, and end their credentials, sessions and open invitations.
 
-    This also ends their sessions and open invitations. Raises ``not_found``, and ``last_admin_key`` if the person is
-    the last admin, or if ending the descendants would leave no admin.
+    If the body says so, also ends the person's descendants, even if the person was removed earlier. Raises
+    ``not_found``, and ``last_admin_key`` if the person is the last admin, or if ending the descendants would leave no
+    admin.
     """
     ring, actor, now = service.part(KeyRing), person_actor(person_id), now_ms()
     again = claim.repeats or body.end_descendants
