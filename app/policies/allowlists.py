@@ -1,4 +1,4 @@
-"""Writes allowlists to the chain: first as a draft, which the `update_policy` that names it puts in force later.
+"""Writes allowlists to the chain as drafts. An `update_policy` that names a draft puts the draft in force.
 
 The policy's account states the version of its next list. Until a draft is sealed, writing its first chunk again starts
 the draft over. A sealed draft with other entries than the policy's next list must be discarded before that list is
@@ -91,8 +91,8 @@ def store_texts(conn: Connection, allowlist: Pubkey, policy_id: str, entries: Ma
 async def draft(service: Service, allowlist: Pubkey) -> dict[str, Any] | None:
     """Return the draft at this on-chain address, or None if nothing is written there.
 
-    Anyone can send SOL to the address, so an account that another program owns is no draft. The program creates the
-    draft in it.
+    Anyone can send SOL to the address, so an account that another program owns is not a draft. The program can still
+    create the draft in that account.
     """
     account = await service.chain.account(allowlist)
     if account is None or account.owner != service.codec.program_id:

@@ -91,8 +91,8 @@ async def _store_signers(
 async def _signer(service: Service, address: Pubkey, signature: str) -> Actor | None:
     """Return the signer of a transaction's update of this policy, or None if the transaction is missing or malformed.
 
-    A missing or malformed transaction is not fetched again for a while. One that shows no such update gets the signer
-    UNKNOWN, which is stored, so it is never fetched again.
+    A missing or malformed transaction is not fetched again for a while. For a transaction without such an update, the
+    signer UNKNOWN is stored, and the transaction is never fetched again.
     """
     try:
         landed = await service.chain.call("getTransaction", [signature, OPTIONS])

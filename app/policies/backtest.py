@@ -33,8 +33,8 @@ from idl.codec import Codec
 _BALANCE = 2**62
 _FOREVER = 2**62
 _OLD_KEY, _NEW_KEY = b"as it was".ljust(16), b"as it would be".ljust(16)
-#: Keys of policies without a rule about recipients and without those that the program checks before it, by the name of
-#: the rule. The program checks the rules in this order.
+#: Keys of lax policies, by the name of a rule about recipients. Each policy lacks this rule, and the rules about
+#: recipients that the program checks earlier. The program checks the rules in the order of the keys.
 _LAX_KEYS = {"allowed_recipients": b"without a list".ljust(16), "blocked_categories": b"any recipient".ljust(16)}
 
 
@@ -57,7 +57,7 @@ class PolicyBacktest:
     """A VM that judges payments under given terms of a policy. Use it only in the thread that created it."""
 
     def __init__(self, snapshot: Snapshot, terms: Terms, start: int) -> None:
-        """Set the clock to the Unix second ``start``."""
+        """Create the policies in a new VM, and set its clock to the Unix second ``start``."""
         self._codec, self._addresses, self._org = snapshot.codec, snapshot.addresses, snapshot.org
         self._vm = vm = ReplayVm(snapshot.program, snapshot.codec, snapshot.addresses, snapshot.accounts)
         org = snapshot.accounts[snapshot.org].decode(snapshot.codec).data
@@ -217,6 +217,6 @@ class PolicyBacktest:
 def _replayed(rules: Rules) -> Rules:
     """Return the rules without the number of open escrows and the permission for allowances.
 
-    They are not judged: the replay does not lock every escrow, and the permission is not a rule.
+    The replay cannot judge these two: it does not lock every escrow, and the permission is not a rule.
     """
     return replace(rules, max_open_escrows=None, allow_allowances=True)

@@ -159,7 +159,7 @@ async def _update(request: PolicyChange, before: PolicyRecord, body: UpdatePolic
     rule = body.approvals if "approvals" in body.model_fields_set else before.approvals
     new = consent.with_co_signature(new, rule, body.model_fields_set)
     if new == old:
-        # The response reports the current rules. An earlier change that lands after it would make that report wrong.
+        # The response reports the current rules. It would be wrong if an earlier, pending change landed afterwards.
         await _wait_for_earlier(request, {UPDATE})
         if (await request.find()).version != before.version:
             raise OutdatedVersionError

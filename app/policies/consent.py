@@ -42,7 +42,7 @@ def required_for(rule: Rule | None, amount: int) -> int:
 def with_co_signature(terms: Terms, rule: Rule | None, given: Collection[str]) -> Terms:
     """Return the terms with a `requireCoSign` that makes the program refuse an expense without an approval.
 
-    Raises ``invalid_request`` if the request itself sets a higher one.
+    Raises ``invalid_request`` if the request itself sets a higher `requireCoSign`.
     """
     limit = terms.rules.require_co_sign
     if rule is None or (limit is not None and limit <= _above(rule)):
@@ -53,7 +53,7 @@ def with_co_signature(terms: Terms, rule: Rule | None, given: Collection[str]) -
 
 
 def weakens(before: Rule | None, after: Rule | None) -> bool:
-    """Return True if fewer people, or people for fewer expenses, must approve under the rule ``after``."""
+    """Return True if the rule ``after`` requires fewer people than the rule ``before``, or covers fewer expenses."""
     if before is None or after is None:
         return before is not None
     return after["required"] < before["required"] or _above(after) > _above(before)
@@ -98,7 +98,7 @@ async def approve(
 ) -> int:
     """Record a person's approval, confirmed by a passkey, and return the number of valid ones given after ``since``.
 
-    Raises ``insufficient_permissions`` for API keys, for people without a passkey, and for the author of the request of
+    Raises ``insufficient_permissions`` for API keys, for people without a passkey, and for the person behind
     ``requester`` (see ``author_of``). Raises ``step_up_required`` if the passkey was not used recently.
     """
     me, now = principal.actor, now_ms()

@@ -1,4 +1,4 @@
-"""Off-chain details of a policy, known only to the service: its name, and what paid requests may do."""
+"""Off-chain details of a policy, known only to the service, such as its name and the permissions of paid requests."""
 
 from sqlalchemy import Connection
 
@@ -25,8 +25,8 @@ async def describe(  # noqa: PLR0917
 ) -> None:
     """Change the off-chain fields.
 
-    ``landed`` is the signature of the transaction by which the same request changed the rules, if it did. Both changes
-    then share one entry of the policy's audit log.
+    If the same request also changed the rules, ``landed`` is the signature of that transaction. Both changes then share
+    one entry of the policy's audit log.
     """
     now = service.clock.seen_ms()
     given = {name: getattr(body, name) for name in DETAILS if name in body.model_fields_set}

@@ -46,8 +46,8 @@ class ApprovalRule(TypedDict):
     required: Annotated[int, Field(ge=1, le=3), example(2)]
     """The number of operators or admins who must approve. The requester does not count."""
     above: Annotated[LimitText, example("500.00")]
-    """The amount above which they must approve. `requireCoSign` may not be higher; if it is not set, it becomes this
-    amount.
+    """The amount above which people must approve. `requireCoSign` may not be higher than this amount. If
+    `requireCoSign` is not set, it becomes this amount.
     """
 
 
@@ -91,7 +91,7 @@ class CreatePolicy(RuleFields):
     """
     opens_accounts: Annotated[bool, example(True)] = False
     """True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays
-    its rent, within the wallet's daily limits.
+    the account's rent, within the wallet's daily limits.
     """
     approvals: ApprovalRule | None = None
     """The approvals by people above an amount. Null means none."""
@@ -118,7 +118,7 @@ class PreviewPolicy(UpdatePolicy):
 
 
 class Policy(ResponseBody):
-    """A policy. `version` increases with every change of its rules, and no two of an organisation share one."""
+    """A policy. `version` increases with every change of its rules. No two policies of an organisation share one."""
 
     policy_id: PolicyId
     """The policy's id, under both names. It begins with `pol_`."""
@@ -196,7 +196,7 @@ class AuditLog(ResponseBody):
     """All changes of a policy, oldest first."""
 
     data: list[AuditEntry]
-    """The rows of the page."""
+    """The changes."""
 
 
 class PreviewedPayment(ResponseBody):
@@ -217,9 +217,9 @@ class PreviewedPayment(ResponseBody):
     would_be: Literal["confirmed", "blocked"]
     """The outcome under the changed policy: `confirmed` or `blocked`."""
     violation: Violation | None
-    """The rule that would have refused it. Null if none would."""
+    """The rule that would have refused the payment. Null if the payment would have passed."""
     refusals: Annotated[int | None, example(1)]
-    """The number of refusals that a refused payment stands for. Null for confirmed payments."""
+    """The number of refused requests that this row stands for. Null for confirmed payments."""
     timestamp: Time
     """The time of the request."""
 
@@ -227,10 +227,10 @@ class PreviewedPayment(ResponseBody):
 class PolicyPreview(ResponseBody):
     """The outcomes that the payments and escrows of the last seven days would have had under the changed policy.
 
-    A preview replays a limited number of payments and leaves out the wallets whose payments exceed it: `wallets` counts
-    the covered wallets, `wallets_left_out` the others.
-    `changes` lists the newest payments with a different outcome, and `changes_left_out` counts the rest. `warnings`
-    names new recipients without a known owner.
+    A preview replays a limited number of payments. It leaves out each wallet that has more payments than the limit
+    leaves room for. `wallets` counts the covered wallets, and `wallets_left_out` the others. `changes` lists the newest
+    payments with a different outcome, and `changes_left_out` counts the rest. `warnings` names new recipients without a
+    known owner.
     """
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
@@ -244,7 +244,7 @@ class PolicyPreview(ResponseBody):
     wallets: Annotated[int, example(2)]
     """The number of attached wallets that the preview covers."""
     wallets_left_out: Annotated[int, example(0)]
-    """The number of attached wallets that it leaves out, because a preview judges a limited number of payments."""
+    """The number of attached wallets that the preview leaves out, because it judges a limited number of payments."""
     payments: Annotated[int, example(128)]
     """The number of judged payments and escrows."""
     newly_blocked: Annotated[int, example(3)]

@@ -50,8 +50,8 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
 
     Ignores balances, freezes, pauses and the number of open escrows. Co-signatures and approvals count as they were
     given. If the change affects the allowlist or the blocked categories, recipients count as they are registered now. A
-    registration can permit payments only from its time of effect on. Raises ``rate_limited`` if the organisation
-    already has several previews waiting.
+    registration permits payments only after it has taken effect. Raises ``rate_limited`` if the organisation already
+    has several previews waiting.
     """
     found = await policies.find(service, principal.org, identifier)
     current = await terms_of(service, found)

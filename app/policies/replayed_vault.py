@@ -140,7 +140,8 @@ class ReplayedVault:
     def _make_room(self) -> None:
         """Settle the next allowance early if as many are outstanding as the program permits.
 
-        A replay uses the times of requests. The original may have been granted after that settlement.
+        A replay grants an allowance at the time of its request. The original may have been granted later, after another
+        allowance had been settled.
         """
         if self.outstanding == MAX_OPEN_ALLOWANCES:
             due = min(one for one in self.due if one.is_allowance)

@@ -129,6 +129,6 @@ async def preview_policy(call: Call, body: PreviewPolicy) -> PolicyPreview:
     changed. Balances, freezes, pauses and the number of open escrows are ignored; co-signatures and approvals count as
     they were given. Refusals by a budget stay refusals, but no other payment is judged by a budget. If the change
     leaves the allowlist or a blocked category as it is, the original verdict of that rule counts. Otherwise recipients
-    count as they are registered now. A registration can permit payments only from its `effective_at` on.
+    count as they are registered now. A registration permits payments only from its `effective_at` on.
     """
     return await preview(call.service, call.principal, call.path("policy_id"), body)

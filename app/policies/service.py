@@ -1,4 +1,4 @@
-"""Create and clone policies on the chain, and show them."""
+"""Creates and clones policies on the chain, and shows them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -64,7 +64,7 @@ def apply(
 
 
 def restore(connection: Connection, rows: Sequence[StoredEvent], vaults: Collection[str]) -> bool:
-    """Apply rows again where they change these vaults. Return True if this must be done once more."""
+    """Apply rows again, but change only these vaults. Return True if the rows must be applied once more."""
     batch = Batch(connection, rows, only=vaults)
     for row in rows:
         if row.name in HANDLERS:

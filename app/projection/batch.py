@@ -61,7 +61,7 @@ _CONFIRM = (
 
 
 class Model:
-    """The rows of a read model that a batch is about, by address."""
+    """The rows of a read model that a batch may change, by address."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Model:
         return self._rows.get(address)
 
     def change(self, address: str, values: Values) -> None:
-        """Change or add a row; an added one needs all columns."""
+        """Change or add a row. A row that is added needs all columns."""
         if self._only is not None and address not in self._only:
             return
         row = self._changed[address] = self._rows.setdefault(address, {})
@@ -97,7 +97,7 @@ class Model:
 
 
 class Batch:
-    """The wallets, reserves, escrows, allowances and attempts that a batch of rows is about, and its additions."""
+    """The wallets, reserves, escrows, allowances and attempts that a batch of rows may change, and the rows it adds."""
 
     def __init__(
         self, connection: Connection, rows: Sequence[StoredEvent], *, only: Collection[str] | None = None
@@ -273,7 +273,7 @@ def transaction_of(row: StoredEvent, row_type: str) -> str:
 
 
 def address_or_none(text: str) -> str | None:
-    """Return the address, or None if the program wrote that there is none."""
+    """Return the address, or None for the program's representation of a missing address."""
     return None if text == _NO_ADDRESS else text
 
 

@@ -236,7 +236,7 @@ def _to(escrow: Values) -> str:
 def _report_payment(
     batch: Batch, row: StoredEvent, escrow: Values, *, released: int, refunded: int, reason: str
 ) -> None:
-    """Report the paid shares. A surplus is in the first of the two events."""
+    """Report the paid shares, each in its own event. The first event also reports a surplus."""
     identifier, surplus = escrow["escrow_id"], {}
     if row.data["surplus"]:
         to = _to(escrow) if row.data["surplus_to_receiver"] else escrow["wallet_id"]

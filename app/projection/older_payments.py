@@ -1,4 +1,4 @@
-"""Counts the payments of a database from before spending was counted."""
+"""Counts older payments, made before the service began to count spending."""
 
 from app.database.interface import Database
 from app.store.spending import fill, filled

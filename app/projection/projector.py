@@ -89,7 +89,8 @@ class Projector(Background):
         self._applied: Recent[_Applied] = Recent(_REMEMBERED)
         self._waiting: Waiters[int] = Waiters()
         self._watchers: list[Watcher] = []
-        #: Returns True if confirmed transactions are soon applied unprompted, here or by a process that announces it.
+        #: Returns True if confirmed transactions are soon applied without a request: by this process, or by another one
+        #: that announces them.
         self.prompt: Callable[[], bool] = lambda: False
         #: Called when a request begins to wait for rows that this process does not apply itself.
         self.wanted: Callable[[str], None] = lambda _message: None
@@ -225,7 +226,7 @@ class Projector(Background):
             self._notified = first if self._notified is None else self._notified
             rows = await self._changes(min(first, self._notified), _BATCH)
             if remembered and (not rows or any(row.name == ROLLED_BACK for row in rows)):
-                # Reads the cursors again, because `apply`, which would notice outdated ones, will not run.
+                # Read the cursors again. They may be outdated, and `apply`, which checks them, will not run.
                 continue
             read += len(rows)
             self._forget({row.signature for row in rows if row.name == ROLLED_BACK})

@@ -34,7 +34,7 @@ from indexer import StoredEvent
 ROLLED_BACK = "TransactionReverted"
 """Name of the rows that report a transaction as rolled back, or as stored again because its events were missing.
 
-`events` in their data are the subjects of the transaction's deleted rows.
+`events` in their data has an entry for each deleted row of the transaction: its name, organisation and addresses.
 """
 CURSOR = "org:"
 _ROLLBACKS = "reverts"

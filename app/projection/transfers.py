@@ -149,11 +149,11 @@ def receive(batch: Batch, row: StoredEvent, vault: str, balance: int, moment: in
 
 
 def _unnumbered(wallet: Values, row: StoredEvent, balance: int) -> Values:
-    """Return the columns of a balance without a number among the vault's events.
+    """Return the columns of a balance from a row without a sequence number of the vault.
 
     Within a slot, the row stored last wins, by its id. Otherwise, when rows are applied again, an earlier balance would
-    replace the balance after a later payment in the same slot. That payment's number would then keep it from being
-    applied a second time.
+    replace the balance after a later payment in the same slot. The payment's balance would not be set again, because
+    its sequence number is already stored.
     """
     if (wallet["balance_slot"], wallet["balance_row"]) >= (row.slot, row.id):
         return {}

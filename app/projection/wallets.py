@@ -107,7 +107,7 @@ def unfrozen(batch: Batch, row: StoredEvent) -> None:
 
 
 def closed(batch: Batch, row: StoredEvent) -> None:
-    """Mark the wallet as archived, which is final, and clear its budget, which it has left, and its session."""
+    """Mark the wallet as archived, which is final, and clear its budget and its session."""
     sequence = row.data["sequence"]
     left = {"budget": None, "budget_sequence": sequence}
     ended = {"session_authority": None, "session_expires_at": 0, "config_sequence": sequence}
