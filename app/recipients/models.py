@@ -17,7 +17,7 @@ from app.api.fields import (
 
 
 class PutRecipient(ChangeBody):
-    """Body of a registration. A domain needs `address`. For an address, omit it or repeat the same one."""
+    """Body of a registration. If the path names a domain, `address` is required. Otherwise, omit or repeat it."""
 
     address: Recipient | None = None
     """The address that a domain names. Required for a domain."""

@@ -105,8 +105,8 @@ async def put(
 ) -> RegisteredRecipient:
     """Register the category of an address, or the address and category of a domain.
 
-    The operator adds registrations. A change of one needs the authority and therefore an admin's key. A domain that
-    moves to another address is removed from the old one in the same transaction.
+    The operator adds registrations. A change of a registration needs the authority's signature, and therefore an
+    admin's key. A domain that moves to another address is removed from the old address in the same transaction.
     """
     domain, address = _target(name, body)
     org = principal.org
@@ -201,7 +201,7 @@ async def page(service: Service, principal: Principal, query: ListRecipients) ->
 def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
     """Return the domain to register, if any, and the address.
 
-    Raises ``invalid_recipient`` if a domain has no address, or the path and the body name different ones.
+    Raises ``invalid_recipient`` if a domain has no address, or if the path and the body name different addresses.
     """
     address = parse_address(name)
     if address is not None:

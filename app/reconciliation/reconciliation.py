@@ -100,7 +100,7 @@ class Reconciliation(Periodic):
         self._second_look = second_look
 
     async def tick(self) -> ReconciliationResult:
-        """Compare everything once. Raises `ChainUnavailable` or `RpcError`, and then reports nothing."""
+        """Compare everything once. If it raises `ChainUnavailable` or `RpcError`, no difference is reported."""
         try:
             result, undecided = await self._compare()
         except Exception:
@@ -218,9 +218,9 @@ def _look_of(subject: Subject, slot: int, chain: OnChainState, known: _Known) ->
 
 
 def _is_certain(name: str, chain: OnChainState, position: Position) -> bool:
-    """Return whether the indexer has stored all on-chain data about a fact."""
+    """Return True if the indexer has stored all on-chain data about a fact."""
     if name == COVERED:
-        # Otherwise only one side has the escrow, as the other facts show.
+        # Unless the fact is false on the chain, only one side has the escrow, and the fact `open` shows that.
         return chain.facts.get(COVERED) is False
     if name == BALANCE:
         return position.balance == chain.balance

@@ -48,9 +48,10 @@ async def _followed(service: Service) -> list[Vault]:
 
 
 def _is_address(text: str) -> bool:
-    """Return whether a text is a valid address. A corrupted address must not stop the comparison of other subjects.
+    """Return True if a text is a valid address. A corrupted address must not stop the comparison of other subjects.
 
-    A vault with a corrupted address is still found through the indexer. An escrow with one shows in its vault's count.
+    A vault with a corrupted address is still found through the indexer. If an escrow has a corrupted address, its
+    vault's number of open escrows differs from the chain.
     """
     try:
         Pubkey.from_string(text)

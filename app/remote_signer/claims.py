@@ -72,7 +72,7 @@ def unproved_owners(found: Inspected, known: ClaimedAccounts) -> list[Pubkey]:
 
 
 def _owners(found: Inspected, known: ClaimedAccounts) -> dict[Pubkey, Pubkey]:
-    """Return the claimed owner of each token account, if the account's address proves the owner: it derives from it."""
+    """Return the claimed owners of token accounts. Leaves out an owner if the account's address does not prove it."""
     claimed = [(one, known.owner_of_tokens(one[0])) for one in sorted(unproved(found), key=str)]
     return {one[0]: owner for one, owner in claimed if owner is not None and derives(owner, *one)}
 

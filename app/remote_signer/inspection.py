@@ -1,4 +1,4 @@
-"""Inspects a transaction before an offline authority signs it, and refuses content that it never needs.
+"""Inspects a transaction before an offline authority signs it, and refuses content that no change needs.
 
 Only the signed bytes count. All other content of a file is only a claim by its author.
 """

@@ -36,10 +36,10 @@ INDEXER, WORKER = "indexer", "worker"
 def background_jobs(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     """Return the jobs of the process in the order of their start. ``beside`` is True for a process next to a service.
 
-    On SQLite, the lock of the data folder lets only one process serve, so it runs all jobs. A process next to the
-    service runs all jobs that its own settings enable. On PostgreSQL, a node runs a single-node job only while it holds
-    the job's lease. A process next to a service never holds one. It runs only some of the other jobs and, if enabled,
-    the keeper: several keepers do no harm.
+    On SQLite, the lock of the data folder lets only one process serve, so this process runs all jobs. A process next to
+    the service runs all jobs that its own settings enable. On PostgreSQL, a node runs a single-node job only while it
+    holds the job's lease. A process next to a service never holds a lease. It runs only some of the other jobs and, if
+    enabled, the keeper, because several keepers do no harm.
     """
     db, settings = service.db, service.settings
     first: list[Startable] = [service.clock, service.part(Recorder), service.part(RequestLog)]

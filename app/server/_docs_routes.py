@@ -13,7 +13,7 @@ from app.core.errors import RequestError
 from app.docs.assets import ASSETS, PAGES_POLICY, PICTURE_POLICY, content, media_type
 from app.docs.site import MAX_QUERY, DocumentSite
 
-#: Scripts and styles are addressed by their content, so browsers may cache them.
+#: The addresses of scripts, icons and diagrams depend on their content, so browsers may cache them.
 _KEPT = {"Cache-Control": "public, max-age=86400"}
 
 
@@ -82,7 +82,7 @@ async def registration(request: Request) -> Response:
 
 
 async def asset(request: Request) -> Response:
-    """Serve a script or a style of the documentation."""
+    """Serve the script or the icon of the documentation."""
     name = request.path_params["name"]
     if name not in ASSETS:
         raise RequestError("not_found")

@@ -48,7 +48,7 @@ class McpEndpoint:
                 raise
             # Clients treat the status 429 as a failed connection, so the status is 200, or 202 for a notification.
             request.state.refusal, request.state.error_code, request.state.headers = error, error.code, error.headers
-        # The SDK would accept a repeated name, and a proxy may have checked the other value.
+        # The SDK would accept a JSON object with a repeated name, although a proxy may have checked the other value.
         asked = await read_json(request, empty=False, limit=settings.max_body_bytes, seconds=settings.request_timeout)
         if (fault := fault_of_id(asked)) is not None:
             await JSONResponse(fault, 400)(scope, receive, send)
@@ -79,7 +79,7 @@ def _rate_limited(asked: Json, error: RequestError) -> Response:
 def mcp_server(operations: Mapping[str, tuple[Route, ASGIApp]], openapi: Json) -> Server[Json]:
     """Return the MCP server. ``operations`` maps the id of each operation to its route and its application.
 
-    A call has the credentials and the address of the caller. It is authenticated, counted, logged and audited as the
+    A call has the credentials and the address of the caller. It is authenticated, counted, logged and audited like the
     same request over HTTP.
     """
     described = Operations(openapi)

@@ -37,7 +37,7 @@ async def live(_request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Show whether this node can pay: the chain answers, the database and the disk have room, its indexer keeps up.
+    """Show if this node can pay: the chain answers, the database and the disk have room, and its indexer keeps up.
 
     `missing_history` lists pairs of slots: no node has served the program's transactions between them.
     `unreadable_transactions` shows the number of unreadable transactions, counted up to 1,000, and the newest ones.
@@ -72,9 +72,9 @@ async def ready(request: Request) -> Response:
 async def figures(request: Request) -> Response:
     """Show metrics for Prometheus: requests, payments, reserves, backlogs, lags, and differences from the chain.
 
-    They cover all organisations. The figures of the chain and the database are read every
-    `AGENT_VAULT_METRICS_INTERVAL` seconds. A request with a key sees the reserve of the key's organisation. Requests
-    from the machine itself need no key. Without a key, they see the sum of all reserves. Other requests need a key with
+    The metrics cover all organisations. The figures of the chain and the database are read every
+    `AGENT_VAULT_METRICS_INTERVAL` seconds. A request with a key sees the reserve of the key's organisation. A request
+    from the machine itself needs no key. Without a key, it sees the sum of all reserves. Other requests need a key with
     the role viewer, operator or admin. A request that a proxy has forwarded counts as coming from another machine. The
     guide "Operations" explains the metrics.
     """

@@ -64,7 +64,8 @@ from app.x402 import routes as x402
 
 _log = structlog.get_logger(__name__)
 
-# The order of matching: the `a2a` of `/v1/payments/a2a` is not a payment's id, nor `exports` a transaction's.
+# In the order of matching. Escrows precede payments, so that `a2a` in `/v1/payments/a2a` does not match as a payment's
+# id. Exports precede transactions for the same reason.
 _CAPABILITIES = (
     *(escrows, allowances, payments, x402, approvals, wallets, topups, budgets, policies, exports, transactions),
     *(events, audit, alerts, recipients, webhooks, keys, people, organisations, signatures, insights, test_clock),
@@ -97,7 +98,7 @@ routes: list[Route] = [
 _OUR_FAULT = frozenset({-32600, -32601, -32602})
 
 
-#: Beginnings of the paths whose requests authenticate before their work.
+#: Beginnings of the paths on which a request must authenticate first.
 _AUTHENTICATED = ("/v1/", "/mcp", "/metrics", "/dashboard")
 
 
@@ -163,7 +164,7 @@ class RequestIds:
     async def _in_turn(self, scope: Scope, work: Coroutine[Any, Any, None]) -> None:
         """Serve a request in turn with others.
 
-        Probes, and requests that must authenticate until their caller is known, wait only for brakes. Other requests
+        Probes wait only for brakes. So does a request that must authenticate, until its caller is known. Other requests
         share turns by address.
         """
         path, client = scope["path"], scope["client"]
@@ -181,7 +182,7 @@ class RequestIds:
 
 
 def _guards(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers against guessed content types and cached API responses that a response does not have yet.
+    """Return the protective headers that a response lacks. They prevent guessed content types and cached API responses.
 
     Every response under `/v1` is for one caller, and some contain a secret: a key, a token, or a link that grants
     access.

@@ -98,9 +98,9 @@ def with_folder(settings: Settings) -> Settings:
 def sidecar_settings(settings: Settings) -> Settings:
     """Return the settings of a process that works on a service's data, with or without a running service.
 
-    Without `rpc_url`, the chain is the folder's or, in a new folder, the embedded chain on `localnet_port`. Webhooks
-    and alerts are left to the service, because on SQLite only one process may send them. Exports are left to it because
-    they would wait for this process's chain, and the reconciliation because the service's metrics report its result.
+    Without `rpc_url`, the chain is the folder's or, in a new folder, the embedded chain on `localnet_port`. The service
+    alone sends webhooks and alerts, because on SQLite only one process may send them. It alone writes exports, because
+    they would wait for this process's chain. It alone runs the reconciliation, because its metrics report the result.
     """
     known = folder_chain(settings)
     url = settings.rpc_url or (known.rpc_url if known else f"http://{LOCALHOST}:{settings.localnet_port}")

@@ -1,4 +1,4 @@
-"""The database that a process works on, and the number of processes that may serve there."""
+"""Opens the database that a process works on, and refuses a file that is damaged, moved or copied while in use."""
 
 import secrets
 import sqlite3
@@ -82,8 +82,8 @@ def require_intact(*files: Path) -> None:
 def use_file(db: Database, ledger: CommitLog, paths: Paths) -> Callable[[], None]:
     """Mark the database in a data folder as in use until the returned function is called.
 
-    A copy contains the mark. It differs from the original in its inode, or in the token if a later run had the folder.
-    An older copy that was made after a clean stop has no mark. The transactions of the commit log that it lacks raise
+    A copy of a file in use contains the mark. The copy has another inode, or the token of an earlier run, so the mark
+    does not match. A copy made after a clean stop has no mark. If it lacks transactions of the commit log, they raise
     the database guard.
     """
 

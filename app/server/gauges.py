@@ -18,7 +18,7 @@ from app.submission.fee_payer import FeePayer
 
 
 class Gauges(Periodic):
-    """Reads these gauges at the start and every `interval` seconds. A value that the chain does not provide is NaN."""
+    """Reads the gauges at the start and every `interval` seconds. A value that the chain does not provide is NaN."""
 
     name = "gauges"
 

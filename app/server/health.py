@@ -110,7 +110,7 @@ class Health:
         free = shutil.disk_usage(settings.data_dir).free
         works = {"chain": not math.isnan(lag), "database": writable, "disk": free >= settings.disk_reserve}
         failing = [name for name, good in works.items() if not good]
-        # A node pays without an indexer, so only the node that runs it has to keep up.
+        # A node can pay without running the indexer, so only the node with the indexer has to keep up.
         behind = lag > settings.max_indexer_lag or indexer.failing_for > settings.max_indexer_lag * _SLOT_SECONDS
         if behind and self._service.projector.applies:
             failing.append("indexer")

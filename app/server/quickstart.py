@@ -1,4 +1,4 @@
-"""Makes a new service ready to try: an organisation with a reserve, an admin key and two wallets to try."""
+"""Makes a new service ready to try: creates an organisation with a reserve, an admin key and two wallets."""
 
 import shlex
 from dataclasses import dataclass
