@@ -35,6 +35,8 @@ _NOT_TYPES = frozenset(
 )
 
 
+_OFFLINE = "Returns a transaction that the authority signs elsewhere. Nothing is sent yet."
+"""Added to the summary of a method for an authority that signs elsewhere."""
 _KEYED = ("order", "idempotency_key", "deadline")
 #: Options of the methods of `Vault`: the body, the fields that the method sets, and the options of the call.
 _OPTIONS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
@@ -45,8 +47,8 @@ _OPTIONS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 }
 _CALL_OPTIONS: Json = {
     "order": {"type": "string", "description": "Your name for the change. It needs a client with a store."},
-    "idempotency_key": {"type": "string", "description": "A key that you keep yourself, instead of an order."},
-    "deadline": {"type": "number", "description": "Seconds for the call."},
+    "idempotency_key": {"type": "string", "description": "An idempotency key that you keep, instead of an order."},
+    "deadline": {"type": "number", "description": "The maximum number of seconds for the call and its retries."},
 }
 
 
@@ -230,7 +232,7 @@ def _by_tag(operations: list[Operation]) -> list[tuple[str, list[Operation]]]:
 
 
 def _methods(members: list[Operation]) -> Iterator[tuple[Operation, bool]]:
-    """Yield each operation, and once more for its change that is signed elsewhere."""
+    """Yield each operation with False, and once more with True if its change can be signed elsewhere."""
     for one in members:
         yield one, False
         if one.signable:
@@ -265,7 +267,7 @@ def _python_method(one: Operation, *, sync: bool, offline: bool) -> str:
     call, answer = "call", f"types.{kind}" if sync else f"Awaitable[types.{kind}]"
     if one.item is not None:
         call, answer = "rows", f"{'Iterable' if sync else 'AsyncIterable'}[types.{kind}]"
-    summary = f"{one.summary} Nothing is sent: the authority signs elsewhere." if offline else one.summary
+    summary = f"{one.summary} {_OFFLINE}" if offline else one.summary
     return (
         f"    def {one.name}{'_offline' if offline else ''}({signature}) -> {answer}:\n"
         f'        """{summary}"""\n'
@@ -334,7 +336,7 @@ def _typescript_method(one: Operation, *, offline: bool) -> str:
     call, answer = (
         (f"call<{result}>", f"Promise<{result}>") if one.item is None else (f"rows<{one.item}>", f"Rows<{one.item}>")
     )
-    summary = f"{one.summary} Nothing is sent: the authority signs elsewhere." if offline else one.summary
+    summary = f"{one.summary} {_OFFLINE}" if offline else one.summary
     return (
         f"  /** {summary} */\n"
         f"  {camel_case(one.name)}{'Offline' if offline else ''}({', '.join(arguments)}): {answer} {{\n"
@@ -394,7 +396,7 @@ def _bare(schema: Any) -> Any:
 def breaking(released: Json, found: Json) -> set[str]:
     """Return the changes between two shapes that a client of the released one can notice.
 
-    Additions are none: operations, optional fields of requests, fields and values of responses.
+    Additions do not count: operations, optional fields of requests, and fields and values of responses.
     """
     changes: set[str] = set()
     requests = set(released["requests"])
@@ -433,7 +435,10 @@ def _changes(old: Json, new: Json, *, request: bool) -> Iterator[str]:
 
 
 def _differ(old: Any, new: Any, *, request: bool) -> bool:
-    """Return True if a client can notice the change: of a request, a lost value, but never a new one."""
+    """Return True if a client can notice the change. A value added to an enumeration never counts.
+
+    A value lost from an enumeration counts only in a request.
+    """
     return _compared(old) != _compared(new) or (request and not _values(old) <= _values(new))
 
 
@@ -447,7 +452,7 @@ def _values(schema: Any) -> set[str]:
 
 
 def _compared(schema: Any) -> Any:
-    """Return a schema without its values, which may increase in number."""
+    """Return a schema without its enumerations, because values may be added to them."""
     if isinstance(schema, list):
         return [_compared(one) for one in schema]
     if not isinstance(schema, dict):
@@ -462,7 +467,7 @@ def _entries(shaped: Json) -> Iterator[tuple[str, str, Json]]:
 
 
 def generated(found: Json) -> dict[Path, str]:
-    """Return the text of every generated file, by its path in this folder."""
+    """Return the text of every generated file, by its path in the folder `clients`."""
     operations = list(operations_of(found))
     return {
         PYTHON / "types.py": _python_types(found),

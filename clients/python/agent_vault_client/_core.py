@@ -81,7 +81,7 @@ def idempotency_key_of(answer: Mapping[str, Any]) -> str | None:
 
 
 def _sent(fields: Mapping[str, object] | None) -> dict[str, Any]:
-    """Return fields by their names in the API: `from_` is its `from`."""
+    """Return fields by their names in the API: `from_` becomes `from`."""
     return {name.rstrip("_"): value for name, value in (fields or {}).items()}
 
 
@@ -100,7 +100,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that a client does: at once, or in an event loop."""
+    """One action of a client: `now` blocks until the action is done, and `later` runs it in an event loop."""
 
     now: Callable[[httpx.Client], Any]
     later: Callable[[httpx.AsyncClient], Awaitable[Any]]
@@ -110,7 +110,10 @@ Steps = Generator[Step, Any, T]
 
 
 def _send(method: str, path: str, arguments: Mapping[str, Any], ends: float) -> Step:
-    """Return the step that gives a response, or the error of the connection. It ends soon after `ends`."""
+    """Return the step that sends a request. The step gives the response, or the error of the connection.
+
+    The step ends soon after the monotonic time `ends`, or after 30 seconds if that is earlier.
+    """
     seconds = min(max(0.001, ends - time.monotonic()), _ATTEMPT)
 
     def now(http: httpx.Client) -> httpx.Response | Exception:
@@ -187,7 +190,7 @@ def steps_of(settings: Settings, call: Call[T]) -> Steps[T]:
 
 
 def _service_time(settings: Settings, ends: float) -> Steps[float]:
-    """Return the service's Unix time, which decides when it forgets keys, or the host's if none is sent."""
+    """Return the service's Unix time, or the host's if the service sends none. The service's time ends a key's life."""
     told = read((yield _send("GET", "/v1/wallets", {"params": {"limit": 1}}, ends))).headers.get("Service-Time")
     return datetime.fromisoformat(told).timestamp() if told else settings.clock()
 
@@ -207,7 +210,7 @@ _FACTS = (("wallet_id", "from_wallet"), ("to", "to_wallet", "url", "destination"
 
 
 def _unsettled(answer: Answer) -> bool:
-    """Return True if a repetition may tell more: the payment is pending, and no resource was received for it."""
+    """Return True if the call should be repeated: its payment is pending, and no resource was received for it."""
     payment, resource = answer.get("payment", answer) or {}, answer.get("resource") or {}
     return bool(payment.get("status") == "pending" and not 200 <= resource.get("status", 0) < 300)
 

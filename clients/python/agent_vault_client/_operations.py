@@ -13,7 +13,7 @@ class Policies(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.Policy]("POST", "/v1/policies", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def create_offline(self, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.CreatePolicy]) -> types.AwaitingSignature:
-        """Create a policy. Nothing is sent: the authority signs elsewhere."""
+        """Create a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("POST", "/v1/policies", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def list(self, *, deadline: float | None = None) -> Iterable[types.Policy]:
@@ -29,7 +29,7 @@ class Policies(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.Policy]("PATCH", f"/v1/policies/{quote(policy_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline))
 
     def update_offline(self, policy_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None, **fields: Unpack[types.UpdatePolicy]) -> types.AwaitingSignature:
-        """Update a policy. Nothing is sent: the authority signs elsewhere."""
+        """Update a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("PATCH", f"/v1/policies/{quote(policy_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline, offline=True))
 
     def delete(self, policy_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None) -> types.Policy:
@@ -37,7 +37,7 @@ class Policies(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.Policy]("DELETE", f"/v1/policies/{quote(policy_id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline))
 
     def delete_offline(self, policy_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None) -> types.AwaitingSignature:
-        """Delete a policy. Nothing is sent: the authority signs elsewhere."""
+        """Delete a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("DELETE", f"/v1/policies/{quote(policy_id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline, offline=True))
 
     def clone(self, policy_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.ClonePolicy]) -> types.Policy:
@@ -45,7 +45,7 @@ class Policies(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.Policy]("POST", f"/v1/policies/{quote(policy_id, safe='')}/clone", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def clone_offline(self, policy_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.ClonePolicy]) -> types.AwaitingSignature:
-        """Clone a policy. Nothing is sent: the authority signs elsewhere."""
+        """Clone a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("POST", f"/v1/policies/{quote(policy_id, safe='')}/clone", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def get_policy_audit_log(self, policy_id: str, /, *, deadline: float | None = None) -> Iterable[types.AuditEntry]:
@@ -75,7 +75,7 @@ class Wallets(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.WalletDetail]("PATCH", f"/v1/wallets/{quote(wallet_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def update_offline(self, wallet_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.UpdateWallet]) -> types.AwaitingSignature:
-        """Update, freeze or unfreeze a wallet. Nothing is sent: the authority signs elsewhere."""
+        """Update, freeze or unfreeze a wallet. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("PATCH", f"/v1/wallets/{quote(wallet_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def archive(self, wallet_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.ArchiveWallet]) -> types.WalletDetail:
@@ -257,7 +257,7 @@ class Budgets(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.Budget]("POST", "/v1/budgets", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def create_offline(self, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.CreateBudget]) -> types.AwaitingSignature:
-        """Create a budget. Nothing is sent: the authority signs elsewhere."""
+        """Create a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("POST", "/v1/budgets", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def list(self, *, deadline: float | None = None) -> Iterable[types.Budget]:
@@ -273,7 +273,7 @@ class Budgets(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.Budget]("PATCH", f"/v1/budgets/{quote(budget_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline))
 
     def update_offline(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None, **fields: Unpack[types.UpdateBudget]) -> types.AwaitingSignature:
-        """Update a budget. Nothing is sent: the authority signs elsewhere."""
+        """Update a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("PATCH", f"/v1/budgets/{quote(budget_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline, offline=True))
 
     def delete(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None) -> types.Budget:
@@ -281,7 +281,7 @@ class Budgets(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.Budget]("DELETE", f"/v1/budgets/{quote(budget_id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline))
 
     def delete_offline(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None) -> types.AwaitingSignature:
-        """Delete a budget. Nothing is sent: the authority signs elsewhere."""
+        """Delete a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("DELETE", f"/v1/budgets/{quote(budget_id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline, offline=True))
 
 
@@ -291,7 +291,7 @@ class Recipients(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.RegisteredRecipient]("PUT", f"/v1/recipients/{quote(recipient, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def put_offline(self, recipient: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.PutRecipient]) -> types.AwaitingSignature:
-        """Register a recipient. Nothing is sent: the authority signs elsewhere."""
+        """Register a recipient. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("PUT", f"/v1/recipients/{quote(recipient, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def get(self, recipient: str, /, *, deadline: float | None = None) -> types.RegisteredRecipient:
@@ -415,7 +415,7 @@ class Organization(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.PausedOrganisation]("POST", "/v1/organization/pause", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def pause_organisation_offline(self, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.PauseOrganisation]) -> types.AwaitingSignature:
-        """Pause the organisation. Nothing is sent: the authority signs elsewhere."""
+        """Pause the organisation. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("POST", "/v1/organization/pause", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def restrict_keys(self, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.RestrictKeys]) -> types.RestrictedKeys:
@@ -443,7 +443,7 @@ class Signing(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.WithdrawnTransaction]("DELETE", f"/v1/signed-transactions/{quote(id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def withdraw_unsigned_transaction_offline(self, id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None) -> types.AwaitingSignature:
-        """Withdraw a transaction that waits for a signature. Nothing is sent: the authority signs elsewhere."""
+        """Withdraw a transaction that waits for a signature. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("DELETE", f"/v1/signed-transactions/{quote(id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
 
@@ -486,7 +486,7 @@ class AsyncPolicies(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.Policy]("POST", "/v1/policies", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def create_offline(self, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.CreatePolicy]) -> Awaitable[types.AwaitingSignature]:
-        """Create a policy. Nothing is sent: the authority signs elsewhere."""
+        """Create a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("POST", "/v1/policies", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def list(self, *, deadline: float | None = None) -> AsyncIterable[types.Policy]:
@@ -502,7 +502,7 @@ class AsyncPolicies(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.Policy]("PATCH", f"/v1/policies/{quote(policy_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline))
 
     def update_offline(self, policy_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None, **fields: Unpack[types.UpdatePolicy]) -> Awaitable[types.AwaitingSignature]:
-        """Update a policy. Nothing is sent: the authority signs elsewhere."""
+        """Update a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("PATCH", f"/v1/policies/{quote(policy_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline, offline=True))
 
     def delete(self, policy_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None) -> Awaitable[types.Policy]:
@@ -510,7 +510,7 @@ class AsyncPolicies(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.Policy]("DELETE", f"/v1/policies/{quote(policy_id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline))
 
     def delete_offline(self, policy_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None) -> Awaitable[types.AwaitingSignature]:
-        """Delete a policy. Nothing is sent: the authority signs elsewhere."""
+        """Delete a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("DELETE", f"/v1/policies/{quote(policy_id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline, offline=True))
 
     def clone(self, policy_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.ClonePolicy]) -> Awaitable[types.Policy]:
@@ -518,7 +518,7 @@ class AsyncPolicies(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.Policy]("POST", f"/v1/policies/{quote(policy_id, safe='')}/clone", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def clone_offline(self, policy_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.ClonePolicy]) -> Awaitable[types.AwaitingSignature]:
-        """Clone a policy. Nothing is sent: the authority signs elsewhere."""
+        """Clone a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("POST", f"/v1/policies/{quote(policy_id, safe='')}/clone", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def get_policy_audit_log(self, policy_id: str, /, *, deadline: float | None = None) -> AsyncIterable[types.AuditEntry]:
@@ -548,7 +548,7 @@ class AsyncWallets(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.WalletDetail]("PATCH", f"/v1/wallets/{quote(wallet_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def update_offline(self, wallet_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.UpdateWallet]) -> Awaitable[types.AwaitingSignature]:
-        """Update, freeze or unfreeze a wallet. Nothing is sent: the authority signs elsewhere."""
+        """Update, freeze or unfreeze a wallet. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("PATCH", f"/v1/wallets/{quote(wallet_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def archive(self, wallet_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.ArchiveWallet]) -> Awaitable[types.WalletDetail]:
@@ -730,7 +730,7 @@ class AsyncBudgets(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.Budget]("POST", "/v1/budgets", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def create_offline(self, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.CreateBudget]) -> Awaitable[types.AwaitingSignature]:
-        """Create a budget. Nothing is sent: the authority signs elsewhere."""
+        """Create a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("POST", "/v1/budgets", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def list(self, *, deadline: float | None = None) -> AsyncIterable[types.Budget]:
@@ -746,7 +746,7 @@ class AsyncBudgets(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.Budget]("PATCH", f"/v1/budgets/{quote(budget_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline))
 
     def update_offline(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None, **fields: Unpack[types.UpdateBudget]) -> Awaitable[types.AwaitingSignature]:
-        """Update a budget. Nothing is sent: the authority signs elsewhere."""
+        """Update a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("PATCH", f"/v1/budgets/{quote(budget_id, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline, offline=True))
 
     def delete(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None) -> Awaitable[types.Budget]:
@@ -754,7 +754,7 @@ class AsyncBudgets(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.Budget]("DELETE", f"/v1/budgets/{quote(budget_id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline))
 
     def delete_offline(self, budget_id: str, /, *, order: str | None = None, idempotency_key: str | None = None, if_match: str | None = None, deadline: float | None = None) -> Awaitable[types.AwaitingSignature]:
-        """Delete a budget. Nothing is sent: the authority signs elsewhere."""
+        """Delete a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("DELETE", f"/v1/budgets/{quote(budget_id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, if_match=if_match, deadline=deadline, offline=True))
 
 
@@ -764,7 +764,7 @@ class AsyncRecipients(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.RegisteredRecipient]("PUT", f"/v1/recipients/{quote(recipient, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def put_offline(self, recipient: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.PutRecipient]) -> Awaitable[types.AwaitingSignature]:
-        """Register a recipient. Nothing is sent: the authority signs elsewhere."""
+        """Register a recipient. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("PUT", f"/v1/recipients/{quote(recipient, safe='')}", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def get(self, recipient: str, /, *, deadline: float | None = None) -> Awaitable[types.RegisteredRecipient]:
@@ -888,7 +888,7 @@ class AsyncOrganization(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.PausedOrganisation]("POST", "/v1/organization/pause", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def pause_organisation_offline(self, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.PauseOrganisation]) -> Awaitable[types.AwaitingSignature]:
-        """Pause the organisation. Nothing is sent: the authority signs elsewhere."""
+        """Pause the organisation. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("POST", "/v1/organization/pause", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def restrict_keys(self, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.RestrictKeys]) -> Awaitable[types.RestrictedKeys]:
@@ -916,7 +916,7 @@ class AsyncSigning(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.WithdrawnTransaction]("DELETE", f"/v1/signed-transactions/{quote(id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
     def withdraw_unsigned_transaction_offline(self, id: str, /, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None) -> Awaitable[types.AwaitingSignature]:
-        """Withdraw a transaction that waits for a signature. Nothing is sent: the authority signs elsewhere."""
+        """Withdraw a transaction that waits for a signature. Returns a transaction that the authority signs elsewhere. Nothing is sent yet."""
         return self._core.call(_core.Call[types.AwaitingSignature]("DELETE", f"/v1/signed-transactions/{quote(id, safe='')}", {}, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
 

@@ -1,4 +1,4 @@
-"""The clients: `Vault` for an agent and `Admin` for an organisation, and the same in an event loop."""
+"""The clients: `Vault` for an agent, `Admin` for an organisation, and a version of each for an asyncio event loop."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -16,11 +16,11 @@ P = ParamSpec("P")
 _Body = dict[str, object]
 
 _VERDICT = 5.0
-"""Seconds for the question when a refused payment would pass."""
+"""Seconds for the request that asks when a refused payment would pass."""
 
 
 def _waiting(steps: Callable[Concatenate[Any, P], Steps[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Make the method of a client that waits."""
+    """Return the method of a blocking client that executes the steps."""
 
     @wraps(steps)
     def method(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -30,7 +30,7 @@ def _waiting(steps: Callable[Concatenate[Any, P], Steps[T]]) -> Callable[Concate
 
 
 def _awaited(steps: Callable[Concatenate[Any, P], Steps[T]]) -> Callable[Concatenate[Any, P], Awaitable[T]]:
-    """Make the method of a client in an event loop."""
+    """Return the method of an asyncio client that executes the steps."""
 
     @wraps(steps)
     def method(self: Any, /, *arguments: P.args, **options: P.kwargs) -> Awaitable[T]:
@@ -67,8 +67,9 @@ def _pay(vault: Any, to: str, amount: str, **more: Unpack[types.PayOptions]) -> 
     """Pay `amount` USDC, a decimal string, to an address, a domain or a wallet. Waits until the payment is confirmed.
 
     The answer's status is `pending` if the deadline passes first. With a store, `order` is your name for the payment,
-    such as an invoice's number: a repetition, even of another process, pays once. Set flags only after the check that
-    the errors `restore_unacknowledged` and `recipient_unverified` describe.
+    such as an invoice's number. Calls with the same order pay once, even from different processes. Set the flags
+    `after_restore` and `allow_unverified_recipient` only after the check that the errors `restore_unacknowledged` and
+    `recipient_unverified` describe.
     """
     payment: _Body = {"wallet_id": (yield from _wallet(vault)), "to": to, "amount": amount}
     call = Call[types.Payment]("POST", "/v1/payments", keyed=True, settle=True)

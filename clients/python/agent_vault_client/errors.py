@@ -1,4 +1,4 @@
-"""The errors of the client: one class per family of the service's error catalogue, and those of the client itself."""
+"""The error classes: one for each family of the service's error catalogue, and some for errors of the client itself."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from typing import Any
 from agent_vault_client._catalogue import REMEDIES
 
 FAMILIES: dict[int, type["VaultError"]] = {}
-"""The class of each status."""
+"""The error class of each HTTP status."""
 
 
 class VaultError(Exception):
@@ -50,11 +50,14 @@ class RequestError(VaultError):
 
 
 class RateLimited(RequestError, statuses={429}):
-    """Too many requests, or the SOL of a day is used up (429). `retry_after` holds seconds, if the service says."""
+    """Too many requests, or the SOL of a day is used up (429).
+
+    `retry_after` is the number of seconds to wait, or None if the service does not state it.
+    """
 
 
 class AuthenticationError(VaultError, statuses={401, 403}):
-    """The key or session token is not accepted, or may not do this (401, 403)."""
+    """The key or session token is not accepted, or does not permit the request (401, 403)."""
 
 
 class NotFoundError(VaultError, statuses={404}):
@@ -72,7 +75,7 @@ class BusinessError(VaultError, statuses={422}):
 class UnavailableError(VaultError):
     """The service or a part of it is unavailable, and the deadline left no time for another attempt (5xx).
 
-    A change may have been made. Repeat it with the same `order` or `idempotency_key`, which has no second effect.
+    A change may have been made. Repeat it with the same `order` or `idempotency_key`, so that it has no second effect.
     """
 
 
@@ -80,7 +83,8 @@ class PolicyViolation(VaultError, statuses={402}):
     """The policy or the budget refuses the payment (402). No money has moved.
 
     `rule` is the broken rule, `limit` its limit, and `attempted` the value that the payment would have reached. The
-    same payment would pass from `retry_at` on, if nothing else is paid before; it is None if no such time is known.
+    same payment would pass from `retry_at` on, if nothing else is paid before. `retry_at` is None if no such time is
+    known.
     """
 
     def __init__(self, message: str, **details: Any) -> None:
@@ -93,23 +97,23 @@ class PolicyViolation(VaultError, statuses={402}):
 
 
 class InvalidAnswer(VaultError):
-    """The response is not the service's: HTML of a proxy, or half a JSON. `message` shows its beginning.
+    """The response is incomplete or not the service's, such as a proxy's HTML page. `message` shows its beginning.
 
-    A change may have been made. Repeat it with the same `order` or `idempotency_key`, which has no second effect.
+    A change may have been made. Repeat it with the same `order` or `idempotency_key`, so that it has no second effect.
     """
 
 
 class Unreachable(VaultError):
     """The connection failed or was closed. A change may have been made.
 
-    Repeat it with the same `order` or `idempotency_key`, which has no second effect.
+    Repeat it with the same `order` or `idempotency_key`, so that it has no second effect.
     """
 
 
 class DeadlineExceeded(VaultError):
     """The call's deadline passed before a definite answer. `last` is the last error.
 
-    A change may have been made. Repeat it with the same `order` or `idempotency_key`, which has no second effect.
+    A change may have been made. Repeat it with the same `order` or `idempotency_key`, so that it has no second effect.
     """
 
     def __init__(self, seconds: float, last: VaultError | None, *, keyed: bool) -> None:
@@ -146,5 +150,5 @@ class SignatureInvalid(VaultError):
 
 
 def family(status: int) -> type[VaultError]:
-    """Return the class of a status. Unknown codes of newer services have one too."""
+    """Return the error class of an HTTP status. It also covers codes of newer services that this package lacks."""
     return FAMILIES.get(status, UnavailableError if status >= 500 else RequestError)

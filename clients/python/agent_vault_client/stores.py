@@ -30,7 +30,7 @@ class KeyStore(Protocol):
     def claim(self, new: StoredKey) -> StoredKey:
         """Return the order's stored key, after storing `new` durably if there is none. Raise StoreError on failure.
 
-        Of simultaneous claims of an order, in any processes, all must return the same key.
+        Simultaneous claims of an order must all return the same key, even in different processes.
         """
 
 

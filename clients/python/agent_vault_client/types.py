@@ -175,7 +175,7 @@ class ApprovalRule(TypedDict):
     """
     above: str
     """
-    The amount above which they must approve. `requireCoSign` may not be higher; if it is not set, it becomes this amount.
+    The amount above which people must approve. `requireCoSign` may not be higher than this amount. If `requireCoSign` is not set, it becomes this amount.
     """
 
 
@@ -454,7 +454,7 @@ class ClonePolicy(TypedDict):
     """
     opens_accounts: NotRequired[bool]
     """
-    True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits.
+    True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays the account's rent, within the wallet's daily limits.
     """
     approvals: NotRequired[ApprovalRule | None]
     """
@@ -598,11 +598,11 @@ class CreateExport(TypedDict):
     """
     from_: NotRequired[str | None]
     """
-    The start of the period. It belongs to the period.
+    The start of the period, inclusive.
     """
     to: NotRequired[str | None]
     """
-    The end of the period, after its start. It does not belong to the period.
+    The end of the period, exclusive. It must be later than `from`.
     """
 
 
@@ -727,7 +727,7 @@ class CreatePolicy(TypedDict):
     """
     opens_accounts: NotRequired[bool]
     """
-    True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits.
+    True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays the account's rent, within the wallet's daily limits.
     """
     approvals: NotRequired[ApprovalRule | None]
     """
@@ -1004,11 +1004,11 @@ class Escrow(TypedDict):
     """
     released_amount: str | None
     """
-    The amount that the receiver got in the end.
+    The amount that the settlement paid to the receiver.
     """
     refunded_amount: str | None
     """
-    The amount that the sender got back in the end.
+    The amount that the settlement returned to the sender.
     """
     surplus_amount: str | None
     """
@@ -1668,7 +1668,7 @@ class OrganizationRoles(TypedDict):
     """
     verifier: str
     """
-    The address of the key that signs proofs by callback.
+    The address of the key that signs proofs of the kind `webhook_callback`.
     """
     fee_payer: str
     """
@@ -1986,7 +1986,7 @@ class PersonList(TypedDict):
 
 class Policy(TypedDict):
     """
-    A policy. `version` increases with every change of its rules, and no two of an organisation share one.
+    A policy. `version` increases with every change of its rules. No two policies of an organisation share one.
     """
 
     policy_id: str
@@ -2149,7 +2149,7 @@ class PreviewPolicy(TypedDict):
     """
     opens_accounts: NotRequired[bool]
     """
-    True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits.
+    True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays the account's rent, within the wallet's daily limits.
     """
     approvals: NotRequired[ApprovalRule | None]
     """
@@ -2247,7 +2247,7 @@ class PutPayeesAlert(TypedDict):
 
 class PutRecipient(TypedDict):
     """
-    Body of a registration. A domain needs `address`. For an address, omit it or repeat the same one.
+    Body of a registration. If the path names a domain, `address` is required. Otherwise, omit or repeat it.
     """
 
     address: NotRequired[str | None]
@@ -2629,7 +2629,7 @@ class ResolveDispute(TypedDict):
 
 class RestrictKeys(TypedDict):
     """
-    Body of the requirement that new API keys have an end and allowed addresses.
+    Body of a request that requires an expiry and allowed addresses of new API keys, or ends this requirement.
     """
 
     required: bool
@@ -2640,12 +2640,12 @@ class RestrictKeys(TypedDict):
 
 class RestrictedKeys(TypedDict):
     """
-    The requirement. `required` is true if new API keys need an end and allowed addresses.
+    The requirement for new API keys. `required` is true if they need an expiry and allowed addresses.
     """
 
     required: bool
     """
-    True if new API keys need an end and allowed addresses.
+    True if new API keys need an expiry and allowed addresses.
     """
 
 
@@ -2748,9 +2748,9 @@ class RuleVerdict(TypedDict):
     """
     The verdict of one rule. Money is a decimal string; other numbers are strings of digits.
 
-    For `expiry`, `limit` and `attempted` are times. For `blocked_categories` they are names of categories. For
-    `allowed_recipients` they are the number of entries and the recipient's address. `headroom` is null for rules that
-    only allow or refuse.
+    For `expiry`, `limit` and `attempted` are times. For `blocked_categories`, both are names of categories. For
+    `allowed_recipients`, `limit` is the number of entries and `attempted` is the recipient's address. `headroom` is
+    null for rules that only allow or refuse.
     """
 
     rule: str
@@ -2906,7 +2906,7 @@ class Simulation(TypedDict):
     """
     retry_at: str | None
     """
-    The first time when the same payment passes if nothing else is paid; the present time if it passes now. Null if waiting does not help, if only outstanding allowances refuse it, or with an `error`.
+    The first time when the same payment passes if nothing else is paid; the present time if it passes now. Null if waiting does not help, if only outstanding allowances cause the refusal, or if there is an `error`.
     """
     error: str | None
     """
@@ -2918,7 +2918,7 @@ class Simulation(TypedDict):
     """
     open_allowances: list[str]
     """
-    The outstanding allowances, if only their money refuses the payment. Settle them, or wait until that has happened.
+    The outstanding allowances, if only the money that they hold causes the refusal. Settle them, or wait until they are settled.
     """
     warnings: list[str]
     """
@@ -2951,8 +2951,8 @@ class SolUse(TypedDict):
 
     `spent_today` counts fees, and rent that does not return, since midnight UTC. `fee_payer_days_left` is the number of
     days that the balance above the reserve lasts at the average daily use of all organisations. The average covers up
-    to seven days. Without any use, `fee_payer_days_left` is null. While the chain does not answer, it and the balance
-    are null.
+    to seven days. `fee_payer_days_left` is null if there was no use. It and `fee_payer_balance` are null while the
+    chain does not answer.
     """
 
     sol_per_day: str | None
@@ -2965,7 +2965,7 @@ class SolUse(TypedDict):
     """
     sol_held_per_wallet: str | None
     """
-    The SOL that may be rent in a wallet's open escrows and allowances. Null means no limit.
+    The SOL that the open escrows and allowances of a wallet may hold as rent. Null means no limit.
     """
     spent_today: str
     """
@@ -2977,7 +2977,7 @@ class SolUse(TypedDict):
     """
     fee_payer_reserve: str
     """
-    The SOL that payments, escrows and allowances leave for freezes and pauses.
+    The SOL that payments, escrows and allowances must leave in the fee payer, for freezes and pauses.
     """
     fee_payer_days_left: int | None
     """
@@ -2996,7 +2996,7 @@ class SpendingRow(TypedDict):
     """
     payments: int
     """
-    The number of these.
+    The number of payments, grants of allowances and escrows in `spent`.
     """
     refused: int
     """
@@ -3008,13 +3008,13 @@ class SpendingRow(TypedDict):
     """
     label: str
     """
-    The key's name, such as a wallet's label; otherwise the key itself.
+    The name for display, such as a wallet's label. It equals the key if the key has no name.
     """
 
 
 class SpendingSums(TypedDict):
     """
-    Sums of payments and escrows when they were made. Refunds are not deducted.
+    Sums of payments, allowances and escrows, counted on the day when each was made. Refunds are not deducted.
     """
 
     spent: str
@@ -3023,7 +3023,7 @@ class SpendingSums(TypedDict):
     """
     payments: int
     """
-    The number of these.
+    The number of payments, grants of allowances and escrows in `spent`.
     """
     refused: int
     """
@@ -3113,20 +3113,20 @@ class UpdateBudget(TypedDict):
 
 class UpdateOrganization(TypedDict):
     """
-    Body of the organisation's own limits in SOL. Null returns to the service's limit. Absent ones stay.
+    Body of a change of the organisation's own limits in SOL. A limit that is absent from the body stays the same.
     """
 
     sol_per_day: NotRequired[str | None]
     """
-    The organisation's own limit in SOL, at most the limit of the service. Null returns to that limit.
+    The SOL that the transactions of all wallets may cost in a UTC day, at most the service's limit. Null returns to the service's limit.
     """
     sol_per_wallet_day: NotRequired[str | None]
     """
-    The organisation's own limit in SOL, at most the limit of the service. Null returns to that limit.
+    The SOL that the transactions of each wallet may cost in a UTC day, at most the service's limit. Null returns to the service's limit.
     """
     sol_held_per_wallet: NotRequired[str | None]
     """
-    The organisation's own limit in SOL, at most the limit of the service. Null returns to that limit.
+    The SOL that the open escrows and allowances of a wallet may hold as rent, at most the service's limit. Null returns to the service's limit.
     """
 
 
@@ -3189,7 +3189,7 @@ class UpdatePolicy(TypedDict):
     """
     opens_accounts: NotRequired[bool]
     """
-    True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits.
+    True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays the account's rent, within the wallet's daily limits.
     """
     approvals: NotRequired[ApprovalRule | None]
     """
@@ -3647,13 +3647,13 @@ class WithdrawDispute(TypedDict):
     """
     Body of a dispute's withdrawal.
 
-    `walletId` names the side whose session token an operator's key uses. Without a token, the operator withdraws the
-    dispute of either wallet.
+    If an operator's key is used with a session token, `walletId` names the token's side. Without a token, the operator
+    withdraws the dispute of either wallet.
     """
 
     wallet_id: NotRequired[str | None]
     """
-    The side whose session token an operator's key uses. Without a token, the operator withdraws the dispute of either wallet.
+    The side of the session token, if an operator's key is used with one. Without a token, the operator withdraws the dispute of either wallet.
     """
 
 
@@ -4163,11 +4163,11 @@ class GetSpendingQuery(TypedDict):
 
     group_by: NotRequired[Literal['day', 'month', 'wallet', 'tag', 'budget', 'recipient', 'category', 'rule']]
     """
-    The groups. `rule` has only refusals.
+    The kind of groups. Groups by `rule` count only refusals.
     """
     from_: NotRequired[str]
     """
-    The first UTC day. The default is the first day of the last day's month.
+    The first UTC day. The default is the first day of the month of the period's last day.
     """
     to: NotRequired[str]
     """
@@ -4175,7 +4175,7 @@ class GetSpendingQuery(TypedDict):
     """
     compare_to: NotRequired[Literal['previous_month', 'previous_year']]
     """
-    The earlier period to compare with: the same days of the month or year before. A missing day is the month's last.
+    The earlier period to compare with: the same days of the month or year before. If the earlier month is too short to have a day, its last day is used.
     """
 
 
@@ -4202,11 +4202,11 @@ class PayOptions(TypedDict):
     """
     idempotency_key: NotRequired[str]
     """
-    A key that you keep yourself, instead of an order.
+    An idempotency key that you keep, instead of an order.
     """
     deadline: NotRequired[float]
     """
-    Seconds for the call.
+    The maximum number of seconds for the call and its retries.
     """
 
 
@@ -4245,11 +4245,11 @@ class EscrowOptions(TypedDict):
     """
     idempotency_key: NotRequired[str]
     """
-    A key that you keep yourself, instead of an order.
+    An idempotency key that you keep, instead of an order.
     """
     deadline: NotRequired[float]
     """
-    Seconds for the call.
+    The maximum number of seconds for the call and its retries.
     """
 
 
@@ -4288,11 +4288,11 @@ class FetchOptions(TypedDict):
     """
     idempotency_key: NotRequired[str]
     """
-    A key that you keep yourself, instead of an order.
+    An idempotency key that you keep, instead of an order.
     """
     deadline: NotRequired[float]
     """
-    Seconds for the call.
+    The maximum number of seconds for the call and its retries.
     """
 
 
@@ -4319,7 +4319,7 @@ class QuoteOptions(TypedDict):
     """
     deadline: NotRequired[float]
     """
-    Seconds for the call.
+    The maximum number of seconds for the call and its retries.
     """
 
 
@@ -4549,7 +4549,7 @@ class AuditLog(TypedDict):
 
     data: list[AuditEntry]
     """
-    The rows of the page.
+    The changes.
     """
 
 
@@ -4654,7 +4654,7 @@ class BudgetList(TypedDict):
 
 class ComparedSpending(TypedDict):
     """
-    The spending of a period. Days and months are in their order, other groups have the most spending first.
+    The spending of a period. Days and months are in chronological order, other groups in descending spending.
     """
 
     from_date: str
@@ -4667,7 +4667,7 @@ class ComparedSpending(TypedDict):
     """
     data: list[SpendingRow]
     """
-    The groups with payments or refusals, at most 100 other than days.
+    The groups with payments or refusals: every such day or month, but at most 100 other groups.
     """
     total: SpendingSums
     """
@@ -4786,7 +4786,7 @@ class Organization(TypedDict):
     """
     restricts_keys: bool
     """
-    True if new API keys need an end and allowed addresses.
+    True if new API keys need an expiry and allowed addresses.
     """
     roles: OrganizationRoles
     """
@@ -4900,11 +4900,11 @@ class PreviewedPayment(TypedDict):
     """
     violation: Violation | None
     """
-    The rule that would have refused it. Null if none would.
+    The rule that would have refused the payment. Null if the payment would have passed.
     """
     refusals: int | None
     """
-    The number of refusals that a refused payment stands for. Null for confirmed payments.
+    The number of refused requests that this row stands for. Null for confirmed payments.
     """
     timestamp: str
     """
@@ -5074,7 +5074,7 @@ class Spending(TypedDict):
     """
     data: list[SpendingRow]
     """
-    The groups with payments or refusals, at most 100 other than days.
+    The groups with payments or refusals: every such day or month, but at most 100 other groups.
     """
     total: SpendingSums
     """
@@ -5082,11 +5082,11 @@ class Spending(TypedDict):
     """
     complete: bool
     """
-    False after an upgrade while the service still counts earlier payments. The sums may be too small until then.
+    False after an upgrade, while the service still counts earlier payments. The sums may then be too small.
     """
     compared: ComparedSpending | None
     """
-    The earlier period, with its own days and months, or with the groups of `data`. Null without `compareTo`.
+    The spending of the earlier period. It has its own days or months, and otherwise the same groups as `data`. Null without `compareTo`.
     """
 
 

@@ -1,4 +1,4 @@
-"""Verification of webhooks."""
+"""Verifies that a webhook's request comes from the service and is recent."""
 
 import base64
 import hashlib
@@ -19,8 +19,8 @@ def verify_webhook(
 ) -> dict[str, Any]:
     """Return the event of a request, given the body's bytes as received, or raise SignatureInvalid.
 
-    `secret` is the webhook's `signing_secret`. Headers are those of Standard Webhooks, in any case. Handle each
-    `event_id` once, because an event may arrive twice.
+    `secret` is the webhook's `signing_secret`. `headers` has the headers of Standard Webhooks, in upper or lower case.
+    Handle each `event_id` once, because an event may arrive twice.
     """
     given = {name.lower(): value for name, value in headers.items()}
     stamp, signatures = given.get("webhook-timestamp", ""), given.get("webhook-signature", "")

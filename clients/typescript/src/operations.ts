@@ -131,7 +131,7 @@ export class PoliciesResource extends Resource {
     return this.core.call<Policy>({ method: "POST", path: `/v1/policies`, body, keyed: true }, options);
   }
 
-  /** Create a policy. Nothing is sent: the authority signs elsewhere. */
+  /** Create a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   createOffline(body: CreatePolicy, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "POST", path: `/v1/policies`, body, keyed: true, offline: true }, options);
   }
@@ -151,7 +151,7 @@ export class PoliciesResource extends Resource {
     return this.core.call<Policy>({ method: "PATCH", path: `/v1/policies/${encodeURIComponent(policyId)}`, body, keyed: true }, options);
   }
 
-  /** Update a policy. Nothing is sent: the authority signs elsewhere. */
+  /** Update a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   updateOffline(policyId: string, body: UpdatePolicy, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "PATCH", path: `/v1/policies/${encodeURIComponent(policyId)}`, body, keyed: true, offline: true }, options);
   }
@@ -161,7 +161,7 @@ export class PoliciesResource extends Resource {
     return this.core.call<Policy>({ method: "DELETE", path: `/v1/policies/${encodeURIComponent(policyId)}`, body: {}, keyed: true }, options);
   }
 
-  /** Delete a policy. Nothing is sent: the authority signs elsewhere. */
+  /** Delete a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   deleteOffline(policyId: string, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "DELETE", path: `/v1/policies/${encodeURIComponent(policyId)}`, body: {}, keyed: true, offline: true }, options);
   }
@@ -171,7 +171,7 @@ export class PoliciesResource extends Resource {
     return this.core.call<Policy>({ method: "POST", path: `/v1/policies/${encodeURIComponent(policyId)}/clone`, body, keyed: true }, options);
   }
 
-  /** Clone a policy. Nothing is sent: the authority signs elsewhere. */
+  /** Clone a policy. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   cloneOffline(policyId: string, body: ClonePolicy, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "POST", path: `/v1/policies/${encodeURIComponent(policyId)}/clone`, body, keyed: true, offline: true }, options);
   }
@@ -208,7 +208,7 @@ export class WalletsResource extends Resource {
     return this.core.call<WalletDetail>({ method: "PATCH", path: `/v1/wallets/${encodeURIComponent(walletId)}`, body, keyed: true }, options);
   }
 
-  /** Update, freeze or unfreeze a wallet. Nothing is sent: the authority signs elsewhere. */
+  /** Update, freeze or unfreeze a wallet. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   updateOffline(walletId: string, body: UpdateWallet, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "PATCH", path: `/v1/wallets/${encodeURIComponent(walletId)}`, body, keyed: true, offline: true }, options);
   }
@@ -431,7 +431,7 @@ export class BudgetsResource extends Resource {
     return this.core.call<Budget>({ method: "POST", path: `/v1/budgets`, body, keyed: true }, options);
   }
 
-  /** Create a budget. Nothing is sent: the authority signs elsewhere. */
+  /** Create a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   createOffline(body: CreateBudget, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "POST", path: `/v1/budgets`, body, keyed: true, offline: true }, options);
   }
@@ -451,7 +451,7 @@ export class BudgetsResource extends Resource {
     return this.core.call<Budget>({ method: "PATCH", path: `/v1/budgets/${encodeURIComponent(budgetId)}`, body, keyed: true }, options);
   }
 
-  /** Update a budget. Nothing is sent: the authority signs elsewhere. */
+  /** Update a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   updateOffline(budgetId: string, body: UpdateBudget, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "PATCH", path: `/v1/budgets/${encodeURIComponent(budgetId)}`, body, keyed: true, offline: true }, options);
   }
@@ -461,7 +461,7 @@ export class BudgetsResource extends Resource {
     return this.core.call<Budget>({ method: "DELETE", path: `/v1/budgets/${encodeURIComponent(budgetId)}`, body: {}, keyed: true }, options);
   }
 
-  /** Delete a budget. Nothing is sent: the authority signs elsewhere. */
+  /** Delete a budget. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   deleteOffline(budgetId: string, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "DELETE", path: `/v1/budgets/${encodeURIComponent(budgetId)}`, body: {}, keyed: true, offline: true }, options);
   }
@@ -473,7 +473,7 @@ export class RecipientsResource extends Resource {
     return this.core.call<RegisteredRecipient>({ method: "PUT", path: `/v1/recipients/${encodeURIComponent(recipient)}`, body, keyed: true }, options);
   }
 
-  /** Register a recipient. Nothing is sent: the authority signs elsewhere. */
+  /** Register a recipient. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   putOffline(recipient: string, body: PutRecipient, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "PUT", path: `/v1/recipients/${encodeURIComponent(recipient)}`, body, keyed: true, offline: true }, options);
   }
@@ -625,7 +625,7 @@ export class OrganizationResource extends Resource {
     return this.core.call<PausedOrganisation>({ method: "POST", path: `/v1/organization/pause`, body, keyed: true }, options);
   }
 
-  /** Pause the organisation. Nothing is sent: the authority signs elsewhere. */
+  /** Pause the organisation. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   pauseOrganisationOffline(body: PauseOrganisation, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "POST", path: `/v1/organization/pause`, body, keyed: true, offline: true }, options);
   }
@@ -659,7 +659,7 @@ export class SigningResource extends Resource {
     return this.core.call<WithdrawnTransaction>({ method: "DELETE", path: `/v1/signed-transactions/${encodeURIComponent(id)}`, body: {}, keyed: true }, options);
   }
 
-  /** Withdraw a transaction that waits for a signature. Nothing is sent: the authority signs elsewhere. */
+  /** Withdraw a transaction that waits for a signature. Returns a transaction that the authority signs elsewhere. Nothing is sent yet. */
   withdrawUnsignedTransactionOffline(id: string, options: Options = {}): Promise<AwaitingSignature> {
     return this.core.call<AwaitingSignature>({ method: "DELETE", path: `/v1/signed-transactions/${encodeURIComponent(id)}`, body: {}, keyed: true, offline: true }, options);
   }

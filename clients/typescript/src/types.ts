@@ -211,7 +211,7 @@ export interface components {
         ApprovalRule: {
             /** @description The number of operators or admins who must approve. The requester does not count. */
             required: number;
-            /** @description The amount above which they must approve. `requireCoSign` may not be higher; if it is not set, it becomes this amount. */
+            /** @description The amount above which people must approve. `requireCoSign` may not be higher than this amount. If `requireCoSign` is not set, it becomes this amount. */
             above: string;
         };
         /** @description Body of a request to archive a wallet. */
@@ -254,7 +254,7 @@ export interface components {
         };
         /** @description All changes of a policy, oldest first. */
         AuditLog: {
-            /** @description The rows of the page. */
+            /** @description The changes. */
             data: components["schemas"]["AuditEntry"][];
         };
         /**
@@ -446,18 +446,18 @@ export interface components {
             name: string;
             /** @description The hosts that paid requests may address, without ports; `*` allows all. Null sets the default: all hosts on a local network and none elsewhere. */
             x402Hosts?: (string | unknown | unknown)[] | null;
-            /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits. */
+            /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays the account's rent, within the wallet's daily limits. */
             opensAccounts?: boolean;
             /** @description The approvals by people above an amount. Null means none. */
             approvals?: components["schemas"]["ApprovalRule"] | null;
         };
-        /** @description The spending of a period. Days and months are in their order, other groups have the most spending first. */
+        /** @description The spending of a period. Days and months are in chronological order, other groups in descending spending. */
         ComparedSpending: {
             /** @description The first UTC day. */
             from_date: string;
             /** @description The UTC day after the last. */
             to_date: string;
-            /** @description The groups with payments or refusals, at most 100 other than days. */
+            /** @description The groups with payments or refusals: every such day or month, but at most 100 other groups. */
             data: components["schemas"]["SpendingRow"][];
             /** @description The sums of the whole period. A payment counts once, even with several tags. */
             total: components["schemas"]["SpendingSums"];
@@ -542,9 +542,9 @@ export interface components {
             bom?: boolean;
             /** @description The wallet to export; all wallets by default. */
             walletId?: string | null;
-            /** @description The start of the period. It belongs to the period. */
+            /** @description The start of the period, inclusive. */
             from?: string | null;
-            /** @description The end of the period, after its start. It does not belong to the period. */
+            /** @description The end of the period, exclusive. It must be later than `from`. */
             to?: string | null;
         };
         /** @description Body of a request to create a key. An agent's key needs its wallet; other keys must not have one. */
@@ -611,7 +611,7 @@ export interface components {
             name: string;
             /** @description The hosts that paid requests may address, without ports; `*` allows all. Null sets the default: all hosts on a local network and none elsewhere. */
             x402Hosts?: (string | unknown | unknown)[] | null;
-            /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits. */
+            /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays the account's rent, within the wallet's daily limits. */
             opensAccounts?: boolean;
             /** @description The approvals by people above an amount. Null means none. */
             approvals?: components["schemas"]["ApprovalRule"] | null;
@@ -793,9 +793,9 @@ export interface components {
             expected_output_hash: string | null;
             /** @description The accepted kinds of proof. */
             proof_types: ("output_hash" | "signed_attestation" | "webhook_callback")[];
-            /** @description The amount that the receiver got in the end. */
+            /** @description The amount that the settlement paid to the receiver. */
             released_amount: string | null;
-            /** @description The amount that the sender got back in the end. */
+            /** @description The amount that the settlement returned to the sender. */
             refunded_amount: string | null;
             /** @description The amount that others had sent to the escrow. It was paid to the sender, or to the receiver if the sender could not be paid. */
             surplus_amount: string | null;
@@ -889,7 +889,7 @@ export interface components {
             format: "csv" | "json";
             /** @description True if the file begins with a byte order mark. */
             bom: boolean;
-            /** @description The wallet as requested. Null if the export has all wallets. */
+            /** @description The wallet as requested. Null if the export covers all wallets. */
             wallet_id: string | null;
             /** @description The start of the period as requested. */
             from: string | null;
@@ -899,7 +899,7 @@ export interface components {
             rows: number | null;
             /** @description The link to the file. Null unless the export is ready. */
             download_url: string | null;
-            /** @description The estimated time when the file will be ready. Once the export is ready or has failed, the time when it did. */
+            /** @description The estimated time when the file will be ready. After the export is ready or has failed, the time of that. */
             estimated_ready_at: string;
             /** @description The time until which the file is kept. */
             expires_at: string | null;
@@ -1242,7 +1242,7 @@ export interface components {
             paused: boolean;
             /** @description True if the operator needs the authority's signature to attach a policy, or a wallet's first budget. */
             authority_attaches: boolean;
-            /** @description True if new API keys need an end and allowed addresses. */
+            /** @description True if new API keys need an expiry and allowed addresses. */
             restricts_keys: boolean;
             /** @description The addresses of `authority`, `operator`, `arbiter` and `verifier`, which the program obeys, and of the service's `fee_payer`. */
             roles: components["schemas"]["OrganizationRoles"];
@@ -1259,7 +1259,7 @@ export interface components {
             operator: string;
             /** @description The address of the key that decides disputes. */
             arbiter: string;
-            /** @description The address of the key that signs proofs by callback. */
+            /** @description The address of the key that signs proofs of the kind `webhook_callback`. */
             verifier: string;
             /** @description The address of the service's key that pays the chain's fees. */
             fee_payer: string;
@@ -1444,7 +1444,7 @@ export interface components {
             /** @description The value of `cursor` for the next page; null on the last page. */
             next_cursor?: string | null;
         };
-        /** @description A policy. `version` increases with every change of its rules, and no two of an organisation share one. */
+        /** @description A policy. `version` increases with every change of its rules. No two policies of an organisation share one. */
         Policy: {
             /** @description The policy's id, under both names. It begins with `pol_`. */
             policy_id: string;
@@ -1497,10 +1497,10 @@ export interface components {
         /**
          * @description The outcomes that the payments and escrows of the last seven days would have had under the changed policy.
          *
-         *     A preview replays a limited number of payments and leaves out the wallets whose payments exceed it: `wallets` counts
-         *     the covered wallets, `wallets_left_out` the others.
-         *     `changes` lists the newest payments with a different outcome, and `changes_left_out` counts the rest. `warnings`
-         *     names new recipients without a known owner.
+         *     A preview replays a limited number of payments. It leaves out each wallet that has more payments than the limit
+         *     leaves room for. `wallets` counts the covered wallets, and `wallets_left_out` the others. `changes` lists the newest
+         *     payments with a different outcome, and `changes_left_out` counts the rest. `warnings` names new recipients without a
+         *     known owner.
          */
         PolicyPreview: {
             /** @description The policy that the change would apply to. */
@@ -1511,7 +1511,7 @@ export interface components {
             to: string;
             /** @description The number of attached wallets that the preview covers. */
             wallets: number;
-            /** @description The number of attached wallets that it leaves out, because a preview judges a limited number of payments. */
+            /** @description The number of attached wallets that the preview leaves out, because it judges a limited number of payments. */
             wallets_left_out: number;
             /** @description The number of judged payments and escrows. */
             payments: number;
@@ -1600,7 +1600,7 @@ export interface components {
             name?: string;
             /** @description The hosts that paid requests may address, without ports; `*` allows all. Null sets the default: all hosts on a local network and none elsewhere. */
             x402Hosts?: (string | unknown | unknown)[] | null;
-            /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits. */
+            /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays the account's rent, within the wallet's daily limits. */
             opensAccounts?: boolean;
             /** @description The approvals by people above an amount. Null means none. */
             approvals?: components["schemas"]["ApprovalRule"] | null;
@@ -1627,9 +1627,9 @@ export interface components {
              * @enum {string}
              */
             would_be: "confirmed" | "blocked";
-            /** @description The rule that would have refused it. Null if none would. */
+            /** @description The rule that would have refused the payment. Null if the payment would have passed. */
             violation: components["schemas"]["Violation"] | null;
-            /** @description The number of refusals that a refused payment stands for. Null for confirmed payments. */
+            /** @description The number of refused requests that this row stands for. Null for confirmed payments. */
             refusals: number | null;
             /** @description The time of the request. */
             timestamp: string;
@@ -1713,7 +1713,7 @@ export interface components {
             /** @description True to freeze the wallet when it reaches the threshold. By default `false`. */
             freeze?: boolean;
         };
-        /** @description Body of a registration. A domain needs `address`. For an address, omit it or repeat the same one. */
+        /** @description Body of a registration. If the path names a domain, `address` is required. Otherwise, omit or repeat it. */
         PutRecipient: {
             /** @description The address that a domain names. Required for a domain. */
             address?: string | null;
@@ -1975,14 +1975,14 @@ export interface components {
             /** @description The receiver's share of a split. Required for `split`, and refused for other decisions. */
             releasedAmount?: string | null;
         };
-        /** @description Body of the requirement that new API keys have an end and allowed addresses. */
+        /** @description Body of a request that requires an expiry and allowed addresses of new API keys, or ends this requirement. */
         RestrictKeys: {
             /** @description True to require `expiresAt` and `allowedAddresses` of new API keys, with no network wider than /8 (IPv4) or /32 (IPv6). */
             required: boolean;
         };
-        /** @description The requirement. `required` is true if new API keys need an end and allowed addresses. */
+        /** @description The requirement for new API keys. `required` is true if they need an expiry and allowed addresses. */
         RestrictedKeys: {
-            /** @description True if new API keys need an end and allowed addresses. */
+            /** @description True if new API keys need an expiry and allowed addresses. */
             required: boolean;
         };
         /** @description A revoked key, and the keys and people in force that it created, directly or through others. */
@@ -2043,9 +2043,9 @@ export interface components {
         /**
          * @description The verdict of one rule. Money is a decimal string; other numbers are strings of digits.
          *
-         *     For `expiry`, `limit` and `attempted` are times. For `blocked_categories` they are names of categories. For
-         *     `allowed_recipients` they are the number of entries and the recipient's address. `headroom` is null for rules that
-         *     only allow or refuse.
+         *     For `expiry`, `limit` and `attempted` are times. For `blocked_categories`, both are names of categories. For
+         *     `allowed_recipients`, `limit` is the number of entries and `attempted` is the recipient's address. `headroom` is
+         *     null for rules that only allow or refuse.
          */
         RuleVerdict: {
             /** @description The rule. See the table of rules. */
@@ -2130,13 +2130,13 @@ export interface components {
             allowed: boolean;
             /** @description The vault's balance. */
             usdc_balance: string;
-            /** @description The first time when the same payment passes if nothing else is paid; the present time if it passes now. Null if waiting does not help, if only outstanding allowances refuse it, or with an `error`. */
+            /** @description The first time when the same payment passes if nothing else is paid; the present time if it passes now. Null if waiting does not help, if only outstanding allowances cause the refusal, or if there is an `error`. */
             retry_at: string | null;
             /** @description The code of the error that would stop the payment although it breaks no rule, such as `wallet_insufficient_balance`. Null if there is none. */
             error: string | null;
             /** @description The verdict of each rule. */
             rules: components["schemas"]["RuleVerdict"][];
-            /** @description The outstanding allowances, if only their money refuses the payment. Settle them, or wait until that has happened. */
+            /** @description The outstanding allowances, if only the money that they hold causes the refusal. Settle them, or wait until they are settled. */
             open_allowances: string[];
             /** @description A warning if the recipient has no known owner; empty otherwise. */
             warnings: string[];
@@ -2155,21 +2155,21 @@ export interface components {
          *
          *     `spent_today` counts fees, and rent that does not return, since midnight UTC. `fee_payer_days_left` is the number of
          *     days that the balance above the reserve lasts at the average daily use of all organisations. The average covers up
-         *     to seven days. Without any use, `fee_payer_days_left` is null. While the chain does not answer, it and the balance
-         *     are null.
+         *     to seven days. `fee_payer_days_left` is null if there was no use. It and `fee_payer_balance` are null while the
+         *     chain does not answer.
          */
         SolUse: {
             /** @description The SOL that the transactions of all wallets may cost in a UTC day. Null means no limit. */
             sol_per_day: string | null;
             /** @description The SOL that the transactions of each wallet may cost in a UTC day. Null means no limit. */
             sol_per_wallet_day: string | null;
-            /** @description The SOL that may be rent in a wallet's open escrows and allowances. Null means no limit. */
+            /** @description The SOL that the open escrows and allowances of a wallet may hold as rent. Null means no limit. */
             sol_held_per_wallet: string | null;
             /** @description The SOL that the transactions of all wallets have cost since midnight UTC. */
             spent_today: string;
             /** @description The fee payer's SOL. Null while the chain does not answer. */
             fee_payer_balance: string | null;
-            /** @description The SOL that payments, escrows and allowances leave for freezes and pauses. */
+            /** @description The SOL that payments, escrows and allowances must leave in the fee payer, for freezes and pauses. */
             fee_payer_reserve: string;
             /** @description The days for which the SOL above the reserve lasts at the average use by all organisations over up to seven days. Null without any use, or while the chain does not answer. */
             fee_payer_days_left: number | null;
@@ -2180,33 +2180,33 @@ export interface components {
             from_date: string;
             /** @description The UTC day after the last. */
             to_date: string;
-            /** @description The groups with payments or refusals, at most 100 other than days. */
+            /** @description The groups with payments or refusals: every such day or month, but at most 100 other groups. */
             data: components["schemas"]["SpendingRow"][];
             /** @description The sums of the whole period. A payment counts once, even with several tags. */
             total: components["schemas"]["SpendingSums"];
-            /** @description False after an upgrade while the service still counts earlier payments. The sums may be too small until then. */
+            /** @description False after an upgrade, while the service still counts earlier payments. The sums may then be too small. */
             complete: boolean;
-            /** @description The earlier period, with its own days and months, or with the groups of `data`. Null without `compareTo`. */
+            /** @description The spending of the earlier period. It has its own days or months, and otherwise the same groups as `data`. Null without `compareTo`. */
             compared: components["schemas"]["ComparedSpending"] | null;
         };
         /** @description The sums of a group. */
         SpendingRow: {
             /** @description The sum of confirmed payments, grants of allowances and escrows. */
             spent: string;
-            /** @description The number of these. */
+            /** @description The number of payments, grants of allowances and escrows in `spent`. */
             payments: number;
             /** @description The number of payments, escrows and allowances that a policy refused. */
             refused: number;
             /** @description The day, month, wallet's id, tag, budget's id, recipient's address, category or rule. Null for payments without a budget. */
             key: string | null;
-            /** @description The key's name, such as a wallet's label; otherwise the key itself. */
+            /** @description The name for display, such as a wallet's label. It equals the key if the key has no name. */
             label: string;
         };
-        /** @description Sums of payments and escrows when they were made. Refunds are not deducted. */
+        /** @description Sums of payments, allowances and escrows, counted on the day when each was made. Refunds are not deducted. */
         SpendingSums: {
             /** @description The sum of confirmed payments, grants of allowances and escrows. */
             spent: string;
-            /** @description The number of these. */
+            /** @description The number of payments, grants of allowances and escrows in `spent`. */
             payments: number;
             /** @description The number of payments, escrows and allowances that a policy refused. */
             refused: number;
@@ -2315,13 +2315,13 @@ export interface components {
             /** @description The new name. */
             name?: string;
         };
-        /** @description Body of the organisation's own limits in SOL. Null returns to the service's limit. Absent ones stay. */
+        /** @description Body of a change of the organisation's own limits in SOL. A limit that is absent from the body stays the same. */
         UpdateOrganization: {
-            /** @description The organisation's own limit in SOL, at most the limit of the service. Null returns to that limit. */
+            /** @description The SOL that the transactions of all wallets may cost in a UTC day, at most the service's limit. Null returns to the service's limit. */
             solPerDay?: string | null;
-            /** @description The organisation's own limit in SOL, at most the limit of the service. Null returns to that limit. */
+            /** @description The SOL that the transactions of each wallet may cost in a UTC day, at most the service's limit. Null returns to the service's limit. */
             solPerWalletDay?: string | null;
-            /** @description The organisation's own limit in SOL, at most the limit of the service. Null returns to that limit. */
+            /** @description The SOL that the open escrows and allowances of a wallet may hold as rent, at most the service's limit. Null returns to the service's limit. */
             solHeldPerWallet?: string | null;
         };
         /** @description Body of a policy update. An omitted field keeps its value; `null` or an empty list clears a rule. */
@@ -2352,7 +2352,7 @@ export interface components {
             name?: string;
             /** @description The hosts that paid requests may address, without ports; `*` allows all. Null sets the default: all hosts on a local network and none elsewhere. */
             x402Hosts?: (string | unknown | unknown)[] | null;
-            /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays its rent, within the wallet's daily limits. */
+            /** @description True to let paid requests out of an allowance open the USDC account of a payee that has none. The fee payer pays the account's rent, within the wallet's daily limits. */
             opensAccounts?: boolean;
             /** @description The approvals by people above an amount. Null means none. */
             approvals?: components["schemas"]["ApprovalRule"] | null;
@@ -2608,11 +2608,11 @@ export interface components {
         /**
          * @description Body of a dispute's withdrawal.
          *
-         *     `walletId` names the side whose session token an operator's key uses. Without a token, the operator withdraws the
-         *     dispute of either wallet.
+         *     If an operator's key is used with a session token, `walletId` names the token's side. Without a token, the operator
+         *     withdraws the dispute of either wallet.
          */
         WithdrawDispute: {
-            /** @description The side whose session token an operator's key uses. Without a token, the operator withdraws the dispute of either wallet. */
+            /** @description The side of the session token, if an operator's key is used with one. Without a token, the operator withdraws the dispute of either wallet. */
             walletId?: string | null;
         };
         /** @description Body of a withdrawal to the reserve. */
@@ -2913,16 +2913,16 @@ export interface components {
         /** @description Filters of `get_spending`. */
         GetSpendingQuery: {
             /**
-             * @description The groups. `rule` has only refusals.
+             * @description The kind of groups. Groups by `rule` count only refusals.
              * @enum {string}
              */
             groupBy?: "day" | "month" | "wallet" | "tag" | "budget" | "recipient" | "category" | "rule";
-            /** @description The first UTC day. The default is the first day of the last day's month. */
+            /** @description The first UTC day. The default is the first day of the month of the period's last day. */
             from?: string;
             /** @description The UTC day after the last. The default is tomorrow. */
             to?: string;
             /**
-             * @description The earlier period to compare with: the same days of the month or year before. A missing day is the month's last.
+             * @description The earlier period to compare with: the same days of the month or year before. If the earlier month is too short to have a day, its last day is used.
              * @enum {string}
              */
             compareTo?: "previous_month" | "previous_year";
@@ -2937,9 +2937,9 @@ export interface components {
             allowUnverifiedRecipient?: boolean;
             /** @description Your name for the change. It needs a client with a store. */
             order?: string;
-            /** @description A key that you keep yourself, instead of an order. */
+            /** @description An idempotency key that you keep, instead of an order. */
             idempotency_key?: string;
-            /** @description Seconds for the call. */
+            /** @description The maximum number of seconds for the call and its retries. */
             deadline?: number;
         };
         /** @description Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, but not a domain. */
@@ -2958,9 +2958,9 @@ export interface components {
             allowUnverifiedRecipient?: boolean;
             /** @description Your name for the change. It needs a client with a store. */
             order?: string;
-            /** @description A key that you keep yourself, instead of an order. */
+            /** @description An idempotency key that you keep, instead of an order. */
             idempotency_key?: string;
-            /** @description Seconds for the call. */
+            /** @description The maximum number of seconds for the call and its retries. */
             deadline?: number;
         };
         /** @description Body of a paid request. `maxAmount` is the highest price to pay. */
@@ -2990,9 +2990,9 @@ export interface components {
             allowUnverifiedRecipient?: boolean;
             /** @description Your name for the change. It needs a client with a store. */
             order?: string;
-            /** @description A key that you keep yourself, instead of an order. */
+            /** @description An idempotency key that you keep, instead of an order. */
             idempotency_key?: string;
-            /** @description Seconds for the call. */
+            /** @description The maximum number of seconds for the call and its retries. */
             deadline?: number;
         };
         /** @description Body of a quote: the request to the resource, sent without a payment. */
@@ -3016,7 +3016,7 @@ export interface components {
              * @enum {string}
              */
             bodyEncoding?: "text" | "base64";
-            /** @description Seconds for the call. */
+            /** @description The maximum number of seconds for the call and its retries. */
             deadline?: number;
         };
     };
