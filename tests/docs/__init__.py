@@ -1,1 +1,1 @@
-"""Tests of the documents: the quick start, the links, the search, the explorer, what a browser shows."""
+"""Tests of the documents: the quick start, the links, the search, the guides' commands, the display in a browser."""

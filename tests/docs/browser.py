@@ -10,9 +10,9 @@ from playwright.async_api import Browser, Page
 
 @asynccontextmanager
 async def opened(browser: Browser, base_url: str, **options: Any) -> AsyncIterator[Page]:
-    """Yield a page of a new profile whose addresses begin with ``base_url``; it must have logged no error in the end.
+    """Yield a page of a new browser profile. Its relative addresses begin with ``base_url``.
 
-    Refusals by a Content-Security-Policy are such errors.
+    Fails the test if the page has logged an error, such as a refusal by a Content-Security-Policy.
     """
     errors: list[str] = []
     context = await browser.new_context(base_url=base_url, **options)

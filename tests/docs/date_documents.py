@@ -1,7 +1,7 @@
 """Writes the date of the last change of each document into `app/docs/edited.json`.
 
-By hand, after a change of a document: `python -m tests.docs.date_documents`. A date is shown only while the document
-has the digest that it had when it was dated.
+Run `python -m tests.docs.date_documents` by hand after a document has changed. A page shows a date only while its
+document has the digest that is stored with the date.
 """
 
 import json
@@ -15,7 +15,7 @@ _FILE = Path(app.docs.__file__).parent / "edited.json"
 
 
 def dated() -> list[str]:
-    """Return the files in `app/docs` whose pages show a date."""
+    """Return the files in `app/docs` that get a date."""
     return ["start.md", "reference.md", *(f"guides/{name}.md" for name in GUIDES)]
 
 

@@ -1,7 +1,7 @@
 """Draws the diagrams of the guides with mermaid in Chromium, into `app/docs/diagrams`.
 
-By hand, after a change of a diagram: `python -m tests.docs.draw_diagrams`. Needs npm and Chromium. The service serves
-the pictures, so its pages need no script for them. A picture's name is the hash of its source.
+Run `python -m tests.docs.draw_diagrams` by hand after a diagram has changed. It needs npm and Chromium. The service
+serves the pictures, so its pages need no script for diagrams. A picture's name is the hash of its source.
 """
 
 import json
@@ -42,7 +42,7 @@ def _draw(text: str, folder: Path, chromium: str) -> str:
 
 
 def main() -> None:
-    """Draw what is missing, and remove what no document has any more."""
+    """Draw every diagram, and remove the pictures of diagrams that no document has any more."""
     chromium = shutil.which("chromium")
     assert chromium, "chromium is not installed"
     wanted = {_FOLDER / diagram_file(text): text for text in sources()}

@@ -1,6 +1,6 @@
-"""Searches as a newcomer types them: two for each task, with the pages that answer it. `*` stands for any text.
+"""Searches as a newcomer types them: two for each task, with the pages that answer both. `*` matches any text.
 
-The weights of the search and its synonyms were chosen with them.
+The search's weights and synonyms were chosen with these searches.
 """
 
 from collections.abc import Mapping
@@ -121,7 +121,7 @@ QUESTIONS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("agents paying each other", "dispute resolution arbiter"): (
         *("/docs/guides/escrow", "/docs/api/resolve_dispute", "/docs/api/escrows", "/docs/api/dispute_escrow"),
     ),
-    # Written by two readers who knew no page. The last 30 queries were tried after the last change of the search.
+    # Written by two readers who had seen no page. The last 30 queries were first tried after the search was finished.
     ("quickstart first payment", "docker compose up local"): ("/docs", "/docs/guides/deploy"),
     ("payment declined error codes", "why was my transfer rejected"): ("/docs/errors", "/docs/errors/policy_violation"),
     ("idempotency key retry", "avoid double charge timeout"): ("/docs/guides/retries",),

@@ -1,4 +1,4 @@
-"""What a browser makes of the documents: on a phone, with and without scripts."""
+"""Opens the documents in a browser: in light and dark colors, on a phone, with and without scripts."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-#: One of each kind, and those with wide tables and code: axe takes minutes for all pages. With `--full`, all.
+#: One page of each kind, and the pages with wide tables and code. Only `--full` checks all pages, which takes minutes.
 _PAGES = (
     *("/docs", "/docs/search?q=freeze", "/docs/errors/policy_violation", "/docs/settings"),
     *("/docs/guides/escrow", "/docs/guides/operations", "/docs/guides/direct-use", "/docs/guides/threat-model"),
@@ -26,10 +26,10 @@ _LOOKS: Mapping[str, tuple[Literal["light", "dark"], ViewportSize]] = {
     "dark": ("dark", {"width": 1280, "height": 800}),
     "phone": ("light", {"width": 360, "height": 740}),
 }
-#: What is cut: the page or a block of code that is wider than what shows it.
+#: Returns the beginnings of texts that are cut off: the page or a block of code is wider than its visible area.
 _CUT = """() => [document.documentElement, ...document.querySelectorAll("main pre")]
   .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent.slice(0, 60))"""
-#: Words of table cells and headings that are on more than one line.
+#: Returns the words of table cells and headings that are broken across lines.
 _BROKEN = """() => {
   const found = [];
   const cells = document.querySelectorAll("main td, main th, main h1, main h2");

@@ -24,7 +24,7 @@ class _Meter:
 
     def __init__(self, world: ServiceWorld) -> None:
         self._world = world
-        #: SOL that an operation costs, and SOL that a later one returns.
+        #: SOL that each operation costs, and SOL that a later operation returns.
         self.costs: dict[str, Decimal] = {}
         self.returns: dict[str, Decimal] = {}
 

@@ -1,4 +1,4 @@
-"""Types the commands of the guides as they are shown, on a service of their own, and looks at what comes back."""
+"""Runs the commands of the guides exactly as shown, on a service started for them, and checks the results."""
 
 import json
 import re
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 _GUIDES = Path(__file__).resolve().parents[2] / "app/docs/guides"
 _BLOCKS = {guide.name: blocks_of(guide) for guide in _GUIDES.glob("*.md")}
 _THIS = Path(__file__).read_text(encoding="utf-8")
-#: What other tests type, and what needs a program that is not ours.
+#: Guides with commands that are not run here, because another test runs them or because they need other software.
 _ELSEWHERE = {
     "clients.md": "tests/clients/test_built_vaults.py",
     "nodes.md": "tests/docs/test_nodes_guide.py",
@@ -54,7 +54,7 @@ _ON_POSTGRESQL = ("createdb", "db copy")
 
 @dataclass
 class _Story:
-    """A running service with something of everything, and the values that stand for those that the guides show."""
+    """A running service with one object of each kind, and the values that replace the guides' placeholders."""
 
     serve: Serve
     folder: Path
@@ -62,13 +62,13 @@ class _Story:
     environment: dict[str, str] = field(default_factory=dict)
 
     async def types(self, guide: str, pattern: str, **values: str) -> str:
-        """Type the guide's one block that has the pattern; `values` replace what it shows."""
+        """Run the only block of the guide that has the pattern. `values` maps placeholders in it to their values."""
         environment = {**self.environment, "NEW_KEY": str(uuid.uuid4())}
         reader = Reader(self.folder, _BLOCKS[guide], {**values, **self.values}, **environment)
         return await reader.types(pattern)
 
     async def told(self, guide: str, pattern: str, values: dict[str, str] | None = None) -> list[Any]:
-        """Type the block and return the JSON documents that it prints; none is an error."""
+        """Run the block and return the JSON documents that it prints. None of them may be an error."""
         printed = await self.types(guide, pattern, **(values or {}))
         found, decoder = [], json.JSONDecoder()
         while printed := printed.strip():

@@ -1,4 +1,4 @@
-"""Follows the guide to several nodes, from an empty database to three nodes behind HAProxy, as it is shown."""
+"""Follows the guide to several nodes exactly as shown, from an empty database to three nodes behind HAProxy."""
 
 import json
 from contextlib import AsyncExitStack
@@ -27,7 +27,7 @@ async def test_newcomer_runs_three_nodes_behind_a_proxy(cluster: Cluster, tmp_pa
         [block.replace("/usr/sbin/haproxy", program) for block in blocks_of(_GUIDE)],
         {name: str(port) for name, port in ports.items()},
         PATH=f"{programs()}:{binaries}:/usr/local/bin:/usr/bin:/bin",
-        # The test's own server, and the account with which to reach it.
+        # The test's own database server, and an account there.
         PGHOST=str(cluster.folder),
         PGUSER="cluster",
     )

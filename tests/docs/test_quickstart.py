@@ -59,7 +59,7 @@ async def _run(command: list[str | Path], folder: Path, **environment: str) -> s
 
 
 def _command(language: str, script: str, folder: Path) -> tuple[list[str | Path], list[list[str | Path]]]:
-    """Return the command that runs a script, and those that must run before it."""
+    """Return the command that runs a script, and the commands that must run before it."""
     if language == "sh":
         if shutil.which("curl") is None:
             skip_or_fail("curl is not installed")
@@ -68,7 +68,7 @@ def _command(language: str, script: str, folder: Path) -> tuple[list[str | Path]
     file.write_text(script, encoding="utf-8")
     if language == "python":
         return [sys.executable, file], []
-    # The packages as a developer installs them; tests/clients/test_built_clients.py does so without the checkout.
+    # Put the packages where a developer installs them. tests/clients/test_built_clients.py does so without a checkout.
     (modules := folder / "node_modules").mkdir()
     (modules / "@types").symlink_to(generated_clients() / "@types")
     (modules / "undici-types").symlink_to(generated_clients() / "undici-types")

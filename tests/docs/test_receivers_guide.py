@@ -1,4 +1,4 @@
-"""Runs the receivers of the guide as they are shown, and sends them genuine, repeated, altered and old events."""
+"""Runs the guide's receivers exactly as shown, and sends them genuine, repeated, altered and old events."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,7 @@ async def test_receiver_takes_each_genuine_event_once(
     port, _ = free_ports()
 
     def signed(body: bytes, *, age: int = 0) -> dict[str, str]:
-        """Return the headers of a webhook whose secret is being rotated."""
+        """Return the headers of a webhook while its secret is being rotated."""
         moment = int(time.time()) - age
         return dict(signature_headers(body, message_id="evt_1", timestamp=moment, keys=[old, secret]))
 

@@ -28,10 +28,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _CLIENTS = Path(__file__).resolve().parents[2] / "clients"
 _FENCE = r"^```{}\n(.*?)^```$"
-#: Answers to a request of the right form: the ids in the samples name no objects.
+#: Statuses of well-formed requests. The service refuses many samples, because their ids name no objects.
 _ACCEPTED = {200, 402, 404, 409, 422}
 _PATIENCE = 300.0
-#: Runs the samples one after the other. A refusal raises the client's error, which is none of the sample's.
+#: Runs the samples one after the other. A refusal raises the client's error, which does not make the sample wrong.
 _PYTHON = """import runpy, sys
 from agent_vault_client import VaultError
 for file in sys.argv[1:]:
@@ -117,7 +117,7 @@ async def _run(folder: Path, *command: str | Path, **environment: str) -> None:
 
 
 async def _run_all(language: str, samples: list[str], folder: Path, environment: Mapping[str, str]) -> None:
-    """Run the samples in their order. Every language's clients are those of the repository."""
+    """Run the samples in their order, with the repository's clients."""
     if language == "sh":
         if shutil.which("curl") is None or shutil.which("openssl") is None:
             skip_or_fail("curl or openssl is not installed")
@@ -171,7 +171,7 @@ async def test_samples_send_the_request_of_their_operation(
             environment = {"URL": base, "KEY": world.keys["admin"], "TOKEN": token}
             await _run_all(language, samples, tmp_path, environment)
 
-    # A list may have several pages.
+    # For a list of several pages, the clients repeat the request.
     sent = [one for one, _ in groupby(one for one, _, _ in recorder.seen)]
     assert sent == [_expected(*one) for one in found]
     refused = [one for one in recorder.seen if one[1] not in _ACCEPTED and one[2] != "invalid_signature"]

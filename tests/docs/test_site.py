@@ -1,4 +1,4 @@
-"""The documents as a whole: every link leads somewhere, the search finds, diagrams are drawn, code is complete."""
+"""The documents as a whole: every link leads to a page, the search finds pages, and every diagram is drawn."""
 
 import os
 import re
@@ -26,7 +26,7 @@ from tests.support.service_world import ServiceWorld
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _START = "http://localhost/docs"
-#: What leads out of the documents, and is followed no further.
+#: Beginnings of paths outside the documents. The links there are not followed.
 _OUTSIDE = ("/dashboard", "/v1/")
 _RESULT = re.compile(r'<li><a href="([^"]+)">[^<]*</a>(?: <span class="muted">[^<]*</span>)?<br>')
 _LINK = re.compile(r'\s(?:href|src)="([^"]*)"')
@@ -35,7 +35,7 @@ _GUIDES = Path(__file__).resolve().parents[2] / "app" / "docs" / "guides"
 _ID = re.compile(r'\sid="([^"]*)"')
 
 
-#: What guides name with a dot that is neither an event, an entry of the audit log nor a file.
+#: Names with a dot in guides that are neither an event, an entry of the audit log nor a file.
 _FIELDS = {"payment.status", "policy.allowlist", "vault.budget", "vault.tokens"}
 _DOTTED = re.compile(r"`([a-z_]+\.[a-z_]+)`")
 _FILES = (".db", ".json", ".mts")
@@ -79,12 +79,12 @@ async def test_every_link_of_every_page_leads_somewhere(world: ServiceWorld) -> 
 async def test_links_between_guides_lead_somewhere_in_the_repository(path: Path) -> None:
     targets = [one.partition("#")[0] for one in _MARKDOWN_LINK.findall(source(f"guides/{path.name}"))]
 
-    # What begins with a slash is generated, and in no file.
+    # A target that begins with a slash is a generated page without a file.
     generated = {"/docs/settings", "/docs/events", "/docs/errors", "/docs/reference", "/dashboard"}
     assert {one for one in targets if one.startswith("/")} <= generated
     files = [one for one in targets if one and not one.startswith(("https://", "/"))]
     assert [one for one in files if not os.path.isfile(path.parent / one)] == []  # noqa: ASYNC240, PTH113 - a moment
-    # And the page leads to pages.
+    # And the links of the shown page lead to pages.
     shown = guide_page(path.stem)
     led = {urljoin(shown.path, unescape(link)).partition("#")[0] for link in _LINK.findall(shown.body)}
     pages = {"/docs/reference", shown.path, *generated, *(f"/docs/guides/{name}" for name in GUIDES)}

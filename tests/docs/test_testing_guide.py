@@ -1,4 +1,4 @@
-"""Provokes every error with the line that the guide of testing shows for it, and types the guide's commands."""
+"""Provokes every error with the line that the guide to testing shows for it, and runs the guide's commands."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ from tests.support.processes import Serve, command, exit_code, free_ports, servi
 from tests.support.reader import Reader, blocks_of
 from tests.support.warm import COMMAND_LINE, programs
 
-#: Connections that the guide's lines leave open.
+#: Ignores the warnings about connections that the guide's lines leave open.
 _LEFT_OPEN = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), _LEFT_OPEN]
 
@@ -33,7 +33,7 @@ _OTHERS = ("After a restore, without a key and without SOL", "Without the chain"
 
 
 def _lines(*sections: str) -> dict[str, str]:
-    """Return the lines of these sections by code. Without a section, those of all sections but `_OTHERS`."""
+    """Return the lines of these sections by error code. Without a section, return the lines of all but `_OTHERS`."""
     found: dict[str, str] = {}
     for part in _TEXT.split("\n### ")[1:]:
         title = part.partition("\n")[0]
@@ -58,7 +58,7 @@ class _Developer:
         self.names |= names
 
     async def provokes(self, lines: dict[str, str]) -> dict[str, set[str]]:
-        """Run the lines in order. Return what those got instead that did not get their errors."""
+        """Run the lines in order. For each line without its error, return the codes that the line got instead."""
         got = await asyncio.to_thread(lambda: {code: self._run(line) for code, line in lines.items()})
         return {code: codes for code, codes in got.items() if code not in codes}
 

@@ -41,7 +41,7 @@ PATTERNS: Mapping[str, tuple[float, re.Pattern[str]]] = {
         ("Whether/What opens", 0.8, r"(?m)^\s*(Whether|What|Who|Whose|How much|How many)\b"),
     )
 }
-#: A longer file may exceed a budget at most by this factor.
+#: A file with more than 1,000 words may exceed a budget at most by this factor.
 FILE_FACTOR = 4
 _LONG_FILE = 1_000
 _LONG_SENTENCE = 40
@@ -67,7 +67,7 @@ def _python(source: str) -> tuple[str, str]:
             value = node.value
         else:
             continue
-        # Sentences and phrases; neither SQL nor paths nor code.
+        # Keep sentences and phrases. Skip SQL, paths and code.
         code = re.search(r"\b(SELECT|INSERT|UPDATE|CREATE|FROM|WHERE)\b|[{}<>]|::|/v1/", value)
         if len(value.split()) > 3 and not code:
             sentences.append(value)

@@ -1,4 +1,4 @@
-"""The files of `deploy/`, as far as tools and the source can check them without an engine of containers."""
+"""Checks the files of `deploy/` as far as possible without a container engine."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def test_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
         skip_or_fail("there is no systemd-analyze: install Debian's systemd")
     text = _UNIT.read_text()
     assert "/opt/agent-vault/bin/agent-vault serve" in text
-    # The program is not where it would be installed.
+    # The program is not installed at the unit's path, so the unit gets the path of an existing program.
     (tmp_path / _UNIT.name).write_text(text.replace("/opt/agent-vault/bin/agent-vault", str(shutil.which("true"))))
     unit = str(tmp_path / _UNIT.name.replace("@", "@one"))
     checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
@@ -76,7 +76,7 @@ def test_compose_runs_commands_and_files_that_exist(services: dict[str, Any]) ->
 
 def test_every_container_of_the_service_has_few_rights(services: dict[str, Any]) -> None:
     for name, service in services.items():
-        if name != "postgres":  # whose image changes to its own account by itself
+        if name != "postgres":  # this image itself switches to an account without rights
             assert service["read_only"] is True, name
             assert service["cap_drop"] == ["ALL"], name
             assert service["security_opt"] == ["no-new-privileges:true"], name

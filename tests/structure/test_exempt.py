@@ -1,4 +1,4 @@
-"""Few tests may fail in `.ci/run`, each with a date and a cause, and only if it passes alone."""
+"""Only a few exempt tests may fail in `.ci/run`. Each has a date and a cause, and must pass when it runs alone."""
 
 from datetime import date
 from pathlib import Path

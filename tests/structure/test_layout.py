@@ -1,6 +1,6 @@
 """The layout that CONTRIBUTING.md promises: small modules, unique names, SQL in one place, readable tests.
 
-Which folder may import which is import-linter's contract in pyproject.toml.
+The contract of import-linter in pyproject.toml defines the imports that folders may make.
 """
 
 import ast
@@ -83,7 +83,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_sql_is_written_by_the_store_the_projection_and_the_indexer_alone() -> None:
-    """Use cases take a connection from the store and hand it on; the embedded chain keeps a file of its own."""
+    """Other modules only pass a connection on to the store. The embedded chain has its own database file."""
     own = ("app/database/", "app/store/", "app/projection/", "app/localnet/")
     for path in _APP:
         if _name(path).startswith(own):
@@ -95,7 +95,7 @@ def test_sql_is_written_by_the_store_the_projection_and_the_indexer_alone() -> N
 
 
 def test_no_sql_is_put_together_from_text() -> None:
-    """Ruff's S608 finds such code. The embedded chain has fixed names of columns, which it declares once."""
+    """Ruff's S608 finds such code. The embedded chain is exempt: it inserts only names of columns that it declares."""
     exempt = [_name(path) for path in _PYTHON if "noqa: S608" in path.read_text()]
     assert [one for one in exempt if not one.startswith(("app/localnet/", "tests/"))] == []
 

@@ -1,4 +1,4 @@
-"""What the source of the program promises: seeds in one file, money moved in one place, nothing logged but refusals."""
+"""Checks the program's source: seeds are in one file, money moves in one place, and only refusals are logged."""
 
 import json
 import re
@@ -26,12 +26,12 @@ _NOT_SEEDS = {
     "instructions/attestation.rs": {"agent-vault:v2:"},  # begins a signed message
     "instructions/complete_escrow.rs": {"signed_attestation", "webhook_callback"},  # parts of signed messages
 }
-"""Texts of bytes outside the file of seeds."""
+"""Byte strings outside the file of seeds that are not seeds, by module."""
 
 _INVOKERS = {"events.rs", "state/seeded.rs", _TOKEN}
-"""Modules that call other programs: for events, for accounts at addresses by seed, and for tokens."""
+"""Modules that call other programs: for events, for accounts at addresses derived from seeds, and for tokens."""
 _MOVING = {3: "Transfer", 6: "SetAuthority", 7: "MintTo", 8: "Burn", 14: "MintToChecked", 15: "BurnChecked"}
-"""Instructions of the token program that move tokens or give them away, but for TransferChecked."""
+"""Instructions of the token program, other than TransferChecked, that move tokens or give control over them away."""
 _TRANSFER_CHECKED = 12
 
 
@@ -51,7 +51,7 @@ def test_seeds_of_addresses_stand_in_one_file() -> None:
     assert len(seeds) == len(set(seeds))
     elsewhere = {name: set(_BYTES.findall(text)) for name, text in code.items() if name != _SEEDS}
     strange = {name: found for name, texts in elsewhere.items() if (found := texts - _NOT_SEEDS.get(name, set()))}
-    assert strange == {}, f"a seed belongs in {_SEEDS}; name here what is none"
+    assert strange == {}, f"move seeds to {_SEEDS}, and list other byte strings in _NOT_SEEDS"
     written_twice = {name: found for name, texts in elsewhere.items() if (found := texts & set(seeds))}
     assert written_twice == {}
 
@@ -89,10 +89,10 @@ def test_the_program_logs_nothing_but_refusals_of_rules() -> None:
 
 
 def test_the_guardrails_of_the_framework_are_on() -> None:
-    """Whatever manifest asks for the framework: its features are those that any of them wants."""
+    """Cargo builds the framework with the features that any manifest requests, so one check covers all manifests."""
     cargo = find_cargo()
     if cargo is None:
-        skip_or_fail("there is no working cargo to tell the features of the program's crates")
+        skip_or_fail("cargo, which lists the features of the program's crates, is not installed or does not work")
     command = [cargo, "metadata", "--format-version", "1", "--locked"]
     output = subprocess.run(command, cwd=_PROGRAM, stdout=subprocess.PIPE, check=True).stdout
     nodes = json.loads(output)["resolve"]["nodes"]
