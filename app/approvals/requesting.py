@@ -1,14 +1,17 @@
 """Requests for approvals, made by refused expenses."""
 
 from collections.abc import Collection
+from dataclasses import asdict
 
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
+from app.approvals.facts import facts_of
 from app.approvals.service import Expense, required_for
 from app.core.actors import Actor
 from app.core.identifiers import approval_id as id_of_approval
 from app.core.identifiers import new_reference
+from app.core.money import format_usdc
 from app.store.approval_events import report_approval
 from app.store.approval_requests import NewRequest, add_request
 from app.store.daily_counts import count_record
@@ -24,7 +27,7 @@ async def request(service: Service, by: Actor, refused: Expense, *, unusable: Co
     """
     wallet = await wallets.find(service, refused.wallet.org, refused.wallet.wallet_id)
     policy = wallet.policy
-    reference = new_reference()
+    reference, about = new_reference(), await facts_of(service, wallet, str(refused.payee.owner))
     new = NewRequest(
         approval_id=id_of_approval(reference),
         org=wallet.org,
@@ -49,7 +52,8 @@ async def request(service: Service, by: Actor, refused: Expense, *, unusable: Co
     def store(conn: Connection) -> str:
         identifier = add_request(conn, new, unusable=unusable)
         if identifier == new.approval_id and count_record(conn, new.wallet_id, "approval", new.created_at):
-            report_approval(conn, "requested", new, new.created_at)
+            threshold = None if new.threshold is None else format_usdc(new.threshold)
+            report_approval(conn, "requested", new, new.created_at, threshold=threshold, **asdict(about))
         return identifier
 
     return await service.db.write(store)

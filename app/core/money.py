@@ -46,6 +46,12 @@ def format_sol(lamports: int) -> str:
     return _format(lamports, SOL_DECIMALS)
 
 
+def with_separators(text: str) -> str:
+    """Return the decimal string of an amount for people, with thousands separators and at least two decimals."""
+    whole, _, fraction = text.partition(".")
+    return f"{int(whole):,}.{fraction or '00'}"
+
+
 def _parse(text: str, decimals: int, *, allow_zero: bool) -> int:
     match = _AMOUNT.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     whole, fraction = match.groups(default="") if match else ("", "")

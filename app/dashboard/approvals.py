@@ -3,12 +3,16 @@
 from starlette.responses import Response
 
 from app.access.auth import OPERATORS, READERS
+from app.api.forms import validated
 from app.approvals import service as approvals
-from app.approvals.models import ListApprovals
+from app.approvals.facts import facts_of
+from app.approvals.models import ListApprovals, RejectApproval
+from app.core.money import parse_usdc
 from app.dashboard.actors import names_of
 from app.dashboard.pages import View, action, page
 from app.policies import service as policies
 from app.store.wallets import labels
+from app.wallets import service as wallets
 
 _SHOWN = 50
 
@@ -28,15 +32,43 @@ async def show(view: View) -> Response:
     return view.render("approvals.html", waiting=waiting, decided=decided, labels=named, policies=ruled, who=who)
 
 
-@action("/approvals/{approval_id}/approve", roles=OPERATORS, back=show, step_up=True)
+@page("/approvals/{approval_id}", roles=READERS)
+async def show_one(view: View) -> Response:
+    """Show a request with the facts about it, and the buttons that decide it."""
+    service, by = view.service, view.principal
+    found = await approvals.get(service, by, view.path("approval_id"))
+    wallet = await wallets.find(service, by.org, found.wallet_id)
+    required = await approvals.required_for(service, wallet, parse_usdc(found.amount))
+    asked = (found.policy_id, found.policy_version, found.approvals_required)
+    acting = [found.requested_by, *(one.by for one in found.approvals)]
+    acting += [found.decided_by] if found.decided_by else []
+    return view.render(
+        "approval.html",
+        approval=found,
+        policy=wallet.policy,
+        outdated=wallet.archived or (wallet.policy.policy_id, wallet.policy.version, required) != asked,
+        facts=await facts_of(service, wallet, found.recipient_address),
+        who=await names_of(service, by.org, acting),
+        mine=by.actor in {one.by for one in found.approvals},
+    )
+
+
+@action("/approvals/{approval_id}/approve", roles=OPERATORS, back=show_one, step_up=True)
 async def approve(view: View) -> str:
     """Approve a payment, an escrow or an allowance."""
-    await approvals.approve(view.service, view.principal, view.claim(), view.path("approval_id"))
-    return view.url("approvals", done="approved")
+    made = await approvals.approve(view.service, view.principal, view.claim(), view.path("approval_id"))
+    return _after(view, "approval-counted" if len(made.approvals) < made.approvals_required else "approved")
 
 
-@action("/approvals/{approval_id}/reject", roles=OPERATORS, back=show)
+@action("/approvals/{approval_id}/reject", roles=OPERATORS, back=show_one, step_up=True)
 async def reject(view: View) -> str:
     """Reject a request for approval, or withdraw an unused approval."""
-    await approvals.reject(view.service, view.principal, view.claim(), view.path("approval_id"))
-    return view.url("approvals", done="rejected")
+    reason = validated(RejectApproval, {"reason": view.typed("reason").strip() or None}).reason
+    await approvals.reject(view.service, view.principal, view.claim(), view.path("approval_id"), reason=reason)
+    return _after(view, "rejected")
+
+
+def _after(view: View, done: str) -> str:
+    """Return the address of the page that sent the form: the request's own page, or the list."""
+    place = (view.path("approval_id"),) if view.typed("stay") else ()
+    return view.url("approvals", *place, done=done)

@@ -13,16 +13,18 @@ from sqlalchemy import (
     String,
     bindparam,
     cast,
+    exists,
     func,
     literal,
     select,
     union_all,
 )
 
+from app.core.transaction_types import SPENT
 from app.database.records import fetch_all
-from app.database.statements import rows
+from app.database.statements import rows, scalar
 from app.store.budgets import budget_details
-from app.store.read_tables import recipients
+from app.store.read_tables import recipients, transactions
 from app.store.spending import LENGTHS, NUMBERS, TOTAL, table
 from app.store.state_tables import domains, wallet_details
 
@@ -73,6 +75,11 @@ def paid_before(connection: Connection, org: str, addresses: Collection[str], mo
     return {key for (key,) in rows(connection, _PAID_BEFORE, given)[1]} if addresses else set()
 
 
+def was_paid(connection: Connection, org: str, address: str) -> bool:
+    """Return True if the organisation ever paid this address."""
+    return bool(scalar(connection, _WAS_PAID, {"org": org, "address": address}))
+
+
 def names(connection: Connection, org: str, by: str, keys: Collection[str]) -> dict[str, str]:
     """Return the names of wallets, budgets and recipients by key. A recipient without a domain has none."""
     if by not in _NAMES:
@@ -89,6 +96,14 @@ _PAID_BEFORE = (
     .distinct()
     .where(table.c.org == bindparam("org"), table.c.kind == "recipient", table.c.period.in_(_PERIODS))
     .where(table.c.key.in_(_KEYS), table.c.payments > 0)
+)
+_WAS_PAID = select(
+    exists().where(
+        transactions.c.org == bindparam("org"),
+        transactions.c.recipient_address == bindparam("address"),
+        transactions.c.status == "confirmed",
+        transactions.c.type.in_(SPENT),
+    )
 )
 _NAMES: Mapping[str, Select[Any]] = {
     by: select(key, name).where(key.in_(_KEYS), key.table.c.org == bindparam("org"), *joined)

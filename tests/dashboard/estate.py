@@ -56,7 +56,9 @@ async def furnish(world: ServiceWorld, texts: Sequence[str]) -> Places:
     webhooks = await _webhooks(world, texts)
     _write_people(world, texts)
     await world.catch_up()
+    asked = await world.ok("GET", f"/v1/approvals?status=pending&walletId={wallet_id}")
     return {
+        "approval_id": asked["data"][0]["approval_id"],
         "wallet_id": wallet_id,
         "escrow_id": dispute[0],
         "webhook_id": webhooks[0],

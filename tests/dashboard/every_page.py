@@ -38,6 +38,7 @@ PAGES = (
     ListedPage("vault", "/vaults/{wallet_id}", "Ad buyer"),
     ListedPage("feed", "/feed", "Feed", "?type=wallet.created"),
     ListedPage("approvals", "/approvals", "Approvals", names=False),
+    ListedPage("approval", "/approvals/{approval_id}", "Payment of", names=False),
     ListedPage("funding", "/funding", "Funding", names=False),
     ListedPage("vault-funding", "/vaults/{wallet_id}/funding", "Funding", names=False),
     ListedPage("recipients", "/recipients", "Recipients", names=False),

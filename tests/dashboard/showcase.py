@@ -131,7 +131,9 @@ async def _today(world: ServiceWorld, agents: list[Json], sellers: list[str]) ->
         await world.ok("POST", "/v1/keys", {"role": role, "name": name})
     topup = {"enabled": True, "triggerBelow": "1000", "topupAmount": "2000"}
     await world.ok("PUT", f"/v1/wallets/{ads['wallet_id']}/auto-topup", topup)
+    asked = await world.ok("GET", f"/v1/approvals?status=pending&walletId={travel['wallet_id']}")
     return {
+        "approval_id": asked["data"][0]["approval_id"],
         "wallet_id": ads["wallet_id"],
         "policy_id": ads["policy"]["policy_id"],
         "escrow_id": disputed,

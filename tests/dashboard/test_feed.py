@@ -266,10 +266,11 @@ async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Ser
     [waiting] = (await world.ok("GET", "/v1/approvals?status=pending"))["data"]
     operator = Crafted(world, sign_in(world, "operator"))
     csrf = await operator.csrf()
-    forget_step_up(world)
-    answer = await operator.post(f"/dashboard/approvals/{waiting['approval_id']}/approve", csrf=csrf)
-    assert answer.status_code == 403
     assert (await operator.post("/dashboard/approvals/apr_none/reject", csrf=csrf)).status_code == 404
+    forget_step_up(world)
+    for decision in ("approve", "reject"):
+        answer = await operator.post(f"/dashboard/approvals/{waiting['approval_id']}/{decision}", csrf=csrf)
+        assert answer.status_code == 403
     viewer = Crafted(world, sign_in(world, "viewer"))
     assert (await viewer.post(f"/dashboard/approvals/{waiting['approval_id']}/reject")).status_code == 403
 

@@ -126,6 +126,7 @@ _PAGES: Mapping[str, str | None] = {
     "POST /dashboard/feed/read": "viewer operator admin",
     "GET /dashboard/stream": "viewer operator admin",
     "GET /dashboard/approvals": "viewer operator admin",
+    "GET /dashboard/approvals/{approval_id}": "viewer operator admin",
     "GET /dashboard/policies": "viewer operator admin",
     "GET /dashboard/policies/{policy_id}": "viewer operator admin",
     "GET /dashboard/budgets": "viewer operator admin",

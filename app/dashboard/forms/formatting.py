@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from markupsafe import Markup
 
-from app.core.money import format_usdc
+from app.core.money import format_usdc, with_separators
 from app.core.timestamps import iso_ms, parse_iso_ms
 
 #: Text, which templates escape, or markup, which they do not escape.
@@ -43,9 +43,7 @@ def usdc(amount: int | str | None) -> str:
     """
     if amount is None:
         return "-"
-    text = amount if isinstance(amount, str) else format_usdc(amount)
-    whole, _, fraction = text.partition(".")
-    return f"{int(whole):,}.{fraction or '00'}"
+    return with_separators(amount if isinstance(amount, str) else format_usdc(amount))
 
 
 def moment(value: int | str | None, *, exact: bool = False) -> Markup | str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 NOTICES: Mapping[str, str] = {
     "alerts-saved": "The rules are saved.",
+    "approval-counted": "Your approval counts. More people must approve before the agent may pay.",
     "approved": "Approved. The agent may repeat the refused request once, within 24 hours.",
     "awaiting-signature": "The change waits for the authority's signature. The service does not have that key.",
     "budget-created": "The budget was created. Put vaults into it below.",
