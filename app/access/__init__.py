@@ -1,1 +1,1 @@
-"""API keys, roles, session tokens and rate limits: who calls and what they may do."""
+"""API keys, roles, session tokens and rate limits: identifies each caller and decides on their permissions."""

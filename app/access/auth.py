@@ -26,10 +26,10 @@ _SEED_BYTES = 32
 
 
 async def admit(request: Request, keys: KeyRing) -> Principal:
-    """Return the caller. A failed authentication is counted, also for the audit log.
+    """Return the caller. A failed authentication is counted for the rate limit and for the audit log.
 
-    Raises the errors of ``authenticate``, and ``rate_limited`` instead of ``authentication_failed`` above the limit of
-    failed authentications from the client's address.
+    Raises the errors of ``authenticate``. Raises ``rate_limited`` instead of ``authentication_failed`` if the client's
+    address has exceeded its limit of failed authentications.
     """
     try:
         found = await authenticate(request, keys)
@@ -49,19 +49,19 @@ def count_failure(request: Request) -> None:
 
 
 def client_host(request: Request) -> str | None:
-    """Return the client's address as the server or a trusted proxy states it, or None."""
+    """Return the client's address as reported by the server or a trusted proxy, or None if it is unknown."""
     return request.client.host if request.client else None
 
 
 async def count(
     request: Request, principal: Principal, weight: int = 1, *, brake: bool = False, lifts: bool = False
 ) -> None:
-    """Count a request of ``principal`` against the rate limit of its key, and wait for its turn.
+    """Count a request of ``principal`` against the rate limit of its key, and wait for the request's turn.
 
-    The response headers show the limit, unless it is off. A ``brake`` is counted separately and waits for other brakes
-    only, because it may have to stop a flood of other requests from the same key. A request that ``lifts`` a brake
-    waits like a brake, so that no later freeze overtakes it. Raises ``rate_limited`` above the limit, and
-    ``insufficient_permissions`` outside the key's addresses, unless the request is a ``brake``.
+    The response headers show the limit, unless it is off. A ``brake`` has its own limit and waits only for other
+    brakes, because it may have to stop a flood of other requests from the same key. A request that ``lifts`` a brake
+    waits in the same queue as brakes, so that no later freeze overtakes it. Raises ``rate_limited`` above the limit.
+    Raises ``insufficient_permissions`` for a key used outside its allowed addresses, unless the request is a ``brake``.
     """
     state = request.app.state
     if principal.outside:
@@ -73,12 +73,12 @@ async def count(
 
 
 def spend(request: Request, principal: Principal, weight: int) -> None:
-    """Count a cost of a request that is known only after its work. It is never refused."""
+    """Count a cost that is known only after the request's work. The request is never refused for it."""
     request.state.headers = request.app.state.rate_limits.count(principal.key_id, weight, spent=True)
 
 
 def authorise_address(principal: Principal, *, brake: bool) -> None:
-    """Raise ``insufficient_permissions`` for a key used outside its addresses, unless the request is a ``brake``."""
+    """Raise ``insufficient_permissions`` for a key used outside its allowed addresses, unless this is a ``brake``."""
     if principal.outside and not brake:
         message = "The API key does not allow this address."
         if principal.role in OPERATORS:
@@ -87,9 +87,9 @@ def authorise_address(principal: Principal, *, brake: bool) -> None:
 
 
 def client_address(request: Request) -> str | None:
-    """Return the client's IP address, or None if it is unknown. A trusted proxy may pass on text that is no address.
+    """Return the client's IP address, or None if it is unknown or a trusted proxy reports other text.
 
-    A mapped IPv4 address is returned as IPv4.
+    An IPv4 address mapped to IPv6 is returned as IPv4.
     """
     try:
         found = ip_address(client_host(request) or "")
@@ -106,7 +106,7 @@ async def authenticate(request: Request, keys: KeyRing) -> Principal:
     """
     for name in ("Authorization", "Session-Token", "Idempotency-Key"):
         if len(request.headers.getlist(name)) > 1:
-            # A proxy may have checked one copy, while the other would take effect here.
+            # A proxy may have checked one copy of the header, while the service would use the other.
             raise RequestError("invalid_request", f"The request repeats the header {name}. Send it once.")
     key = presented_key(request)
     principal = await keys.recognise(key, client_address(request)) if key is not None else None
@@ -122,7 +122,7 @@ def presented_key(request: Request) -> str | None:
 
 
 def authorise(principal: Principal, roles: Collection[Role]) -> None:
-    """Require one of the roles. Raises ``insufficient_permissions`` if the caller has another."""
+    """Require one of the roles. Raises ``insufficient_permissions`` if the caller has a different role."""
     if principal.role not in roles:
         named = " or ".join(", ".join(sorted(roles)).rsplit(", ", 1))
         raise AuthenticationError(

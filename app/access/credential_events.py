@@ -13,7 +13,7 @@ from app.store.people import Person
 
 #: Notices before a key expires, in days.
 _NOTICES = (1, FIRST_NOTICE)
-#: Period in milliseconds with at most one event about outside uses for each key and network.
+#: Each key and network causes at most one event about outside uses in this period, in milliseconds.
 _OUTSIDE_MS = 3_600_000
 
 
@@ -48,5 +48,6 @@ def _append(conn: Connection, event: str, about: ApiKey | Person, event_id: str,
     else:
         payload |= {"person_id": about.person_id}
         summary = about.name
-    # Without `wallet_id`, the event is no agent's to read, and only the organisation's rules decide about its e-mails.
+    # The event has no `wallet_id`. Agents therefore cannot read it, and only the organisation's rules apply to its
+    # e-mails.
     append_event(conn, event_id=event_id, org=about.org, type=event, timestamp=now, summary=summary, payload=payload)

@@ -1,4 +1,4 @@
-"""API keys and people as credentials: which still count, which descend from one, and how they end together."""
+"""API keys and people as credentials: finds those in force, their descendants, and ends them together."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -49,8 +49,8 @@ def require_in_force(conn: Connection, by: Principal) -> None:
 def descendants(conn: Connection, by: Principal, of: Actor, now: int) -> list[Credential]:
     """Return the keys and people in force that an actor created, directly or through others.
 
-    Keys that replaced each other in rotations count as one key: a key's whole chain is included, and all that the chain
-    created. The caller ``by`` and its own descendants are left out, so that it never ends itself.
+    Keys that replaced each other in rotations count as one key: the result includes all of them, and the descendants of
+    each. It leaves out the caller ``by`` and the caller's own descendants, so that callers never end themselves.
     """
     everyone: list[Credential] = [*api_keys(conn, by.org), *people_of(conn, by.org, removed=True)]
     below, replaced = defaultdict[Actor | None, list[Actor]](list), dict[Actor, Actor]()

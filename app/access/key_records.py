@@ -10,10 +10,10 @@ from app.store.keys import ApiKey, api_key_by_digest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reading:
-    """A read of a key's record that is under way.
+    """A running read of a key's record.
 
-    ``changes`` is the number of key changes known before the read. ``until`` is the end of the period in which the
-    result may be used, in seconds of the timer.
+    ``changes`` is the number of key changes known before the read. Until ``until``, in seconds of the timer, the result
+    may be used.
     """
 
     changes: int
@@ -22,7 +22,7 @@ class _Reading:
 
 
 class KeyRecords:
-    """Finds keys by their digest, and caches each for ``cache_seconds`` of ``timer``."""
+    """Finds keys by their digest, and caches each key for ``cache_seconds``, measured by ``timer``."""
 
     def __init__(self, db: Database, cache_seconds: float, timer: Callable[[], float]) -> None:
         self._db = db
@@ -40,7 +40,7 @@ class KeyRecords:
         self._cache.pop(digest, None)
         reading = self._reading_of(digest)
         found = await asyncio.shield(reading.record)
-        # Do not cache a record if keys changed during the read: this one may have been revoked.
+        # Do not cache the record if any key has changed during the read, because this key may have been revoked.
         if found is not None and reading.changes == self._changes:
             self._cache[digest] = (reading.until, found)
         return found
@@ -59,15 +59,15 @@ class KeyRecords:
         if running is not None and running.changes == self._changes and self._timer() < running.until:
             return running
         record = asyncio.create_task(self._db.read(lambda conn: api_key_by_digest(conn, digest)))
-        # The cache time counts from before the read. So a key that another node revokes during the read still stops
-        # working within that time.
+        # The cache time starts before the read. If another node revokes the key during the read, the key still stops
+        # working within the cache time.
         reading = _Reading(self._changes, self._timer() + self._cache_seconds, record)
         self._readings[digest] = reading
 
         def ended(done: asyncio.Task[ApiKey | None]) -> None:
             if self._readings.get(digest) is reading:
                 del self._readings[digest]
-            # Retrieve the exception, because all requests waiting for the read may be gone.
+            # Retrieve the exception here: possibly no request waits for the read any more.
             if not done.cancelled():
                 done.exception()
 

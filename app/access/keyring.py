@@ -1,4 +1,4 @@
-"""API keys: their recognition and records."""
+"""API keys: recognises, creates, rotates and revokes them."""
 
 import hashlib
 import hmac
@@ -49,8 +49,8 @@ COMMAND_LINE = "command_line"
 class Principal:
     """The caller: its actor, organisation, role and, for agents, wallet.
 
-    ``address`` and ``request_id`` come from the request, if there is one. ``outside`` is True for an API key that is
-    used from an address that it does not allow: it may only freeze and pause.
+    ``address`` and ``request_id`` come from the request, if there is one. ``outside`` is True for an API key used
+    outside its allowed addresses. Such a caller may only freeze and pause.
     """
 
     actor: Actor
@@ -68,7 +68,7 @@ class Principal:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """The organisation, and the agent's wallet or else the key or person. Its requests share slots."""
+        """The organisation with the agent's wallet, key or person. All requests of one owner share their slots."""
         return self.org, self.wallet_id or self.key_id
 
     def entry(self, action: Action, about: str | None = None, **details: Any) -> NewLogEntry:
@@ -77,7 +77,7 @@ class Principal:
 
 
 def system(org: str, part: str) -> Principal:
-    """Return the principal of a part of the service. It acts for the organisation as an admin, without an API key."""
+    """Return the principal of a part of the service, which acts for the organisation as an admin without an API key."""
     return Principal(Actor("system", part), org, "admin", None)
 
 
@@ -115,10 +115,10 @@ class IssuedKey:
 class KeyRing:
     """The API keys of a database, recognised by their HMAC-SHA256 under ``secret``.
 
-    The record of a recognised key is cached for ``cache_seconds``, which saves a database read per request. A key that
-    another process revokes stops working here within that time. The times at which keys were used stay in memory until
-    ``note_use`` stores them. ``clock`` returns the Unix time in seconds. ``timer`` returns the seconds that measure the
-    age of the cache.
+    The record of a recognised key is cached for ``cache_seconds``, which saves a database read per request. A key
+    revoked by another process therefore stops working here within that time. The time of each key's last use stays in
+    memory until ``note_use`` stores it. ``clock`` returns the Unix time in seconds. ``timer`` returns the seconds for
+    the age of cached records.
     """
 
     def __init__(
@@ -194,8 +194,8 @@ class KeyRing:
         """Create a key for the organisation of ``by`` and store its record.
 
         Raises ValueError if an agent's key has no wallet, or a key of another role has one. Raises ``invalid_request``
-        for an end in the past or after the end of the caller's key, and without the restrictions that the organisation
-        requires.
+        if the new key's end is in the past or after the end of the caller's key, or if the key lacks the restrictions
+        that the organisation requires.
         """
         made = self._add(conn, by, terms)
         entry = by.entry("key.create", made.record.key_id, role=terms.role, wallet_id=terms.wallet_id)
@@ -205,8 +205,8 @@ class KeyRing:
     def reissue(self, conn: Connection, by: Principal, idempotency_key: str, *, live: bool) -> IssuedKey | None:
         """Replace the text of the key created under this idempotency key. Return None if there is no such key.
 
-        Used when a request is repeated because a crash prevented its response: the client never received the key's
-        text, and the service does not store it. The earlier text no longer works.
+        Use this when a client repeats a request because a crash prevented its response. The client never received the
+        key's text, and the service does not store the text. The earlier text stops working.
         """
         made = api_key_made_under(conn, by.org, idempotency_key)
         if made is None:
@@ -220,7 +220,7 @@ class KeyRing:
     def create(self, *, org: str, by: str = COMMAND_LINE, **terms: Any) -> str:
         """Create a key on these ``KeyTerms``, store its record and return the key. Raises the errors of ``make``.
 
-        ``by`` is the part of the service that creates it without an API key of its own.
+        ``by`` is the part of the service that creates the key. It needs no API key of its own.
         """
         return self._db.write_now(lambda conn: self.make(conn, system(org, by), KeyTerms(**terms))).key
 
@@ -254,8 +254,7 @@ class KeyRing:
         """Store a replacement for a key. The old key works for ``overlap`` more seconds.
 
         The replacement has the terms of the old key, except the ``changes``. Raises the errors of ``make``,
-        ``key_not_found``, ``key_not_active`` for a rotated or ended key, and ``last_admin_key`` if neither an admin key
-        without an end that works from the caller's address nor an admin person would remain.
+        ``key_not_found``, ``key_not_active`` for a rotated or ended key, and the error of ``require_admin_key``.
         """
         now, old = self._now(), _found(conn, by.org, key_id)
         if old.revoked_at is not None or old.ended(now):
@@ -271,9 +270,10 @@ class KeyRing:
         return made
 
     def require_admin_key(self, conn: Connection, by: Principal) -> None:
-        """Raise ``last_admin_key`` if the caller's organisation has no admin key that counts for ``has_admin_key``.
+        """Raise ``last_admin_key`` if ``has_admin_key`` is False for the caller's organisation.
 
-        Networks must contain the caller's address, unless the caller is the machine's command line or the service.
+        A key with allowed networks counts only if they contain the caller's address, or if the caller is the service or
+        its command line.
         """
 
         def reachable(networks: list[str] | None) -> bool:

@@ -12,9 +12,9 @@ _IPV4 = 0xFFFFFFFF
 
 @lru_cache(maxsize=10_000)
 def parse_network(text: str) -> Network:
-    """Return the network in a text such as `203.0.113.0/24`. A network of mapped addresses becomes its IPv4 network.
+    """Return the network in a text such as `203.0.113.0/24`. Networks of mapped IPv4 addresses become IPv4 networks.
 
-    Raises ValueError for any other text, for an address with a zone, and for bits outside the network's prefix.
+    Raises ValueError for any other text, for an address with a zone, and for nonzero bits after the network's prefix.
     """
     if "%" in text:
         raise ValueError("an address with a zone is not a network")
@@ -31,9 +31,9 @@ def is_narrow(network: str) -> bool:
 
 
 def allow(networks: Sequence[str] | None, address: str | None) -> bool:
-    """Return True if one of the networks contains the address, or if there is no restriction to networks.
+    """Return True if one of the networks contains the address, or if ``networks`` is None, which allows any address.
 
-    An unknown address is in no network.
+    An unknown address, None, is in no network.
     """
     if networks is None or address is None:
         return networks is None

@@ -12,19 +12,19 @@ from app.core.errors import RequestError
 from app.core.recent import Recent
 from app.core.settings import Settings
 
-#: Maximum number of buckets that are remembered. Beyond that, the bucket unused for longest is forgotten.
+#: Maximum number of buckets kept in memory. Above it, the least recently used bucket is forgotten.
 _MAX_NAMES = 10_000
 #: Tolerance for the rounding of the amounts in a bucket.
 _ROUNDING = 1e-6
-#: The number of sign-ins that an address may start, and of its searches, is this many times its limit of failed
-#: authentications, because many people can share an address.
+#: An address may start this many times as many sign-ins, and send as many searches, as it may have failed
+#: authentications. The factor allows for people who share an address.
 _ANONYMOUS = 5
 
 
 class Buckets:
-    """A bucket for each name, such as the id of an API key. It has room for ``limit``, refilled evenly in ``seconds``.
+    """Buckets by name, such as an API key's id. Each holds up to ``limit`` and refills evenly within ``seconds``.
 
-    ``limit`` is the limit of all nodes together. The bucket of a name that is not remembered is full.
+    ``limit`` is the limit of all nodes together. A name without a bucket in memory starts with a full bucket.
     """
 
     def __init__(
@@ -33,23 +33,23 @@ class Buckets:
         self.limit = limit
         self.seconds = seconds
         self._clock = clock
-        #: The amount taken from a bucket and not refilled yet, and when it was computed.
+        #: The amount taken from a bucket and not refilled yet, and the time when the amount was computed.
         self._taken: Recent[tuple[float, float]] = Recent(max_names)
 
     def __len__(self) -> int:
         return len(self._taken)
 
     def take(self, name: str, limit: int, weight: int = 1, *, spent: bool = False) -> tuple[bool, int, int, int]:
-        """Take ``weight`` from a bucket, or the whole bucket if it is smaller, provided that the bucket has as much.
+        """Take ``weight`` from a bucket if the bucket has it. A ``weight`` above the bucket's size takes a full bucket.
 
-        With ``spent``, take what the bucket has.
+        With ``spent``, always take it, at most down to an empty bucket.
 
-        Return True if it had, the rest of the bucket, the seconds until it is full, and the seconds until it has
-        ``weight`` again. ``limit`` is this node's share of the limit.
+        Return True if it was taken, the rest of the bucket, the seconds until the bucket is full, and the seconds until
+        it has ``weight`` again. ``limit`` is this node's share of the limit.
         """
         now, rate = self._clock(), limit / self.seconds
         taken, then = self._taken.get(name) or (0.0, now)
-        # Another node may have started since, which makes this node's bucket smaller.
+        # If another node has started since, this node's bucket is smaller now.
         taken, weight = max(0.0, min(taken, limit) - (now - then) * rate), min(weight, limit)
         passes = spent or taken + weight <= limit + _ROUNDING
         taken = min(taken + weight, limit) if passes else taken
@@ -94,10 +94,11 @@ class RateLimits:
             self._searches = Buckets(_ANONYMOUS * settings.failed_authentications, 60, clock=clock)
 
     def count(self, key_id: str, weight: int = 1, *, brake: bool = False, spent: bool = False) -> dict[str, str]:
-        """Count a request of an API key or person. Return the response headers about the limit; none if it is off.
+        """Count a request of an API key or person. Return the response headers about the limit, or none if it is off.
 
         ``weight`` is the cost of the request; a payment costs 1. Freezes, pauses and withdrawals of transactions
-        (``brake``) have a bucket of their own, of the same size. A cost that is known only afterwards is ``spent``.
+        (``brake``) have a bucket of their own, of the same size. With ``spent``, the cost is counted after the work and
+        never refused.
 
         Raises ``rate_limited`` above the limit.
         """
@@ -140,7 +141,7 @@ def _rate_limited(message: str, wait: int, headers: dict[str, str]) -> RequestEr
 
 
 def network_of(client: str | None) -> str:
-    """Return the network that counts as one client: an IPv4 address, or an IPv6 /64, because one host may own it.
+    """Return the network that counts as one client: an IPv4 address, or an IPv6 /64, which one host may own.
 
     The network is an empty text if the client's address is unknown.
     """

@@ -1,4 +1,4 @@
-"""Writes audit log entries that belong to no other database transaction, or that are too urgent to wait for one."""
+"""Writes audit log entries that have no database transaction of their own, or are too urgent to wait for it."""
 
 import asyncio
 import math
@@ -33,13 +33,13 @@ MAX_BY_MINUTE, LONG_PERIOD = 100, 3_600.0
 #: Maximum number of client networks counted separately in one period, and number of the most frequent ones that the
 #: period's audit log entry lists.
 _MAX_NETWORKS, _NAMED = 1_000, 10
-#: Number of waiting entries from which new refusals are only counted.
+#: Maximum number of entries that wait for the database. Beyond it, new refusals are only counted.
 _MAX_WAITING = 10_000
 
 
 @dataclass(slots=True)
 class _Count:
-    """The number of repeats of an entry by client network, up to the end of its period."""
+    """The number of repeats of an entry in its period, by client network."""
 
     entry: NewLogEntry
     ends: float
@@ -52,7 +52,7 @@ class _Count:
         self.networks[network] += 1
 
     def total(self) -> NewLogEntry:
-        """Return the entry of all repeats. Its time is the end of the period, and it names the networks."""
+        """Return the entry that reports all repeats, with their networks. Its time is the end of the period."""
         details: dict[str, Any] = {
             "count": self.networks.total(),
             "since": iso_ms(self.entry.timestamp),
@@ -64,11 +64,12 @@ class _Count:
 class Recorder(Periodic):
     """Queues entries in memory and writes them immediately, or once the database is writable again.
 
-    No caller waits for it. Clients can cause failed authentications and refusals without limit, so these are counted.
-    Failed authentications become at most one row a minute. For each caller, operation and reason, the first refusal in
-    a minute becomes a row, and its repeats become one more. Uses of a key outside its addresses are counted in the same
-    way, for each operation and client network. After `MAX_BY_MINUTE` first rows of a caller in a UTC day, its further
-    rows are by the hour, and for each operation and reason. ``timer`` returns the seconds that measure the periods.
+    No caller waits for the recorder. Clients can cause failed authentications and refusals without limit, so their
+    number of rows is limited. Failed authentications become at most one row a minute. For each caller, operation and
+    reason, the first refusal in a minute becomes a row, and all its repeats become one more. Uses of a key outside its
+    addresses are counted in the same way, for each operation and client network. Once a caller has caused
+    `MAX_BY_MINUTE` first rows in a UTC day, the same counting continues per hour instead of per minute, without
+    distinguishing networks. ``timer`` returns the seconds that measure the periods.
     """
 
     name = "audit"
@@ -108,7 +109,10 @@ class Recorder(Periodic):
         self._counted(entry, network_of(principal.address))
 
     def _counted(self, entry: NewLogEntry, *minutely: str) -> None:
-        """Queue an entry, or count it with its equals. ``minutely`` distinguishes entries counted by the minute."""
+        """Queue an entry, or count it as a repeat.
+
+        ``minutely`` further distinguishes entries that are counted per minute.
+        """
         caller = (entry.log, entry.actor, entry.action)
         alike = (*caller, *entry.details.values())
         count = self._counts.get((*alike, *minutely)) or self._counts.get(alike)
@@ -121,7 +125,7 @@ class Recorder(Periodic):
         count.add(entry.address)
 
     def _is_frequent(self, caller: tuple[object, ...]) -> bool:
-        """Count a first row of a caller. Return True if it has had `MAX_BY_MINUTE` today."""
+        """Count a first row of a caller. Return True if the caller has already had `MAX_BY_MINUTE` of them today."""
         if (today := now_ms() // DAY) > self._day:
             self._day, self._firsts = today, Counter()
         self._firsts[caller] += 1
@@ -151,7 +155,7 @@ class Recorder(Periodic):
                 return 0
             batch, self._waiting = self._waiting, []
             self._writing = asyncio.create_task(self._store(batch), name="audit_write")
-        # Shielded, because an abandoned write may still commit. Its entries would then be written twice.
+        # The write is shielded: a cancelled one might still commit, and its entries would then be written twice.
         return await asyncio.shield(self._writing)
 
     async def _store(self, batch: list[NewLogEntry]) -> int:

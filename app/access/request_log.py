@@ -29,10 +29,10 @@ _MAX_PATH = 128
 
 
 class RequestLog(Periodic):
-    """Collects requests made with API keys in memory, and writes them about once a second. No request waits for it.
+    """Collects requests made with API keys in memory, and writes them about once a second. No request waits for that.
 
-    Requests beyond the queue's size are lost, for example while the database is not writable. A log line reports their
-    number. Queued requests are also lost if the process dies.
+    If the queue is full, for example while the database is not writable, further requests are lost. A log line reports
+    the number of lost requests. Queued requests are also lost if the process dies.
     """
 
     name = "request_log"
@@ -47,7 +47,7 @@ class RequestLog(Periodic):
         self._ticking = asyncio.Lock()
 
     def answered(self, scope: Scope, status: int, seconds: float) -> None:
-        """Queue a request, answered after ``seconds``, if it was made to `/v1/` with a valid API key."""
+        """Queue a request to `/v1/` that had a valid API key and was answered after ``seconds``. Ignore any other."""
         principal: Principal | None = scope["state"].get("principal")
         if not self._kept or principal is None or principal.actor.type != "key" or not scope["path"].startswith("/v1/"):
             return
@@ -79,7 +79,7 @@ class RequestLog(Periodic):
             while self._waiting:
                 batch = self._waiting[:_BATCH]
                 await self._db.write(partial(store_requests, batch=batch))
-                # Rows of an abandoned write stay in the queue. Writing the same rows again changes nothing.
+                # The rows of a cancelled write stay in the queue. Writing the same rows again changes nothing.
                 del self._waiting[: len(batch)]
                 written += len(batch)
             return written
@@ -95,7 +95,8 @@ class RequestLog(Periodic):
 
 def store_requests(conn: Connection, batch: Sequence[RequestRecord]) -> None:
     """Store requests, and count the payments of stopped wallets among them. A second call changes nothing."""
-    # In this order, so that a batch written by an earlier, doubtful commit is not counted again.
+    # Count before inserting: rows that an earlier commit with an unknown outcome has already inserted are not counted
+    # again.
     count_stopped(conn, batch, now_ms())
     insert_requests(conn, batch)
 
@@ -106,6 +107,6 @@ def _wallet_of(scope: Scope) -> str | None:
 
 
 def _printable(path: str) -> str:
-    """Return the beginning of a text, without unprintable characters. Terminals and databases may not accept those."""
+    """Return the beginning of a text without unprintable characters, which terminals and databases may not accept."""
     shown = "".join(one if one.isprintable() else "\ufffd" for one in path[:_MAX_PATH])
     return shown.encode()[:_MAX_PATH].decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""Seals stored responses with secrets under the API key, or session token, that requested them."""
+"""Encrypts stored responses that contain secrets, under the API key or session token that requested them."""
 
 import base64
 
@@ -13,7 +13,7 @@ class ResponseSeal:
     """Encrypts a stored response under a key derived from an API key, or from a browser's session token.
 
     The service stores only a digest of this secret, so the data on the disk cannot decrypt a response. ``owner`` is the
-    digest. It identifies the API key or session whose requests may read the response.
+    digest. It identifies the API key or session that may read the response.
     """
 
     def __init__(self, api_key: str, owner: str) -> None:
@@ -21,7 +21,7 @@ class ResponseSeal:
         self.owner = owner
 
     def seal(self, answer: bytes, record: str) -> str:
-        """Return a response encrypted for storage in the named record."""
+        """Return a response encrypted for storage in the record with this name."""
         return self._cipher(record).encrypt(answer).decode()
 
     def open(self, stored: str, record: str) -> bytes | None:
@@ -32,7 +32,7 @@ class ResponseSeal:
             return None
 
     def _cipher(self, record: str) -> Fernet:
-        # No salt: with the service's secret as the salt, HKDF's first step (RFC 5869) would yield the stored digest.
-        # An API key has enough randomness of its own.
+        # No salt is used. With the service's secret as the salt, HKDF's first step (RFC 5869) would yield the stored
+        # digest. An API key has enough randomness of its own.
         derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=_PURPOSE + record.encode()).derive(self._api_key)
         return Fernet(base64.urlsafe_b64encode(derived))

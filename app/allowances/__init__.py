@@ -1,1 +1,1 @@
-"""Allowances: money set aside for a delegate that pays by plain token transfers."""
+"""Allowances: money set aside for a delegate, who pays by plain token transfers."""

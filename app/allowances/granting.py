@@ -1,4 +1,4 @@
-"""Sets money of a wallet aside for a delegate: one grant per wallet at a time in a process, up to a daily number."""
+"""Sets a wallet's money aside for a delegate. A process runs one grant per wallet at a time, up to a daily number."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def granting(service: Service, wallet_id: str) -> Held:
 
 
 async def admit_grant(call: Call, wallet_id: str) -> tuple[WalletRecord, Keypair | None]:
-    """Return the wallet, and the session's key if it signs, once a grant may be made. Call it within ``granting``.
+    """Return the wallet, and the session's key if it signs, once a grant may be made. Call this within ``granting``.
 
     Raises ``too_many_allowances`` above the daily number, ``chain_unavailable`` while another grant is pending, and the
     errors of a payment from the wallet.
@@ -60,7 +60,7 @@ async def admit_grant(call: Call, wallet_id: str) -> tuple[WalletRecord, Keypair
 
 
 async def _require_room(service: Service, wallet_id: str) -> None:
-    """Refuse a grant above the daily number. Raises ``too_many_allowances``."""
+    """Raise ``too_many_allowances`` if the wallet has reached its daily number of grants."""
     most, since = service.settings.allowances_per_day, await service.clock.moment_ms() - DAY
     if await service.db.read(lambda conn: count_granted(conn, wallet_id, since)) >= most:
         raise BusinessError(
@@ -71,9 +71,9 @@ async def _require_room(service: Service, wallet_id: str) -> None:
 def grant_plan(
     expense: ExpenseRequest, destination: Pubkey, delegate: Pubkey, expires_at: int, also: Hook = nothing
 ) -> Plan:
-    """Return the plan of a grant that ends no later than policy and session.
+    """Return the plan of a grant. The allowance ends no later than the policy and the session.
 
-    ``also`` is a hook that joins the transaction which stores the plan's attempt.
+    ``also`` is a hook that joins the database transaction of the plan's attempt.
     """
     service, paying, signers = expense.service, expense.wallet, expense.service.signers
     vault, payer = Pubkey.from_string(paying.vault), signers.fee_payer_address
@@ -82,7 +82,7 @@ def grant_plan(
     if expense.session is not None:
         ends_at = min(ends_at, paying.session_expires_at)
     arguments = expense.arguments()
-    # The operator signs in its own role here. That is no co-signature.
+    # The operator signs every grant in its own role, which is not a co-signature.
     del arguments["co_signer"]
     build = service.instructions(paying.org)
     front = [build.create_token_account(payer=payer, owner=expense.payee.owner)] if expense.opens_account else []

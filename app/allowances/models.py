@@ -35,15 +35,15 @@ Reference = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{32}$"), exam
 
 
 class GrantAllowance(MoneyBody):
-    """Body of an allowance. `destination` is an existing token account or the owner of one.
+    """Body of a request for an allowance. `destination` is an existing token account, or the owner of one.
 
-    `delegate` is the address of the key that will sign the transfer. Nothing binds the delegate to the destination.
+    `delegate` is the address of the key that will sign the transfer. The delegate can transfer the money anywhere.
     """
 
     amount: Amount
     """The maximum that the delegate can transfer."""
     destination: RecipientText
-    """The USDC account to pay, or the address of its owner. The account must exist. Nothing binds the delegate to it.
+    """The USDC account to pay, or the address of its owner. The account must exist. The delegate can still pay others.
     """
     delegate: Annotated[RecipientText, example("DqNMcDg7pgHmpJmTqmyRqDD2rVJUbfCmnpKjG5uTAPGN")]
     """The address of the key that will sign the transfer. It must not be the operator, the authority, the wallet's
@@ -56,8 +56,8 @@ class GrantAllowance(MoneyBody):
     reference: Reference | None = None
     """16 bytes in hex, stored with the grant on the chain; random by default."""
     allow_unverified_recipient: Confirmation = False
-    """True to accept an address without a known owner. It still needs a USDC account, because an allowance never opens
-    one.
+    """True to accept an address without a known owner. The address still needs a USDC account, because an allowance
+    never opens one.
     """
 
 
@@ -69,7 +69,7 @@ class ListAllowances(Page):
 
 
 class Allowance(ResponseBody):
-    """An allowance. Until it is settled, the delegate can transfer its money.
+    """An allowance. Until its settlement, the delegate can transfer its money.
 
     `spent_amount` and `returned_amount` are null until the settlement. `transfers` lists the signatures of the
     delegate's transfers; it is null until they have been read from the chain.
@@ -88,15 +88,15 @@ class Allowance(ResponseBody):
     status: AllowanceStatus
     """The status: `pending`, `outstanding` or `settled`."""
     recipient: Annotated[Address, example("9xQeWvG816bUx9EPjHmaT23yvVM2ZWbrrpZb9PusVFin")]
-    """The owner of the account that the delegate is to pay."""
+    """The intended payee: the owner of the account at `destination`."""
     destination: Annotated[Address, example("9xQeWvG816bUx9EPjHmaT23yvVM2ZWbrrpZb9PusVFin")]
-    """The address of the account that the delegate is to pay."""
+    """The address of the token account that the delegate should pay."""
     delegate: Annotated[Address, example("DqNMcDg7pgHmpJmTqmyRqDD2rVJUbfCmnpKjG5uTAPGN")]
     """The address that can transfer the money until the settlement."""
     reference: Annotated[str, example(_REFERENCE)]
-    """16 bytes in hex."""
+    """The 16-byte reference of the grant in hex."""
     chain_address: Annotated[Address, ReadFrom("address"), example("GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2")]
-    """The allowance's address."""
+    """The allowance's address on the chain."""
     token_account: Annotated[Address, ReadFrom("tokens"), example("GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2")]
     """The token account that the delegate pays from."""
     expires_at: ChainTime
@@ -104,13 +104,13 @@ class Allowance(ResponseBody):
     created_at: Time
     """The time of the request."""
     tx_id: TransactionId | None
-    """The transaction of the grant. It is listed as a payment."""
+    """The transaction of the grant, which is listed as a payment."""
     tx_signature: Annotated[Signature | None, ReadFrom("signature")]
-    """The signature of that transaction."""
+    """The signature of the grant's transaction."""
     spent_amount: Annotated[Usdc | None, ReadFrom("spent")]
     """The amount that the delegate spent. Null until the settlement."""
     returned_amount: Annotated[Usdc | None, ReadFrom("returned")]
-    """The amount that came back. Null until the settlement."""
+    """The amount that returned to the wallet. Null until the settlement."""
     settled_at: Time | None
     """The time of the settlement."""
     settlement_signature: Signature | None

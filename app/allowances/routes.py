@@ -18,12 +18,12 @@ from app.payments.expense_errors import SPENDING_ERRORS
 async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
     """Grant an allowance.
 
-    Use it for recipients that accept only a plain transfer. It sets aside money of the wallet for a delegate, who can
-    transfer it until the allowance is settled. The wallet's policy must permit allowances. The program judges and
-    charges the grant as a payment to the owner of the destination. The token program, however, does not bind a delegate
-    to a destination. Anyone with the delegate's key can send the money anywhere, so only operators and admins may name
-    a delegate. The operator's key always signs; with a session token, the session's key also signs. Responds once the
-    money is set aside, or with the status `pending` if that takes too long.
+    Use an allowance for recipients that accept only a plain transfer. It sets aside money of the wallet for a delegate,
+    who can transfer the money until the allowance is settled. The wallet's policy must permit allowances. The program
+    judges and counts the grant like a payment to the owner of the destination. However, anyone with the delegate's key
+    can send the money anywhere, so only operators and admins may name a delegate. The operator's key always signs; with
+    a session token, the session's key also signs. Responds once the money is set aside, or with the status `pending` if
+    that takes too long.
     """
     return await allowances.grant(call, call.path("wallet_id"), body)
 
@@ -38,9 +38,10 @@ async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
 async def settle_allowance(call: Call, _body: EmptyBody) -> Allowance:
     """Settle an allowance.
 
-    Ends the delegate's power and takes back the money that it has not transferred. Settle as soon as the delegate has
-    paid, or never will. The service settles the allowance itself at `expires_at`, or earlier after a freeze, a pause,
-    a new session token or a change of the wallet's policy. A settled allowance stays as it is.
+    Ends the delegate's right to transfer, and takes back the money that the delegate has not transferred. Settle as
+    soon as the delegate has paid or will not pay any more. The service settles the allowance itself at `expires_at`, or
+    earlier after a freeze, a pause, a new session token or a change of the wallet's policy. A settled allowance stays
+    as it is.
     """
     return await allowances.settle(call, call.path("wallet_id"), call.path("allowance_id"))
 

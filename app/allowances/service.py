@@ -46,10 +46,10 @@ _TOKEN_ACCOUNT_SIZE, _MINT, _OWNER = 165, slice(0, 32), slice(32, 64)
 
 
 async def grant(call: Call, wallet_id: str, body: GrantAllowance) -> Allowance:
-    """Set money aside for a delegate. Returns once that is done, or as `pending` if it takes too long.
+    """Set money aside for a delegate. Returns once that is done, or with the status `pending` if it takes too long.
 
-    Raises ``policy_violation`` if the policy refuses. After a refusal in simulation, nothing was sent, and the refusal
-    is recorded. After a late refusal, the attempt is recorded as failed.
+    Raises ``policy_violation`` if the policy refuses the grant. A refusal in simulation is recorded, and nothing is
+    sent. After a late refusal, the attempt is recorded as failed.
     """
     return shown(await set_aside(call, wallet_id, lambda: _grant(call, wallet_id, body), allowance_of_transaction))
 
@@ -85,13 +85,13 @@ async def _grant(call: Call, wallet_id: str, body: GrantAllowance) -> Outcome:
 def _delegate(service: Service, payer: WalletRecord, text: str) -> Pubkey:
     """Return the delegate's address.
 
-    Raises ``invalid_request`` for text that is no address, and for accounts that have another role in the grant. The
-    program refuses further addresses.
+    Raises ``invalid_request`` for text that is not an address, and for accounts that have another role in the grant.
+    The program refuses some other addresses.
     """
     delegate = parse_address(text)
     if delegate is None:
         raise RequestError("invalid_request", "delegate: must be a chain address.")
-    # The grant already contains these accounts in other roles, and it must not contain an account twice.
+    # The grant's transaction already contains these accounts in other roles, and it must not contain an account twice.
     named = (payer.vault, payer.tokens, payer.policy.address, payer.budget, str(service.signers.fee_payer_address))
     if text in named:
         raise RequestError(
@@ -104,7 +104,7 @@ def _delegate(service: Service, payer: WalletRecord, text: str) -> Pubkey:
 async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey, bool]:
     """Return the token account to pay, its owner, and True if it exists.
 
-    Raises ``invalid_recipient`` for text that is no address.
+    Raises ``invalid_recipient`` for text that is not an address.
     """
     given = parse_address(text)
     if given is None:
@@ -122,7 +122,7 @@ async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey, boo
 
 
 async def settle(call: Call, wallet_id: str, identifier: str) -> Allowance:
-    """End an allowance with the operator's key. A settled one stays as it is. An agent needs its session token.
+    """Settle an allowance with the operator's key, unless it is settled already. An agent needs its session token.
 
     Raises ``chain_unavailable`` while the grant is not confirmed or the outcome is unknown.
     """
@@ -159,7 +159,8 @@ async def end(service: Service, claim: Claim, found: AllowanceRecord) -> None:
     try:
         await submit(service, plan, claim)
     except SimulationFailedError as refused:
-        # A settled allowance's account is gone. The program cannot tell it from an account that never existed.
+        # A settlement closes the allowance's account. The program cannot tell a closed account from one that never
+        # existed.
         await service.catch_up()
         now = await service.db.read(lambda conn: allowance(conn, found.org, found.allowance_id))
         if now is not None and now.status == OUTSTANDING:
@@ -204,7 +205,7 @@ async def report_overdue(service: Service, found: Sequence[AllowanceRecord]) -> 
 
 
 def shown(found: AllowanceRecord) -> Allowance:
-    """Return an allowance in the API's form."""
-    # The chain's clock counts whole seconds, so its time may lie before the request. Never show such a time.
+    """Return an allowance as clients see it."""
+    # The chain's clock counts whole seconds, so the settlement could appear to precede the request. Never show that.
     settled_at = None if found.settled_at is None else max(found.settled_at * 1000, found.created_at)
     return Allowance.of(found, settled_at=settled_at)

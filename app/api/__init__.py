@@ -1,1 +1,1 @@
-"""Shared by all routes: field types, parsing, operations, the OpenAPI document and metrics."""
+"""Code shared by all routes: field types, parsing, operations, the OpenAPI document and metrics."""

@@ -1,4 +1,4 @@
-"""Validators of the field types: each returns the converted value, or raises the error with a message for clients."""
+"""Validators of the field types. Each returns the converted value, or raises an error with a message for clients."""
 
 import re
 from collections.abc import Callable

@@ -35,19 +35,19 @@ def _number(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_refuse_constant, object_pairs_hook=_unique)
 
 
-#: A body above the limit is still read and dropped, up to this many times the limit. A client that is still sending
-#: might otherwise miss the response.
+#: A body above the limit is still read and discarded, up to this many times the limit. Otherwise, a client that is
+#: still sending might miss the response.
 _DROPPED = 16
 #: Maximum number of fields in a form. A page of the dashboard has 30 rows to select.
 _MAX_FIELDS = 200
-#: Response header that tells the client and the server that the rest of the body will not be read.
+#: Response header that tells client and server that the rest of the body stays unread.
 _CLOSE = {"Connection": "close"}
 
 
 async def read_json(request: Request, *, empty: bool, limit: int, seconds: float) -> dict[str, Any]:
     """Return the body of at most ``limit`` bytes as a JSON object. With ``empty``, a missing body is an empty object.
 
-    Raises ``invalid_request`` for anything else, ``request_too_large`` above the limit, and ``request_timeout`` if the
+    Raises ``invalid_request`` for any other body, ``request_too_large`` above the limit, and ``request_timeout`` if the
     body takes longer than ``seconds``.
     """
     raw = (await _read(request, limit=limit, seconds=seconds)).removeprefix(BOM_UTF8)
@@ -128,7 +128,7 @@ def query_items(request: Request) -> dict[str, Any]:
 
 _WHOLE_NUMBER = "must be a whole number"
 
-#: Messages for pydantic's own errors. Its texts would name Python types. The validators of this service have their own.
+#: Messages for pydantic's own errors, because its texts name Python types. This service's validators bring their own.
 _WORDS: Mapping[str, str] = {
     "missing": "is required",
     "extra_forbidden": "is unknown to this request",
@@ -165,11 +165,11 @@ def validation_error(error: ValidationError, whole: str) -> RequestError:
 
 
 def field_messages(error: ValidationError) -> dict[str, str]:
-    """Return the first message about each field, by the field's name in the API. `""` stands for the whole body.
+    """Return the first message about each field, by the field's name in the API. The key `""` means the whole body.
 
-    The name of a field in an object follows the object's name and `_`.
+    A field inside an object is named by both names, joined by `_`.
 
-    A message about an entry of a list begins with the entry's number.
+    A message about an entry of a list begins with the number of the entry.
     """
     found: dict[str, str] = {}
     for one in error.errors(include_url=False, include_input=False):

@@ -1,4 +1,4 @@
-"""The declarations of operations, from which the OpenAPI document is made."""
+"""The declarations of operations. The OpenAPI document is made from them."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

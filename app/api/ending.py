@@ -10,17 +10,17 @@ from app.core.actors import Actor, Role
 
 
 class EndCredential(ChangeBody):
-    """Body of a request that ends a key or a person. `endDescendants` also ends the keys and people that it created."""
+    """Body of a request that ends a key or a person. `endDescendants` also ends the keys and people created by it."""
 
     end_descendants: StrictBool = False
-    """True to end the keys and people that the key or person created, too. Also accepted for a key or person that
-    has already ended. Keys that replaced each other in rotations count as one key. The caller and its own descendants
-    are never ended.
+    """True to also end the keys and people created by this key or person, even if it has already ended itself. Keys
+    that replaced each other in rotations count as one key. The request never ends its own caller, nor the caller's
+    descendants.
     """
 
 
 class Descendant(ResponseBody):
-    """A key or person that a key or person created, directly or through others."""
+    """A key or person created by another one, directly or through others."""
 
     actor: Actor
     """The key or person, as type and id."""
@@ -29,11 +29,11 @@ class Descendant(ResponseBody):
     name: Annotated[str, example("Shopping")]
     """The name of the key or person."""
     created_by: Actor | None
-    """The key or person that created it, or null if it is not known."""
+    """The key or person that created this one. Null if unknown."""
     created_at: Time
     """The time of the creation."""
 
     @classmethod
     def showing(cls, one: Credential) -> "Descendant":
-        """Return the response that shows a key or a person."""
+        """Return a key or a person as shown in the response."""
         return cls.of(one, actor=actor_of(one))

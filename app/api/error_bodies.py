@@ -30,7 +30,7 @@ class ErrorBody(ResponseBody):
         WithJsonSchema({"type": "string", "format": "uri"}),
         example("http://127.0.0.1:8402/docs/errors/policy_violation"),
     ]
-    """The link to the page of the code."""
+    """The link to the documentation of the code."""
     request_id: RequestId
     """The id of the request. Quote it when you ask for support."""
 
@@ -46,7 +46,7 @@ class Violation(ResponseBody):
     """The rule that refused the payment, its limit, and the value that the payment would have reached."""
 
     rule: Annotated[str, example("max_per_tx")]
-    """The broken rule. See the table of rules."""
+    """The rule that refused the payment. See the table of rules."""
     limit: Annotated[str, example("5.00")]
     """The limit of the rule."""
     attempted: Annotated[str, example("6.00")]
@@ -56,10 +56,10 @@ class Violation(ResponseBody):
 class PolicyViolationBody(ErrorBody):
     """The error for a payment, an escrow or an allowance that the wallet's policy or budget refused.
 
-    `tx_id` is the id of its row in the list of transactions. The row is `blocked`, or `failed` if the program refused
-    the transaction only after it was sent. `approval_id` is the id of the approval that would let the payment,
-    escrow or allowance pass, if there is one. `open_allowances` are outstanding allowances, if only their
-    money refuses the payment.
+    `tx_id` is the id of the refused expense in the list of transactions. Its status is `blocked`, or `failed` if the
+    program refused the transaction only after it was sent. `approval_id` is the id of the request for an approval that
+    would let the expense pass, if an approval helps. `open_allowances` lists outstanding allowances, if the expense
+    would pass without the money that they hold.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -67,17 +67,18 @@ class PolicyViolationBody(ErrorBody):
     code: Literal["policy_violation"]
     """The code, always `policy_violation`."""
     violation: Violation
-    """The violation: the rule that refused, its limit, and the value that the payment would have reached."""
+    """The rule that refused the payment, its limit, and the value that the payment would have reached."""
     wallet_id: WalletId
     """The paying wallet."""
     policy_id: PolicyId
-    """The wallet's policy at that time."""
+    """The wallet's policy at the time of the refusal."""
     tx_id: TransactionId
     """The id of the refused payment or escrow in the list of transactions."""
     approval_id: ApprovalId = ""
     """The id of the request for an operator's approval. Absent if no approval helps."""
     open_allowances: tuple[AllowanceId, ...] = ()
-    """The ids of the outstanding allowances. Absent unless only their money refuses the payment."""
+    """The ids of the outstanding allowances. Present only if the payment would pass without the money that they hold.
+    """
 
 
 class PolicyViolationEnvelope(ResponseBody):

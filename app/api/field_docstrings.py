@@ -1,7 +1,7 @@
-"""Models whose fields are described by the docstrings after them.
+"""Models that describe each field by the docstring after it.
 
-Pydantic reads such docstrings when it creates a class, which takes seconds for all models. Here they are read when a
-schema is made.
+Pydantic can read such docstrings when it creates a class, but this takes seconds for all models. This module reads them
+only when a schema is made.
 """
 
 import ast

@@ -82,7 +82,7 @@ class _Request(DocumentedModel):
 
 
 class Body(_Request):
-    """A request body in strict mode: a value with another JSON type than its field's is refused."""
+    """A request body in strict mode: a value of the wrong JSON type is refused, not converted."""
 
     model_config = ConfigDict(strict=True)
 
@@ -93,13 +93,13 @@ class Query(_Request):
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """Names the record's attribute for a field of a response, if the two names differ."""
+    """Names the record's attribute that fills a field of a response, if the two names differ."""
 
     path: str
 
 
 def without_defaults(schema: dict[str, Any]) -> None:
-    """Remove the defaults from a model's schema. Its clients need none."""
+    """Remove the defaults from a model's schema, because clients do not need them."""
     for field in schema.get("properties", {}).values():
         field.pop("default", None)
 
@@ -127,7 +127,7 @@ def _values(model: type[BaseModel], record: object, **values: Any) -> dict[str, 
 
 @cache
 def _reader(model: type[BaseModel], *given: str) -> tuple[Sequence[str], Callable[[object], Sequence[Any]]]:
-    """Return the names of a model's fields that are not ``given``, and a function that reads those of a record.
+    """Return the names of a model's fields that are not ``given``, and a function that reads them from a record.
 
     At least two fields must remain. The function is as fast as handwritten attribute access.
     """
@@ -208,7 +208,7 @@ Memo = Annotated[str, StringConstraints(max_length=512), Plain(), example("Order
 Text = Annotated[str, StringConstraints(min_length=1, max_length=2_000), Plain()]
 #: An address has at most 44 characters, a domain at most 253.
 RecipientText = Annotated[str, StringConstraints(min_length=1, max_length=253), Plain(), example(_ADDRESS)]
-#: The recipient of a payment. Malformed text gives `invalid_recipient`, like text that matches no recipient.
+#: The recipient of a payment. Malformed text raises `invalid_recipient`, like the text of an unknown recipient.
 Recipient = Annotated[RecipientText, WrapValidator(recipient)]
 Category = Annotated[str, AfterValidator(category), WithJsonSchema({"type": "string", "enum": list(CATEGORIES)})]
 #: Printable ASCII without a space at either end, so that a key is the same in a header and in a body.
@@ -251,12 +251,12 @@ Signature = Annotated[
 ]
 #: `sha256:` and a hash.
 Digest = Annotated[str, example("sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
-#: A hash built from its hexadecimal digits. Like every conversion here, it does not change the values of a stored
-#: response.
+#: A hash built from its hexadecimal digits. Like every conversion here, it leaves the values of a stored response
+#: unchanged.
 HexHash = Annotated[Digest, BeforeValidator(lambda digits: f"sha256:{digits.removeprefix('sha256:')}")]
 Currency = Annotated[str, example("USDC")]
 Warnings = Annotated[list[str], example(["The address is a vault."])]
-#: A confirmation that skips a check. A copied example must not skip it.
+#: A confirmation that skips a check. Its example is false, so that a copied example skips no check.
 Confirmation = Annotated[bool, example(False)]
 
 
@@ -280,7 +280,7 @@ EventId = Annotated[str, _id("evt_H4sNc9zKq1VdWp6xRbT8mY")]
 KeyId = Annotated[str, _id("key_M3vLp8fRz2JtXk5wQnB7cG")]
 PersonId = Annotated[str, _id("per_W8tRk3nZp5XcQy7mVb2LdH")]
 RequestId = Annotated[str, _id("req_NaLTW5KRAT7GNcwLfd2Mhr")]
-#: Ids in requests. They may have any form, because an unknown object is not found, whatever its id.
+#: Ids in requests. Any text is accepted, because a malformed id gets the same error as an unknown one.
 WalletRef = Annotated[Identifier, example("wal_VDycjSYafbJkJfSRKajygt")]
 PolicyRef = Annotated[Identifier, example("pol_VzU53AtbSxsDL2M2jvnpAT")]
 BudgetRef = Annotated[Identifier, example("bud_T4kWq8ZxJm2VfNc7RbYp5L")]

@@ -16,7 +16,7 @@ __all__ = ["Fields", "InvalidFormError", "read_form", "validated"]
 
 
 class InvalidFormError(RequestError):
-    """The form's input is not valid. ``messages`` has the first message about each field, by its name in the API."""
+    """The form's input is invalid. ``messages`` has the first message about each field, by the name in the API."""
 
     def __init__(self, error: ValidationError) -> None:
         first = validation_error(error, "form")
@@ -25,7 +25,7 @@ class InvalidFormError(RequestError):
 
 
 def validated(model: type[Arguments], values: Mapping[str, Any]) -> Arguments:
-    """Return the API's body or query for these values, without the fields that were left empty.
+    """Return the API's body or query for these values. Fields left empty in the form are omitted.
 
     Raises InvalidFormError.
     """

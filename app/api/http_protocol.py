@@ -1,8 +1,8 @@
 """Limits on the time and bytes of a client connection, and the response to input that is not an HTTP request.
 
-uvicorn 0.54 lacks four features for httptools: a timeout for a whole request, a limit on the bytes of a request's head
-(only h11 has one, `h11_max_incomplete_event_size`), a hook for the response to a malformed request, and the end of a
-response when its client leaves while later requests wait. Remove this module once uvicorn has all four.
+With httptools, uvicorn 0.54 lacks four features: a timeout for a whole request, a limit on the bytes of a request's
+head (only h11 has one, `h11_max_incomplete_event_size`), a hook for the response to a malformed request, and ending a
+response when the client disconnects while later requests wait. Remove this module once uvicorn has all four.
 https://github.com/Kludex/uvicorn/issues/157 asks for the first two.
 """
 
@@ -23,9 +23,9 @@ _PIECE = 4_096
 class _LimitedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits in bytes, and a limit of `seconds` for a request's head to arrive.
 
-    If a body is late while a route reads it, the route itself answers. A malformed body looks to the route like one
-    that ended early. Input that is not a request is answered by the application, which finds the error as `refusal` in
-    the state.
+    A route that is reading a late body answers it itself. A malformed body looks to the route like one that ended
+    early. Input that is not a request is answered by the application, which finds the error as `refusal` in the
+    request's state.
     """
 
     seconds: float
@@ -35,7 +35,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _bytes = 0
     #: True if all further input is ignored.
     _refused = False
-    #: The request that is being answered. uvicorn's ``cycle`` is the newest one, which may wait behind it.
+    #: The request that is being answered. uvicorn's ``cycle`` is the newest request, which may wait behind this one.
     _answered: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
@@ -45,7 +45,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         if self._answered is not None:
-            # Otherwise it would write to the closed connection, which raises an error in uvloop.
+            # Otherwise the running response would write to the closed connection, which raises an error in uvloop.
             self._answered.disconnected = True
             self._answered.message_event.set()
         super().connection_lost(exc)
@@ -64,7 +64,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._refuse("The request is not HTTP/1.1 with a known method and a path in ASCII.")
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing. A server may ignore Upgrade (RFC 9110, section 7.8), and uvicorn's lines advise a package."""
+        """Log nothing.
+
+        A server may ignore Upgrade (RFC 9110, section 7.8), and uvicorn would log advice to install a package.
+        """
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -103,7 +106,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, readable)
 
     def _refuse(self, message: str) -> None:
-        """Stop reading, let the open request or a refused head get its response, and close the connection."""
+        """Stop reading, let the open request or the refused head get its response, and close the connection."""
         self._refused = True
         if self.cycle is not None and not self.cycle.response_complete:
             # An earlier request, or the request with the malformed body, gets its own response.

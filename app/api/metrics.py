@@ -1,6 +1,6 @@
-"""Metrics for Prometheus, declared in one place. A label has only the values that are declared with it.
+"""Metrics for Prometheus, declared in one place. The values of each label are declared with it.
 
-Requests, errors, nodes and organisations never add a series, so the text does not grow under any traffic.
+Requests, errors, nodes and organisations never add a series, so the size of the metrics does not depend on traffic.
 """
 
 import math
@@ -36,7 +36,7 @@ _GROUPS = {
     "dashboard": ("/dashboard",),
     "other": ("",),
 }
-"""Groups of routes, each with path prefixes. The first group with a matching prefix counts."""
+"""Groups of routes by path prefix. A route belongs to the first group with a matching prefix."""
 _OUTCOMES = {"policy_violation": "blocked", "transaction_failed": "failed", "chain_unavailable": "unknown"}
 """Outcomes of payments by error code. All other errors count as `refused`."""
 _RESERVE = """# HELP agent_vault_reserve_micro_usdc Micro-USDC in the reserve.
@@ -166,7 +166,7 @@ class Metrics:
         Readers share one rendering, which is at most `remember` seconds old. Only the reserve differs between readers.
         """
         if time.monotonic() >= self._rendered + self.remember:
-            # There is no await here, so two renderings never run at the same time.
+            # Nothing is awaited here, so two renderings never run at the same time.
             self._text = generate_latest(self._registry)
             self._rendered = time.monotonic()
         return self._text + _RESERVE.format(*self.reserves.get(org, ("", "NaN"))).encode()

@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document, built from the operations that the routes declare.
 
-The models give the meaning and the example of each field. This module adds headers, links, and examples of bodies.
+The models contain the description and the example of each field. This module adds headers, links and body examples.
 """
 
 import json
@@ -61,13 +61,13 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
         "schema": {"type": "string", "pattern": "^req_[0-9A-Za-z]+$"},
     },
     "Service-Time": {
-        "description": "The service's time, by which idempotency keys end. On an embedded chain, the test clock moves "
+        "description": "The service's time. Idempotency keys expire by it. On an embedded chain, the test clock moves "
         "it.",
         "required": True,
         "schema": {"type": "string", "format": "date-time"},
     },
     "RateLimit-Policy": {
-        "description": "Size of the API key's bucket for this kind of request (`q`) at the node that answered, and "
+        "description": "Size of the API key's bucket for this kind of request (`q`) on the node that answered, and "
         "seconds in which it refills (`w`). Absent if there is no limit.",
         "schema": {"type": "string", "examples": ['"default";q=200;w=2']},
     },
@@ -91,7 +91,7 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
     },
     "Idempotent-Replayed": {
         "description": "`true` if this is the stored response of an earlier request with the same idempotency key. "
-        "`false` if a freeze or pause had been lifted since its first response and was made again.",
+        "`false` if the freeze or pause had been lifted since the first response, so that it was made again.",
         "schema": {"type": "string", "enum": ["true", "false"]},
     },
 }
@@ -101,7 +101,7 @@ _SIGN: Json = {
     "in": "query",
     "required": False,
     "description": "With `offline`, a change that the organisation's authority must sign is not sent. The response is "
-    "an unsigned transaction on a durable nonce. A change without that signature, such as a freeze or a pause, is "
+    "an unsigned transaction on a durable nonce. A change that needs no such signature, such as a freeze, is "
     "refused with `invalid_request`, because it would take effect immediately.",
     "schema": {"type": "string", "enum": ["offline"], "examples": ["offline"]},
 }
@@ -184,7 +184,10 @@ def _fields(schemas: Json) -> Iterator[Json]:
 
 
 def _examples(schema: Json, schemas: Json) -> list[Any]:
-    """Return the example of a schema in a list: its own, or one made from its type. Empty if there is none."""
+    """Return a list with the schema's example: its own, or one made from its type.
+
+    The list is empty without an example.
+    """
     if "examples" in schema:
         return list(schema["examples"])
     if "const" in schema:
@@ -238,7 +241,7 @@ def _content(model: type[BaseModel]) -> Json:
 
 
 def _body(model: type[BaseModel], properties: Json) -> Json:
-    """Return the example of a body: its required fields, and the fields with an example of their own."""
+    """Return the example of a body: its required fields, and optional fields with their own example."""
     return {
         name: properties[name]["examples"][0]
         for name, field in ((field.alias or name, field) for name, field in model.model_fields.items())
@@ -297,7 +300,7 @@ def _say_default(field: Json) -> None:
 
 
 def _without_null(schema: Json) -> None:
-    """Remove `null` from a parameter's schema, where it only means that the parameter is not sent."""
+    """Remove `null` from a query parameter's schema. There it only means that the parameter is not sent."""
     kinds = [kind for kind in schema.pop("anyOf", ()) if kind != {"type": "null"}]
     if kinds:
         (kind,) = kinds
@@ -307,7 +310,7 @@ def _without_null(schema: Json) -> None:
 
 
 def _link(operation: Json, paths: Json, schemas: Json) -> None:
-    """Link an operation that creates an object to all operations with the object's id as their only path parameter."""
+    """Link an operation that creates an object to each operation with the object's id as its only path parameter."""
     answer = operation["responses"]["200"]
     answered = answer["content"][_JSON]["schema"]
     reference = answered["anyOf"][0] if "anyOf" in answered else answered

@@ -1,4 +1,4 @@
-"""Turns a handler into an endpoint: authentication, parsing, idempotency, and its entry in the OpenAPI document."""
+"""Turns a handler into an endpoint, with authentication, parsing, idempotency and an entry in the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,7 +66,7 @@ _SESSION = ("session_token_invalid", "session_token_expired")
 _SIGNED_ELSEWHERE = ("authority_offline", "too_many_unsigned_transactions")
 _CHANGES = ("idempotency_conflict", "idempotency_in_progress", "signer_unavailable", "fee_payer_insufficient")
 
-#: The rows of a page that cost 1 of the rate limit.
+#: Number of rows of a page that cost 1 of the rate limit.
 _ROWS = 10
 
 
@@ -246,7 +246,7 @@ async def _result(handler: Handler, call: Call, arguments: Any) -> BaseModel:
         return await awaiting_signature(call.service, awaiting.attempt)
     except NotFoundError as error:
         if call.claim.effective:
-            # The request has changed an existing object, although the object cannot be shown now.
+            # The request has already changed the object, so the object exists but cannot be shown now.
             raise UnavailableError("chain_unavailable") from error
         raise
 
@@ -262,7 +262,7 @@ async def _counted(
 ) -> Body | Query | None:
     """Count a request and return its arguments.
 
-    They are read first if they determine the cost or the bucket. A request that is then refused is counted too.
+    The arguments are read first if they determine the cost or the bucket. A request with invalid arguments also counts.
     """
     first = brakes or (reads is not None and issubclass(reads, Query))
     if not first:
@@ -279,7 +279,7 @@ async def _counted(
 
 
 def _count_rows(call: Call, arguments: Any, result: Any) -> None:
-    """Count the rows of a list without pages. Their number is known only now."""
+    """Count the rows of a list without pages, whose number was unknown before."""
     if hasattr(result, "data") and not hasattr(arguments, "limit"):
         spend(call.request, call.principal, len(result.data) // _ROWS)
 

@@ -16,14 +16,14 @@ from pydantic_core import PydanticCustomError
 from app.api.fields import ChangeBody, without_defaults
 
 _KEY = "idempotency_key"
-#: Fields of updates that may be `null`: the idempotency key, which is no change, and fields that `null` clears.
+#: Fields of updates that may be `null`: the idempotency key, which is not a change, and fields that `null` clears.
 _MAY_BE_NULL = (_KEY, "budget_id")
 
 
 class PartialBody(ChangeBody):
     """A body in which `null` differs from absence: ``model_fields_set`` lists the fields that were sent."""
 
-    # An absent field of an update or a copy has another value than the default.
+    # The schema shows no defaults: an absent field of an update or a copy keeps its value.
     model_config = ConfigDict(json_schema_extra=without_defaults)
 
     @model_serializer(mode="wrap")
@@ -33,7 +33,7 @@ class PartialBody(ChangeBody):
 
 
 def _at_least_one_change(schema: dict[str, Any]) -> None:
-    """Require at least one change in a body's schema. Forbid `null`, except for the key and to clear fields."""
+    """Require at least one change in a body's schema. Forbid `null`, except for the fields that may be null."""
     for name, field in schema["properties"].items():
         if name not in map(to_camel, _MAY_BE_NULL):
             kept, _null = field.pop("anyOf")

@@ -13,8 +13,8 @@ from app.submission.database_guard import DatabaseGuard
 
 #: Fields that may differ between a request and its replay.
 _NOT_COMPARED = {"idempotency_key", "after_restore"}
-#: Fields of later versions, compared only if they are set. So a request sent before an upgrade is still recognised
-#: after it.
+#: Fields added by later versions. They are compared only if set, so that a request sent before an upgrade is still
+#: recognised afterwards.
 _COMPARED_IF_SET = {"allow_unverified_recipient"}
 
 #: Fields of bodies that engage or lift a brake.
@@ -32,12 +32,12 @@ def fingerprint(  # noqa: PLR0917
 
 
 def prepare(service: Service, claim: Claim, by: Principal, arguments: BaseModel | None) -> None:
-    """Let the claim's changes fail once the caller's credential has ended, and check the database guard.
+    """Make the claim's changes fail once the caller's credential has ended, and check the database guard.
 
-    The guard refuses a request that moves money if a restore or failover may have lost the record that it was carried
-    out. The check runs now, unless the request resumes an earlier attempt, and again before a new transaction is sent.
-    Raises ``restore_catching_up`` while the service still reads later transactions from the chain, and
-    ``restore_unacknowledged`` if the request lacks the client's confirmation.
+    After a restore or failover, the database may lack the record of an earlier copy of this request. The guard then
+    refuses requests that move money. The check runs now, unless the request resumes an earlier attempt, and again
+    before a new transaction is sent. Raises ``restore_catching_up`` while the service still reads later transactions
+    from the chain, and ``restore_unacknowledged`` if the request lacks the client's confirmation.
     """
     claim.authorise = partial(require_in_force, by=by)
     if not isinstance(arguments, MoneyBody):

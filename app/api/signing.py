@@ -1,4 +1,4 @@
-"""The response with a transaction that the organisation's authority signs elsewhere."""
+"""The response with a transaction for the organisation's authority to sign offline."""
 
 from typing import Annotated, Literal
 
@@ -14,12 +14,12 @@ from app.submission.context import Service
 class AwaitingSignature(ResponseBody):
     """A transaction that waits for the signature of the organisation's authority.
 
-    `accounts` has the program's accounts and the token accounts that the transaction names, as the service read them:
-    base64 by address.
+    `accounts` has the contents of the program's accounts and token accounts that the transaction names, by address and
+    in base64, as the service has read them.
     """
 
     id: Annotated[TransactionId, ReadFrom("tx_id")]
-    """The transaction's id, which it keeps once it is sent."""
+    """The transaction's id. It stays the same after sending."""
     status: Literal["awaiting_signature"]
     """The status, always `awaiting_signature`."""
     type: Annotated[str, example("payment")]
@@ -35,17 +35,17 @@ class AwaitingSignature(ResponseBody):
     transaction: Annotated[Base64, ReadFrom("raw"), example("AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==")]
     """The unsigned transaction in base64."""
     accounts: Annotated[dict[str, str], example({"GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2": "AQAAAA=="})]
-    """The program's accounts and the token accounts that the transaction names, as the service read them: base64 by
-    address. `agent-vault sign` shows old values from them as claims, never as facts.
+    """The contents of the program's accounts and token accounts that the transaction names, by address and in base64,
+    as the service has read them. `agent-vault sign` shows old values from these contents as claims, never as facts.
     """
     created_at: Time
-    """The time of the creation."""
+    """The time when the transaction was created."""
     expires_at: Time
-    """The time of the expiry. Afterwards the transaction is void."""
+    """The time when the transaction becomes void."""
 
 
 def signs_offline(request: Request) -> bool:
-    """Return True if the request asks for a transaction to sign elsewhere.
+    """Return True if the request asks for a transaction to sign offline.
 
     Raises ``invalid_request`` for any other query.
     """

@@ -1,4 +1,4 @@
-"""Versioned changes: each is made from the current version, and made again if that version is outdated."""
+"""Versioned changes. Each is made from the current version, and repeated if another change came first."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
@@ -83,11 +83,11 @@ class VersionedChange(ABC, Generic[Found]):
     ) -> None:
         """Change the ``fields`` on the chain with ``send``, then the off-chain ``details`` with ``describe``.
 
-        ``describe`` gets the signature of the change on the chain, or None if there was none. Raises
+        ``describe`` gets the signature of the on-chain change, or None if nothing changed on the chain. Raises
         ``version_conflict`` if the request does not accept the current version.
         """
-        # The last step, the details, claims the key without a transaction. If it has happened, only the response is
-        # missing.
+        # Storing the details is the last step, and it claims the key without a transaction. If such a claim exists,
+        # only the response is missing.
         done = self.claim.repeats and self.claim.attempt is None
         if self.claim.attempt is None:
             await self.find_changeable()

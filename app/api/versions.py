@@ -15,7 +15,7 @@ _NAME_DIGITS = 8
 def entity_tag(version: int, name: str, *details: object) -> str:
     """Return an entity tag: the version, and a digest of the name and, for a policy, its other off-chain details.
 
-    The version stays the same when a detail changes, so the digest covers them.
+    The digest covers the details because a changed detail does not change the version.
     """
     texts = [
         ["", *one] if isinstance(one, list) else ["", str(one)]
@@ -28,7 +28,7 @@ def entity_tag(version: int, name: str, *details: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Precondition:
-    """The entity tags that the header If-Match accepts; None accepts any."""
+    """The entity tags that the header If-Match accepts. None accepts any version."""
 
     tags: Sequence[str] | None
 

@@ -9,6 +9,6 @@ class WholeList(ListResponse[T]):
     """A list without pages."""
 
     has_more: bool = False
-    """True if there is a next page."""
+    """Always false, because the list has a single page."""
     next_cursor: Annotated[str | None, example("eyJhZnRlciI6MTAyNH0")] = None
-    """The value of `cursor` for the next page; null on the last page."""
+    """Always null, because the list has a single page."""

@@ -49,18 +49,18 @@ Networks = Annotated[
 
 class _Restricted(ChangeBody):
     expires_at: Moment | None = None
-    """When the key stops working. A key with an end makes and rotates to no key that outlives it. In a rotation, the
-    old key's value applies if it is absent.
+    """The time when the key stops working. A key with an end cannot create a key that works longer, nor be rotated to
+    one. If omitted in a rotation, the old key's value applies.
     """
     allowed_addresses: Annotated[Networks, example(["203.0.113.0/24", "2001:db8::/32"])] | None = None
-    """At most 50 IP addresses or networks in CIDR notation. The key works from these addresses; elsewhere, keys of
-    operators and admins may only freeze wallets and pause the organisation, and other keys may do nothing. In a
-    rotation, the old key's value applies if it is absent.
+    """At most 50 IP addresses or networks in CIDR notation. The key works only from these addresses. From other
+    addresses, keys of operators and admins may still freeze wallets and pause the organisation. If omitted in a
+    rotation, the old key's value applies.
     """
 
     @property
     def restrictions(self) -> dict[str, Any]:
-        """The given restrictions of the new key."""
+        """The restrictions given in the body for the new key."""
         given = {"expires_at": self.expires_at, "allowed_addresses": self.allowed_addresses}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -91,9 +91,9 @@ class CreateKey(_Restricted):
 
 
 class RotateKey(_Restricted):
-    """Body of a rotation. The old key works for `overlapSeconds` more; if absent, for the service's default overlap.
+    """Body of a rotation. The old key works for `overlapSeconds` more, by default for the service's overlap.
 
-    Absent restrictions keep the old key's values.
+    For omitted restrictions, the old key's values apply.
     """
 
     overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP), example(3600)] | None = None
@@ -103,10 +103,10 @@ class RotateKey(_Restricted):
 
 
 class ListKeys(Page):
-    """Query of the key list. `restricted` = `false` selects working keys without an end or without addresses."""
+    """Query of the key list. `restricted=false` selects working keys that lack an end or allowed addresses."""
 
     restricted: Literal["false"] | None = None
-    """Only `false`: lists the working keys without an end or without allowed addresses."""
+    """Only `false` is accepted. It selects the working keys that lack an end or allowed addresses."""
 
 
 class Key(ResponseBody):
@@ -134,13 +134,13 @@ class Key(ResponseBody):
     last_used_at: Time | None
     """The time of the key's last request, stored once a minute. Null if there was none."""
     revoked_at: Time | None
-    """The time when the key stops or stopped working. Null while no end is set."""
+    """The time when the key stops or stopped working because of a rotation or revocation. Null without either."""
     expires_at: Time | None
     """When the key expires. Null if it does not expire."""
     allowed_addresses: Annotated[list[str] | None, example(["203.0.113.0/24", "2001:db8::/32"])]
-    """The allowed networks. Null if it works from any address."""
+    """The allowed networks. Null if the key works from any address."""
     created_by: Actor | None
-    """The creator of the key, as type and id. Null if the audit log no longer had it when this field was introduced."""
+    """The creator of the key, as type and id. Null if unknown, which is possible for keys older than this field."""
 
 
 class NewKey(Key):
@@ -151,11 +151,11 @@ class NewKey(Key):
 
 
 class RevokedKey(Key):
-    """A revoked key, and the keys and people in force that it created, directly or through others."""
+    """A revoked key, and the keys and people in force that the key created, directly or through others."""
 
     descendants: list[Descendant]
-    """The keys and people in force that the key created, directly or through others. With `endDescendants` they have
-    ended.
+    """The keys and people in force that the key created, directly or through others. With `endDescendants`, the request
+    has ended them.
     """
 
 
@@ -173,7 +173,7 @@ class ListRequests(Page):
     code: Annotated[Identifier | None, example("insufficient_permissions")] = None
     """The error code of the responses."""
     wallet_id: WalletRef | None = None
-    """The wallet that the requests named, or that their agent's key is bound to."""
+    """The wallet named by the requests, or bound to their agent's key."""
 
 
 class LoggedRequest(ResponseBody):
@@ -190,7 +190,7 @@ class LoggedRequest(ResponseBody):
     method: Annotated[str, example("POST")]
     """The method of the request."""
     path: Annotated[str, example("/v1/payments")]
-    """The path of the request without the query, cut after 256 characters."""
+    """The path of the request without the query, cut after 128 bytes."""
     status: Annotated[int, example(403)]
     """The HTTP status of the response."""
     code: Annotated[str | None, example("insufficient_permissions")]
@@ -198,7 +198,7 @@ class LoggedRequest(ResponseBody):
     duration_ms: Annotated[int, example(84)]
     """The time from the request to its response, in milliseconds."""
     wallet_id: Annotated[str | None, example("wal_VDycjSYafbJkJfSRKajygt")]
-    """The wallet that the request named, or that its key is bound to. Null if there is none."""
+    """The wallet named by the request, or bound to its agent's key. Null if there is none."""
 
 
 class RequestLogPage(ListResponse[LoggedRequest]):

@@ -22,8 +22,9 @@ _CHANGING = ("key_not_found", "key_not_active")
 async def create_key(call: Call, body: CreateKey) -> NewKey:
     """Create an API key.
 
-    With `expiresAt` the key stops working at that time. With `allowedAddresses` it works from these networks only;
-    elsewhere it may still freeze wallets and pause the organisation, which sends the event `key.used_outside`.
+    With `expiresAt`, the key stops working at that time. With `allowedAddresses`, the key works only from these
+    networks. From other addresses, keys of operators and admins may still freeze wallets and pause the organisation.
+    Each use from outside sends the event `key.used_outside`, at most once an hour for each network.
 
     Only this response, and its replays under the same idempotency key, contain the key. The service stores a digest
     of the key and its last four characters. For replays, it stores the response encrypted under the requesting API key.
@@ -35,8 +36,8 @@ async def create_key(call: Call, body: CreateKey) -> NewKey:
 async def list_keys(call: Call, query: ListKeys) -> KeyPage:
     """List the API keys.
 
-    Newest first, including revoked keys. `last_used_at` is stored once a minute, unless the operator of the service has
-    set another interval.
+    The newest key comes first, and revoked keys are included. `last_used_at` is updated once a minute, unless the
+    service is configured with a different interval.
     """
     return await keys.page(call.service, call.principal, query)
 
@@ -45,10 +46,10 @@ async def list_keys(call: Call, query: ListKeys) -> KeyPage:
 async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
-    Returns a new key with the same role, wallet and name, and with the same end and addresses unless the body has
-    others. The old key works for `overlapSeconds` more, or for the service's default overlap if the field is absent.
-    With an overlap of 0, the old key stops working immediately, and on other nodes within a second by default. A key
-    that rotates itself then cannot repeat the request if the response is lost.
+    Returns a new key with the same role, wallet and name. The end and the allowed addresses also stay the same, unless
+    the body changes them. The old key works for `overlapSeconds` more, or for the service's default overlap if the
+    field is absent. With an overlap of 0, the old key stops working immediately, and on other nodes within a second by
+    default. If a key rotates itself without an overlap and the response is lost, the request cannot be repeated.
     """
     return await keys.rotate(call.service, call.principal, call.claim, call.path("key_id"), body)
 
@@ -61,8 +62,9 @@ async def revoke_key(call: Call, body: EndCredential) -> RevokedKey:
     sends this request, unless it is the organisation's last admin key.
 
     The key's sessions and download links end. The response lists the keys and people that the key created, directly or
-    through others; with `endDescendants` = `true` these end, too, even if the key itself has already ended. Keys that
-    replaced each other in rotations count as one key. The caller and its own descendants are never ended.
+    through others. With `endDescendants` = `true`, the request also ends these descendants, even if the key itself has
+    already ended. Keys that replaced each other in rotations count as one key. The request never ends its own caller,
+    nor the caller's descendants.
     """
     return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"), body)
 
@@ -71,8 +73,8 @@ async def revoke_key(call: Call, body: EndCredential) -> RevokedKey:
 async def list_requests(call: Call, query: ListRequests) -> RequestLogPage:
     """List the requests of the last 24 hours.
 
-    Lists requests under `/v1` with a valid API key, newest first, with the status and error code of their responses. A
-    request appears about a second after its response. Only the newest requests of the organisation are kept; the guide
-    "Limits and figures" states their number.
+    Lists requests under `/v1` that had a valid API key, newest first, with the status and error code of each response.
+    A request appears about a second after its response. Only the newest requests of the organisation are kept; the
+    guide "Limits and figures" states their number.
     """
     return await keys.requests(call.service, call.principal, query)

@@ -1,4 +1,4 @@
-"""API keys: the operations that admins perform on them."""
+"""API keys: creates, lists, rotates and revokes them for admins."""
 
 from collections.abc import Callable
 
@@ -74,7 +74,7 @@ async def rotate(service: Service, principal: Principal, claim: Claim, key_id: s
 async def revoke(
     service: Service, principal: Principal, claim: Claim, key_id: str, body: EndCredential = _ALONE
 ) -> RevokedKey:
-    """Revoke a key immediately, and end its descendants if the body says so, even if the key itself has already ended.
+    """Revoke a key immediately. If the body requests it, also end the key's descendants, even those of an ended key.
 
     Raises the errors of ``KeyRing.revoke`` and of ``end_all``.
     """

@@ -1,1 +1,1 @@
-"""The audit log: shown to admins, kept for its retention time, its chain heads published daily."""
+"""The audit log: shows entries to admins, deletes entries after their retention time, and publishes daily hashes."""

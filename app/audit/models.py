@@ -30,19 +30,19 @@ class ListAuditLog(Page):
     """Query of the audit log. `from` is inclusive, `to` exclusive."""
 
     actor: ActorName | None = None
-    """The author of the action, as type and id, such as `key:key_…`."""
+    """The actor of the action, as type and id, such as `key:key_…`."""
     action: ActionName | None = None
     """The action. See the table of actions."""
     object: WalletRef | None = None
     """The id of the object that the action concerned."""
     from_: Annotated[Moment | None, Field(alias="from")] = None
-    """The period, from `from` up to but excluding `to`. `to` must be later than `from`."""
+    """The start of the period, inclusive."""
     to: End | None = None
-    """The period, from `from` up to but excluding `to`. `to` must be later than `from`."""
+    """The end of the period, exclusive. It must be later than `from`."""
 
 
 class AuditLogEntry(ResponseBody):
-    """One entry.
+    """One entry of the audit log.
 
     `hash` is the SHA-256 of the previous entry's hash and of this entry's other members as canonical JSON (RFC 8785).
     """
@@ -54,15 +54,15 @@ class AuditLogEntry(ResponseBody):
     timestamp: Time
     """The time when the entry was made."""
     actor: Actor
-    """The author of the action."""
+    """The actor of the action."""
     action: ActionName
     """The action. See the table of actions."""
     object: Annotated[str | None, example("wal_VDycjSYafbJkJfSRKajygt")]
     """The id of the object that the action concerned. Null if there is none."""
     address: Annotated[str | None, example("203.0.113.7")]
-    """The client's network address. Null without a client."""
+    """The client's IP address. Null if no client caused the action."""
     request_id: Annotated[str | None, example("req_NaLTW5KRAT7GNcwLfd2Mhr")]
-    """The id of the request, as in its response."""
+    """The id of the request that caused the action, as in its response."""
     details: Annotated[dict[str, Any], example({"label": "Shopping agent"})]
     """Further details of the action. They never contain a secret."""
     hash: Annotated[str, example("9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
@@ -70,7 +70,7 @@ class AuditLogEntry(ResponseBody):
 
 
 class UnreadableAuditEntry(ResponseBody):
-    """An entry that cannot be shown: it was altered in the database, or this version does not know its action."""
+    """An entry that cannot be shown: it was altered in the database, or its action is unknown to this version."""
 
     number: Annotated[int, example(41)]
     """The position in the log."""
@@ -82,6 +82,6 @@ class AuditLogPage(ListResponse[AuditLogEntry]):
     """One page of the audit log, highest number first. `unreadable` lists the entries that cannot be shown."""
 
     unreadable: Annotated[list[UnreadableAuditEntry], example([])]
-    """Entries of the page that cannot be shown, because they were altered in the database or this version does not know
+    """Entries of the page that cannot be shown: they were altered in the database, or this version of the service lacks
     their action.
     """

@@ -16,16 +16,17 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two checks for due heads.
 _INTERVAL = 60.0
-#: Entries deleted in one transaction, so that payments do not wait for a large one.
+#: Maximum number of entries deleted in one transaction, so that payments do not wait for a long transaction.
 _BATCH = 500
 
 
 class HeadPublisher(Periodic):
-    """Sends the head of each audit log as an event and as a log line, a day after the log's first entry and then daily.
+    """Sends the head of each audit log, its newest hash, as an event and a log line: once a day.
 
-    Anyone who keeps a head can check later that the remaining entries up to it are unchanged, until the head's own
-    entry is deleted. The service's own audit log belongs to no organisation, so its head is only a log line. Entries
-    are kept for ``days``, or forever if ``days`` is 0. ``clock`` returns the Unix time in seconds.
+    The first head is sent a day after the log's first entry. Anyone who keeps a head can check later that the entries
+    up to it are unchanged, until the head's own entry is deleted. The service's own audit log belongs to no
+    organisation, so its head is only a log line. Entries are kept for ``days``, or forever if ``days`` is 0. ``clock``
+    returns the Unix time in seconds.
     """
 
     name = "audit_heads"

@@ -1,1 +1,1 @@
-"""The client of a Solana node: JSON-RPC, addresses and instruction builders."""
+"""The client of Solana nodes: JSON-RPC, the addresses of accounts, and builders of instructions."""

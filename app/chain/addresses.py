@@ -41,7 +41,7 @@ def domain_hash(domain: str) -> bytes:
 
 
 def parse_address(text: str) -> Pubkey | None:
-    """Return the address that `text` is in base58, or None if `text` is not an address."""
+    """Return the address that `text` encodes in base58, or None if `text` is not an address."""
     try:
         return Pubkey.from_string(text) if 32 <= len(text) <= 44 else None
     except ValueError:
@@ -90,9 +90,9 @@ class Addresses:
     def recipient(self, org: Pubkey, address: Pubkey) -> Pubkey:
         """Return the address of the account that holds the organisation's registration of a recipient's address.
 
-        It is derived from the organisation's address with a seed, so the program can compute it without searching for a
-        bump. A seed must be text. So the seed is the SHA-256 of the recipient's address with the highest bit of each
-        byte cleared.
+        The address is derived from the organisation's address with a seed, so that the program can compute it without
+        searching for a bump. The seed is the SHA-256 of the recipient's address with the highest bit of each byte
+        cleared, because a seed must be valid text.
         """
         digest = hashlib.sha256(bytes(address)).digest()
         return Pubkey.create_with_seed(org, bytes(byte & 0x7F for byte in digest).decode(), self.program_id)

@@ -9,15 +9,15 @@ from solders.pubkey import Pubkey
 from app.chain.builder import Builder, GrantAccounts, complete
 
 MAX_OPEN_ALLOWANCES = 4
-"""Maximum number of a vault's outstanding allowances, equal to the program's."""
+"""Maximum number of outstanding allowances of a vault. The program has the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAllowance:
-    """An allowance's address and vault; `payer` gets the rent of the allowance's accounts back.
+    """The accounts of an outstanding allowance. `payer` gets the rent of the allowance's accounts back.
 
-    `budget` is the budget charged for the grant, or None if the vault had no budget at the time of the grant. The vault
-    may have moved to another budget since.
+    `budget` is the budget that counted the grant, or None if the vault had no budget at the time of the grant. The
+    vault may have moved to another budget since then.
     """
 
     address: Pubkey
@@ -45,10 +45,10 @@ class AllowanceInstructions(Builder):
         expires_at: int,
         **optional: Unpack[GrantAccounts],
     ) -> Instruction:
-        """Set aside money that `delegate` can transfer; `counter` is the vault's `allowance_counter`.
+        """Set aside money that `delegate` can transfer. `counter` is the vault's `allowance_counter`.
 
         The policy judges the grant as a payment into the existing token account `destination`. The delegate is not
-        bound to this destination: the holder of its key can transfer the money anywhere.
+        bound to this destination: the holder of the delegate's key can transfer the money anywhere.
         """
         allowance, bump = self._addresses.allowance_with_bump(vault, counter)
         return self._build(

@@ -57,12 +57,12 @@ class BudgetInstructions(Builder):
         budget_version: int | None = None,
         authority: Pubkey | None = None,
     ) -> Instruction:
-        """Move the vault from `budget` to `new_budget`; `None` stands for no budget in both.
+        """Move the vault from `budget` to `new_budget`. For both, `None` means no budget.
 
-        The move names the vault's present `attachments`, and the version of `new_budget`.
+        `expected_attachments` is the vault's current `attachments`, and `budget_version` the version of `new_budget`.
 
-        If the vault has a budget, `signer` is the authority. If it has none, `signer` is the operator, and with
-        the organisation's `authority_attaches`, the `authority` must also sign.
+        If the vault has a budget, `signer` is the authority. Otherwise, `signer` is the operator. If the organisation
+        has set `authority_attaches`, the `authority` must then also sign.
         """
         return self._build(
             "set_wallet_budget",

@@ -13,9 +13,9 @@ from idl.codec import Codec
 class GrantAccounts(TypedDict, total=False):
     """The optional accounts of a payment, an escrow or an allowance.
 
-    Pass the policy's `allowlist` if it has one, and the vault's `budget` if it has one. `recipient` is the account that
-    holds the organisation's registration of the paid owner. It is needed if the policy blocks a category or may allow a
-    domain. The rent of an `approval` goes to `approval_rent_receiver`.
+    Pass the `allowlist` if the policy has one, and the `budget` if the vault has one. `recipient` is the account with
+    the organisation's registration of the payee. Pass it if the policy blocks a category or if its allowlist may
+    contain a domain. The rent of an `approval` goes to `approval_rent_receiver`.
     """
 
     allowlist: Pubkey | None
@@ -26,7 +26,7 @@ class GrantAccounts(TypedDict, total=False):
 
 
 class SpendingAccounts(GrantAccounts, total=False):
-    """The optional accounts of a payment or an escrow, which the operator may co-sign as `co_signer`."""
+    """The optional accounts of a payment or an escrow. As `co_signer`, the operator co-signs it."""
 
     co_signer: Pubkey | None
 

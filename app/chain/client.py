@@ -36,11 +36,11 @@ _HISTORY_PAGE = 1000
 """Maximum number of entries in one response to `getSignaturesForAddress`."""
 _TRANSACTION_BATCH = 100
 _CONTRADICTED_PAUSE = 0.1
-"""Seconds until a failed status is read again if the transaction itself does not show the failure."""
+"""Seconds until a failed status is read again, if the transaction itself does not show the failure yet."""
 _SKIPPED = frozenset({-32007, -32009})
 """Error codes of `getBlock`: the slot was skipped, or its block is missing on this node or in long-term storage."""
 UNSUPPORTED_VERSION = -32015
-"""Error code of `getTransaction` for a transaction version that the node does not support or the request excludes."""
+"""Error code of `getTransaction` for a version of a transaction that the node or the request does not support."""
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, BinasciiError, ParseHashError)
 
 _T = TypeVar("_T")
@@ -49,8 +49,8 @@ _T = TypeVar("_T")
 class ChainClient:
     """Calls a node by JSON-RPC, at commitment `confirmed` unless stated otherwise.
 
-    Unless stated otherwise, a method raises `ChainUnavailable` if the node gives no usable response and `RpcError` if
-    it returns an error. `confirm` keeps trying until its timeout instead.
+    Unless stated otherwise, a method raises `ChainUnavailable` if the node gives no usable response, and `RpcError` if
+    the node returns an error. `confirm` retries until its timeout instead.
     """
 
     def __init__(self, transport: Transport, *, program_id: Pubkey, blockhash_max_age: float = 5.0) -> None:
@@ -85,7 +85,7 @@ class ChainClient:
     ) -> SimulationResult:
         """Run a transaction without sending it. Raises `BlockhashNotFound` for a blockhash too old or too new.
 
-        The result has the lamports that it leaves in `lamports_of`.
+        The result has the lamports that the account `lamports_of` would hold afterwards.
         """
         options: dict[str, Any] = {"encoding": "base64", "replaceRecentBlockhash": replace_blockhash}
         if lamports_of is not None:
@@ -97,7 +97,7 @@ class ChainClient:
         """Send a signed transaction and return its signature.
 
         Preflight is skipped because the service simulates the transaction beforehand. Store the bytes before you call
-        this. After `ChainUnavailable`, the transaction may still land. So resend only the same bytes.
+        this method. After `ChainUnavailable`, the transaction may still land, so resend only the same bytes.
         """
         options = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": COMMITMENT}
         return await self._read("sendTransaction", [_base64(transaction), options], _text)
@@ -115,7 +115,7 @@ class ChainClient:
     async def confirm(self, signature: str, *, timeout: float) -> SignatureStatus | None:  # noqa: ASYNC109
         """Wait until the transaction is confirmed, as a success or a failure; return `None` after `timeout` seconds.
 
-        A failure counts only once the transaction itself also shows it; see `confirms`. Errors of the node only prolong
+        A failure counts only once the transaction itself also shows it; see `confirms`. Errors of the node do not end
         the wait.
         """
         deadline = time.monotonic() + timeout
@@ -130,7 +130,7 @@ class ChainClient:
     async def confirms(self, signature: str, status: SignatureStatus) -> bool:
         """Return True if the transaction itself shows the same error and slot as `status`, which reports its failure.
 
-        The caller pays again after a failure, so one RPC method, or one node of several, is not trusted to report it.
+        A caller may pay again after a failure, so the report of a single RPC method, or of one node, is not trusted.
         """
         [found] = await self.transactions([signature])
 
@@ -155,7 +155,7 @@ class ChainClient:
         """Return the address's transactions after the one with the signature `until`, oldest first.
 
         All pages are read before the first entry is returned, so a caller that stores the entries leaves no hole.
-        Raises `RpcError` if the node has not reached the slot `seen`, or if a page does not continue the previous one.
+        Raises `RpcError` if the node has not reached the slot `seen`, or if a page does not continue the previous page.
         """
         newest_first: list[HistoryEntry] = []
         options: dict[str, Any] = {"commitment": COMMITMENT, "limit": _HISTORY_PAGE, "minContextSlot": seen}
@@ -184,9 +184,9 @@ class ChainClient:
     async def transactions(self, signatures: Sequence[str]) -> list[RawTransaction | RpcError | None]:
         """Return each transaction, or `None` if the node does not know it (yet).
 
-        An error for a single transaction is returned as an `RpcError`. Its code is `UNSUPPORTED_VERSION` if the node or
-        this client does not know the transaction's version. If the node refuses all transactions of a batch of several
-        for other reasons, the first error is raised.
+        An error for a single transaction is returned in its place, as an `RpcError`. Its code is `UNSUPPORTED_VERSION`
+        if the node or this client does not know the transaction's version. If the node refuses every transaction of a
+        batch for other reasons, the first error is raised.
         """
         found: list[RawTransaction | RpcError | None] = []
         for start in range(0, len(signatures), _TRANSACTION_BATCH):

@@ -1,6 +1,6 @@
 """The chain's time. The program judges sessions, deadlines and expiries by it.
 
-The host's clock may be hours off, so it is never used for times that the chain decides about.
+The host's clock may be hours off, so the service never uses it for times that the program judges.
 """
 
 import time
@@ -12,15 +12,16 @@ from app.core.background import Periodic
 
 
 def elapsed() -> float:
-    """Return the seconds since an arbitrary start. On Linux they include the time that the machine was suspended."""
+    """Return the seconds since an arbitrary start. On Linux, the time in suspension also counts."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 class ChainClock(Periodic):
-    """Computes the chain's time: the time of the newest block read plus the time that has passed since it was read.
+    """Computes the chain's time: the time of the newest block read, plus the time elapsed since that reading.
 
-    The block's time is read every `interval` seconds. Before the first reading, `now` raises `ChainUnavailable`.
+    The time of the newest block is read every `interval` seconds. Before the first reading, `now` raises
+    `ChainUnavailable`.
     """
 
     name = "chain_clock"
@@ -76,7 +77,7 @@ class ChainClock(Periodic):
         answered = self._timer()
         # One URL may lead to several nodes, and some of them may be stale.
         if seen.slot >= self._slot:
-            # The chain's time has whole seconds, so the true offset lies within a second plus the round trip.
+            # The chain's time is in whole seconds, so the true offset is known to one second plus the round trip.
             self._set(seen.unix_timestamp - answered, seen.unix_timestamp + 1 - asked)
             self._slot = seen.slot
         return self.now()
@@ -84,7 +85,8 @@ class ChainClock(Periodic):
     def _set(self, least: float, most: float) -> None:
         known = self._offset
         if known is None or not least - 1 < known < most + 1:
-            # Align the fraction with the host's clock: if that is right, seconds of both start at the same moment.
+            # Take the fraction of a second from the host's clock. If that clock is right, both clocks change seconds
+            # together.
             known = least + (time.time() - self._timer() - least) % 1
         self._offset = min(max(known, least), most)
 

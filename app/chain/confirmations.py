@@ -19,7 +19,8 @@ _LONGEST_PAUSE = 0.4
 class Confirmations:
     """Reports the confirmation of transactions, successful or failed.
 
-    Concurrent payments share each call to the node (up to 256 signatures), and no subscription has to be kept alive.
+    Concurrent payments share each call to the node, for up to 256 signatures. Polling needs no subscription, which
+    would have to be kept alive.
     """
 
     def __init__(self, statuses: Ask) -> None:

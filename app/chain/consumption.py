@@ -21,7 +21,7 @@ class Consumption:
 
     ``held`` is the money of outstanding allowances, which counts towards the limits of day and month as well.
 
-    The rolling windows also count the rest of their oldest slot: up to 15 minutes of a day, and one minute of an hour.
+    The rolling windows count their oldest slot as a whole: the day is up to 15 minutes longer, and the hour one minute.
     """
 
     day: int
@@ -39,7 +39,7 @@ class Consumption:
 
 
 def _counted(window: Mapping[str, Any], slot: int) -> int:
-    """Return the sum of the slots that the window still covers when `slot` is the current absolute slot number."""
+    """Return the sum of the slots that the window still covers. `slot` is the number of the current slot since 1970."""
     slots, newest = window["slots"], int(window["newest"])
     first = max(slot, newest) - len(slots) + 1
     return sum(int(slots[number % len(slots)]) for number in range(max(first, 0), newest + 1))

@@ -12,7 +12,7 @@ class ChainUnavailable(Exception):  # noqa: N818 - named after the error code it
     """No node gave a usable response.
 
     Examples: connection refused, timeout, status 429 or 5xx, a malformed body, a node of another chain, only stale
-    nodes, or no reading of the chain's clock yet. A transaction sent with the request may or may not have arrived.
+    nodes, or no reading of the chain's clock yet. If the request sent a transaction, the transaction may have arrived.
     """
 
 
@@ -21,12 +21,12 @@ class RateLimited(ChainUnavailable):
 
     def __init__(self, retry_after: str | None) -> None:
         super().__init__("the node answered 429")
-        # A date is not worth parsing: nodes send seconds.
+        # Nodes send seconds. The date that the header also permits is ignored.
         self.pause = float(retry_after) if retry_after and retry_after.isdecimal() else 0.0
 
 
 class RpcError(Exception):
-    """The node returned a JSON-RPC error, or its responses show the cause that a subclass names."""
+    """The node returned a JSON-RPC error, or its responses show the error that a subclass describes."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         # Make the node's message safe to print: it may be shown in a terminal.
@@ -41,7 +41,7 @@ class BlockhashNotFound(RpcError):  # noqa: N818 - Solana's name for it
 
 
 class HistoryNotAvailable(RpcError):  # noqa: N818 - Solana's name for it
-    """The node lacks part of the history that it, or another node at its address, has listed.
+    """The node lacks a part of the history that it has listed, or that another node at its address has listed.
 
     Also raised for a transaction of an allowance that cannot be read.
     """

@@ -21,14 +21,17 @@ _KEY_OFFSET, _SIGNATURE_OFFSET, _MESSAGE_OFFSET = 16, 48, 112
 
 
 def output_commitment(expected_output: bytes) -> bytes:
-    """Return the SHA-256 of the hash `expected_output`. The chain stores only this: the hash itself is a proof."""
+    """Return the SHA-256 of `expected_output`, itself a hash.
+
+    The chain stores only this commitment, because `expected_output` is a valid proof.
+    """
     return hashlib.sha256(expected_output).digest()
 
 
 def terms_hash(  # noqa: PLR0917
     task_hash: bytes, commitment: bytes | None, proof_kinds: int, timeout: int, verifier: Pubkey, arbiter: Pubkey
 ) -> bytes:
-    """Return the hash in an approval for an escrow's terms, other than its receiver and amount."""
+    """Return the hash of an escrow's terms except its receiver and amount. The escrow's approval contains this hash."""
     committed = bytes([commitment is not None]) + (commitment or bytes(32))
     numbers = bytes([proof_kinds]) + timeout.to_bytes(4, "little")
     return hashlib.sha256(task_hash + committed + numbers + bytes(verifier) + bytes(arbiter)).digest()
@@ -36,10 +39,10 @@ def terms_hash(  # noqa: PLR0917
 
 @dataclass(frozen=True, slots=True)
 class OpenEscrow:
-    """An escrow's address and parties; `payer` gets the rent of the escrow's accounts back.
+    """The accounts of an open escrow. `payer` gets the rent of the escrow's accounts back.
 
-    `budget` is the budget charged for the escrow, or None if the vault had no budget when the escrow was
-    created. The vault may have moved to another budget since.
+    `budget` is the budget that counted the escrow, or None if the vault had no budget when the escrow was created. The
+    vault may have moved to another budget since then.
     """
 
     address: Pubkey
@@ -69,10 +72,10 @@ class EscrowInstructions(Builder):
         expected_output: bytes | None = None,
         **optional: Unpack[SpendingAccounts],
     ) -> Instruction:
-        """Lock money of the vault for the receiver; `counter` is the vault's `escrow_counter`.
+        """Lock money of the vault for the receiver. `counter` is the vault's `escrow_counter`.
 
-        `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. `expected_output` is the hash required of the
-        output; only its SHA-256 goes on the chain.
+        `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. `expected_output` is the required hash of the
+        output. Only the SHA-256 of this hash goes on the chain.
         """
         escrow, bump = self._addresses.escrow_with_bump(vault, counter)
         terms = {
@@ -129,7 +132,7 @@ class EscrowInstructions(Builder):
     def dispute_escrow(
         self, escrow: OpenEscrow, *, signer: Pubkey, reason_hash: bytes, evidence_hash: bytes
     ) -> Instruction:
-        """Stop an escrow's deadline until its arbiter decides or the dispute is withdrawn, at most for 30 days.
+        """Suspend an escrow's deadline until the arbiter decides or the dispute is withdrawn, for at most 30 days.
 
         After that, anyone may refund the escrow as long as the arbiter has not decided.
         """
@@ -143,7 +146,7 @@ class EscrowInstructions(Builder):
         )
 
     def withdraw_dispute(self, escrow: OpenEscrow, *, signer: Pubkey, expected_sequence: int) -> Instruction:
-        """Withdraw an escrow's dispute. The new deadline restores the time that was left when the dispute began.
+        """Withdraw an escrow's dispute. The time left at the start of the dispute remains until the new deadline.
 
         `expected_sequence` is the escrow's `dispute_sequence`.
         """
@@ -196,7 +199,7 @@ class EscrowInstructions(Builder):
 def attestation(key: Pubkey, signature: bytes, message: bytes) -> Instruction:
     """Return an Ed25519 instruction that makes the runtime verify one signature of one message.
 
-    The program accepts only this layout, the one that Solana's SDKs produce.
+    The program accepts only this layout, which Solana's SDKs also produce.
     """
     head = _ONE_SIGNATURE
     for number in (_SIGNATURE_OFFSET, None, _KEY_OFFSET, None, _MESSAGE_OFFSET, len(message), None):

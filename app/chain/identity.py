@@ -64,10 +64,10 @@ class WrongChainError(ChainUnavailable):
 
 
 class SameChain:
-    """A transport that checks a node's genesis hash and passes no request to a node that failed the check.
+    """A transport that checks the node's genesis hash, and passes requests only to a node of the expected chain.
 
-    It checks before the first call. Later calls repeat the check in the background, at most every ten seconds, because
-    the node behind an address can change.
+    The first call waits for the check. Later calls repeat the check in the background, at most every ten seconds,
+    because the node behind an address can change.
     """
 
     #: Seconds between two checks.
@@ -89,7 +89,10 @@ class SameChain:
         return self._expected
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the response body. Raises `ChainUnavailable` and, for an unchecked node, errors of `genesis_hash`."""
+        """Return the response body. Raises `ChainUnavailable`.
+
+        For an unchecked node, raises the errors of `genesis_hash`.
+        """
         if not self._same:
             await self._ask()
         elif self._asking is None and time.monotonic() >= self._asked + self.every:
@@ -106,7 +109,7 @@ class SameChain:
         self._expected, self._asked = found, time.monotonic()
 
     async def _ask_again(self) -> None:
-        # A missing response does not mean another chain. The next call repeats the check.
+        # If the node does not respond, it may still be of the right chain. The next call repeats the check.
         try:
             with suppress(ChainUnavailable, RpcError):
                 await self._ask()

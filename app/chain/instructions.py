@@ -1,4 +1,4 @@
-"""Builds the program's instructions. Each one is built by a pure function of addresses and values."""
+"""Builds the program's instructions. Each method builds one from addresses and values, without reading the chain."""
 
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ Session = tuple[Pubkey, int]
 """A session authority and its expiry in Unix seconds."""
 
 UNLIMITED = MAX_MICRO
-"""Value of `operator_daily_limit` that lets the operator fund vaults without limit."""
+"""Value of `operator_daily_limit` that permits the operator to fund vaults without a limit."""
 
 MAX_UNITS = 1_400_000
 """Maximum number of compute units that a transaction may request (Solana's limit)."""
@@ -60,7 +60,7 @@ class Instructions(
     ) -> Instruction:
         """Create the organisation with its reserve and presets; `creator` becomes the authority.
 
-        `genesis_hash` must be the cluster's own; the program cannot check it.
+        `genesis_hash` must be the hash of this cluster; the program cannot check it.
         """
         presets = {
             identifier.replace("pol_", "preset_"): self._addresses.preset(self.org, identifier)
@@ -89,8 +89,8 @@ class Instructions(
     def update_org(self, *, signer: Pubkey, expected_sequence: int | None = None, **changes: Any) -> Instruction:
         """Change the given settings of the organisation and keep the others.
 
-        `expected_sequence` is the organisation's `authority_sequence`. Only a change that does nothing but pause may
-        omit it.
+        `expected_sequence` is the organisation's `authority_sequence`. Only a change that just pauses the organisation
+        may omit it.
         """
         args = {"changes": {**dict.fromkeys(_ORG_CHANGES), **changes}, "expected_sequence": expected_sequence}
         return self._build("update_org", args, signer=signer)
@@ -115,7 +115,7 @@ class Instructions(
     ) -> Instruction:
         """Create the agent's vault and token account under the policy, which must be at `policy_version`.
 
-        With the organisation's `authority_attaches`, the `authority` also signs.
+        If the organisation has set `authority_attaches`, the `authority` also signs.
         """
         vault = self._addresses.vault(self.org, agent_id)
         return self._build(
@@ -141,12 +141,12 @@ class Instructions(
         expected_attachments: int | None = None,
         authority: Pubkey | None = None,
     ) -> Instruction:
-        """Give the vault a session authority, move it from `policy` to `new_policy`, or both.
+        """Give the vault a session authority, move the vault from `policy` to `new_policy`, or both.
 
-        A session names the vault's present `sessions`. A move names its present `attachments`, and the version of
-        `new_policy`.
+        For a session, `expected_sessions` is the vault's current `sessions`. For a move, `expected_attachments` is the
+        vault's current `attachments`, and `policy_version` is the version of `new_policy`.
 
-        With the organisation's `authority_attaches`, the `authority` also signs a move.
+        If the organisation has set `authority_attaches`, the `authority` also signs a move.
         """
         return self._build(
             "update_wallet",
@@ -176,7 +176,7 @@ class Instructions(
     ) -> Instruction:
         """Freeze the vault, unfreeze it, or record that its policy expired.
 
-        `Freeze` needs no `policy`, so that changes of the policy cannot delay it. When unfreezing, pass the vault's
+        Omit `policy` for `Freeze`, so that changes of the policy cannot delay it. For `Unfreeze`, pass the vault's
         `frozen_sequence` as `expected_sequence`.
         """
         args = {"action": action, "expected_sequence": expected_sequence}
@@ -194,8 +194,8 @@ class Instructions(
     ) -> Instruction:
         """Archive an empty vault that is still at `expected_sequence`, and take it out of its budget.
 
-        The vault's account remains, but shrinks. The rent that it no longer needs goes back to its payer,
-        `rent_receiver`.
+        The vault's account remains but becomes smaller. The rent that the account no longer needs returns to
+        `rent_receiver`, which paid it.
         """
         return self._build(
             "close_wallet",
@@ -231,7 +231,7 @@ class Instructions(
     ) -> Instruction:
         """Move USDC from the vault to the reserve; `amount` = `None` moves all of it.
 
-        `rent_receiver` paid the vault's rent. It gets the lamports that the vault holds beyond its rent exemption.
+        `rent_receiver`, which paid the vault's rent, gets the vault's lamports above the rent-exempt minimum.
         """
         return self._build(
             "withdraw",
@@ -263,7 +263,7 @@ class Instructions(
     ) -> Instruction:
         """Register the category and domain of a recipient's address.
 
-        `replaces` is the sequence of the address's present registration, or zero if it has none.
+        `replaces` is the sequence of the address's current registration, or zero if the address has none.
         """
         return self._build(
             "register_recipient",
@@ -279,7 +279,10 @@ class Instructions(
         )
 
     def migrate(self, *, payer: Pubkey, account: Pubkey | None = None) -> Instruction:
-        """Enlarge an account of an earlier layout, or the organisation's own, to the current layout."""
+        """Enlarge an account of an earlier layout to the current one.
+
+        Without `account`, enlarges the organisation's own account.
+        """
         return self._build("migrate", {}, payer=payer, account=account)
 
     def create_token_account(self, *, payer: Pubkey, owner: Pubkey) -> Instruction:

@@ -1,8 +1,8 @@
 """Finds the program's `PolicyViolation` in the logs of a simulation.
 
-Any program in a transaction may write log lines and data. So a line counts only in the frame that the runtime opened
-for this program as a top-level instruction of the transaction. That frame must then fail with the error code of the
-rule. Nodes cut logs at 10 kB. If logs were cut, a violation in them is ignored.
+Any program in a transaction may write log lines and data. A line therefore counts only inside the frame that the
+runtime opened for this program as a top-level instruction. That frame must also fail with the error code of the rule.
+Nodes cut logs at 10 kB. A violation in cut logs is ignored.
 """
 
 import base64
@@ -16,7 +16,7 @@ from solders.pubkey import Pubkey
 from app.chain.rules import RULE_ERRORS, RULES
 from idl.codec import Codec, CodecError
 
-# Match an address, because any program may write `Program log: success`, which the runtime did not write.
+# Match an address: otherwise a program could imitate a line of the runtime with `Program log: success`.
 _ADDRESS = "([1-9A-HJ-NP-Za-km-z]{32,44})"
 _INVOKE = re.compile(rf"Program {_ADDRESS} invoke \[([0-9]+)\]")
 _SUCCESS = re.compile(rf"Program {_ADDRESS} success")
@@ -47,7 +47,7 @@ class LoggedViolation:
 
 
 def shows_refusal(logs: Sequence[str]) -> bool:
-    """Return True if the logs end with the failure of a program or were cut."""
+    """Return True if the logs end with the failure of a program, or if the node has cut them."""
     # Short lines can follow the mark of the cut.
     return bool(logs) and (_CUT in logs or _FAILED.fullmatch(logs[-1]) is not None)
 
@@ -61,7 +61,7 @@ def is_refused_by(logs: Sequence[str], codec: Codec) -> bool:
 def policy_violation(logs: Sequence[str], codec: Codec) -> LoggedViolation | None:
     """Return the violation that the program logged when it refused a payment.
 
-    Return `None` if it logged none, if another program wrote the line, or if the logs were cut.
+    Return `None` if the program logged no violation, if another program wrote it, or if the logs were cut.
     """
     program = str(codec.program_id)
     frames: list[str] = []

@@ -22,13 +22,17 @@ _LOOK_EVERY = 1.0
 _SAME_EVERY = 10.0
 """Minimum seconds between two checks of a node's genesis hash."""
 _PATIENCE = 2.0
-"""Seconds to wait for a node's slot, or for its response while other nodes are available. A slower node is skipped."""
+"""Seconds to wait for a node's slot, or for its response if other nodes are available. A slower node is skipped."""
 _CLOSE = 4
-"""Slots that the current node may lag behind the freshest one. The tolerance avoids changing nodes all the time."""
+"""Number of slots that the current node may lag behind the freshest node. The tolerance avoids frequent changes of the
+current node.
+"""
 _MOST_AHEAD, _MOST_A_SECOND = 10_000, 1_000
-"""Most slots that the chain can have added since the last seen one: a constant plus a number per second."""
+"""Maximum number of slots that the chain can have added since the last seen slot: a constant plus a number per second.
+"""
 _PARTS = ("innerInstructions", "preTokenBalances", "postTokenBalances")
-"""Parts of a successful transaction's `meta`. If one is null, this node did not record it, but another may have."""
+"""Parts of a successful transaction's `meta`. If a part is null, this node has not recorded it. Another node may have.
+"""
 _CONFIRMED = [{"commitment": "confirmed"}]
 
 
@@ -46,14 +50,14 @@ class _Node:
 class Nodes:
     """A transport to the nodes of one chain: reads from the freshest node that answers, sends to all nodes.
 
-    Reads stay at the node of the last read while it is at most four slots behind the freshest node.
+    Reads stay with the node of the last read while that node is at most four slots behind the freshest node.
 
-    "Not found" is trusted only from a node that has reached the newest slot seen on any node before the request. If
-    there is no such node, this raises `ChainUnavailable`: trusting a stale node could lead to paying twice.
+    "Not found" is trusted only from a node that has reached the newest slot seen on any node before the request.
+    Without such a node, a call raises `ChainUnavailable`, because trusting a stale node could lead to paying twice.
     """
 
     def __init__(self, nodes: Sequence[tuple[str, Transport]], expected: str | None = None) -> None:
-        """Take `nodes` with names for the log; `expected` is the genesis hash, None to accept the one they agree on."""
+        """Use `nodes`, each with a name for the log. `expected` is the genesis hash; None accepts any common hash."""
         self._nodes = [_Node(*one) for one in nodes]
         self._expected = expected
         self._bound = expected is not None
@@ -74,7 +78,7 @@ class Nodes:
             return await self._send(nodes, body)
         if any(one["method"] == "requestAirdrop" for one in calls):
             return await nodes[0].transport(body)
-        # The context slot of finalized state is an older slot and does not show how far the node is.
+        # A finalized read has an older context slot, which does not show how far the node is.
         return await self._read(nodes, body, dated=b'"finalized"' not in body)
 
     async def aclose(self) -> None:
@@ -91,9 +95,9 @@ class Nodes:
     # Reading
 
     async def _read(self, nodes: Sequence[_Node], body: bytes, *, dated: bool) -> bytes:
-        """Return the first complete response, or else an error or "not found" that can be trusted.
+        """Return the first complete response, or else a trusted error or "not found".
 
-        `dated` is True if the context slot of a response shows how far the node is.
+        `dated` is True if the context slot of a response shows the newest slot of the node.
         """
         seen = self._seen
         absence: bytes | None = None
@@ -145,7 +149,7 @@ class Nodes:
 
     async def _is_fresh(self, node: _Node, seen: int) -> bool:
         try:
-            # Another node may answer the read that this call is part of.
+            # Do not repeat the call if it is refused: another node may answer the read.
             slot = whole(await Rpc(node.transport, patient=False).call("getSlot", _CONFIRMED))
         except (ValueError, RpcError):
             return False
@@ -157,7 +161,8 @@ class Nodes:
     async def _send(self, nodes: Sequence[_Node], body: bytes) -> bytes:
         """Send to all nodes and return the first acceptance. Sending to the other nodes continues in the background.
 
-        If all nodes refuse, return a refusal. Raises `ChainUnavailable` if none accepts and one does not answer.
+        If all nodes refuse, return one of the refusals. Raises `ChainUnavailable` if no node accepts and at least one
+        does not answer.
         """
         sending: set[asyncio.Task[bytes]] = {asyncio.create_task(_answer(node.transport(body))) for node in nodes}
         self._sending |= sending
@@ -192,7 +197,7 @@ class Nodes:
     def _usable(self) -> list[_Node]:
         """Return the nodes that belong to the chain, in the order in which to read from them."""
         if not self._bound and any(one.foreign for one in self._nodes):
-            # The node that responds first must not decide which chain is the right one.
+            # The first node to respond must not decide on the chain alone.
             raise ChainUnavailable("the nodes belong to different chains")
         known = [one for one in self._nodes if one.checked is not None and not one.foreign]
         if not known:
@@ -216,7 +221,8 @@ class Nodes:
     async def _poll_all(self) -> None:
         try:
             found = await asyncio.gather(*(self._slot_of(one) for one in self._nodes))
-            # Note the freshest node first: after a stale one, it could seem to be implausibly far ahead.
+            # Note the slot of the freshest node first. After the slot of a stale node, it could seem implausibly far
+            # ahead.
             for node, slot in sorted(zip(self._nodes, found, strict=True), key=lambda one: one[1], reverse=True):
                 node.slot, node.up = slot, slot >= 0 and not node.foreign and self._note(slot)
         finally:
@@ -269,7 +275,7 @@ async def _answer(asked: Awaitable[bytes]) -> bytes:
 
 
 def _is_there(parts: Sequence[dict[str, Any]]) -> bool:
-    """Return True if the responses are complete: no error, and nothing that the node does not know."""
+    """Return True if the responses are complete: none is an error, and none lacks a requested item."""
     return bool(parts) and all("result" in one and not _lacks(one["result"]) for one in parts)
 
 
@@ -299,7 +305,7 @@ def _shown(part: dict[str, Any]) -> int:
         if any("confirmationStatus" in one for one in statuses):
             found = [one.get("slot") for one in statuses if one.get("confirmationStatus") in {"confirmed", "finalized"}]
         elif isinstance(value, list) and value == [None] * len(value):
-            # With only unknown statuses, the context slot may not be confirmed yet.
+            # If all items are unknown, the context slot may not be confirmed yet.
             pass
         elif isinstance(context, dict):
             found = [context.get("slot")]
@@ -311,7 +317,7 @@ def _shown(part: dict[str, Any]) -> int:
 
 
 def _as_of(parts: Sequence[dict[str, Any]]) -> int | None:
-    """Return the lowest context slot of the responses, or None if one of them has none."""
+    """Return the lowest context slot of the responses, or None if a response has no context slot."""
     slots = []
     for one in parts:
         result = one.get("result")

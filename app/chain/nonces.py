@@ -1,4 +1,4 @@
-"""Nonce accounts: a transaction that starts by advancing a nonce stays valid until that nonce is advanced."""
+"""Nonce accounts. A transaction that begins with advancing a nonce stays valid until the nonce advances."""
 
 import hashlib
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class NonceAccount:
 
 @dataclass(frozen=True, slots=True)
 class NonceAddress:
-    """The address of a nonce account, derived from the payer's address. It needs no key and can be found again."""
+    """The address of a nonce account, derived from the payer's address. It needs no key and can be recomputed."""
 
     payer: Pubkey
     authority: Pubkey

@@ -32,8 +32,8 @@ class PaymentInstructions(Builder):
     ) -> Instruction:
         """Store the operator's approval of one payment, escrow or allowance with this exact amount and recipient.
 
-        The policy must be at `policy_version`, and the vault must have had `expected_approvals`. ``terms`` is the
-        `terms_hash` of an escrow.
+        The program refuses the approval if the policy is not at `policy_version`, or if the vault's counter `approvals`
+        is not `expected_approvals`. ``terms`` is the `terms_hash` of an escrow.
         """
         return self._build(
             "approve_payment",
@@ -55,7 +55,7 @@ class PaymentInstructions(Builder):
         )
 
     def close_approval(self, *, signer: Pubkey, vault: Pubkey, approval: Pubkey, rent_receiver: Pubkey) -> Instruction:
-        """Revoke an unused approval. The operator may sign at any time, anyone else once the approval has expired."""
+        """Revoke an unused approval. The operator may do so at any time, anyone else once it has expired."""
         return self._build(
             "close_approval", {}, signer=signer, vault=vault, approval=approval, rent_receiver=rent_receiver
         )
@@ -96,10 +96,10 @@ class PaymentInstructions(Builder):
         outstanding_amount: int = 0,
         outstanding_count: int = 0,
     ) -> Instruction:
-        """Return every rule's verdict and the other checks of a payment. Use this instruction only in simulations.
+        """Return the verdict of every rule and other check on a payment. Use this instruction only in simulations.
 
-        Pass the vault's `budget` if it has one. Outstanding payments (issued to a third party and not seen on the chain
-        yet) count as if they were already paid.
+        Pass the `budget` if the vault has one. Outstanding payments, issued to a third party and not seen on the chain
+        yet, count as paid.
         """
         return self._build(
             "check_payment",

@@ -38,9 +38,9 @@ class PolicyInstructions(Builder):
         old_allowlist: Pubkey | None = None,
         rent_receiver: Pubkey | None = None,
     ) -> Instruction:
-        """Replace the rules of a policy that is still at `expected_version`, and its allowlist if one is given.
+        """Replace the rules, and with `new_allowlist` the allowlist, of a policy that is still at `expected_version`.
 
-        Rules that are not `restricted` drop the allowlist. `entries` are the required contents of the new list.
+        Rules without `restricted` remove the allowlist. `entries` are the required contents of the new list.
         `old_allowlist` is closed, and its rent goes back to its payer, `rent_receiver`.
         """
         return self._build(
@@ -69,9 +69,9 @@ class PolicyInstructions(Builder):
         allowlist_rent_receiver: Pubkey | None = None,
         next_rent_receiver: Pubkey | None = None,
     ) -> Instruction:
-        """Close a policy without vaults that is still at `expected_version`, and its allowlist.
+        """Close a policy without vaults that is still at `expected_version`, together with its allowlist.
 
-        Also closes its next allowlist (`next_version`) if that was written.
+        Also closes the policy's next allowlist, `next_version`, if it was written.
         """
         return self._build(
             "close_policy",
@@ -107,10 +107,10 @@ class PolicyInstructions(Builder):
         entries: Sequence[bytes],
         seal: bool,
     ) -> Instruction:
-        """Write a chunk of the policy's next allowlist, `version`. Entries must ascend across all chunks.
+        """Write a chunk of the policy's next allowlist, `version`.
 
-        `writer` is the operator or the authority. Pass `seal` with the last chunk, after which the list can be put into
-        force but not changed.
+        The entries of all chunks must be in ascending order. `writer` is the operator or the authority. Pass `seal`
+        with the last chunk. Afterwards, the list cannot be changed, only put into force.
         """
         return self._build(
             "write_allowlist",

@@ -12,7 +12,7 @@ from idl.codec import Account, Codec, CodecError
 
 @dataclass(frozen=True, slots=True)
 class Blockhash:
-    """A recent blockhash and the last block height at which a transaction with it can land."""
+    """A recent blockhash, and the last block height at which a transaction with this blockhash can land."""
 
     hash: Hash
     last_valid_block_height: int
@@ -23,8 +23,8 @@ class SimulationResult:
     """The outcome of a simulated transaction.
 
     `err` is the node's transaction error, or `None` on success. `return_data` is None unless the vault program set it.
-    `lamports` are those left in the account that the caller asked about, or None if it did not ask or the node gives no
-    answer.
+    `lamports` is the amount left in the account named by the caller. It is None if the caller named none, or if the
+    node did not return it.
     """
 
     err: Any
@@ -66,7 +66,7 @@ class SignatureStatus:
 
 @dataclass(frozen=True, slots=True)
 class Statuses:
-    """The statuses of transactions on a node at `slot`; `None` for one that the node had not seen land by then."""
+    """The statuses of transactions, as a node knew them at `slot`. `None` means that the transaction had not landed."""
 
     slot: int
     found: list[SignatureStatus | None]
@@ -74,7 +74,7 @@ class Statuses:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One entry of an address's history. A `failed` transaction only cost its fee and advanced its nonce, if any."""
+    """One entry of an address's history. A `failed` transaction has only paid its fee and advanced its nonce."""
 
     signature: str
     slot: int
@@ -83,7 +83,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block's slot and height. The height counts the blocks before it and leaves out slots without a block."""
+    """A block's slot and height. The height is the number of blocks before it; slots without a block do not count."""
 
     slot: int
     height: int
@@ -91,7 +91,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockContent:
-    """The slot of a block's parent, possibly several slots earlier, and the signatures of the block's transactions."""
+    """The signatures of a block's transactions, and the slot of its parent. Skipped slots may lie in between."""
 
     parent: int
     signatures: frozenset[str]
@@ -125,7 +125,7 @@ class RawAccount:
 
 @dataclass(frozen=True, slots=True)
 class Balances:
-    """The amounts in token accounts as of a slot; `None` for an account that is missing or too short for an amount."""
+    """The amounts in token accounts at a slot. `None` means that the account is missing, or too short for an amount."""
 
     slot: int
     amounts: list[int | None]

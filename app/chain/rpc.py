@@ -19,16 +19,17 @@ _MOST = 2**63 - 1
 _CONCURRENT = 16
 """Number of concurrent single calls to a node that does not support batches."""
 _PATIENCE = 10.0
-"""Seconds to repeat a call that is answered 429; as long as a call may wait for a node that does not answer."""
+"""Seconds for which a call answered with 429 is repeated. A call to a node that does not answer may take the same time.
+"""
 _PAUSE = 0.1
-"""Minimum seconds before the first repetition. The minimum doubles for each further one."""
+"""Minimum seconds before the first repetition. The minimum doubles with each further repetition."""
 
 
 class Rpc:
     """Sends single calls or batches, and checks the responses.
 
-    solana-py's client parses each response into objects, although the payment path reads only two or three fields. It
-    also uses HTTP even for a node in the same process. So this class sends plain JSON.
+    solana-py's client is not used: it parses each response into objects, although the payment path reads only two or
+    three fields, and it uses HTTP even for a node in the same process. This class sends plain JSON instead.
     """
 
     def __init__(self, transport: Transport, *, patient: bool = True) -> None:
@@ -46,8 +47,8 @@ class Rpc:
     async def batch(self, calls: Sequence[RpcCall], *, refusals: bool = False) -> list[Any]:
         """Return the results of many calls in their order. Raises the errors of `call`.
 
-        With `refusals`, the `RpcError` of a call is returned in place of its result. A node that refuses a batch gets
-        single calls from then on, 16 at a time.
+        With `refusals`, the `RpcError` of a call is returned in place of its result. After a node has refused a batch,
+        it gets single calls, at most 16 at a time.
         """
 
         def result(answer: Any, request: dict[str, Any]) -> Any:
@@ -86,7 +87,10 @@ class Rpc:
             raise ChainUnavailable("the node's response is not JSON") from error
 
     async def _patiently(self, body: bytes) -> bytes:
-        """Return the response body. Repeats a call that is answered 429; the same bytes cannot pay twice."""
+        """Return the response body.
+
+        Repeats a call answered with 429, which is safe because the same bytes cannot pay twice.
+        """
         until, least = time.monotonic() + _PATIENCE, _PAUSE
         while True:
             try:

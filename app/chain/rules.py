@@ -1,4 +1,4 @@
-"""A policy's rules in the form that the program stores, and the names of its codes."""
+"""A policy's rules as the program stores them, and the names of the program's codes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -43,10 +43,12 @@ RULES = (
     "budget_max_per_month",
     "budget_velocity_cap",
 )
-"""Rule names. The index of a name is its code. The program judges in this order, but `require_co_sign` comes last."""
+"""Rule names. The index of a name is its code. The program applies the rules in this order, with `require_co_sign`
+last.
+"""
 
 BUDGET_RULES = RULES[10:]
-"""Rules of the budget that a wallet shares. All other rules belong to its policy."""
+"""Rules of the budget of a wallet. All other rules belong to the wallet's policy."""
 
 HOLDING_RULES = frozenset({"max_per_day", "max_per_month", "budget_max_per_day", "budget_max_per_month"})
 """Rules that count the held money of outstanding allowances as spent."""

@@ -50,7 +50,7 @@ async def sign_with_any(
 async def sign_for(
     instructions: Sequence[Instruction], *, payer: Pubkey, signers: Sequence[Signer], blockhash: Hash
 ) -> bytes:
-    """Return a transaction signed by all needed keys except the fee payer's, which signs elsewhere.
+    """Return a transaction signed by all needed keys except the fee payer's, which signs later and elsewhere.
 
     Raises ``signer_unavailable`` if a hardware token fails.
     """
@@ -65,7 +65,7 @@ def _message(
     instructions: Sequence[Instruction], payer: Signer, signers: Sequence[Signer], blockhash: Hash
 ) -> tuple[Message, list[Signer]]:
     """Return the message to sign and its signers in the order of their signatures."""
-    # Deriving an address from a key takes a curve multiplication, so do it only once per signer.
+    # Derive each signer's address only once, because the derivation takes a curve multiplication.
     keys = {signer.pubkey(): signer for signer in (payer, *signers)}
     message = Message.new_with_blockhash(list(instructions), next(iter(keys)), blockhash)
     needed = message.account_keys[: message.header.num_required_signatures]

@@ -13,7 +13,7 @@ from app.chain.errors import ChainUnavailable, RateLimited
 from app.core.asgi import call
 
 Transport = Callable[[bytes], Awaitable[bytes]]
-"""Takes a request body and returns the response body. Raises `ChainUnavailable` if there is no response."""
+"""A function from a request body to the response body. It raises `ChainUnavailable` if there is no response."""
 
 _HEADERS = {"content-type": "application/json"}
 _CONNECTIONS = 64
@@ -21,7 +21,7 @@ _SERVER_ERROR = 500
 _RATE_LIMITED = 429
 _NEWEST, _OLDER = (b'"maxSupportedTransactionVersion":%d' % version for version in (1, 0))
 _OLDER_FOR = 600.0
-"""Seconds until version 1 is requested again from a node that rejected it. Its operator may upgrade it by then."""
+"""Seconds until version 1 is requested again from a node that rejected it. The node may have been upgraded by then."""
 _INVALID_PARAMS = re.compile(rb'"code": *-32602\b')
 """The error code "invalid params" of JSON-RPC 2.0. Inside a JSON string, its quotation marks would be escaped."""
 
@@ -29,7 +29,7 @@ _INVALID_PARAMS = re.compile(rb'"code": *-32602\b')
 class HttpTransport:
     """Posts to a URL over a pool of persistent connections.
 
-    It uses aiohttp because a payment makes four or five such calls. With httpx, they took more than half of a payment's
+    The transport uses aiohttp for speed. With httpx, the four or five calls of a payment took more than half of its
     processor time.
     """
 
@@ -87,7 +87,8 @@ class HttpTransport:
 def _proxy_to(url: str) -> str | None:
     """Return the proxy that the environment configures for a URL.
 
-    With `trust_env`, aiohttp would look it up in a thread for each request: a fifth of a payment's processor time.
+    The proxy is looked up once here. With `trust_env`, aiohttp would do so in a thread for each request, which would
+    take a fifth of a payment's processor time.
     """
     address = urlsplit(url)
     if address.hostname is None or proxy_bypass(address.hostname):

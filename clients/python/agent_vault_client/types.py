@@ -53,7 +53,7 @@ class Allocation(TypedDict):
 
 class Allowance(TypedDict):
     """
-    An allowance. Until it is settled, the delegate can transfer its money.
+    An allowance. Until its settlement, the delegate can transfer its money.
 
     `spent_amount` and `returned_amount` are null until the settlement. `transfers` lists the signatures of the
     delegate's transfers; it is null until they have been read from the chain.
@@ -85,11 +85,11 @@ class Allowance(TypedDict):
     """
     recipient: str
     """
-    The owner of the account that the delegate is to pay.
+    The intended payee: the owner of the account at `destination`.
     """
     destination: str
     """
-    The address of the account that the delegate is to pay.
+    The address of the token account that the delegate should pay.
     """
     delegate: str
     """
@@ -97,11 +97,11 @@ class Allowance(TypedDict):
     """
     reference: str
     """
-    16 bytes in hex.
+    The 16-byte reference of the grant in hex.
     """
     chain_address: str
     """
-    The allowance's address.
+    The allowance's address on the chain.
     """
     token_account: str
     """
@@ -117,11 +117,11 @@ class Allowance(TypedDict):
     """
     tx_id: str | None
     """
-    The transaction of the grant. It is listed as a payment.
+    The transaction of the grant, which is listed as a payment.
     """
     tx_signature: str | None
     """
-    The signature of that transaction.
+    The signature of the grant's transaction.
     """
     spent_amount: str | None
     """
@@ -129,7 +129,7 @@ class Allowance(TypedDict):
     """
     returned_amount: str | None
     """
-    The amount that came back. Null until the settlement.
+    The amount that returned to the wallet. Null until the settlement.
     """
     settled_at: str | None
     """
@@ -223,7 +223,7 @@ class AttachedPolicy(TypedDict):
 
 class AuditLogEntry(TypedDict):
     """
-    One entry.
+    One entry of the audit log.
 
     `hash` is the SHA-256 of the previous entry's hash and of this entry's other members as canonical JSON (RFC 8785).
     """
@@ -242,7 +242,7 @@ class AuditLogEntry(TypedDict):
     """
     actor: Actor
     """
-    The author of the action.
+    The actor of the action.
     """
     action: Literal['access.refused', 'alerts.set', 'allowance.grant', 'approval.approve', 'approval.reject', 'audit.checkpoint', 'authentication.failed', 'backup.gap_checked', 'backup.restore', 'brake.refused', 'budget.create', 'budget.delete', 'budget.update', 'clock.advance', 'clock.reset', 'escrow.resolve', 'export.create', 'invitation.withdraw', 'key.create', 'key.reissue', 'key.revoke', 'key.rotate', 'key.use_outside', 'organization.limit', 'organization.pause', 'organization.restrict_keys', 'organization.roles', 'organization.unpause', 'organization.withdraw', 'person.add_passkey', 'person.invite', 'person.join', 'person.remove', 'person.sign_in', 'person.sign_out', 'person.step_up', 'policy.clone', 'policy.create', 'policy.delete', 'policy.update', 'recipient.register', 'session.create', 'session.rotate', 'signed_transaction.send', 'signed_transaction.withdraw', 'topup.set', 'transaction.failed', 'wallet.archive', 'wallet.create', 'wallet.freeze', 'wallet.fund', 'wallet.unfreeze', 'wallet.update', 'wallet.withdraw', 'webhook.create', 'webhook.delete', 'webhook.ping', 'webhook.resend', 'webhook.rotate_secret', 'webhook.update', 'x402.fetch']
     """
@@ -254,11 +254,11 @@ class AuditLogEntry(TypedDict):
     """
     address: str | None
     """
-    The client's network address. Null without a client.
+    The client's IP address. Null if no client caused the action.
     """
     request_id: str | None
     """
-    The id of the request, as in its response.
+    The id of the request that caused the action, as in its response.
     """
     details: dict[str, Any]
     """
@@ -274,13 +274,13 @@ class AwaitingSignature(TypedDict):
     """
     A transaction that waits for the signature of the organisation's authority.
 
-    `accounts` has the program's accounts and the token accounts that the transaction names, as the service read them:
-    base64 by address.
+    `accounts` has the contents of the program's accounts and token accounts that the transaction names, by address and
+    in base64, as the service has read them.
     """
 
     id: str
     """
-    The transaction's id, which it keeps once it is sent.
+    The transaction's id. It stays the same after sending.
     """
     status: Literal['awaiting_signature']
     """
@@ -312,15 +312,15 @@ class AwaitingSignature(TypedDict):
     """
     accounts: dict[str, str]
     """
-    The program's accounts and the token accounts that the transaction names, as the service read them: base64 by address. `agent-vault sign` shows old values from them as claims, never as facts.
+    The contents of the program's accounts and token accounts that the transaction names, by address and in base64, as the service has read them. `agent-vault sign` shows old values from these contents as claims, never as facts.
     """
     created_at: str
     """
-    The time of the creation.
+    The time when the transaction was created.
     """
     expires_at: str
     """
-    The time of the expiry. Afterwards the transaction is void.
+    The time when the transaction becomes void.
     """
 
 
@@ -533,7 +533,7 @@ class CreateEscrow(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     from_wallet: str
     """
@@ -613,11 +613,11 @@ class CreateKey(TypedDict):
 
     expires_at: NotRequired[str | None]
     """
-    When the key stops working. A key with an end makes and rotates to no key that outlives it. In a rotation, the old key's value applies if it is absent.
+    The time when the key stops working. A key with an end cannot create a key that works longer, nor be rotated to one. If omitted in a rotation, the old key's value applies.
     """
     allowed_addresses: NotRequired[list[str] | None]
     """
-    At most 50 IP addresses or networks in CIDR notation. The key works from these addresses; elsewhere, keys of operators and admins may only freeze wallets and pause the organisation, and other keys may do nothing. In a rotation, the old key's value applies if it is absent.
+    At most 50 IP addresses or networks in CIDR notation. The key works only from these addresses. From other addresses, keys of operators and admins may still freeze wallets and pause the organisation. If omitted in a rotation, the old key's value applies.
     """
     role: Literal['viewer', 'agent', 'operator', 'admin']
     """
@@ -640,7 +640,7 @@ class CreatePayment(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     to: str
     """
@@ -814,7 +814,7 @@ class DeliveryAttempt(TypedDict):
 
 class Descendant(TypedDict):
     """
-    A key or person that a key or person created, directly or through others.
+    A key or person created by another one, directly or through others.
     """
 
     actor: Actor
@@ -831,7 +831,7 @@ class Descendant(TypedDict):
     """
     created_by: Actor | None
     """
-    The key or person that created it, or null if it is not known.
+    The key or person that created this one. Null if unknown.
     """
     created_at: str
     """
@@ -890,12 +890,12 @@ class DisputeEscrow(TypedDict):
 
 class EndCredential(TypedDict):
     """
-    Body of a request that ends a key or a person. `endDescendants` also ends the keys and people that it created.
+    Body of a request that ends a key or a person. `endDescendants` also ends the keys and people created by it.
     """
 
     end_descendants: NotRequired[bool]
     """
-    True to end the keys and people that the key or person created, too. Also accepted for a key or person that has already ended. Keys that replaced each other in rotations count as one key. The caller and its own descendants are never ended. By default `false`.
+    True to also end the keys and people created by this key or person, even if it has already ended itself. Keys that replaced each other in rotations count as one key. The request never ends its own caller, nor the caller's descendants. By default `false`.
     """
 
 
@@ -914,7 +914,7 @@ class ErrorBody(TypedDict):
     """
     docs: str
     """
-    The link to the page of the code.
+    The link to the documentation of the code.
     """
     request_id: str
     """
@@ -1198,7 +1198,7 @@ class FetchPaidResource(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     wallet_id: str
     """
@@ -1241,7 +1241,7 @@ class FundWallet(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     amount: str
     """
@@ -1260,7 +1260,7 @@ class FundWallets(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     allocations: list[Allocation]
     """
@@ -1336,14 +1336,14 @@ class FundedBatch(TypedDict):
 
 class GrantAllowance(TypedDict):
     """
-    Body of an allowance. `destination` is an existing token account or the owner of one.
+    Body of a request for an allowance. `destination` is an existing token account, or the owner of one.
 
-    `delegate` is the address of the key that will sign the transfer. Nothing binds the delegate to the destination.
+    `delegate` is the address of the key that will sign the transfer. The delegate can transfer the money anywhere.
     """
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     amount: str
     """
@@ -1351,7 +1351,7 @@ class GrantAllowance(TypedDict):
     """
     destination: str
     """
-    The USDC account to pay, or the address of its owner. The account must exist. Nothing binds the delegate to it.
+    The USDC account to pay, or the address of its owner. The account must exist. The delegate can still pay others.
     """
     delegate: str
     """
@@ -1367,7 +1367,7 @@ class GrantAllowance(TypedDict):
     """
     allow_unverified_recipient: NotRequired[bool]
     """
-    True to accept an address without a known owner. It still needs a USDC account, because an allowance never opens one. By default `false`.
+    True to accept an address without a known owner. The address still needs a USDC account, because an allowance never opens one. By default `false`.
     """
 
 
@@ -1416,7 +1416,7 @@ class Key(TypedDict):
     """
     revoked_at: str | None
     """
-    The time when the key stops or stopped working. Null while no end is set.
+    The time when the key stops or stopped working because of a rotation or revocation. Null without either.
     """
     expires_at: str | None
     """
@@ -1424,11 +1424,11 @@ class Key(TypedDict):
     """
     allowed_addresses: list[str] | None
     """
-    The allowed networks. Null if it works from any address.
+    The allowed networks. Null if the key works from any address.
     """
     created_by: Actor | None
     """
-    The creator of the key, as type and id. Null if the audit log no longer had it when this field was introduced.
+    The creator of the key, as type and id. Null if unknown, which is possible for keys older than this field.
     """
 
 
@@ -1528,7 +1528,7 @@ class LoggedRequest(TypedDict):
     """
     path: str
     """
-    The path of the request without the query, cut after 256 characters.
+    The path of the request without the query, cut after 128 bytes.
     """
     status: int
     """
@@ -1544,7 +1544,7 @@ class LoggedRequest(TypedDict):
     """
     wallet_id: str | None
     """
-    The wallet that the request named, or that its key is bound to. Null if there is none.
+    The wallet named by the request, or bound to its agent's key. Null if there is none.
     """
 
 
@@ -1610,7 +1610,7 @@ class NewKey(TypedDict):
     """
     revoked_at: str | None
     """
-    The time when the key stops or stopped working. Null while no end is set.
+    The time when the key stops or stopped working because of a rotation or revocation. Null without either.
     """
     expires_at: str | None
     """
@@ -1618,11 +1618,11 @@ class NewKey(TypedDict):
     """
     allowed_addresses: list[str] | None
     """
-    The allowed networks. Null if it works from any address.
+    The allowed networks. Null if the key works from any address.
     """
     created_by: Actor | None
     """
-    The creator of the key, as type and id. Null if the audit log no longer had it when this field was introduced.
+    The creator of the key, as type and id. Null if unknown, which is possible for keys older than this field.
     """
     key: str
     """
@@ -1814,7 +1814,7 @@ class PayFromWallet(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     to: str
     """
@@ -1848,7 +1848,7 @@ class PayOffer(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     wallet_id: str
     """
@@ -1976,11 +1976,11 @@ class PersonList(TypedDict):
     """
     has_more: NotRequired[bool]
     """
-    True if there is a next page.
+    Always false, because the list has a single page.
     """
     next_cursor: NotRequired[str | None]
     """
-    The value of `cursor` for the next page; null on the last page.
+    Always null, because the list has a single page.
     """
 
 
@@ -2078,11 +2078,11 @@ class PolicyList(TypedDict):
     """
     has_more: NotRequired[bool]
     """
-    True if there is a next page.
+    Always false, because the list has a single page.
     """
     next_cursor: NotRequired[str | None]
     """
-    The value of `cursor` for the next page; null on the last page.
+    Always null, because the list has a single page.
     """
 
 
@@ -2651,7 +2651,7 @@ class RestrictedKeys(TypedDict):
 
 class RevokedKey(TypedDict):
     """
-    A revoked key, and the keys and people in force that it created, directly or through others.
+    A revoked key, and the keys and people in force that the key created, directly or through others.
     """
 
     key_id: str
@@ -2692,7 +2692,7 @@ class RevokedKey(TypedDict):
     """
     revoked_at: str | None
     """
-    The time when the key stops or stopped working. Null while no end is set.
+    The time when the key stops or stopped working because of a rotation or revocation. Null without either.
     """
     expires_at: str | None
     """
@@ -2700,32 +2700,32 @@ class RevokedKey(TypedDict):
     """
     allowed_addresses: list[str] | None
     """
-    The allowed networks. Null if it works from any address.
+    The allowed networks. Null if the key works from any address.
     """
     created_by: Actor | None
     """
-    The creator of the key, as type and id. Null if the audit log no longer had it when this field was introduced.
+    The creator of the key, as type and id. Null if unknown, which is possible for keys older than this field.
     """
     descendants: list[Descendant]
     """
-    The keys and people in force that the key created, directly or through others. With `endDescendants` they have ended.
+    The keys and people in force that the key created, directly or through others. With `endDescendants`, the request has ended them.
     """
 
 
 class RotateKey(TypedDict):
     """
-    Body of a rotation. The old key works for `overlapSeconds` more; if absent, for the service's default overlap.
+    Body of a rotation. The old key works for `overlapSeconds` more, by default for the service's overlap.
 
-    Absent restrictions keep the old key's values.
+    For omitted restrictions, the old key's values apply.
     """
 
     expires_at: NotRequired[str | None]
     """
-    When the key stops working. A key with an end makes and rotates to no key that outlives it. In a rotation, the old key's value applies if it is absent.
+    The time when the key stops working. A key with an end cannot create a key that works longer, nor be rotated to one. If omitted in a rotation, the old key's value applies.
     """
     allowed_addresses: NotRequired[list[str] | None]
     """
-    At most 50 IP addresses or networks in CIDR notation. The key works from these addresses; elsewhere, keys of operators and admins may only freeze wallets and pause the organisation, and other keys may do nothing. In a rotation, the old key's value applies if it is absent.
+    At most 50 IP addresses or networks in CIDR notation. The key works only from these addresses. From other addresses, keys of operators and admins may still freeze wallets and pause the organisation. If omitted in a rotation, the old key's value applies.
     """
     overlap_seconds: NotRequired[int | None]
     """
@@ -3064,7 +3064,7 @@ class TopupRule(TypedDict):
 
 class UnreadableAuditEntry(TypedDict):
     """
-    An entry that cannot be shown: it was altered in the database, or this version does not know its action.
+    An entry that cannot be shown: it was altered in the database, or its action is unknown to this version.
     """
 
     number: int
@@ -3254,7 +3254,7 @@ class Violation(TypedDict):
 
     rule: str
     """
-    The broken rule. See the table of rules.
+    The rule that refused the payment. See the table of rules.
     """
     limit: str
     """
@@ -3664,7 +3664,7 @@ class WithdrawFromWallet(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     amount: str | Literal['all']
     """
@@ -4037,7 +4037,7 @@ class ListAuditLogQuery(TypedDict):
     """
     actor: NotRequired[str]
     """
-    The author of the action, as type and id, such as `key:key_…`.
+    The actor of the action, as type and id, such as `key:key_…`.
     """
     action: NotRequired[Literal['access.refused', 'alerts.set', 'allowance.grant', 'approval.approve', 'approval.reject', 'audit.checkpoint', 'authentication.failed', 'backup.gap_checked', 'backup.restore', 'brake.refused', 'budget.create', 'budget.delete', 'budget.update', 'clock.advance', 'clock.reset', 'escrow.resolve', 'export.create', 'invitation.withdraw', 'key.create', 'key.reissue', 'key.revoke', 'key.rotate', 'key.use_outside', 'organization.limit', 'organization.pause', 'organization.restrict_keys', 'organization.roles', 'organization.unpause', 'organization.withdraw', 'person.add_passkey', 'person.invite', 'person.join', 'person.remove', 'person.sign_in', 'person.sign_out', 'person.step_up', 'policy.clone', 'policy.create', 'policy.delete', 'policy.update', 'recipient.register', 'session.create', 'session.rotate', 'signed_transaction.send', 'signed_transaction.withdraw', 'topup.set', 'transaction.failed', 'wallet.archive', 'wallet.create', 'wallet.freeze', 'wallet.fund', 'wallet.unfreeze', 'wallet.update', 'wallet.withdraw', 'webhook.create', 'webhook.delete', 'webhook.ping', 'webhook.resend', 'webhook.rotate_secret', 'webhook.update', 'x402.fetch']]
     """
@@ -4049,11 +4049,11 @@ class ListAuditLogQuery(TypedDict):
     """
     from_: NotRequired[str]
     """
-    The period, from `from` up to but excluding `to`. `to` must be later than `from`.
+    The start of the period, inclusive.
     """
     to: NotRequired[str]
     """
-    The period, from `from` up to but excluding `to`. `to` must be later than `from`.
+    The end of the period, exclusive. It must be later than `from`.
     """
 
 
@@ -4121,7 +4121,7 @@ class ListKeysQuery(TypedDict):
     """
     restricted: NotRequired[Literal['false']]
     """
-    Only `false`: lists the working keys without an end or without allowed addresses.
+    Only `false` is accepted. It selects the working keys that lack an end or allowed addresses.
     """
 
 
@@ -4152,7 +4152,7 @@ class ListRequestsQuery(TypedDict):
     """
     wallet_id: NotRequired[str]
     """
-    The wallet that the requests named, or that their agent's key is bound to.
+    The wallet named by the requests, or bound to their agent's key.
     """
 
 
@@ -4186,7 +4186,7 @@ class PayOptions(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     memo: NotRequired[str | None]
     """
@@ -4217,7 +4217,7 @@ class EscrowOptions(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     timeout_seconds: NotRequired[int]
     """
@@ -4260,7 +4260,7 @@ class FetchOptions(TypedDict):
 
     after_restore: NotRequired[bool]
     """
-    True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`.
+    True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`.
     """
     method: NotRequired[Literal['GET', 'POST', 'PUT', 'PATCH', 'DELETE', 'HEAD']]
     """
@@ -4572,7 +4572,7 @@ class AuditLogPage(TypedDict):
     """
     unreadable: list[UnreadableAuditEntry]
     """
-    Entries of the page that cannot be shown, because they were altered in the database or this version does not know their action.
+    Entries of the page that cannot be shown: they were altered in the database, or this version of the service lacks their action.
     """
 
 
@@ -4644,11 +4644,11 @@ class BudgetList(TypedDict):
     """
     has_more: NotRequired[bool]
     """
-    True if there is a next page.
+    Always false, because the list has a single page.
     """
     next_cursor: NotRequired[str | None]
     """
-    The value of `cursor` for the next page; null on the last page.
+    Always null, because the list has a single page.
     """
 
 
@@ -4806,10 +4806,10 @@ class PolicyViolationBody(TypedDict):
     """
     The error for a payment, an escrow or an allowance that the wallet's policy or budget refused.
 
-    `tx_id` is the id of its row in the list of transactions. The row is `blocked`, or `failed` if the program refused
-    the transaction only after it was sent. `approval_id` is the id of the approval that would let the payment,
-    escrow or allowance pass, if there is one. `open_allowances` are outstanding allowances, if only their
-    money refuses the payment.
+    `tx_id` is the id of the refused expense in the list of transactions. Its status is `blocked`, or `failed` if the
+    program refused the transaction only after it was sent. `approval_id` is the id of the request for an approval that
+    would let the expense pass, if an approval helps. `open_allowances` lists outstanding allowances, if the expense
+    would pass without the money that they hold.
     """
 
     code: Literal['policy_violation']
@@ -4822,7 +4822,7 @@ class PolicyViolationBody(TypedDict):
     """
     docs: str
     """
-    The link to the page of the code.
+    The link to the documentation of the code.
     """
     request_id: str
     """
@@ -4830,7 +4830,7 @@ class PolicyViolationBody(TypedDict):
     """
     violation: Violation
     """
-    The violation: the rule that refused, its limit, and the value that the payment would have reached.
+    The rule that refused the payment, its limit, and the value that the payment would have reached.
     """
     wallet_id: str
     """
@@ -4838,7 +4838,7 @@ class PolicyViolationBody(TypedDict):
     """
     policy_id: str
     """
-    The wallet's policy at that time.
+    The wallet's policy at the time of the refusal.
     """
     tx_id: str
     """
@@ -4850,7 +4850,7 @@ class PolicyViolationBody(TypedDict):
     """
     open_allowances: NotRequired[list[str]]
     """
-    The ids of the outstanding allowances. Absent unless only their money refuses the payment.
+    The ids of the outstanding allowances. Present only if the payment would pass without the money that they hold.
     """
 
 

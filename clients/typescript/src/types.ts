@@ -74,7 +74,7 @@ export interface components {
             amount: string;
         };
         /**
-         * @description An allowance. Until it is settled, the delegate can transfer its money.
+         * @description An allowance. Until its settlement, the delegate can transfer its money.
          *
          *     `spent_amount` and `returned_amount` are null until the settlement. `transfers` lists the signatures of the
          *     delegate's transfers; it is null until they have been read from the chain.
@@ -95,15 +95,15 @@ export interface components {
              * @enum {string}
              */
             status: "pending" | "outstanding" | "settled";
-            /** @description The owner of the account that the delegate is to pay. */
+            /** @description The intended payee: the owner of the account at `destination`. */
             recipient: string;
-            /** @description The address of the account that the delegate is to pay. */
+            /** @description The address of the token account that the delegate should pay. */
             destination: string;
             /** @description The address that can transfer the money until the settlement. */
             delegate: string;
-            /** @description 16 bytes in hex. */
+            /** @description The 16-byte reference of the grant in hex. */
             reference: string;
-            /** @description The allowance's address. */
+            /** @description The allowance's address on the chain. */
             chain_address: string;
             /** @description The token account that the delegate pays from. */
             token_account: string;
@@ -111,13 +111,13 @@ export interface components {
             expires_at: string;
             /** @description The time of the request. */
             created_at: string;
-            /** @description The transaction of the grant. It is listed as a payment. */
+            /** @description The transaction of the grant, which is listed as a payment. */
             tx_id: string | null;
-            /** @description The signature of that transaction. */
+            /** @description The signature of the grant's transaction. */
             tx_signature: string | null;
             /** @description The amount that the delegate spent. Null until the settlement. */
             spent_amount: string | null;
-            /** @description The amount that came back. Null until the settlement. */
+            /** @description The amount that returned to the wallet. Null until the settlement. */
             returned_amount: string | null;
             /** @description The time of the settlement. */
             settled_at: string | null;
@@ -258,7 +258,7 @@ export interface components {
             data: components["schemas"]["AuditEntry"][];
         };
         /**
-         * @description One entry.
+         * @description One entry of the audit log.
          *
          *     `hash` is the SHA-256 of the previous entry's hash and of this entry's other members as canonical JSON (RFC 8785).
          */
@@ -269,7 +269,7 @@ export interface components {
             log: string;
             /** @description The time when the entry was made. */
             timestamp: string;
-            /** @description The author of the action. */
+            /** @description The actor of the action. */
             actor: components["schemas"]["Actor"];
             /**
              * @description The action. See the table of actions.
@@ -278,9 +278,9 @@ export interface components {
             action: "access.refused" | "alerts.set" | "allowance.grant" | "approval.approve" | "approval.reject" | "audit.checkpoint" | "authentication.failed" | "backup.gap_checked" | "backup.restore" | "brake.refused" | "budget.create" | "budget.delete" | "budget.update" | "clock.advance" | "clock.reset" | "escrow.resolve" | "export.create" | "invitation.withdraw" | "key.create" | "key.reissue" | "key.revoke" | "key.rotate" | "key.use_outside" | "organization.limit" | "organization.pause" | "organization.restrict_keys" | "organization.roles" | "organization.unpause" | "organization.withdraw" | "person.add_passkey" | "person.invite" | "person.join" | "person.remove" | "person.sign_in" | "person.sign_out" | "person.step_up" | "policy.clone" | "policy.create" | "policy.delete" | "policy.update" | "recipient.register" | "session.create" | "session.rotate" | "signed_transaction.send" | "signed_transaction.withdraw" | "topup.set" | "transaction.failed" | "wallet.archive" | "wallet.create" | "wallet.freeze" | "wallet.fund" | "wallet.unfreeze" | "wallet.update" | "wallet.withdraw" | "webhook.create" | "webhook.delete" | "webhook.ping" | "webhook.resend" | "webhook.rotate_secret" | "webhook.update" | "x402.fetch";
             /** @description The id of the object that the action concerned. Null if there is none. */
             object: string | null;
-            /** @description The client's network address. Null without a client. */
+            /** @description The client's IP address. Null if no client caused the action. */
             address: string | null;
-            /** @description The id of the request, as in its response. */
+            /** @description The id of the request that caused the action, as in its response. */
             request_id: string | null;
             /** @description Further details of the action. They never contain a secret. */
             details: {
@@ -297,17 +297,17 @@ export interface components {
             has_more: boolean;
             /** @description The value of `cursor` for the next page; null on the last page. */
             next_cursor: string | null;
-            /** @description Entries of the page that cannot be shown, because they were altered in the database or this version does not know their action. */
+            /** @description Entries of the page that cannot be shown: they were altered in the database, or this version of the service lacks their action. */
             unreadable: components["schemas"]["UnreadableAuditEntry"][];
         };
         /**
          * @description A transaction that waits for the signature of the organisation's authority.
          *
-         *     `accounts` has the program's accounts and the token accounts that the transaction names, as the service read them:
-         *     base64 by address.
+         *     `accounts` has the contents of the program's accounts and token accounts that the transaction names, by address and
+         *     in base64, as the service has read them.
          */
         AwaitingSignature: {
-            /** @description The transaction's id, which it keeps once it is sent. */
+            /** @description The transaction's id. It stays the same after sending. */
             id: string;
             /**
              * @description The status, always `awaiting_signature`.
@@ -326,13 +326,13 @@ export interface components {
             nonce_account: string;
             /** @description The unsigned transaction in base64. */
             transaction: string;
-            /** @description The program's accounts and the token accounts that the transaction names, as the service read them: base64 by address. `agent-vault sign` shows old values from them as claims, never as facts. */
+            /** @description The contents of the program's accounts and token accounts that the transaction names, by address and in base64, as the service has read them. `agent-vault sign` shows old values from these contents as claims, never as facts. */
             accounts: {
                 [key: string]: string;
             };
-            /** @description The time of the creation. */
+            /** @description The time when the transaction was created. */
             created_at: string;
-            /** @description The time of the expiry. Afterwards the transaction is void. */
+            /** @description The time when the transaction becomes void. */
             expires_at: string;
         };
         /**
@@ -397,9 +397,9 @@ export interface components {
         BudgetList: {
             /** @description The rows of the page. */
             data: components["schemas"]["Budget"][];
-            /** @description True if there is a next page. */
+            /** @description Always false, because the list has a single page. */
             has_more?: boolean;
-            /** @description The value of `cursor` for the next page; null on the last page. */
+            /** @description Always null, because the list has a single page. */
             next_cursor?: string | null;
         };
         /** @description The values of a field before and after a change, in the same form as in a policy. */
@@ -501,7 +501,7 @@ export interface components {
         };
         /** @description Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, but not a domain. */
         CreateEscrow: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description The paying wallet. */
             fromWallet: string;
@@ -549,9 +549,9 @@ export interface components {
         };
         /** @description Body of a request to create a key. An agent's key needs its wallet; other keys must not have one. */
         CreateKey: {
-            /** @description When the key stops working. A key with an end makes and rotates to no key that outlives it. In a rotation, the old key's value applies if it is absent. */
+            /** @description The time when the key stops working. A key with an end cannot create a key that works longer, nor be rotated to one. If omitted in a rotation, the old key's value applies. */
             expiresAt?: string | null;
-            /** @description At most 50 IP addresses or networks in CIDR notation. The key works from these addresses; elsewhere, keys of operators and admins may only freeze wallets and pause the organisation, and other keys may do nothing. In a rotation, the old key's value applies if it is absent. */
+            /** @description At most 50 IP addresses or networks in CIDR notation. The key works only from these addresses. From other addresses, keys of operators and admins may still freeze wallets and pause the organisation. If omitted in a rotation, the old key's value applies. */
             allowedAddresses?: string[] | null;
             /**
              * @description The role of the key: `viewer`, `agent`, `operator` or `admin`.
@@ -565,7 +565,7 @@ export interface components {
         };
         /** @description Body of a payment. */
         CreatePayment: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description The recipient: an address, a domain or a wallet id. */
             to: string;
@@ -690,7 +690,7 @@ export interface components {
             /** @description The value of `cursor` for the next page; null on the last page. */
             next_cursor: string | null;
         };
-        /** @description A key or person that a key or person created, directly or through others. */
+        /** @description A key or person created by another one, directly or through others. */
         Descendant: {
             /** @description The key or person, as type and id. */
             actor: components["schemas"]["Actor"];
@@ -701,7 +701,7 @@ export interface components {
             role: "viewer" | "agent" | "operator" | "admin";
             /** @description The name of the key or person. */
             name: string;
-            /** @description The key or person that created it, or null if it is not known. */
+            /** @description The key or person that created this one. Null if unknown. */
             created_by: components["schemas"]["Actor"] | null;
             /** @description The time of the creation. */
             created_at: string;
@@ -733,9 +733,9 @@ export interface components {
             /** @description The side that an operator's key acts for; by default the wallet of the session token, else the paying wallet. */
             walletId?: string | null;
         };
-        /** @description Body of a request that ends a key or a person. `endDescendants` also ends the keys and people that it created. */
+        /** @description Body of a request that ends a key or a person. `endDescendants` also ends the keys and people created by it. */
         EndCredential: {
-            /** @description True to end the keys and people that the key or person created, too. Also accepted for a key or person that has already ended. Keys that replaced each other in rotations count as one key. The caller and its own descendants are never ended. By default `false`. */
+            /** @description True to also end the keys and people created by this key or person, even if it has already ended itself. Keys that replaced each other in rotations count as one key. The request never ends its own caller, nor the caller's descendants. By default `false`. */
             endDescendants?: boolean;
         };
         /** @description The members of every error. Some codes add further members. */
@@ -744,7 +744,7 @@ export interface components {
             code: string;
             /** @description The error's message for people. */
             message: string;
-            /** @description The link to the page of the code. */
+            /** @description The link to the documentation of the code. */
             docs: string;
             /** @description The id of the request. Quote it when you ask for support. */
             request_id: string;
@@ -919,7 +919,7 @@ export interface components {
         };
         /** @description Body of a paid request. `maxAmount` is the highest price to pay. */
         FetchPaidResource: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description The paying wallet. */
             walletId: string;
@@ -969,7 +969,7 @@ export interface components {
         };
         /** @description Body of a funding from the reserve. */
         FundWallet: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description The amount. */
             amount: string;
@@ -981,7 +981,7 @@ export interface components {
         };
         /** @description Body of a funding of several wallets from the reserve. */
         FundWallets: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description The wallets and their amounts: `walletId` and `amount`, once for each wallet. */
             allocations: components["schemas"]["Allocation"][];
@@ -1022,16 +1022,16 @@ export interface components {
             status: string;
         };
         /**
-         * @description Body of an allowance. `destination` is an existing token account or the owner of one.
+         * @description Body of a request for an allowance. `destination` is an existing token account, or the owner of one.
          *
-         *     `delegate` is the address of the key that will sign the transfer. Nothing binds the delegate to the destination.
+         *     `delegate` is the address of the key that will sign the transfer. The delegate can transfer the money anywhere.
          */
         GrantAllowance: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description The maximum that the delegate can transfer. */
             amount: string;
-            /** @description The USDC account to pay, or the address of its owner. The account must exist. Nothing binds the delegate to it. */
+            /** @description The USDC account to pay, or the address of its owner. The account must exist. The delegate can still pay others. */
             destination: string;
             /** @description The address of the key that will sign the transfer. It must not be the operator, the authority, the wallet's session key or an account of the program. */
             delegate: string;
@@ -1039,7 +1039,7 @@ export interface components {
             expiresIn?: number;
             /** @description 16 bytes in hex, stored with the grant on the chain; random by default. */
             reference?: string | null;
-            /** @description True to accept an address without a known owner. It still needs a USDC account, because an allowance never opens one. By default `false`. */
+            /** @description True to accept an address without a known owner. The address still needs a USDC account, because an allowance never opens one. By default `false`. */
             allowUnverifiedRecipient?: boolean;
         };
         /**
@@ -1094,13 +1094,13 @@ export interface components {
             created_at: string;
             /** @description The time of the key's last request, stored once a minute. Null if there was none. */
             last_used_at: string | null;
-            /** @description The time when the key stops or stopped working. Null while no end is set. */
+            /** @description The time when the key stops or stopped working because of a rotation or revocation. Null without either. */
             revoked_at: string | null;
             /** @description When the key expires. Null if it does not expire. */
             expires_at: string | null;
-            /** @description The allowed networks. Null if it works from any address. */
+            /** @description The allowed networks. Null if the key works from any address. */
             allowed_addresses: string[] | null;
-            /** @description The creator of the key, as type and id. Null if the audit log no longer had it when this field was introduced. */
+            /** @description The creator of the key, as type and id. Null if unknown, which is possible for keys older than this field. */
             created_by: components["schemas"]["Actor"] | null;
         };
         /** @description One page of API keys, newest first. */
@@ -1151,7 +1151,7 @@ export interface components {
             key_name: string;
             /** @description The method of the request. */
             method: string;
-            /** @description The path of the request without the query, cut after 256 characters. */
+            /** @description The path of the request without the query, cut after 128 bytes. */
             path: string;
             /** @description The HTTP status of the response. */
             status: number;
@@ -1159,7 +1159,7 @@ export interface components {
             code: string | null;
             /** @description The time from the request to its response, in milliseconds. */
             duration_ms: number;
-            /** @description The wallet that the request named, or that its key is bound to. Null if there is none. */
+            /** @description The wallet named by the request, or bound to its agent's key. Null if there is none. */
             wallet_id: string | null;
         };
         /** @description An alert with an amount of USDC as its threshold. The threshold is null if the alert is off. */
@@ -1197,13 +1197,13 @@ export interface components {
             created_at: string;
             /** @description The time of the key's last request, stored once a minute. Null if there was none. */
             last_used_at: string | null;
-            /** @description The time when the key stops or stopped working. Null while no end is set. */
+            /** @description The time when the key stops or stopped working because of a rotation or revocation. Null without either. */
             revoked_at: string | null;
             /** @description When the key expires. Null if it does not expire. */
             expires_at: string | null;
-            /** @description The allowed networks. Null if it works from any address. */
+            /** @description The allowed networks. Null if the key works from any address. */
             allowed_addresses: string[] | null;
-            /** @description The creator of the key, as type and id. Null if the audit log no longer had it when this field was introduced. */
+            /** @description The creator of the key, as type and id. Null if unknown, which is possible for keys older than this field. */
             created_by: components["schemas"]["Actor"] | null;
             /** @description The key itself. Only this response and its replays show it. */
             key: string;
@@ -1349,7 +1349,7 @@ export interface components {
         };
         /** @description Body of a payment from the wallet in the path. */
         PayFromWallet: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description The recipient: an address, a domain or a wallet id. */
             to: string;
@@ -1372,7 +1372,7 @@ export interface components {
          *     result or error that an MCP server returned for a call of a paid tool.
          */
         PayOffer: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description The paying wallet. */
             walletId: string;
@@ -1439,9 +1439,9 @@ export interface components {
         PersonList: {
             /** @description The rows of the page. */
             data: components["schemas"]["ListedPerson"][];
-            /** @description True if there is a next page. */
+            /** @description Always false, because the list has a single page. */
             has_more?: boolean;
-            /** @description The value of `cursor` for the next page; null on the last page. */
+            /** @description Always null, because the list has a single page. */
             next_cursor?: string | null;
         };
         /** @description A policy. `version` increases with every change of its rules. No two policies of an organisation share one. */
@@ -1489,9 +1489,9 @@ export interface components {
         PolicyList: {
             /** @description The rows of the page. */
             data: components["schemas"]["Policy"][];
-            /** @description True if there is a next page. */
+            /** @description Always false, because the list has a single page. */
             has_more?: boolean;
-            /** @description The value of `cursor` for the next page; null on the last page. */
+            /** @description Always null, because the list has a single page. */
             next_cursor?: string | null;
         };
         /**
@@ -1529,10 +1529,10 @@ export interface components {
         /**
          * @description The error for a payment, an escrow or an allowance that the wallet's policy or budget refused.
          *
-         *     `tx_id` is the id of its row in the list of transactions. The row is `blocked`, or `failed` if the program refused
-         *     the transaction only after it was sent. `approval_id` is the id of the approval that would let the payment,
-         *     escrow or allowance pass, if there is one. `open_allowances` are outstanding allowances, if only their
-         *     money refuses the payment.
+         *     `tx_id` is the id of the refused expense in the list of transactions. Its status is `blocked`, or `failed` if the
+         *     program refused the transaction only after it was sent. `approval_id` is the id of the request for an approval that
+         *     would let the expense pass, if an approval helps. `open_allowances` lists outstanding allowances, if the expense
+         *     would pass without the money that they hold.
          */
         PolicyViolationBody: {
             /**
@@ -1542,21 +1542,21 @@ export interface components {
             code: "policy_violation";
             /** @description The error's message for people. */
             message: string;
-            /** @description The link to the page of the code. */
+            /** @description The link to the documentation of the code. */
             docs: string;
             /** @description The id of the request. Quote it when you ask for support. */
             request_id: string;
-            /** @description The violation: the rule that refused, its limit, and the value that the payment would have reached. */
+            /** @description The rule that refused the payment, its limit, and the value that the payment would have reached. */
             violation: components["schemas"]["Violation"];
             /** @description The paying wallet. */
             wallet_id: string;
-            /** @description The wallet's policy at that time. */
+            /** @description The wallet's policy at the time of the refusal. */
             policy_id: string;
             /** @description The id of the refused payment or escrow in the list of transactions. */
             tx_id: string;
             /** @description The id of the request for an operator's approval. Absent if no approval helps. */
             approval_id?: string;
-            /** @description The ids of the outstanding allowances. Absent unless only their money refuses the payment. */
+            /** @description The ids of the outstanding allowances. Present only if the payment would pass without the money that they hold. */
             open_allowances?: string[];
         } & {
             [key: string]: unknown;
@@ -1985,7 +1985,7 @@ export interface components {
             /** @description True if new API keys need an expiry and allowed addresses. */
             required: boolean;
         };
-        /** @description A revoked key, and the keys and people in force that it created, directly or through others. */
+        /** @description A revoked key, and the keys and people in force that the key created, directly or through others. */
         RevokedKey: {
             /** @description The key's id, under both names. It begins with `key_`. */
             key_id: string;
@@ -2011,26 +2011,26 @@ export interface components {
             created_at: string;
             /** @description The time of the key's last request, stored once a minute. Null if there was none. */
             last_used_at: string | null;
-            /** @description The time when the key stops or stopped working. Null while no end is set. */
+            /** @description The time when the key stops or stopped working because of a rotation or revocation. Null without either. */
             revoked_at: string | null;
             /** @description When the key expires. Null if it does not expire. */
             expires_at: string | null;
-            /** @description The allowed networks. Null if it works from any address. */
+            /** @description The allowed networks. Null if the key works from any address. */
             allowed_addresses: string[] | null;
-            /** @description The creator of the key, as type and id. Null if the audit log no longer had it when this field was introduced. */
+            /** @description The creator of the key, as type and id. Null if unknown, which is possible for keys older than this field. */
             created_by: components["schemas"]["Actor"] | null;
-            /** @description The keys and people in force that the key created, directly or through others. With `endDescendants` they have ended. */
+            /** @description The keys and people in force that the key created, directly or through others. With `endDescendants`, the request has ended them. */
             descendants: components["schemas"]["Descendant"][];
         };
         /**
-         * @description Body of a rotation. The old key works for `overlapSeconds` more; if absent, for the service's default overlap.
+         * @description Body of a rotation. The old key works for `overlapSeconds` more, by default for the service's overlap.
          *
-         *     Absent restrictions keep the old key's values.
+         *     For omitted restrictions, the old key's values apply.
          */
         RotateKey: {
-            /** @description When the key stops working. A key with an end makes and rotates to no key that outlives it. In a rotation, the old key's value applies if it is absent. */
+            /** @description The time when the key stops working. A key with an end cannot create a key that works longer, nor be rotated to one. If omitted in a rotation, the old key's value applies. */
             expiresAt?: string | null;
-            /** @description At most 50 IP addresses or networks in CIDR notation. The key works from these addresses; elsewhere, keys of operators and admins may only freeze wallets and pause the organisation, and other keys may do nothing. In a rotation, the old key's value applies if it is absent. */
+            /** @description At most 50 IP addresses or networks in CIDR notation. The key works only from these addresses. From other addresses, keys of operators and admins may still freeze wallets and pause the organisation. If omitted in a rotation, the old key's value applies. */
             allowedAddresses?: string[] | null;
             /** @description The number of seconds for which the old key still works, 0 to 2,592,000. The default is the setting `key_rotation_overlap`. */
             overlapSeconds?: number | null;
@@ -2292,7 +2292,7 @@ export interface components {
             /** @description The value of `cursor` for the next page; null on the last page. */
             next_cursor: string | null;
         };
-        /** @description An entry that cannot be shown: it was altered in the database, or this version does not know its action. */
+        /** @description An entry that cannot be shown: it was altered in the database, or its action is unknown to this version. */
         UnreadableAuditEntry: {
             /** @description The position in the log. */
             number: number;
@@ -2395,7 +2395,7 @@ export interface components {
         };
         /** @description The rule that refused the payment, its limit, and the value that the payment would have reached. */
         Violation: {
-            /** @description The broken rule. See the table of rules. */
+            /** @description The rule that refused the payment. See the table of rules. */
             rule: string;
             /** @description The limit of the rule. */
             limit: string;
@@ -2617,7 +2617,7 @@ export interface components {
         };
         /** @description Body of a withdrawal to the reserve. */
         WithdrawFromWallet: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description The amount, or `all`. */
             amount: string | "all";
@@ -2843,7 +2843,7 @@ export interface components {
             limit?: number;
             /** @description The value of `next_cursor` on the previous page. */
             cursor?: string;
-            /** @description The author of the action, as type and id, such as `key:key_…`. */
+            /** @description The actor of the action, as type and id, such as `key:key_…`. */
             actor?: string;
             /**
              * @description The action. See the table of actions.
@@ -2852,9 +2852,9 @@ export interface components {
             action?: "access.refused" | "alerts.set" | "allowance.grant" | "approval.approve" | "approval.reject" | "audit.checkpoint" | "authentication.failed" | "backup.gap_checked" | "backup.restore" | "brake.refused" | "budget.create" | "budget.delete" | "budget.update" | "clock.advance" | "clock.reset" | "escrow.resolve" | "export.create" | "invitation.withdraw" | "key.create" | "key.reissue" | "key.revoke" | "key.rotate" | "key.use_outside" | "organization.limit" | "organization.pause" | "organization.restrict_keys" | "organization.roles" | "organization.unpause" | "organization.withdraw" | "person.add_passkey" | "person.invite" | "person.join" | "person.remove" | "person.sign_in" | "person.sign_out" | "person.step_up" | "policy.clone" | "policy.create" | "policy.delete" | "policy.update" | "recipient.register" | "session.create" | "session.rotate" | "signed_transaction.send" | "signed_transaction.withdraw" | "topup.set" | "transaction.failed" | "wallet.archive" | "wallet.create" | "wallet.freeze" | "wallet.fund" | "wallet.unfreeze" | "wallet.update" | "wallet.withdraw" | "webhook.create" | "webhook.delete" | "webhook.ping" | "webhook.resend" | "webhook.rotate_secret" | "webhook.update" | "x402.fetch";
             /** @description The id of the object that the action concerned. */
             object?: string;
-            /** @description The period, from `from` up to but excluding `to`. `to` must be later than `from`. */
+            /** @description The start of the period, inclusive. */
             from?: string;
-            /** @description The period, from `from` up to but excluding `to`. `to` must be later than `from`. */
+            /** @description The end of the period, exclusive. It must be later than `from`. */
             to?: string;
         };
         /** @description Filters of `list_recipients`. */
@@ -2890,7 +2890,7 @@ export interface components {
             /** @description The value of `next_cursor` on the previous page. */
             cursor?: string;
             /**
-             * @description Only `false`: lists the working keys without an end or without allowed addresses.
+             * @description Only `false` is accepted. It selects the working keys that lack an end or allowed addresses.
              * @constant
              */
             restricted?: "false";
@@ -2907,7 +2907,7 @@ export interface components {
             status?: number;
             /** @description The error code of the responses. */
             code?: string;
-            /** @description The wallet that the requests named, or that their agent's key is bound to. */
+            /** @description The wallet named by the requests, or bound to their agent's key. */
             walletId?: string;
         };
         /** @description Filters of `get_spending`. */
@@ -2929,7 +2929,7 @@ export interface components {
         };
         /** @description Body of a payment. */
         PayOptions: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description A note. It is not stored on the chain. */
             memo?: string | null;
@@ -2944,7 +2944,7 @@ export interface components {
         };
         /** @description Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, but not a domain. */
         EscrowOptions: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /** @description The number of seconds until the deadline, 60 to 2,592,000. By default `3600`. */
             timeoutSeconds?: number;
@@ -2965,7 +2965,7 @@ export interface components {
         };
         /** @description Body of a paid request. `maxAmount` is the highest price to pay. */
         FetchOptions: {
-            /** @description True if you have checked that this request was not carried out before. Required for 24 hours after a restore or lost commits, unless the gap was declared checked. By default `false`. */
+            /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
             /**
              * @description The HTTP method of the request. By default `GET`.
