@@ -103,7 +103,7 @@ def object_title(tag: str) -> str:
 
 
 def framed(title: str, body: str, path: str = "", *, operations: Operations, query: str = "") -> str:
-    """Return a page as HTML."""
+    """Return a complete HTML page: a header with the search, the ``body``, and the menu of all pages."""
     # In browser tabs and search engines, the product's name follows the title of the page.
     shown = escape(f"{title} · Agent Vault")
     return (

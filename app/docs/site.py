@@ -45,7 +45,7 @@ class DocumentSite:
         return self._pages.get(path)
 
     def shown(self, page: DocPage) -> str:
-        """Return a page as HTML."""
+        """Return a page as HTML, with the menu and with links to the pages before and after it."""
         paths = list(self._pages)
         place = paths.index(page.path)
         before, after = paths[place - 1] if place else "", paths[place + 1] if place + 1 < len(paths) else ""

@@ -86,7 +86,7 @@ def _proof_types(kinds: int | list[str]) -> list[str]:
 
 
 class CreateEscrow(MoneyBody):
-    """Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, but not a domain."""
+    """Body of an escrow's creation. `toWallet` is a wallet of the organisation or a chain address, but not a domain."""
 
     from_wallet: WalletRef
     """The paying wallet."""
@@ -107,7 +107,7 @@ class CreateEscrow(MoneyBody):
     )
     """The accepted kinds of proof."""
     memo: Memo | None = None
-    """A note."""
+    """A note. It is not stored on the chain."""
     allow_unverified_recipient: Confirmation = False
     """True to accept a receiving address without a known owner, which is otherwise refused with `recipient_unverified`.
     With an agent's key, the policy's `allowedRecipients` must also list the address.
@@ -122,9 +122,9 @@ class CompleteEscrow(ChangeBody):
     """
 
     proof_type: ProofType
-    """The kind of proof; see the table of proofs."""
+    """The kind of proof. `/docs/reference` explains each kind."""
     proof: Proof
-    """The proof."""
+    """The proof, in the form that its kind requires."""
     output_url: Annotated[Url | None, example("https://example.com/outputs/42")] = None
     """The `http` or `https` URL of the output."""
 
@@ -188,7 +188,7 @@ class ListEscrows(Page):
     wallet_id: WalletRef | None = None
     """The paying or the receiving wallet."""
     status: EscrowStatus | None = None
-    """The status of the escrows. See the statuses of escrows."""
+    """The status of the escrows. `/docs/reference` explains each status."""
 
 
 class Dispute(ResponseBody):
@@ -203,16 +203,16 @@ class Dispute(ResponseBody):
     raised_at: Time
     """The time of the dispute."""
     tx_signature: Annotated[Signature, ReadFrom("dispute_signature")]
-    """The transaction of the dispute."""
+    """The signature of the transaction that raised the dispute."""
 
 
 class Escrow(ResponseBody):
-    """An escrow with its known details."""
+    """An escrow and its state."""
 
     escrow_id: EscrowId
-    """The escrow's id, under both names. It begins with `escrow_`."""
+    """The escrow's id. It begins with `escrow_`."""
     id: Annotated[EscrowId, ReadFrom("escrow_id")]
-    """The escrow's id, under both names. It begins with `escrow_`."""
+    """The escrow's id, equal to `escrow_id`."""
     from_wallet: Annotated[WalletId, ReadFrom("wallet_id")]
     """The paying wallet."""
     to_wallet: RecipientShown
@@ -222,7 +222,7 @@ class Escrow(ResponseBody):
     currency: Currency
     """The currency, always `USDC`."""
     status: EscrowStatus
-    """The status of the escrow. See the statuses of escrows."""
+    """The status of the escrow. `/docs/reference` explains each status."""
     chain_address: Annotated[str, ReadFrom("address"), example("GPD3VD2ynJDPEhWeqQ6F9yUqX41bdAxNw1p84HoLQss2")]
     """The escrow's own address on the chain."""
     expires_at: Annotated[ChainTime, ReadFrom("deadline")]
@@ -232,9 +232,9 @@ class Escrow(ResponseBody):
     created_at: Time
     """The creation time by the chain's clock."""
     tx_id: TransactionId | None
-    """The transaction that locked the money."""
+    """The id of the transaction that locked the money."""
     tx_signature: Annotated[Signature | None, ReadFrom("signature")]
-    """The signature of that transaction."""
+    """The signature of the transaction that locked the money."""
     task_hash: HexHash
     """The hash of the task, stored on the chain."""
     task_description: Annotated[str | None, example("Translate the manual into French.")]
@@ -258,11 +258,11 @@ class Escrow(ResponseBody):
     output_url: Annotated[str | None, example("https://example.com/outputs/42")]
     """The output's URL in the submitted proof."""
     dispute: Dispute | None
-    """The dispute with its party and reason. Null without a dispute."""
+    """The dispute, with its party and reason. Null if there is none."""
     settled_at: Time | None
     """The time of the settlement."""
     settlement_signature: Signature | None
-    """The transaction of the settlement."""
+    """The signature of the transaction that settled the escrow."""
 
 
 class EscrowPage(ListResponse[Escrow]):

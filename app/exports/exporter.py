@@ -43,9 +43,9 @@ LOCK = "lock"
 _INTERVAL = 5.0
 """Seconds between two searches for expired exports and for requests that another process accepted."""
 CHUNK = 256 * 1024
-"""Bytes of a file stored in one transaction. Few enough that payments do not wait long."""
+"""Bytes of a file stored in one transaction. The number is small, because payments wait for such a transaction."""
 _BATCH = 100
-"""Exports removed in one transaction. Few enough that payments do not wait long."""
+"""Exports removed in one transaction. The number is small, because payments wait for such a transaction."""
 
 
 class Exporter(Periodic):
@@ -93,12 +93,12 @@ class Exporter(Periodic):
         return self._folder / f"{export.export_id}.{export.format}"
 
     async def start(self) -> None:
-        """Start. The exporter begins with the exports that an earlier process left unfinished."""
+        """Start to write exports. Those that an earlier process left unfinished come first."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         await super().start()
 
     async def stop(self) -> None:
-        """Stop. The next start writes an interrupted export again."""
+        """Stop writing exports. The next start writes an interrupted export again."""
         await super().stop()
         if self._lock is not None:
             self._lock.close()

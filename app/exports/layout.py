@@ -37,7 +37,7 @@ COLUMNS = tuple(
     for name in JSON_FIELDS
     for column in ([f"{name}_{part}" for part in PARTS[name]] if name in PARTS else [name])
 )
-"""Columns of a CSV file."""
+"""Columns of a CSV file, followed by the column of the scope."""
 
 _FORMULA = "-=+@\t\r\n＝＋－＠"  # noqa: RUF001 - full-width characters
 """Characters that make a spreadsheet treat a cell as a formula, also behind blanks and invisible characters."""

@@ -58,11 +58,11 @@ class Export(ResponseBody):
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
     export_id: ExportId
-    """The export's id, under both names. It begins with `exp_`."""
+    """The export's id. It begins with `exp_`."""
     id: Annotated[ExportId, ReadFrom("export_id")]
-    """The export's id, under both names. It begins with `exp_`."""
+    """The export's id, equal to `export_id`."""
     status: ExportStatus
-    """The status of the export. See the statuses of exports."""
+    """The status of the export. `/docs/reference` explains each status."""
     format: ExportFormat
     """The format as requested."""
     bom: bool
@@ -81,11 +81,12 @@ class Export(ResponseBody):
     ]
     """The link to the file. Null unless the export is ready."""
     estimated_ready_at: Time
-    """The estimated time when the file will be ready. After the export is ready or has failed, the time of that."""
+    """The estimated time when the file will be ready. Once the export is ready or failed, the time when this happened.
+    """
     expires_at: Time | None
     """The time until which the file is kept."""
     failure_reason: Annotated[str | None, ReadFrom("reason"), example("The file could not be written.")]
-    """The reason for a failed export."""
+    """The reason why the export failed. Null if it has not failed."""
     created_at: Time
     """The time of the request."""
 

@@ -45,7 +45,8 @@ async def get_export(call: Call) -> Export:
 async def list_exports(call: Call, query: ListExports) -> ExportPage:
     """List exports, newest first.
 
-    An agent sees the exports of its own wallet. Exports without a file are kept for 90 days.
+    An agent sees the exports of its own wallet. Failed and expired exports stay in the list until 90 days after their
+    creation.
     """
     return await exports.page(call.service, call.principal, query)
 

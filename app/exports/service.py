@@ -127,7 +127,7 @@ async def find_file(service: Service, export_id: str, by: str, expires: str, sig
 def _check_room(connection: Connection, principal: Principal, rows: int = 0) -> None:
     """Raise ``too_many_exports`` if another export with ``rows`` rows would exceed a limit.
 
-    The limits are the organisation's, and a quarter of each for the caller.
+    Each limit applies to the organisation. The caller alone may use a quarter of it, and an agent's key fewer rows.
     """
     own = MAX_ROWS_OF_AGENT if principal.role == "agent" else MAX_ROWS // 4
     for who, by, part, most in (("API key or person", principal.actor, 4, own), ("organisation", None, 1, MAX_ROWS)):

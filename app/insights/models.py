@@ -23,12 +23,12 @@ class GetSpending(Query):
     group_by: SpendingGroup = "day"
     """The kind of groups. Groups by `rule` count only refusals."""
     from_: Annotated[UtcDate | None, Field(alias="from")] = None
-    """The first UTC day. The default is the first day of the month of the period's last day."""
+    """The first UTC day. By default, the period begins with the month in which it ends."""
     to: UtcDate | None = None
     """The UTC day after the last. The default is tomorrow."""
     compare_to: Comparison | None = None
-    """The earlier period to compare with: the same days of the month or year before. If the earlier month is too short
-    to have a day, its last day is used.
+    """The earlier period to compare with: the same days of the month or year before. If the earlier month lacks a day,
+    the month's last day replaces it.
     """
 
 

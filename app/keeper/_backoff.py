@@ -28,7 +28,7 @@ class Backoff:
         return count
 
     def take_back(self, key: Hashable) -> None:
-        """Do not count the last attempt at `key`, which failed for another reason. The key is due in 5 seconds."""
+        """Do not count the last attempt at `key`, because it failed for another reason. It is due in 5 seconds."""
         count = self._attempts[key][0] - 1
         self._attempts[key] = (count, self._timer() + _FIRST)
 

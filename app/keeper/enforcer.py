@@ -27,7 +27,10 @@ class BrakeEnforcer(Periodic):
         self._service = service
 
     async def tick(self) -> int:
-        """Try once to enforce each brake without a request. Return their number, or raise the first error at last."""
+        """Try once to enforce each brake without a request. Returns the number of these brakes.
+
+        Raises the first error, but only after every brake has been tried.
+        """
         if self._service.db.node:
             await self._service.brake.take_over_orphans()
         holds = self._service.brake.without_request()

@@ -105,7 +105,7 @@ class Subscriptions:
     """
 
     def __init__(self, chain: Chain) -> None:
-        """Listen to `chain`."""
+        """Listen to the executed and confirmed transactions of `chain`."""
         self._chain = chain
         self._numbers = itertools.count(1)
         self._all: dict[str, dict[int, _Subscription]] = {kind: {} for kind in _KINDS}

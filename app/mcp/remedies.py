@@ -6,7 +6,7 @@ from app.core.errors import CATALOGUE
 
 #: Remedies for errors of tools if the catalogue's own remedy is written for a client of the HTTP API.
 _FOR_AGENTS: Mapping[str, str] = {
-    "invalid_request": "Read the message. It names the argument.",
+    "invalid_request": "Correct the argument that the message names.",
     "request_too_large": "Make the arguments shorter.",
     "request_timeout": "Call the tool again with the same idempotency key.",
     "rate_limited": "Make fewer calls at a time.",
@@ -29,12 +29,12 @@ _FOR_AGENTS: Mapping[str, str] = {
     "If it has not, call the tool again with the same `idempotency_key` and, if the tool has this argument, with "
     "`after_restore` = true. In any other case, ask an operator of the service.",
     "transaction_failed": "Read the message. To try again, call the tool with a new `idempotency_key`.",
-    "transaction_not_found": "Use a transaction's id returned by `list_transactions`.",
+    "transaction_not_found": "Use the id of a transaction that `list_transactions` returns.",
     "recipient_not_found": "Ask an operator of the organisation to register the recipient.",
     "policy_not_found": "Ask an operator of the vault to check the id of the policy.",
     "escrow_not_found": "Use the escrow's id, which `create_escrow` returned or the other party gave you.",
     "escrow_already_settled": "Read the escrow's status with `get_escrow`.",
-    "dispute_raised_before": "Complete the escrow or let its deadline pass. Your side has raised its one dispute.",
+    "dispute_raised_before": "Your side has used its one dispute. Complete the escrow or let its deadline pass.",
     "escrow_not_disputed": "A party can raise a dispute before the deadline with `dispute_escrow`.",
     "org_insufficient_balance": "Ask an operator of the organisation to deposit USDC into its reserve.",
     "org_paused": "Ask an admin of the organisation to end the pause.",

@@ -101,7 +101,7 @@ def result(
 
 
 def invalid(message: str, *, key: str | None = None) -> CallToolResult:
-    """Return the result for arguments that cannot be made into a request."""
+    """Return the result for invalid arguments. No request was made with them."""
     return result(Reply(400, {"error": {"code": "invalid_request", "message": message}}), None, key=key)
 
 

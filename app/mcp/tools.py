@@ -212,7 +212,7 @@ TOOLS = (
     VaultTool(
         "list_transactions",
         "List transactions",
-        "Lists the transactions visible to the API key, newest first. Blocked ones name the rule that refused them.",
+        "Lists the transactions visible to the API key, newest first. A blocked one names the rule that refused it.",
         "list_transactions",
     ),
     VaultTool(

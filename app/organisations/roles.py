@@ -53,7 +53,7 @@ class LostRole:
 
 
 async def lost_roles(service: Service) -> list[LostRole]:
-    """Return the operator and authority roles of all organisations that the chain gives to a key of another service.
+    """Return the operator and authority roles, of all organisations, that the chain gives to keys not held here.
 
     The authority role is checked only if the service has an authority key. The arbiter is not checked, because each
     escrow keeps the arbiter that it named. Raises ChainUnavailable and RpcError.

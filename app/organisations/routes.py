@@ -39,9 +39,9 @@ async def update_organization(call: Call, body: UpdateOrganization) -> Organizat
 async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrganisation:
     """Pause the organisation.
 
-    A pause overtakes waiting payments: a payment that has not been sent yet is never sent. It stops payments, new
-    escrows, new allowances and funding for all wallets, but never withdrawals and settlements. Operators and
-    admins may pause. With `paused` = `false`, an admin ends the pause.
+    A pause overtakes waiting payments: a payment that has not been sent yet is never sent. The pause stops payments,
+    new escrows, new allowances and funding for all wallets, but never withdrawals and settlements. Operators and admins
+    may pause. With `paused` = `false`, an admin ends the pause.
     """
     await pausing.set_paused(call.service, call.principal, call.claim, paused=body.paused)
     return PausedOrganisation(paused=body.paused)
@@ -49,10 +49,10 @@ async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrgan
 
 @operation("PUT /v1/organization/key-restrictions", roles=ADMINS)
 async def restrict_keys(call: Call, body: RestrictKeys) -> RestrictedKeys:
-    """Require an end and allowed addresses for new API keys.
+    """Require an expiry and allowed addresses for new API keys.
 
     With `required` = `true`, `expiresAt` and `allowedAddresses` are required for new keys. Existing keys keep working.
-    `GET /v1/keys` with `restricted` = `false` lists the keys that lack one of the two.
+    `GET /v1/keys` with `restricted` = `false` lists the keys that lack an expiry or allowed addresses.
     """
     await organisations.restrict_keys(call.principal, call.claim, required=body.required)
     return RestrictedKeys(required=body.required)

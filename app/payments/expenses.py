@@ -58,12 +58,12 @@ class ExpenseRequest(Expense):
 
     @property
     def service(self) -> Service:
-        """The service."""
+        """The service that handles the request."""
         return self.call.service
 
     @property
     def principal(self) -> Principal:
-        """The caller."""
+        """The caller who requests the expense."""
         return self.call.principal
 
     @property

@@ -51,7 +51,7 @@ class CreatePayment(PayFromWallet):
 class SimulatePayment(ChangeBody):
     """Body of a simulated payment, with the same fields as a payment.
 
-    `memo`, `allowUnverifiedRecipient`, `idempotencyKey` and `afterRestore` have no effect.
+    `memo`, `allowUnverifiedRecipient`, `idempotencyKey` and `afterRestore` are accepted but have no effect.
     """
 
     wallet_id: WalletRef
@@ -63,11 +63,11 @@ class SimulatePayment(ChangeBody):
     currency: Literal["USDC"] = "USDC"
     """The currency, always `USDC`."""
     memo: Memo | None = None
-    """No effect."""
+    """The payment's note. It has no effect in a simulation."""
     allow_unverified_recipient: Confirmation = False
-    """No effect. The response contains a warning instead."""
+    """It has no effect in a simulation. The response contains a warning about a recipient without a known owner."""
     after_restore: Confirmation = False
-    """No effect."""
+    """It has no effect in a simulation."""
 
 
 class QuickPayment(Payment):
@@ -86,7 +86,7 @@ class RuleVerdict(ResponseBody):
     """
 
     rule: Annotated[str, example("max_per_tx")]
-    """The rule. See the table of rules."""
+    """The name of the rule. `/docs/reference` explains each rule."""
     set: bool
     """True if the policy or the budget sets the rule. Always true for `paused` and `frozen`."""
     passed: bool

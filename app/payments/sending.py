@@ -255,7 +255,7 @@ async def _caught_up(service: Service, wallet: WalletRecord) -> WalletRecord:
 
 
 async def _has_expired(service: Service, frozen: WalletRecord) -> bool:
-    """Return True if a wallet is frozen because its policy expired. Such a freeze is lifted in a different way."""
+    """Return True if a wallet is frozen because its policy expired. Unfreezing it first needs a policy in force."""
     found = await wallets.find(service, frozen.org, frozen.wallet_id)
     if not found.frozen:
         found = await _caught_up(service, frozen)

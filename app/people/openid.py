@@ -245,7 +245,7 @@ class CompanySignIn:
                     raise ValueError("auth_time")
                 auth_time = int(auth_time)
         except InvalidKeyIdError:
-            self._unproven("key", "none of its keys signed it")
+            self._unproven("key", "no published key of the provider signed the token")
         except _MALFORMED as error:
             # Authlib's error names the invalid claim, but never contains its value.
             claim = getattr(error, "claim", None) or (error.args[0] if type(error) is ValueError else None)

@@ -1,4 +1,4 @@
-"""Operations on people, for admins: list and remove. Invitations are made in the dashboard and on the machine."""
+"""Operations on people, for admins: list and remove. The dashboard and the command line make invitations."""
 
 from app.access.auth import ADMINS
 from app.api.ending import EndCredential

@@ -208,7 +208,7 @@ def use(conn: Connection, invitation: Invitation, now: int) -> None:
 
 
 async def listed(service: Service, principal: Principal) -> PersonList:
-    """Return the organisation's people."""
+    """Return all people of the organisation, oldest first."""
     found = await service.db.read(lambda conn: people_of(conn, principal.org))
     return PersonList(data=[ListedPerson.of(one) for one in found])
 

@@ -121,9 +121,9 @@ class Policy(ResponseBody):
     """A policy. `version` increases with every change of its rules. No two policies of an organisation share one."""
 
     policy_id: PolicyId
-    """The policy's id, under both names. It begins with `pol_`."""
+    """The policy's id. It begins with `pol_`."""
     id: Annotated[PolicyId, ReadFrom("policy_id")]
-    """The policy's id, under both names. It begins with `pol_`."""
+    """The policy's id, equal to `policy_id`."""
     name: Annotated[str, example("Shopping")]
     """The name as last set."""
     max_per_tx: Usdc | None
@@ -203,11 +203,11 @@ class PreviewedPayment(ResponseBody):
     """A payment or escrow that would have had a different outcome."""
 
     tx_id: TransactionId
-    """The transaction's id, under both names. It begins with `tx_`."""
+    """The transaction's id. It begins with `tx_`."""
     wallet_id: WalletId
     """The paying wallet."""
     type: Annotated[str, example("payment")]
-    """The type of the transaction. See the types of transactions."""
+    """The type of the transaction. `/docs/reference` explains each type."""
     recipient: RecipientShown
     """The recipient as in the request. A wallet is shown by its address."""
     amount: Usdc

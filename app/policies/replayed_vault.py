@@ -60,7 +60,7 @@ class ReplayedVault:
     due: list[_Due] = field(default_factory=list)
 
     def attach(self, policy: Pubkey, version: int) -> None:
-        """Attach another policy."""
+        """Attach another policy, at its version ``version``, to the vault."""
         move = self.stage.build.update_wallet(
             operator=self.stage.operator,
             vault=self.vault,
@@ -82,7 +82,7 @@ class ReplayedVault:
         self.stage.vm.set_time(now)
 
     def pay(self, payment: PastPayment, common: Mapping[str, Any]) -> Sequence[str] | None:
-        """Make a payment. Returns the log of its refusal, or None if it passes, like the other ways to spend."""
+        """Make a payment. Returns the log of its refusal, or None if it passes, as `lock` and `grant` do."""
         destination = self.stage.addresses.token_account(Pubkey.from_string(payment.recipient_address))
         return self.stage.vm.attempt(self.stage.build.execute_payment(**common, destination=destination))
 

@@ -46,9 +46,9 @@ async def list_policies(call: Call) -> PolicyList:
 async def get_policy(call: Call) -> Policy:
     """Get a policy.
 
-    The header `ETag` identifies the policy's version, name, `x402_hosts` and `opens_accounts`. Send it as `If-Match`
-    with a change, so that you do not undo a concurrent change. A key with the role agent reads only the policy of its
-    own wallet.
+    The header `ETag` identifies the policy's version, name, `x402_hosts`, `opens_accounts` and `approvals`. Send it as
+    `If-Match` with a change, so that you do not undo a concurrent change. A key with the role agent reads only the
+    policy of its own wallet.
     """
     return await policies.get(call.service, call.principal, call.path("policy_id"))
 

@@ -38,7 +38,7 @@ ATTEMPT_TYPES: Mapping[str, Collection[str]] = {
     "EscrowCreated": (ESCROW_LOCK,),
     "AllowanceGranted": (GRANT,),
 }
-"""The types of attempts that each event confirms. `ROW_OF` has the type of the event's first or only row."""
+"""The types of attempts that each event confirms. `ROW_OF` maps them to the type of the event's first or only row."""
 _VAULTS = ("vault", "receiver")
 """Fields of events that may hold a vault's address."""
 _ORPHAN = "orphan:"
@@ -91,7 +91,7 @@ class Model:
         row.update(values)
 
     def flush(self) -> None:
-        """Write the changed rows."""
+        """Write the changed rows to the read model's table."""
         keys = [column.name for column in self._table.primary_key]
         upsert_later(self._connection, self._table, list(self._changed.values()), keys=keys)
 
@@ -234,7 +234,7 @@ class Batch:
             self.again.add(str(row.org))
 
     def flush(self) -> None:
-        """Write all changes."""
+        """Write all changes of the batch to the database."""
         for model in (self.wallets, self.reserves, self.escrows, self.allowances):
             model.flush()
         uncounted = self._uncounted()

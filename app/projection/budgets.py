@@ -38,7 +38,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
 
 
 def updated(batch: Batch, row: StoredEvent) -> None:
-    """Set the limits and report them."""
+    """Set the budget's limits and report the change."""
     limits = BudgetLimits.from_event(row.data["limits"])
     identifier = _change(batch, row, asdict(limits))
     if identifier is not None:

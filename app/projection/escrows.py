@@ -20,7 +20,7 @@ _OF_A_DISPUTE = ("disputed_at", "disputed_by", "reason_hash", "evidence_hash", "
 
 
 def created(batch: Batch, row: StoredEvent) -> None:
-    """Add the escrow and report it."""
+    """Add the escrow to the read models and report its creation."""
     data = row.data
     use_approval(batch, row)
     known = spent(row, data["receiver"])

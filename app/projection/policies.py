@@ -14,7 +14,7 @@ from indexer import StoredEvent
 
 
 def created(batch: Batch, row: StoredEvent) -> None:
-    """Add the policy."""
+    """Add the policy to the read models."""
     data = row.data
     key = bytes.fromhex(data["key"])
     made = batch.connection.scalar(

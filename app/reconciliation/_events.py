@@ -1,4 +1,4 @@
-"""The events of reconciliation."""
+"""Appends the events of the reconciliation and of the index watch to the feed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ INCOMPLETE = "index.incomplete"
 
 
 def append_difference(connection: Connection, difference: Difference, slot: int, now: int) -> None:
-    """Report a difference."""
+    """Report a difference between the read models and the chain."""
     fields = ", ".join(difference.found)
     summary = f"The {difference.subject} {_name(difference)} differs from the chain: {fields}"
     found = {"differences": difference.found}
@@ -22,7 +22,7 @@ def append_difference(connection: Connection, difference: Difference, slot: int,
 
 
 def append_cleared(connection: Connection, difference: Difference, slot: int, now: int) -> None:
-    """Report that a difference is gone."""
+    """Report that the read models agree with the chain again about a reported difference."""
     summary = f"The {difference.subject} {_name(difference)} agrees with the chain again"
     _append(connection, "reconciliation.cleared", difference, slot, now, summary, {})
 

@@ -45,10 +45,10 @@ class HealthReport:
     `holes` are pairs of slots between which no node has served the program's history, so the read models may be
     incomplete. `unreadable` are the unreadable transactions, newest first. `gaps` are the vaults and organisations of
     this service with a missing event. `guard` is the state of the database guard after a restore or lost commits.
-    `lost` are the roles that the chain gave to another key. A lost role does not count as a failing part: agents still
-    pay, and a freeze must reach the service, so that it sends no payments. `missing_roles` are the roles whose jobs no
-    node runs. `free` is the number of free bytes on the disk of the data folder. `backed_up` is the Unix time of the
-    last backup of a data folder or, without one, of its first start, and NaN with PostgreSQL.
+    `lost` are the roles that the chain gave to another key. A lost role does not count as a failing part, because
+    agents can still pay, and because a freeze must still reach the service to stop payments. `missing_roles` are the
+    roles with jobs that no node runs. `free` is the number of free bytes on the disk of the data folder. `backed_up` is
+    the Unix time of the last backup of a data folder or, without one, of its first start, and NaN with PostgreSQL.
     """
 
     failing: tuple[str, ...]

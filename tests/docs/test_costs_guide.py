@@ -20,7 +20,7 @@ _HASH = f"sha256:{'ab' * 32}"
 
 
 class _Meter:
-    """Measures what the fee payer spends."""
+    """Measures the SOL that the fee payer spends."""
 
     def __init__(self, world: ServiceWorld) -> None:
         self._world = world

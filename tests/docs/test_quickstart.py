@@ -27,7 +27,7 @@ _PAYEE = "GmaDrppBC7P5ARKV8g3djiwP89vz1jLK23V2GBjuAEGB"
 _STEPS = 6
 """Blocks of each language at the end: five steps and a refusal. Before them, the clients make a first payment."""
 _LINES = 8
-"""Lines of the first payment."""
+"""Maximum number of lines of the first payment's code, without empty ones."""
 
 
 def _script(page: str, language: str) -> list[str]:

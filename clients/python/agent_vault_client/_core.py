@@ -263,7 +263,7 @@ class Core(Settings):
         self.client = httpx.Client(**self.http)
 
     def run(self, steps: Steps[T]) -> T:
-        """Execute steps."""
+        """Execute steps and return their result."""
         seen = None
         try:
             while True:
@@ -292,7 +292,7 @@ class AsyncCore(Settings):
         self.client = httpx.AsyncClient(**self.http)
 
     async def run(self, steps: Steps[T]) -> T:
-        """Execute steps."""
+        """Execute steps and return their result."""
         seen = None
         try:
             while True:
@@ -315,7 +315,7 @@ class AsyncCore(Settings):
 
 
 class Resource(Generic[C]):
-    """The operations of a tag."""
+    """The base class of each tag's operations."""
 
     def __init__(self, core: C) -> None:
         self._core = core
