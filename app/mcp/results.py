@@ -38,14 +38,14 @@ def _object_or_null(**properties: tuple[Json, str]) -> Json:
 
 
 _ERROR = _object_or_null(
-    code=(_TEXT, "The error's code."),
+    code=(_TEXT, "Error code."),
     message=(_TEXT, "The problem."),
     docs=(_TEXT, "The code's page."),
-    request_id=(_TEXT, "Quote it to support."),
+    request_id=(_TEXT, "For support."),
 )
 _REFUSAL = _object_or_null(
-    rule=(_TEXT, "The rule's name."),
-    limit=(_TEXT_OR_NULL, "The rule's limit."),
+    rule=(_TEXT, "The rule."),
+    limit=(_TEXT_OR_NULL, "Its limit."),
     attempted=(_TEXT_OR_NULL, "The value with this payment."),
     headroom=(_TEXT_OR_NULL, "The amount left of the limit."),
     retry_at=(_TEXT_OR_NULL, "When the payment would pass."),

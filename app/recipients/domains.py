@@ -68,5 +68,5 @@ class DomainResolver:
         headers = {"Accept": "application/json"}
         found = await self._outbound.exchange("GET", url, headers, b"", _MAX_BYTES, self._timeout, owner)
         if found.status != 200 or found.truncated:
-            raise ValueError("not found, or not completely")
+            raise ValueError("the document is missing or incomplete")
         return found.body

@@ -35,7 +35,7 @@ def append_incomplete(connection: Connection, org: str, holes: int, gaps: Sequen
         org=org,
         type=INCOMPLETE,
         timestamp=now,
-        summary=f"The index lacks {holes} transactions, and events of {len(gaps)} accounts of the organization",
+        summary=f"The index lacks {holes} transactions, and events of {len(gaps)} accounts of the organisation",
         payload={"unreadable_transactions": holes, "missing_events": gaps},
     )
 

@@ -146,7 +146,7 @@ def _pause(seconds: float) -> Step:
 def steps_of(settings: Settings, call: Call[T]) -> Steps[T]:
     """Send a call until its outcome is known or its deadline passes."""
     if call.order is not None and (settings.store is None or call.idempotency_key is not None):
-        raise ValueError("order needs a client with a store, and excludes idempotency_key")
+        raise ValueError("order needs a client with a store, and cannot be used with idempotency_key")
     seconds = settings.deadline if call.deadline is None else call.deadline
     ends = time.monotonic() + seconds
     given = (("If-Match", call.if_match), ("Session-Token", None if call.method == "GET" else settings.session))
@@ -243,7 +243,7 @@ def read(seen: httpx.Response | Exception) -> Answer:
     else:
         kind = errors.family(seen.status_code) if seen.status_code in {429, 502, 503, 504} else errors.InvalidAnswer
         status = seen.status_code
-        error = kind(f"Not an answer of the service (status {status}): {seen.text[:80]!r}", status=status)
+        error = kind(f"This response is not from the service (status {status}): {seen.text[:80]!r}", status=status)
     wait = seen.headers.get("Retry-After", "")
     error.retry_after = float(wait) if wait.isascii() and wait.isdigit() else None
     raise error

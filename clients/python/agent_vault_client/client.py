@@ -44,7 +44,7 @@ def _wallet(vault: Any) -> Steps[str]:
     if vault.core.wallet_id is None:
         page: Any = yield from steps_of(vault.core, Call[types.WalletPage]("GET", "/v1/wallets", query={"limit": 2}))
         if len(page["data"]) != 1:
-            raise ValueError("name the wallet: Vault(key, session, wallet_id=...)")
+            raise ValueError("the key does not belong to one wallet; name it: Vault(key, session, wallet_id=...)")
         vault.core.wallet_id = page["data"][0]["wallet_id"]
     return str(vault.core.wallet_id)
 

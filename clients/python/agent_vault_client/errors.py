@@ -117,7 +117,8 @@ class DeadlineExceeded(VaultError):
     """
 
     def __init__(self, seconds: float, last: VaultError | None, *, keyed: bool) -> None:
-        again = "Repeat it with the same order or idempotency_key within 23 hours." if keyed else "Repeat it."
+        same = " with the same order or idempotency_key within 23 hours" if keyed else ""
+        again = f"Repeat the call{same}."
         cause = f" The last error was: {last.message}" if last else ""
         super().__init__(f"No definite answer within {seconds:g} seconds.{cause}", remedy=again)
         self.last = last
@@ -137,7 +138,7 @@ class OutcomeUnknown(VaultError):
             f"Order {self.order or key.key!r} of {self.amount or 'an unknown amount'} from "
             f"{self.wallet_id or 'the wallet'} to {self.payee or 'the payee'} was first tried at "
             f"{self.time.isoformat()}. Its key is too old, so it was not sent again.",
-            remedy="Look for it in the transactions. If it is missing, blocked or failed, pay under another order.",
+            remedy="Look for the payment in the transactions. If it is missing, blocked or failed, use another order.",
         )
 
 

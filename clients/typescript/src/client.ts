@@ -69,7 +69,7 @@ export class Vault extends Admin {
     if (this.core.walletId === undefined) {
       const page = await this.core.call<WalletPage>({ method: "GET", path: "/v1/wallets", query: { limit: 2 } });
       const [first, second] = page.data;
-      if (first === undefined || second !== undefined) throw new TypeError("name the wallet: new Vault(key, session, { walletId })");
+      if (first === undefined || second !== undefined) throw new TypeError("the key does not belong to one wallet; name it: new Vault(key, session, { walletId })");
       this.core.walletId = first.wallet_id;
     }
     return this.core.walletId;

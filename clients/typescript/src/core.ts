@@ -100,7 +100,7 @@ export class Core {
   /** Send a call until its outcome is known or its deadline passes. */
   async call<T extends object>(call: Call, options: Options = {}): Promise<T> {
     const unusable = this.settings.store === undefined || options.idempotencyKey !== undefined;
-    if (options.order !== undefined && unusable) throw new TypeError("order needs a client with a store, and excludes idempotencyKey");
+    if (options.order !== undefined && unusable) throw new TypeError("order needs a client with a store, and cannot be used with idempotencyKey");
     const seconds = options.deadline ?? this.settings.deadline ?? 60;
     const ends = now() + seconds;
     const request = this.request(call, options);
@@ -222,7 +222,7 @@ function read<T extends object>({ ok, status, headers }: Response, text: string)
     const [code = "", message = "", remedy = ""] = ["code", "message", "remedy"].map((name) => String(fields[name] ?? ""));
     error = failure(message, { code, remedy, status, fields });
   } else {
-    const message = `Not an answer of the service (status ${status}): ${JSON.stringify(text.slice(0, 80))}`;
+    const message = `This response is not from the service (status ${status}): ${JSON.stringify(text.slice(0, 80))}`;
     error = [429, 502, 503, 504].includes(status) ? failure(message, { status }) : new InvalidAnswer(message, { status });
   }
   const wait = headers.get("Retry-After");

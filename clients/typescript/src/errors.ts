@@ -98,7 +98,7 @@ export class Unreachable extends VaultError {}
  */
 export class DeadlineExceeded extends VaultError {
   constructor(seconds: number, readonly last: VaultError | undefined, key: string | undefined) {
-    const remedy = key === undefined ? "Repeat it." : "Repeat it with the same order or idempotencyKey within 23 hours.";
+    const remedy = key === undefined ? "Repeat the call." : "Repeat the call with the same order or idempotencyKey within 23 hours.";
     const cause = last ? ` The last error was: ${last.message}` : "";
     super(`No definite answer within ${seconds} seconds.${cause}`, { remedy, cause: last });
     this.idempotencyKey = key;
@@ -121,7 +121,7 @@ export class OutcomeUnknown extends VaultError {
     const time = new Date(created_at * 1000);
     const facts = `${amount || "an unknown amount"} from ${wallet_id || "the wallet"} to ${payee || "the payee"}`;
     const start = `Order ${JSON.stringify(order || key)} of ${facts} was first tried at ${time.toISOString()}.`;
-    const remedy = "Look for it in the transactions. If it is missing, blocked or failed, pay under another order.";
+    const remedy = "Look for the payment in the transactions. If it is missing, blocked or failed, use another order.";
     super(`${start} Its key is too old, so it was not sent again.`, { remedy, cause });
     [this.order, this.walletId, this.payee, this.amount, this.time] = [order, wallet_id, payee, amount, time];
   }
