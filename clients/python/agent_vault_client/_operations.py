@@ -419,7 +419,7 @@ class Organization(_core.Resource[_core.Core]):
         return self._core.call(_core.Call[types.AwaitingSignature]("POST", "/v1/organization/pause", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def restrict_keys(self, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.RestrictKeys]) -> types.RestrictedKeys:
-        """Require an end and allowed addresses for new API keys."""
+        """Require an expiry and allowed addresses for new API keys."""
         return self._core.call(_core.Call[types.RestrictedKeys]("PUT", "/v1/organization/key-restrictions", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
 
@@ -892,7 +892,7 @@ class AsyncOrganization(_core.Resource[_core.AsyncCore]):
         return self._core.call(_core.Call[types.AwaitingSignature]("POST", "/v1/organization/pause", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline, offline=True))
 
     def restrict_keys(self, *, order: str | None = None, idempotency_key: str | None = None, deadline: float | None = None, **fields: Unpack[types.RestrictKeys]) -> Awaitable[types.RestrictedKeys]:
-        """Require an end and allowed addresses for new API keys."""
+        """Require an expiry and allowed addresses for new API keys."""
         return self._core.call(_core.Call[types.RestrictedKeys]("PUT", "/v1/organization/key-restrictions", fields, keyed=True, order=order, idempotency_key=idempotency_key, deadline=deadline))
 
 

@@ -472,11 +472,11 @@ class CompleteEscrow(TypedDict):
 
     proof_type: Literal['output_hash', 'signed_attestation', 'webhook_callback']
     """
-    The kind of proof; see the table of proofs.
+    The kind of proof. `/docs/reference` explains each kind.
     """
     proof: str
     """
-    The proof.
+    The proof, in the form that its kind requires.
     """
     output_url: NotRequired[str | None]
     """
@@ -528,7 +528,7 @@ class CreateBudget(TypedDict):
 
 class CreateEscrow(TypedDict):
     """
-    Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, but not a domain.
+    Body of an escrow's creation. `toWallet` is a wallet of the organisation or a chain address, but not a domain.
     """
 
     after_restore: NotRequired[bool]
@@ -569,7 +569,7 @@ class CreateEscrow(TypedDict):
     """
     memo: NotRequired[str | None]
     """
-    A note.
+    A note. It is not stored on the chain.
     """
     allow_unverified_recipient: NotRequired[bool]
     """
@@ -862,7 +862,7 @@ class Dispute(TypedDict):
     """
     tx_signature: str
     """
-    The transaction of the dispute.
+    The signature of the transaction that raised the dispute.
     """
 
 
@@ -935,16 +935,16 @@ class ErrorEnvelope(TypedDict):
 
 class Escrow(TypedDict):
     """
-    An escrow with its known details.
+    An escrow and its state.
     """
 
     escrow_id: str
     """
-    The escrow's id, under both names. It begins with `escrow_`.
+    The escrow's id. It begins with `escrow_`.
     """
     id: str
     """
-    The escrow's id, under both names. It begins with `escrow_`.
+    The escrow's id, equal to `escrow_id`.
     """
     from_wallet: str
     """
@@ -964,7 +964,7 @@ class Escrow(TypedDict):
     """
     status: Literal['pending', 'locked', 'completed', 'released', 'refunded', 'disputed', 'settled']
     """
-    The status of the escrow. See the statuses of escrows.
+    The status of the escrow. `/docs/reference` explains each status.
     """
     chain_address: str
     """
@@ -980,11 +980,11 @@ class Escrow(TypedDict):
     """
     tx_id: str | None
     """
-    The transaction that locked the money.
+    The id of the transaction that locked the money.
     """
     tx_signature: str | None
     """
-    The signature of that transaction.
+    The signature of the transaction that locked the money.
     """
     task_hash: str
     """
@@ -1028,7 +1028,7 @@ class Escrow(TypedDict):
     """
     dispute: Dispute | None
     """
-    The dispute with its party and reason. Null without a dispute.
+    The dispute, with its party and reason. Null if there is none.
     """
     settled_at: str | None
     """
@@ -1036,7 +1036,7 @@ class Escrow(TypedDict):
     """
     settlement_signature: str | None
     """
-    The transaction of the settlement.
+    The signature of the transaction that settled the escrow.
     """
 
 
@@ -1991,11 +1991,11 @@ class Policy(TypedDict):
 
     policy_id: str
     """
-    The policy's id, under both names. It begins with `pol_`.
+    The policy's id. It begins with `pol_`.
     """
     id: str
     """
-    The policy's id, under both names. It begins with `pol_`.
+    The policy's id, equal to `policy_id`.
     """
     name: str
     """
@@ -2755,7 +2755,7 @@ class RuleVerdict(TypedDict):
 
     rule: str
     """
-    The rule. See the table of rules.
+    The name of the rule. `/docs/reference` explains each rule.
     """
     set: bool
     """
@@ -2840,7 +2840,7 @@ class SimulatePayment(TypedDict):
     """
     Body of a simulated payment, with the same fields as a payment.
 
-    `memo`, `allowUnverifiedRecipient`, `idempotencyKey` and `afterRestore` have no effect.
+    `memo`, `allowUnverifiedRecipient`, `idempotencyKey` and `afterRestore` are accepted but have no effect.
     """
 
     wallet_id: str
@@ -2861,15 +2861,15 @@ class SimulatePayment(TypedDict):
     """
     memo: NotRequired[str | None]
     """
-    No effect.
+    The payment's note. It has no effect in a simulation.
     """
     allow_unverified_recipient: NotRequired[bool]
     """
-    No effect. The response contains a warning instead. By default `false`.
+    It has no effect in a simulation. The response contains a warning about a recipient without a known owner. By default `false`.
     """
     after_restore: NotRequired[bool]
     """
-    No effect. By default `false`.
+    It has no effect in a simulation. By default `false`.
     """
 
 
@@ -3801,7 +3801,7 @@ class ListEscrowsQuery(TypedDict):
     """
     status: NotRequired[Literal['pending', 'locked', 'completed', 'released', 'refunded', 'disputed', 'settled']]
     """
-    The status of the escrows. See the statuses of escrows.
+    The status of the escrows. `/docs/reference` explains each status.
     """
 
 
@@ -4167,7 +4167,7 @@ class GetSpendingQuery(TypedDict):
     """
     from_: NotRequired[str]
     """
-    The first UTC day. The default is the first day of the month of the period's last day.
+    The first UTC day. By default, the period begins with the month in which it ends.
     """
     to: NotRequired[str]
     """
@@ -4175,7 +4175,7 @@ class GetSpendingQuery(TypedDict):
     """
     compare_to: NotRequired[Literal['previous_month', 'previous_year']]
     """
-    The earlier period to compare with: the same days of the month or year before. If the earlier month is too short to have a day, its last day is used.
+    The earlier period to compare with: the same days of the month or year before. If the earlier month lacks a day, the month's last day replaces it.
     """
 
 
@@ -4212,7 +4212,7 @@ class PayOptions(TypedDict):
 
 class EscrowOptions(TypedDict):
     """
-    Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, but not a domain.
+    Body of an escrow's creation. `toWallet` is a wallet of the organisation or a chain address, but not a domain.
     """
 
     after_restore: NotRequired[bool]
@@ -4233,7 +4233,7 @@ class EscrowOptions(TypedDict):
     """
     memo: NotRequired[str | None]
     """
-    A note.
+    A note. It is not stored on the chain.
     """
     allow_unverified_recipient: NotRequired[bool]
     """
@@ -4872,7 +4872,7 @@ class PreviewedPayment(TypedDict):
 
     tx_id: str
     """
-    The transaction's id, under both names. It begins with `tx_`.
+    The transaction's id. It begins with `tx_`.
     """
     wallet_id: str
     """
@@ -4880,7 +4880,7 @@ class PreviewedPayment(TypedDict):
     """
     type: str
     """
-    The type of the transaction. See the types of transactions.
+    The type of the transaction. `/docs/reference` explains each type.
     """
     recipient: str
     """

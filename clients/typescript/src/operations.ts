@@ -630,7 +630,7 @@ export class OrganizationResource extends Resource {
     return this.core.call<AwaitingSignature>({ method: "POST", path: `/v1/organization/pause`, body, keyed: true, offline: true }, options);
   }
 
-  /** Require an end and allowed addresses for new API keys. */
+  /** Require an expiry and allowed addresses for new API keys. */
   restrictKeys(body: RestrictKeys, options: Options = {}): Promise<RestrictedKeys> {
     return this.core.call<RestrictedKeys>({ method: "PUT", path: `/v1/organization/key-restrictions`, body, keyed: true }, options);
   }

@@ -470,11 +470,11 @@ export interface components {
          */
         CompleteEscrow: {
             /**
-             * @description The kind of proof; see the table of proofs.
+             * @description The kind of proof. `/docs/reference` explains each kind.
              * @enum {string}
              */
             proofType: "output_hash" | "signed_attestation" | "webhook_callback";
-            /** @description The proof. */
+            /** @description The proof, in the form that its kind requires. */
             proof: string;
             /** @description The `http` or `https` URL of the output. */
             outputUrl?: string | null;
@@ -499,7 +499,7 @@ export interface components {
             /** @description A display name for people. */
             name: string;
         };
-        /** @description Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, but not a domain. */
+        /** @description Body of an escrow's creation. `toWallet` is a wallet of the organisation or a chain address, but not a domain. */
         CreateEscrow: {
             /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
@@ -522,7 +522,7 @@ export interface components {
             expectedOutputHash?: string | null;
             /** @description The accepted kinds of proof. By default `["output_hash", "signed_attestation", "webhook_callback"]`. */
             proofTypes?: ("output_hash" | "signed_attestation" | "webhook_callback")[];
-            /** @description A note. */
+            /** @description A note. It is not stored on the chain. */
             memo?: string | null;
             /** @description True to accept a receiving address without a known owner, which is otherwise refused with `recipient_unverified`. With an agent's key, the policy's `allowedRecipients` must also list the address. By default `false`. */
             allowUnverifiedRecipient?: boolean;
@@ -716,7 +716,7 @@ export interface components {
             raised_by: string | null;
             /** @description The time of the dispute. */
             raised_at: string;
-            /** @description The transaction of the dispute. */
+            /** @description The signature of the transaction that raised the dispute. */
             tx_signature: string;
         };
         /**
@@ -756,11 +756,11 @@ export interface components {
             /** @description The error: its code, a message for people, and further members of this code. */
             error: components["schemas"]["ErrorBody"];
         };
-        /** @description An escrow with its known details. */
+        /** @description An escrow and its state. */
         Escrow: {
-            /** @description The escrow's id, under both names. It begins with `escrow_`. */
+            /** @description The escrow's id. It begins with `escrow_`. */
             escrow_id: string;
-            /** @description The escrow's id, under both names. It begins with `escrow_`. */
+            /** @description The escrow's id, equal to `escrow_id`. */
             id: string;
             /** @description The paying wallet. */
             from_wallet: string;
@@ -771,7 +771,7 @@ export interface components {
             /** @description The currency, always `USDC`. */
             currency: string;
             /**
-             * @description The status of the escrow. See the statuses of escrows.
+             * @description The status of the escrow. `/docs/reference` explains each status.
              * @enum {string}
              */
             status: "pending" | "locked" | "completed" | "released" | "refunded" | "disputed" | "settled";
@@ -781,9 +781,9 @@ export interface components {
             expires_at: string;
             /** @description The creation time by the chain's clock. */
             created_at: string;
-            /** @description The transaction that locked the money. */
+            /** @description The id of the transaction that locked the money. */
             tx_id: string | null;
-            /** @description The signature of that transaction. */
+            /** @description The signature of the transaction that locked the money. */
             tx_signature: string | null;
             /** @description The hash of the task, stored on the chain. */
             task_hash: string;
@@ -805,11 +805,11 @@ export interface components {
             output_hash: string | null;
             /** @description The output's URL in the submitted proof. */
             output_url: string | null;
-            /** @description The dispute with its party and reason. Null without a dispute. */
+            /** @description The dispute, with its party and reason. Null if there is none. */
             dispute: components["schemas"]["Dispute"] | null;
             /** @description The time of the settlement. */
             settled_at: string | null;
-            /** @description The transaction of the settlement. */
+            /** @description The signature of the transaction that settled the escrow. */
             settlement_signature: string | null;
         };
         /** @description One page of escrows, newest first. */
@@ -873,12 +873,12 @@ export interface components {
         };
         /** @description An export. `download_url` is null unless the export is ready. The link is valid for some minutes. */
         Export: {
-            /** @description The export's id, under both names. It begins with `exp_`. */
+            /** @description The export's id. It begins with `exp_`. */
             export_id: string;
-            /** @description The export's id, under both names. It begins with `exp_`. */
+            /** @description The export's id, equal to `export_id`. */
             id: string;
             /**
-             * @description The status of the export. See the statuses of exports.
+             * @description The status of the export. `/docs/reference` explains each status.
              * @enum {string}
              */
             status: "processing" | "ready" | "expired" | "failed";
@@ -899,11 +899,11 @@ export interface components {
             rows: number | null;
             /** @description The link to the file. Null unless the export is ready. */
             download_url: string | null;
-            /** @description The estimated time when the file will be ready. After the export is ready or has failed, the time of that. */
+            /** @description The estimated time when the file will be ready. Once the export is ready or failed, the time when this happened. */
             estimated_ready_at: string;
             /** @description The time until which the file is kept. */
             expires_at: string | null;
-            /** @description The reason for a failed export. */
+            /** @description The reason why the export failed. Null if it has not failed. */
             failure_reason: string | null;
             /** @description The time of the request. */
             created_at: string;
@@ -1446,9 +1446,9 @@ export interface components {
         };
         /** @description A policy. `version` increases with every change of its rules. No two policies of an organisation share one. */
         Policy: {
-            /** @description The policy's id, under both names. It begins with `pol_`. */
+            /** @description The policy's id. It begins with `pol_`. */
             policy_id: string;
-            /** @description The policy's id, under both names. It begins with `pol_`. */
+            /** @description The policy's id, equal to `policy_id`. */
             id: string;
             /** @description The name as last set. */
             name: string;
@@ -1607,11 +1607,11 @@ export interface components {
         };
         /** @description A payment or escrow that would have had a different outcome. */
         PreviewedPayment: {
-            /** @description The transaction's id, under both names. It begins with `tx_`. */
+            /** @description The transaction's id. It begins with `tx_`. */
             tx_id: string;
             /** @description The paying wallet. */
             wallet_id: string;
-            /** @description The type of the transaction. See the types of transactions. */
+            /** @description The type of the transaction. `/docs/reference` explains each type. */
             type: string;
             /** @description The recipient as in the request. A wallet is shown by its address. */
             recipient: string;
@@ -2048,7 +2048,7 @@ export interface components {
          *     null for rules that only allow or refuse.
          */
         RuleVerdict: {
-            /** @description The rule. See the table of rules. */
+            /** @description The name of the rule. `/docs/reference` explains each rule. */
             rule: string;
             /** @description True if the policy or the budget sets the rule. Always true for `paused` and `frozen`. */
             set: boolean;
@@ -2091,7 +2091,7 @@ export interface components {
         /**
          * @description Body of a simulated payment, with the same fields as a payment.
          *
-         *     `memo`, `allowUnverifiedRecipient`, `idempotencyKey` and `afterRestore` have no effect.
+         *     `memo`, `allowUnverifiedRecipient`, `idempotencyKey` and `afterRestore` are accepted but have no effect.
          */
         SimulatePayment: {
             /** @description The wallet that would pay. */
@@ -2105,11 +2105,11 @@ export interface components {
              * @constant
              */
             currency?: "USDC";
-            /** @description No effect. */
+            /** @description The payment's note. It has no effect in a simulation. */
             memo?: string | null;
-            /** @description No effect. The response contains a warning instead. By default `false`. */
+            /** @description It has no effect in a simulation. The response contains a warning about a recipient without a known owner. By default `false`. */
             allowUnverifiedRecipient?: boolean;
-            /** @description No effect. By default `false`. */
+            /** @description It has no effect in a simulation. By default `false`. */
             afterRestore?: boolean;
         };
         /**
@@ -2700,7 +2700,7 @@ export interface components {
             /** @description The paying or the receiving wallet. */
             walletId?: string;
             /**
-             * @description The status of the escrows. See the statuses of escrows.
+             * @description The status of the escrows. `/docs/reference` explains each status.
              * @enum {string}
              */
             status?: "pending" | "locked" | "completed" | "released" | "refunded" | "disputed" | "settled";
@@ -2917,12 +2917,12 @@ export interface components {
              * @enum {string}
              */
             groupBy?: "day" | "month" | "wallet" | "tag" | "budget" | "recipient" | "category" | "rule";
-            /** @description The first UTC day. The default is the first day of the month of the period's last day. */
+            /** @description The first UTC day. By default, the period begins with the month in which it ends. */
             from?: string;
             /** @description The UTC day after the last. The default is tomorrow. */
             to?: string;
             /**
-             * @description The earlier period to compare with: the same days of the month or year before. If the earlier month is too short to have a day, its last day is used.
+             * @description The earlier period to compare with: the same days of the month or year before. If the earlier month lacks a day, the month's last day replaces it.
              * @enum {string}
              */
             compareTo?: "previous_month" | "previous_year";
@@ -2942,7 +2942,7 @@ export interface components {
             /** @description The maximum number of seconds for the call and its retries. */
             deadline?: number;
         };
-        /** @description Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, but not a domain. */
+        /** @description Body of an escrow's creation. `toWallet` is a wallet of the organisation or a chain address, but not a domain. */
         EscrowOptions: {
             /** @description True if you have checked that this request has not moved money before. Required for 24 hours after a restore or lost commits, unless an admin has marked the gap as checked. By default `false`. */
             afterRestore?: boolean;
@@ -2952,7 +2952,7 @@ export interface components {
             expectedOutputHash?: string | null;
             /** @description The accepted kinds of proof. By default `["output_hash", "signed_attestation", "webhook_callback"]`. */
             proofTypes?: ("output_hash" | "signed_attestation" | "webhook_callback")[];
-            /** @description A note. */
+            /** @description A note. It is not stored on the chain. */
             memo?: string | null;
             /** @description True to accept a receiving address without a known owner, which is otherwise refused with `recipient_unverified`. With an agent's key, the policy's `allowedRecipients` must also list the address. By default `false`. */
             allowUnverifiedRecipient?: boolean;
