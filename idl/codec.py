@@ -1,7 +1,7 @@
 """Encodes the program's instructions and decodes its accounts, events, logs and return data.
 
-This is the only module of the service that imports anchorpy. The coders are derived from `agent_vault.json`.
-Only `AllowlistLayout` adds to it.
+This is the only module of the service that imports anchorpy. The coders are derived from `agent_vault.json`. Only
+`AllowlistLayout` adds entries that the file cannot describe.
 
 Values have plain types: `Pubkey` for addresses, `bytes` for byte arrays, `int`, `bool`, `list`, `dict` for structs, the
 variant's name for enums, and `None` or the value for options.
@@ -165,7 +165,7 @@ class Codec:
         return Call(name, args, accounts)
 
     def decode_account(self, data: bytes) -> Account:
-        """Decode the account in `data`. Raises `CodecError` if it is none of the program's or does not fit the IDL."""
+        """Decode the account in `data`. Raises `CodecError` unless it is an account of the program and fits the IDL."""
         known = self._accounts.get(data[:DISCRIMINATOR_SIZE])
         if known is None:
             raise CodecError("the data is not an account of the program")
@@ -184,7 +184,7 @@ class Codec:
     def decode_log(self, data: bytes) -> Event | None:
         """Return the event in the bytes of a `Program data:` log line, or `None` for other data.
 
-        Raises as `decode_event` does.
+        Raises the errors of `decode_event`.
         """
         return self._event(data, 0)
 

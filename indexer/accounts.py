@@ -1,7 +1,7 @@
 """Follows the token accounts of reserves and vaults, and reports deposits: tokens that arrive there.
 
-A funding of a vault and a withdrawal into the reserve are no deposits. Payments from other vaults, settled escrows and
-swept allowances are.
+A funding of a vault and a withdrawal into the reserve are not deposits. Payments from other vaults, settled escrows and
+swept allowances are deposits.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -84,7 +84,7 @@ class TokenAccounts:
         return [address for (address,) in rows(self._connection, _SUSPECTS, {})[1]]
 
     def mark_suspect(self, address: str) -> None:
-        """Mark an account as suspect: its history must be read."""
+        """Mark an account as suspect, so that its history is read."""
         execute(self._connection, _UPDATE, {"suspect": 1}, account=address)
 
     def mark_all_suspect(self) -> None:
@@ -187,7 +187,7 @@ class BatchAccounts:
             self._known.setdefault(new.address, new)
 
     def _explained(self, events: Sequence[Event], known: Mapping[str, FollowedAccount]) -> dict[str, int]:
-        """Return the balance change of each token account by fundings, withdrawals and payments out of it."""
+        """Return the part of each token account's change that fundings, withdrawals and outgoing payments explain."""
         # The transaction's accounts by vault address, or by organisation address for a reserve (second item True).
         owners = {(one.vault or one.org, one.vault is None): one.address for one in known.values()}
 

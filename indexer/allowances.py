@@ -1,9 +1,9 @@
 """Reads the transfers of allowances' delegates, because no event of the program reports them.
 
-A delegate's transfer need not name the program, so the program's history lacks it. Once an allowance is settled, the
-history of its token account is complete. For each transaction in it, the balances before and after show the amount that
-left the account and the amount that arrived at the destination. Instructions show less, because they can be part of a
-token-program batch or of another program's call.
+A delegate's transfer need not name the program, so it may be missing from the program's history. Once an allowance is
+settled, the history of its token account is complete. For each transaction in this history, the balances before and
+after show the amount that left the account and the amount that arrived at the destination. Instructions show less,
+because they can be part of a token-program batch or of another program's call.
 """
 
 import contextlib

@@ -141,7 +141,7 @@ class Indexer:
         return await self._events.look_up(lambda store: store.transaction_holes.newest(_LISTED))
 
     async def gaps(self) -> list[str]:
-        """Return the vaults and organisations with a lasting gap. Momentary ones are left out."""
+        """Return the vaults and organisations with a lasting gap. Momentary gaps are left out."""
         now = time.monotonic()
         stored = await self._events.look_up(lambda store: store.streams_with_gaps())
         found = {*stored, *self._reconciler.doubted}
@@ -198,7 +198,8 @@ class Indexer:
     async def _history(self, seen: int) -> list[HistoryEntry]:
         """Return the program's history after the cursor, or the part of it that the node still has.
 
-        A node that has pruned the cursor's transaction either refuses to list the later ones or lists all it has.
+        A node that has pruned the cursor's transaction either refuses to list later transactions or lists all that it
+        has.
         """
         cursor, slot = await self._events.look_up(lambda store: store.position(PROGRAM_CURSOR))
         refusal = None
@@ -368,7 +369,8 @@ class Indexer:
     def _announce(self, newest: int) -> None:
         """Call the subscribers if there are rows that were not announced yet.
 
-        Rows added by this process alone do not decide: another one may store a transaction while this one fetches it.
+        The number of rows that this process added does not decide, because another process may store a transaction
+        while this process fetches it.
         """
         if newest != self._announced:
             self._announced = newest

@@ -16,7 +16,7 @@ class Write(Protocol):
     """Runs work in a transaction."""
 
     def __call__(self, work: Callable[[Connection], T], /) -> Awaitable[T]:
-        """Run work. It may be run a second time after its writes were rolled back."""
+        """Run work. The work may run a second time after its writes were rolled back."""
 
 
 class PostgresEvents:
@@ -25,7 +25,7 @@ class PostgresEvents:
     def __init__(self, db: Database) -> None:
         self._db = db
         self.store: Write = partial(db.write, repeatable=True)
-        """Runs writing work. Replace it to do more in the same transaction."""
+        """Runs work that writes. Replace this function to do more in the same transaction."""
 
     async def read(self, work: Callable[[EventTables], T]) -> T:
         """Run work on a snapshot."""

@@ -35,9 +35,9 @@ _STREAMS, _REREAD = 8, 1000
 _RELISTED = 1_000
 """Number of newest transactions to list again, because a node may have left some out."""
 _READS = 3
-"""Maximum readings of an account in one check, as each reading may find transactions that were not stored."""
+"""Maximum number of readings of an account in one check. Each reading may find transactions that were not stored."""
 _SKIPPED_AT_MOST = 64
-"""Number of slots in which to look for a block, beginning with the transaction's own."""
+"""Number of slots in which to look for a block, beginning with the slot of the transaction."""
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class Reconciler:
         return found.slot, int(found.decode(self._codec).data["sequence"])
 
     async def store_late_transactions(self) -> int:
-        """Store transactions that the cursor has passed without them, because a node listed them late or left them out.
+        """Store transactions that are missing before the cursor, because a node listed them late or left them out.
 
         Looks at all transactions after the last one marked as finalized, and at the newest 1,000. Returns the number of
         rows added.
@@ -208,7 +208,7 @@ class Reconciler:
         return (await self._chain.statuses([signature], search_history=True)).found[0] is not None
 
     async def fill_gaps(self) -> int:
-        """Reread the transactions of up to 8 vaults and organisations that have a gap and had one at the last call.
+        """Reread the transactions of up to 8 vaults and organisations that have a gap now and had one at the last call.
 
         Other gaps may be momentary, because transactions are stored as they are confirmed.
         """

@@ -19,7 +19,8 @@ class TokenMove:
 class Hole:
     """A part of the program's history that may contain transactions not stored here.
 
-    It begins after the transaction `after` in `after_slot` and ends in `before_slot`, where the listed history goes on.
+    It begins after the transaction `after` in `after_slot` and ends in `before_slot`, where the listed history
+    continues.
     """
 
     after: str

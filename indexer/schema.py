@@ -1,4 +1,4 @@
-"""The tables of the indexer, the same in its own file and among the service's on PostgreSQL."""
+"""The indexer's tables. They are the same in its own file and in the service's PostgreSQL database."""
 
 import json
 import time
@@ -32,7 +32,7 @@ from app.database.statements import execute
 VERSION = 3
 """The schema's version. A file with another version is emptied, because the chain has all of its contents."""
 NO, YES = literal_column("0", BigInteger), literal_column("1", BigInteger)
-"""Values of flags, in the text of a statement: with a parameter, the databases would not use partial indexes."""
+"""Values of flags as literals in a statement. With parameters, the databases would not use partial indexes."""
 
 metadata = MetaData()
 
@@ -44,11 +44,11 @@ class _Json(TypeDecorator[dict[str, Any]]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str:  # noqa: ARG002
-        """Return the dictionary's text."""
+        """Return the JSON text of a dictionary."""
         return json.dumps(value, default=_plain, separators=(",", ":"))
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
-        """Return the dictionary of a text."""
+        """Return the dictionary in a JSON text."""
         return json.loads(value)
 
 
@@ -89,7 +89,7 @@ transactions = Table(
 _of = transactions.c
 _partial("chain_transactions_to_finalize", _of.finalized == NO, _of.slot, _of.signature)
 _partial("chain_transactions_final", _of.finalized == YES, _of.slot)
-# Only services with several nodes query it.
+# Only services with several nodes search by message hash.
 Index("chain_transactions_by_message", _of.message_hash).ddl_if(dialect="postgresql")
 
 # `id` grows in the order of storing, so readers use it as their cursor. A row with `instruction` -1 is not an event of
@@ -133,7 +133,7 @@ transaction_holes = Table(
     Index("chain_transaction_holes_by_age", "since", "signature"),
 )
 
-# Token accounts of vaults and reserves (`vault` is null). A `suspect` one may lack transactions.
+# Token accounts of vaults and reserves (`vault` is null). A `suspect` account may lack transactions.
 token_accounts = Table(
     "chain_token_accounts",
     metadata,

@@ -46,7 +46,7 @@ ALLOWANCE_READ = "AllowanceRead"
 REVERTED = "TransactionReverted"
 """Name of a row: the transaction was rolled back, or is stored again because its events were missing.
 
-The data's `events` name the subjects of its deleted rows.
+In the row's data, `events` lists the subjects of the deleted rows.
 """
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class EventTables:
     ) -> None:
         """``atomic`` returns the context of one transaction. With `orgs`, events of other organisations are not stored.
 
-        By default, the connection already is in a transaction.
+        By default, the connection must already be in a transaction.
         """
         self._connection = connection
         self._atomic = atomic
@@ -535,7 +535,7 @@ def _count(streams: dict[str, tuple[int, int]], data: dict[str, Any]) -> None:
 
 
 def _streams(data: dict[str, Any]) -> dict[str, int]:
-    """Return the vault, the organisation or both that count an event, with its sequence number there."""
+    """Return the sequence numbers of an event by stream: its vault, its organisation, or both."""
     streams = {str(data.get("vault", data["org"])): int(data["sequence"])}
     if "org_sequence" in data:
         streams[str(data["org"])] = int(data["org_sequence"])

@@ -15,7 +15,10 @@ from indexer.records import ChainTransaction, TransactionHole
 _PATIENCE = 10.0
 """Seconds that the nodes have to serve a listed transaction completely before it becomes a hole."""
 _REMEMBERED = 100_000
-"""Number of missing transactions with a remembered first look. Any beyond this number would never become holes."""
+"""Maximum number of missing transactions for which the time of the first look is remembered.
+
+A missing transaction beyond this number would never become a hole.
+"""
 _LONGEST_REASON = 200
 
 
@@ -30,8 +33,8 @@ class ReadTransactions(NamedTuple):
 class TransactionReader:
     """Reads transactions.
 
-    An unreadable transaction is a hole at once. An incomplete one counts as missing and becomes a hole when it is still
-    incomplete ten seconds later.
+    An unreadable transaction becomes a hole immediately. An incomplete one counts as missing and becomes a hole when it
+    is still incomplete ten seconds later.
     """
 
     def __init__(self, chain: ChainClient, codec: Codec) -> None:
@@ -65,7 +68,7 @@ class TransactionReader:
             raise kind(str(raw))
         found = decode_transaction(raw, self._codec)
         if found is None:
-            # One of the two responses is wrong. If it is this one, accepting it would lose events.
+            # One of the node's two responses is wrong. If this one is wrong, accepting it would lose events.
             raise IncompleteTransactionError("the node lists it as successful but shows it as failed")
         if found.signature != signature:
             raise IncompleteTransactionError("the node returned another transaction")

@@ -76,9 +76,10 @@ class UnreadAllowances:
         return found
 
     def sharing(self, destination: str, accounts: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the address and token account of each granted allowance, read or unread.
+        """Return the address and token account of each granted allowance for a destination, read or unread.
 
-        `destination` is the token account that the allowance pays. `accounts` must contain its own token account.
+        `destination` is the token account that the allowance pays. Only allowances with a token account in `accounts`
+        are returned.
         """
         return [
             (address, tokens)

@@ -1,4 +1,4 @@
-"""Choose the offer of a resource that a wallet pays: the cheapest that can be paid."""
+"""Choose the cheapest offer of a resource that a wallet can pay."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ _MAX_OFFERS = 49
 class Choice:
     """The chosen offer, warnings about the others, and the ``obstacle``, the error that a payment would get.
 
-    ``lane`` is the offer's settlement path, or None if only a probe can tell. ``obstacle`` is None if there is none, or
-    if the chain was not asked.
+    ``lane`` is the offer's settlement path, or None if only a probe can tell. ``obstacle`` is None if none is known.
+    Obstacles on the chain are unknown unless the chain was asked.
     """
 
     offer: Offer
@@ -43,8 +43,8 @@ async def choose(
     pay the fee of a transfer out of an allowance, and always with ``look``.
 
     Raises the errors of ``usable_offers``, ``x402_price_too_high`` if the chosen offer costs more than ``most``
-    micro-USDC, ``x402_host_not_allowed`` if the allowlist permits no offer for the URL's host, and
-    ``x402_resource_unavailable`` with a ``most`` if no facilitator can pay the fee.
+    micro-USDC, ``x402_host_not_allowed`` if the allowlist permits no offer for the URL's host, and, if ``most`` is
+    given, ``x402_resource_unavailable`` if no facilitator can pay the fee.
     """
     offers, warnings = usable_offers(offered)
     offers = dict(sorted(offers.items(), key=lambda one: one[1].amount))

@@ -12,8 +12,8 @@ from app.x402.protocols import mpp, x402
 def offers_of(answer: Received, network: Network, body: bytes) -> Sequence[Offers]:
     """Return the offers of each protocol in the 402 response to a request with this ``body``.
 
-    Raises ``x402_invalid_terms`` if it violates the protocols. An offer's expiry is judged by this machine's clock,
-    like the server that set it.
+    Raises ``x402_invalid_terms`` if the response violates the protocols. An offer's expiry is compared with this
+    machine's clock, because the server that set the expiry also uses real time.
     """
     challenges, others = mpp.read_challenges(answer.headers.get(mpp.CHALLENGE_HEADER, ""))
     try:
@@ -40,7 +40,7 @@ def offers_from_client(given: str | Json, network: Network) -> Sequence[Offers]:
 
 
 def _unsupported(schemes: Sequence[str], malformed: BusinessError) -> BusinessError:
-    """Return the error for terms that are not x402, which may be a challenge of a protocol that is not supported."""
+    """Return the error for terms that are not x402. They may be a challenge of an unsupported protocol."""
     if not schemes:
         return malformed
     message = f"402 offers {quoted('protocol', schemes[0])}; this service pays x402 and MPP. Nothing was paid."

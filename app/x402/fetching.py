@@ -1,4 +1,4 @@
-"""One request to a resource: its response up to a size limit, or an error with the reason why none came."""
+"""Sends single requests to resources. A response is read up to a size limit; a missing one raises an error."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -16,7 +16,8 @@ from app.x402.protocols.x402 import REQUIRED_HEADER
 _HIDDEN = frozenset({"connection", "keep-alive", "proxy-authenticate", "set-cookie", "transfer-encoding", "upgrade"})
 _MAX_HEADERS = 64
 _MAX_HEADER_BYTES = 32_768
-#: Headers with terms. One that is too long is kept up to the limit, so that the terms are refused for their length.
+#: Headers with terms. A header that is too long is cut just above the limit, so that the terms are refused for their
+#: length.
 _TERMS = frozenset({REQUIRED_HEADER, CHALLENGE_HEADER})
 
 
@@ -43,8 +44,8 @@ class Fetcher:
     def admitted(self, owner: str, wallet_id: str) -> AbstractContextManager[None]:
         """Count a paid request or a quote of a wallet as running until the context ends.
 
-        Raises ``rate_limited`` if too many of the ``owner`` are running in this process. The last quarter of its slots
-        is for wallets without a running request.
+        Raises ``rate_limited`` if the ``owner`` has too many running in this process. The last quarter of the owner's
+        slots is for wallets without a running request.
 
         One admission covers everything from the first request to the delivery. A crowd of other requests therefore
         cannot come between a signed payment and its resource.

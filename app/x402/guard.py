@@ -43,7 +43,7 @@ class RequestGuard:
     def __init__(self, rules: UrlRules) -> None:
         self._rules = rules
         self.allowed = rules.allowed
-        """Predicate: True if the service may connect to an address."""
+        """A function that returns True if the service may connect to an address."""
 
     def url(self, text: str, hosts: Collection[str]) -> httpx.URL:
         """Return the URL if the policy's ``hosts`` include its host.
@@ -86,7 +86,10 @@ class RequestGuard:
 
 
 def may_carry_credential(name: str) -> bool:
-    """Return True if a resource may name this header for a credential. It must not change how a request is read."""
+    """Return True if a resource may name this header for a credential.
+
+    A header that changes the meaning of a request is not allowed.
+    """
     taken = (_ALLOWED | _OURS) - {"payment-authorization"}
     return _HEADER_NAME.fullmatch(name) is not None and name.lower() not in taken
 

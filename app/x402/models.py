@@ -59,7 +59,7 @@ RequestHeaders = Annotated[
 
 
 def _terms(value: object) -> object:
-    """Check the type and length here, because the union below would word its errors in terms of its types."""
+    """Check the type and length here, because an error of the union below would mention the union's types."""
     if not isinstance(value, str | dict):
         raise PydanticCustomError(
             "terms", "must be the value of the header PAYMENT-REQUIRED or WWW-Authenticate, or an object"
@@ -101,8 +101,9 @@ class FetchPaidResource(QuotePaidResource, MoneyBody):
     max_amount: Amount
     """The highest price to pay, in USDC."""
     allow_unverified_recipient: Confirmation = False
-    """True to accept an address without a known owner. It has no USDC account, so it can be paid only if the policy has
-    `opensAccounts` and an allowance pays. With an agent's key, the policy's `allowedRecipients` must also list it.
+    """True to accept an address without a known owner. Such an address has no USDC account, so it can be paid only out
+    of an allowance, and only if the policy has `opensAccounts`. With an agent's key, the policy's `allowedRecipients`
+    must also list it.
     """
 
 
@@ -124,8 +125,9 @@ class PayOffer(MoneyBody):
     max_amount: Amount
     """The highest price to pay, in USDC."""
     allow_unverified_recipient: Confirmation = False
-    """True to accept an address without a known owner. It has no USDC account, so it can be paid only if the policy has
-    `opensAccounts` and an allowance pays. With an agent's key, the policy's `allowedRecipients` must also list it.
+    """True to accept an address without a known owner. Such an address has no USDC account, so it can be paid only out
+    of an allowance, and only if the policy has `opensAccounts`. With an agent's key, the policy's `allowedRecipients`
+    must also list it.
     """
 
 
@@ -150,9 +152,9 @@ class PaidResource(ResponseBody):
 
 
 class FetchedResource(ResponseBody):
-    """The resource and its payment, if it took one.
+    """The resource, and the payment for it, if there was one.
 
-    `resource` is null if no response to the payment came. It is also null if the resource was not sent the payment,
+    `resource` is null if no response to the payment came. It is also null if the payment was not sent to the resource,
     because the payment had ended already, a freeze, pause or token rotation stopped it, or its allowance was not
     confirmed yet. `resource_expired` is true if the resource was stored for replays and has been dropped. `warnings`
     names skipped offers that are malformed or cannot be paid.
@@ -226,7 +228,7 @@ class Quote(ResponseBody):
     to, `allowance` if the policy permits allowances, else `not_supported`. `unknown` in all other cases.
     """
     allowed: bool
-    """The program's verdict on the price, as in a simulation. It is also false if the offer cannot be paid."""
+    """True if the program would allow the price, as in a simulation. False also if the offer cannot be paid."""
     error: Annotated[str | None, example("x402_wallet_not_supported")]
     """The code of the error that would stop the payment although it breaks no rule. Null if there is none."""
     retry_at: Time | None

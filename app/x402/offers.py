@@ -1,4 +1,4 @@
-"""Offers of a resource to be paid, in the terms of no protocol."""
+"""Offers to pay for a resource, in a form that does not depend on the protocol."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _U64 = 2**64
 #: Pattern of an amount, with at most as many digits as the largest one. Python refuses to convert thousands of digits.
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _MAX_MEMO = 256
-#: Pattern of names to quote. Other text could pass for words of this service.
+#: Pattern of names that a message may quote. Other text could be mistaken for a statement of this service.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
@@ -40,7 +40,7 @@ class Network:
 
     @property
     def caip2(self) -> str:
-        """The name by CAIP-2, with the first 32 characters of the genesis hash."""
+        """The chain's CAIP-2 name, which contains the first 32 characters of the genesis hash."""
         return f"solana:{self.genesis_hash[:32]}"
 
 
@@ -73,8 +73,8 @@ class Offer:
 class Offers:
     """The offers of a resource in one protocol by name.
 
-    ``malformed`` and ``others`` name those that are malformed, and those that are for others than this chain and mint.
-    ``wanted`` says what an offer must have.
+    ``malformed`` describes the malformed offers, and ``others`` the offers for another scheme, chain or mint.
+    ``wanted`` describes a usable offer, for messages.
     """
 
     protocol: ProtocolName
@@ -87,8 +87,8 @@ class Offers:
 def usable_offers(found: Sequence[Offers]) -> tuple[dict[str, Offer], list[str]]:
     """Return the offers for this chain and mint by name, and warnings about malformed ones.
 
-    Raises ``x402_no_acceptable_offer`` if no offer is for this chain and mint, and ``x402_invalid_terms`` if all of
-    those are malformed. The message names the skipped offers.
+    Raises ``x402_no_acceptable_offer`` if no offer is for this chain and mint, and ``x402_invalid_terms`` if all offers
+    for this chain and mint are malformed. The message names the skipped offers.
     """
     offers = {name: offer for one in found for name, offer in one.usable.items()}
     malformed = [fault for one in found for fault in one.malformed]
@@ -133,7 +133,7 @@ def memo_of(text: object, name: str) -> str | None:
 
 
 def can_be_repeated(content: Any) -> bool:
-    """Return True if a part of the terms can be written again, into a payment's header and into the response with it.
+    """Return True if a part of the terms can be written again as JSON, into a payment's header and the response.
 
     Python reads JSON that it cannot write: lone surrogates, NaN, and objects nested deeper than a response may be.
     """

@@ -38,7 +38,10 @@ PAYS_ITSELF = "A wallet cannot pay itself."
 
 @dataclass(frozen=True, slots=True)
 class Payer:
-    """A wallet that pays for requests, and the ``call`` that asks for it. Without a ``session``, the operator signs."""
+    """A wallet that pays for requests, and the API ``call`` that requested the payment.
+
+    Without a ``session``, the operator signs.
+    """
 
     call: Call
     wallet: WalletRecord
@@ -76,7 +79,7 @@ class Payer:
         return (await policies.find(self.service, self.wallet.org, self.wallet.policy.policy_id)).opens_accounts
 
     async def not_permitted(self, url: httpx.URL, offers: Mapping[str, Offer]) -> dict[str, ApiError]:
-        """Return the reasons why the policy's allowlist permits some offers in no case, by the keys of ``offers``.
+        """Return an error for each offer that the policy's allowlist can never permit, by the keys of ``offers``.
 
         If only a domain on the allowlist can permit the recipient, the URL's host must be listed, and the recipient
         must be the host's attested address. A violation of this is an ``x402_host_not_allowed``.
@@ -98,12 +101,12 @@ class Payer:
         return dict.fromkeys(refused, BusinessError("x402_host_not_allowed", message, fields={"host": host}))
 
     def network(self) -> Network:
-        """Return the chain, the mint that the wallet pays with, and who pays fees and who cannot."""
+        """Return the chain, the mint that the wallet pays with, the fee payer, and programs that cannot pay fees."""
         identity, fee_payer = self.service.identity, str(self.service.signers.fee_payer_address)
         return Network(identity.cluster, identity.genesis_hash, identity.mint, fee_payer, programs(self.service))
 
     async def expense(self, offer: Offer, kind: PlanType = PAY) -> ExpenseRequest:
-        """Return the issued payment for an offer, or the grant of its allowance.
+        """Return the expense for an offer: an issued payment or, with the ``kind`` of a grant, its allowance.
 
         Raises ``invalid_recipient`` if the wallet would pay itself.
         """
@@ -134,7 +137,10 @@ def request_of(service: Service, body: QuotePaidResource, hosts: Collection[str]
 
 @dataclass(frozen=True, slots=True)
 class PaidResourceTerms:
-    """A resource to pay for: its ``url``, its offer, and whether the service itself ``fetched`` the terms."""
+    """A resource to pay for: its ``url`` and its offer.
+
+    ``fetched`` is True if the service itself requested the terms.
+    """
 
     url: str
     offer: Offer

@@ -20,7 +20,7 @@ from app.x402.payer import Payer
 from app.x402.protocols.x402 import is_refusal, payment_required_in, refusal_in
 from app.x402.settlement.instructions import issued_payment
 
-#: How long to rely on a facilitator's acceptance of the program, and on its refusal, in milliseconds.
+#: Milliseconds for which a facilitator's acceptance of the program counts, and a refusal.
 _ACCEPTED_MS, _REFUSED_MS = 86_400_000, 3_600_000
 _TAKEN = "BlockhashNotFound"
 #: Maximum number of characters to read of a facilitator's reason.
@@ -61,7 +61,7 @@ def require(payer: Payer, offer: Offer, lane: SettlementPath) -> SettlementPath:
 
 
 async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) -> SettlementPath | Received:
-    """Find out whether the offer's facilitator settles payments by the program.
+    """Probe the offer's facilitator, and return the settlement path that it supports.
 
     The facilitator gets a payment with a blockhash that never existed, so the payment can never land. A complaint about
     the blockhash shows that the facilitator accepts the program. Returns the resource's response if it is not a 402.
@@ -91,7 +91,7 @@ async def probe_facilitator(payer: Payer, asked: ResourceRequest, offer: Offer) 
 def _reason(said: str) -> str:
     """Return the error code in a facilitator's reason.
 
-    The rest is omitted, because it could pass for words of this service.
+    The rest is omitted, because it could be mistaken for a statement of this service.
     """
     code = _CODE.match(said[:_MAX_REASON])
     return f": {code[0]}" if code else ""
@@ -115,7 +115,8 @@ async def _remember(payer: Payer, url: httpx.URL, offer: Offer, *, accepts: bool
     now = service.clock.seen_ms()
 
     def store(conn: Connection) -> None:
-        # The resource names the facilitator. Beyond the daily number, each request probes again.
+        # A resource can name any number of facilitators, so a wallet adds only a limited number of rows in a day.
+        # Beyond this number, each request probes again.
         if known_facilitator(conn, *key) is not None or count_record(conn, payer.wallet.wallet_id, "facilitator", now):
             put_facilitator(conn, *key, accepts=accepts, now=now)
 

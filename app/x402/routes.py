@@ -30,8 +30,8 @@ async def fetch_paid_request(call: Call, body: FetchPaidResource) -> FetchedReso
     """Get a resource and pay for it, by x402 or MPP.
 
     If the resource answers 402, the wallet pays its cheapest offer, up to `maxAmount` and within its policy. The
-    service then repeats the request with the payment. `payment` is null if the resource took no payment. Otherwise
-    `payment.status` tells whether the resource has been paid.
+    service then repeats the request with the payment. `payment` is null if the resource required no payment. Otherwise
+    `payment.status` is `confirmed` once the resource has been paid.
     """
     return await _fetch(call, body)
 

@@ -93,7 +93,8 @@ async def fetch(call: Call, body: FetchPaidResource) -> FetchedResource:
     sends the same bytes again. If the payment has failed, the repeated request issues a new one.
     """
     service, claim = call.service, call.claim
-    # Look first for a payment issued by an earlier run: once it is under way, the wallet's state cannot refuse it.
+    # First look for a payment issued by an earlier run. Once a payment is under way, the wallet's state can no longer
+    # refuse it.
     paid, warnings = await _earlier(service, claim), list[str]()
     first = paid is None
     overtaken = paid is not None and await _is_overtaken(service, paid[0])
@@ -244,7 +245,7 @@ async def _ask(call: Call, asked: ResourceRequest) -> Received:
 async def _deliver(call: Call, asked: ResourceRequest, issued: IssuedPayment) -> PaidResource | None:
     """Send the request with its payment, and store a successful response for repetitions together with its status.
 
-    None means that no response came; the payment may still have been made.
+    Returns None if no response came. The payment may still have been made.
     """
     payment = {header_name(issued): issued.header}
     try:
@@ -274,7 +275,7 @@ async def _note(
 ) -> None:
     """Record the request's host and response status in the audit log.
 
-    A request that was repeated with a payment makes one entry. Except for the ``first`` entry of a payment, a wallet
+    A request and its repetition with a payment make one entry. Except for the ``first`` entry of a payment, a wallet
     adds a limited number of these entries in a day.
     """
     host, status = asked.url.raw_host.decode("ascii"), None if answer is None else answer.status

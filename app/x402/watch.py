@@ -30,7 +30,7 @@ _BATCH = 200
 
 
 class IssuedPaymentWatch(Periodic):
-    """Settles the allowances of finished issued payments, and reports payments whose resource was not delivered.
+    """Settles the allowances of finished issued payments, and reports payments without a delivered resource.
 
     A payment is reported only if it is confirmed and the service itself sent the request to the resource.
 

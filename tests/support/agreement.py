@@ -23,7 +23,10 @@ _EXPORTED = 60.0
 
 
 class Deployed(Protocol):
-    """Running processes. `chain` reads the chain without the faults, `client` is an admin's, `folder` is for files."""
+    """Running processes.
+
+    `chain` reads the chain without the faults, `client` has an admin's key, `folder` is for files.
+    """
 
     @property
     def folder(self) -> Path: ...
@@ -48,7 +51,7 @@ async def history(deployment: Deployed) -> list[StoredEvent]:
 
 
 def _moved(events: list[StoredEvent], name: str) -> Counter[int]:
-    """Return how many events of this name moved each amount out of a vault, by amount."""
+    """Return the number of events with this name, by the amount that the event moved out of a vault."""
     return Counter(event.data["amount"] for event in events if event.name == name)
 
 
@@ -100,7 +103,7 @@ async def export_problems(deployment: Deployed, fleet: Fleet) -> list[str]:
 
 
 async def wronged(deployment: Deployed, fleet: Fleet, events: list[StoredEvent]) -> list[str]:
-    """Return the orders whose last answer is missing or contradicts the chain, and the amounts paid more than once."""
+    """Return the orders with a last answer that is missing or wrong, and the amounts that were paid more than once."""
     landed = _moved(events, "PaymentExecuted") + _moved(events, "EscrowCreated")
     signatures = {event.signature for event in events}
     found = [f"paid {count} times: 0.{micro:06}" for micro, count in landed.items() if count > 1 and micro < 10**6]

@@ -186,7 +186,7 @@ class Scene:
         return [row for row in self.rows if row.id > after][:limit]
 
     async def open(self) -> None:
-        """Start the watcher. The test triggers its checks after the first one."""
+        """Start the watcher, which makes its first check. The test triggers all later checks."""
         await self.watcher.start()
         await self.settled()
 

@@ -80,7 +80,10 @@ async def grant(world: ServiceWorld, agent: Agent, amount: int, **options: Any) 
 
 
 async def granting_of(world: ServiceWorld, agent: Agent, amount: int, **options: Any) -> tuple[Purse, Instruction]:
-    """Return an allowance to be granted, and the instruction, which session and operator sign."""
+    """Return an allowance that is not granted yet, and the instruction that grants it.
+
+    Session and operator must sign the instruction.
+    """
     vault = Pubkey.from_string(agent.vault)
     fields = await world.fields(vault)
     owner = options.pop("to", None) or await world.payee()

@@ -109,12 +109,12 @@ async def check(world: ServiceWorld, vault: SessionVault, said: Any) -> None:
     read, paid, refused = said["vault"], said["payment"]["event"], said["refusal"]
     destination = world.service.addresses.token_account(Pubkey.from_string(vault.payee))
 
-    # It read the vault before the payment.
+    # The client read the vault before the payment.
     assert read["org"] == world.org
     assert read["session_authority"] == session
     assert read["balance"] == "50000000"
 
-    # It paid, and read the payment's event.
+    # The client paid, and read the payment's event.
     assert await world.balance(vault.payee) == AMOUNT
     assert await world.balance(vault.address) == 50_000_000 - AMOUNT
     assert signature in await world.signatures(vault.address)
@@ -140,7 +140,7 @@ async def check(world: ServiceWorld, vault: SessionVault, said: Any) -> None:
     )
     assert len(bytes.fromhex(paid["data"]["reference"])) == 16
 
-    # It was refused, and read the rule that refused it.
+    # The second payment was refused, and the client read the rule that refused it.
     errors = {error["code"]: error for error in json.loads(IDL.read_text())["errors"]}
     assert refused["name"] == "MaxPerTxExceeded"
     assert errors[refused["code"]]["name"] == refused["name"]
@@ -159,7 +159,7 @@ async def check(world: ServiceWorld, vault: SessionVault, said: Any) -> None:
         == refused["event"]["data"]
     )
 
-    # It read the vault's whole history.
+    # The client read the vault's whole history.
     history = said["history"]
     assert [event["name"] for event in history] == [
         "WalletCreated",

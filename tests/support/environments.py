@@ -16,7 +16,10 @@ class MissingEnvironmentError(Exception):
 
 
 def environment(name: str, *requirements: str | Path) -> Path:
-    """Return the Python of the environment of this name. Installs these arguments of pip the first time."""
+    """Return the Python of the environment with this name.
+
+    The first call installs the `requirements`, which are arguments of pip.
+    """
     folder = _CACHE / name
     if not folder.exists():
         _CACHE.mkdir(parents=True, exist_ok=True)
@@ -29,7 +32,7 @@ def environment(name: str, *requirements: str | Path) -> Path:
         except subprocess.CalledProcessError as error:
             raise MissingEnvironmentError(name) from error
         except OSError:
-            if not folder.exists():  # another process was not faster
+            if not folder.exists():  # no other process has made the folder in the meantime
                 raise
         finally:
             shutil.rmtree(new, ignore_errors=True)

@@ -1,8 +1,8 @@
 """A node that lies and forgets: faults between a service and its chain, drawn from a seed.
 
 The faults deny, cut, delay, repeat, refuse and contradict the node's answers, one at a time. A false answer is
-contradicted by the next answer, or by the answer of another method. Some transactions are withheld, and transactions of
-strangers are shown in other versions, both in every answer.
+contradicted by the next answer, or by the answer of another method. In addition, all answers withhold some
+transactions, and show strangers' transactions in other versions.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tests.support.version1 import UNSUPPORTED, as_version_1
 
 Through = Callable[[bytes], Awaitable[bytes]]
 
-#: Values to put in the place of a value of another type.
+#: Values that replace a value of another type.
 _GARBAGE: list[Any] = [None, 0, -1, 1e308, "text", "", [], {}, [None], [{}], {"value": None}, {"value": [{}]}, True]
 #: Codes of a node's refusals: invalid, unknown, internal, behind, `minContextSlot` not reached, rate limit.
 _REFUSALS = (-32600, -32601, -32602, -32603, -32005, -32016, 429)
@@ -39,7 +39,7 @@ _KEPT = 40
 
 
 Strange = Literal["version 1", "later version", "malformed"]
-"""How a stranger's transaction is shown; "later version" applies only while faults last."""
+"""The ways to show a stranger's transaction. "later version" applies only while faults last."""
 
 
 @dataclass(frozen=True, slots=True)

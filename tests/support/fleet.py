@@ -23,7 +23,7 @@ _IN_PROGRESS = "idempotency_in_progress"
 
 @dataclass
 class Order:
-    """A request under an idempotency key, repeated until its answer is final. Amounts of orders differ."""
+    """A request under an idempotency key, repeated until its answer is final. Each order has a different amount."""
 
     key: str
     path: str
@@ -67,7 +67,7 @@ class Fleet:
         self.policy = ""
         self.agents: list[AgentClient] = []
         self.orders: list[Order] = []
-        #: Addresses of the escrows whose answers said locked, by id.
+        #: Addresses of the escrows that were answered as locked, by id.
         self.escrows: dict[str, str] = {}
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []

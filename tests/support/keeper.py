@@ -52,7 +52,7 @@ async def events_of(world: ServiceWorld, wallet: Json, name: str) -> list[Json]:
 
 
 _IN_THE_BACKGROUND = ("setting_values", "webhook", "alert_mails", "export")
-"""Parts of the statements that other parts of the service run every second."""
+"""Texts that identify the statements run every second by other parts of the service."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def _garbled(method: str, result: Any) -> Any:
 
 
 def _refusing(err: object) -> Callable[[str, Any], Any]:
-    """Act as a node that refuses every simulation with ``err``, and has no logs that name a program."""
+    """Act as a node that refuses every simulation with ``err``, without logs that name a program."""
 
     def alter(method: str, result: Any) -> Any:
         return {**result, "value": {**result["value"], "err": err, "logs": []}} if "simulate" in method else result

@@ -1,7 +1,7 @@
-"""The program compiled for this machine by an unchanged rustc, with the same input as the VM's program.
+"""The program compiled for this machine by an unchanged rustc. It gets the same input as the program in the VM.
 
-Other programs are called in the VM, on the accounts in the state left by the native program. As the
-runtime does, this module checks that the program changed only accounts that it may change.
+Other programs run in the VM, on the accounts as the native program left them. Like the runtime, this module checks that
+the program changed only accounts that it may change.
 """
 
 import base64
@@ -130,7 +130,7 @@ class _Input:
 
 
 class _RefusedCallError(Exception):
-    """A call that ends the transaction with this error."""
+    """The call is refused, which ends the transaction with this error."""
 
 
 class NativeTwin:
@@ -149,13 +149,13 @@ class NativeTwin:
         self._inner.close()
 
     def run(self, case: Case) -> Outcome:
-        """Run a case. In every second run, the second register holds the address of the data."""
+        """Run a case. In every second run, the second register holds the address of the instruction data."""
         self._runs += 1
         states = {meta.pubkey: case.state(meta.pubkey) for meta in case.metas}
         return _Run(self._process, self, case, case.metas, states).go(bytes(case.instruction.data), self._runs % 2)
 
     def call(self, case: Case, instruction: Instruction, states: dict[Pubkey, Changed]) -> None:
-        """Call another program, or this one for an event, and put its changes into `states`."""
+        """Call another program, or this program itself for an event, and put the changes into `states`."""
         if instruction.program_id == PROGRAM_ID:
             metas = list(instruction.accounts)
             run = _Run(self._inner, self, case, metas, {meta.pubkey: states[meta.pubkey] for meta in metas})

@@ -16,12 +16,15 @@ _PATIENCE = 120.0
 
 
 def generated_clients() -> Path:
-    """Return the packages of `tests/clients/openapi`. Without them or Node.js, skip, or fail if CI=true."""
+    """Return the packages of `tests/clients/openapi`. If they or Node.js are missing, skip the test, or fail in CI."""
     return _packages("openapi")
 
 
 def compiler() -> Path:
-    """Return the TypeScript compiler of `tests/clients/typescript`. It is native and takes a second."""
+    """Return the TypeScript compiler of `tests/clients/typescript`.
+
+    The compiler is native, and a run takes a second.
+    """
     return _packages("typescript") / ".bin/tsc"
 
 

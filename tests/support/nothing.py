@@ -1,4 +1,4 @@
-"""A program of two instructions. It always succeeds, as a lookalike of other programs, or returns a register."""
+"""Programs of two instructions: one always succeeds and can replace another program; one returns a register."""
 
 import struct
 

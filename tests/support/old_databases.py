@@ -1,4 +1,4 @@
-"""Databases of earlier versions: the first schema as it was frozen, its upgrades, and rows."""
+"""Databases of earlier versions: the frozen first schema, its upgrades, and rows for all tables."""
 
 from pathlib import Path
 from typing import Any

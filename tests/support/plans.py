@@ -119,7 +119,7 @@ def explained(connection: Connection, work: Callable[[], object]) -> list[str]:
 def rows_read_on_postgresql(connection: Connection, asked: Asked) -> dict[str, int]:
     """Run a statement that the caller rolls back, and return the number of rows that PostgreSQL read from each table.
 
-    With sequential scans disabled, only the lack of an index makes it read a whole table.
+    With sequential scans disabled, PostgreSQL reads a whole table only if an index is missing.
     """
     connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
     explain = f"EXPLAIN (ANALYZE, TIMING off, FORMAT JSON) {asked.sql}"
@@ -144,7 +144,7 @@ def _read(node: dict[str, Any]) -> Iterator[tuple[str, int]]:
 def scans_on_sqlite(connection: Connection, asked: Asked, tables: frozenset[str]) -> set[str]:
     """Return the members of `tables` that SQLite plans to read completely.
 
-    Ordered scans with a LIMIT do not count, nor scans of an index with a condition.
+    Ordered scans with a LIMIT and scans of a partial index do not count.
     """
     partial = set(connection.exec_driver_sql(_PARTIAL).scalars())
     aliases = {alias: table for table, alias in _ALIAS.findall(asked.sql)}

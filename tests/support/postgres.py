@@ -46,7 +46,7 @@ def programs() -> Path | None:
 
 
 class Cluster:
-    """A running server, reached over a Unix socket in its folder. Anyone who can reach it has all rights."""
+    """A running server, reached over a Unix socket in its folder. Every user of the socket has all rights."""
 
     def __init__(self, folder: Path, binaries: Path) -> None:
         self.folder = folder

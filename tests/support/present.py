@@ -1,4 +1,4 @@
-"""Instructions that name the present state of the chain, unless a test names another."""
+"""Instructions that expect the chain's current state, unless a test gives other values."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,14 +17,14 @@ Read = Callable[[Pubkey], bytes | None]
 
 
 class PresentInstructions(Instructions):
-    """Builds instructions from the state that `read` reads."""
+    """Builds instructions. Expected versions and numbers come from the accounts that `read` returns."""
 
     def __init__(self, codec: Codec, addresses: Addresses, org: Pubkey, read: Read) -> None:
         super().__init__(codec, addresses, org)
         self._read = read
 
     def _number(self, address: Pubkey, field: str) -> int:
-        """Return a field of an account; zero if it does not exist, or is another program's."""
+        """Return a field of an account, or zero if the account does not exist or belongs to another program."""
         try:
             number: int = self._codec.decode_account(self._read(address) or b"").data.get(field, 0)
         except CodecError:

@@ -92,7 +92,7 @@ class Serve:
 
 @contextlib.asynccontextmanager
 async def serving(data: Path, code: str, *arguments: str, **environment: str) -> AsyncIterator[Serve]:
-    """Run `serve` on a data folder with code that takes these arguments before the arguments of the command line."""
+    """Run `serve` on a data folder. The `code` gets the `arguments`, followed by those of the command line."""
     port, rpc_port = free_ports()
     url, rpc = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{rpc_port}"
     options = ("serve", "--data-dir", str(data), "--port", str(port), "--localnet-port", str(rpc_port))

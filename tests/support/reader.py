@@ -20,7 +20,7 @@ def blocks_of(document: Path) -> list[str]:
 
 
 class Reader:
-    """Types blocks of commands in a folder. Replaces the document's ports with free ones, or other values as given."""
+    """Types blocks of commands in a folder. `ports` maps the document's ports, or other texts, to replacements."""
 
     def __init__(self, folder: Path, blocks: list[str], ports: Mapping[str, str], **environment: str) -> None:
         self._folder = folder

@@ -1,7 +1,8 @@
-"""Models of agent frameworks that follow a script. Imported in an environment with the framework.
+"""Models for agent frameworks. Each model follows a script.
 
-A model adds the result of each call to a list. The script gets this list and returns the next call as the tool's name
-and its arguments, or None at the end. The frameworks differ in the form of a result.
+The module is imported in an environment with the framework. A model adds the result of each call to a list. The script
+gets this list and returns the next call as the tool's name and its arguments, or None at the end. The frameworks differ
+in the form of a result.
 """
 
 import importlib
@@ -15,7 +16,7 @@ Script = Callable[[list[Any]], tuple[str, Mapping[str, Any]] | None]
 
 
 def openai_model(script: Script, results: list[Any]) -> Any:
-    """Return a model of the OpenAI Agents SDK. It gives null for an absent argument of a tool in strict mode."""
+    """Return a model of the OpenAI Agents SDK. In strict mode, the model passes null for an absent argument."""
     agents, usage = importlib.import_module("agents"), importlib.import_module("agents.usage")
     responses = importlib.import_module("openai.types.responses")
     agents.set_tracing_disabled(disabled=True)
@@ -70,7 +71,7 @@ def langchain_model(script: Script, results: list[Any]) -> Any:
 
 
 def pydantic_model(script: Script, results: list[Any]) -> Any:
-    """Return a model of Pydantic AI. It repeats a call that fails."""
+    """Return a model of Pydantic AI. The model repeats a call that has failed."""
     messages, function = (importlib.import_module(f"pydantic_ai.{name}") for name in ("messages", "models.function"))
 
     def model(history: list[Any], _info: Any) -> Any:

@@ -40,7 +40,7 @@ def compiled_texts() -> Iterator[set[str]]:
 
 
 def numbered(compiled: str) -> str:
-    """Return a text as psycopg sends it: with `$1` in place of named parameters, and one percent sign for two."""
+    """Return a text as psycopg sends it: with `$1` in place of a named parameter, and `%` in place of `%%`."""
     numbers: dict[str, int] = {}
     marked = _NAMED.sub(lambda name: f"${numbers.setdefault(name[1], len(numbers) + 1)}", compiled)
     return marked.replace("%%", "%")

@@ -111,7 +111,7 @@ class FlakyTransport:
 
     @staticmethod
     def asking() -> bool:
-        """Return True if the passing request belongs to a block of `asked`."""
+        """Return True if the current request was made in a block of `asked`."""
         return _ASKED.get() is not None
 
     def mend(self) -> None:
@@ -129,7 +129,7 @@ class ServiceWorld:
     org: str
 
     new_database: ClassVar[Callable[[], str] | None] = None
-    """Creates the database of each service that names none. If it is None, the database is a file in its folder."""
+    """Creates a database for a service and returns its URL. If None, each service uses a file in its folder."""
 
     def __init__(self, folder: Path, *, genesis_hash: str | None = None, **settings: Any) -> None:
         """Set up the world. The embedded chain reports `genesis_hash` as its own, if given."""

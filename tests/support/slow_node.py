@@ -13,7 +13,7 @@ class SlowNode(Faults):
     """Answers every request late, and delays transactions on their way to the chain even more. Falsifies nothing."""
 
     def __init__(self, *, answer: float, confirmation: float) -> None:
-        """Set the seconds before an answer, and from sending a transaction until it lands and is confirmed."""
+        """Set the delay of each answer, and the time from sending a transaction until it lands, both in seconds."""
         super().__init__(0)
         self._answer = answer
         self._confirmation = confirmation

@@ -1,4 +1,4 @@
-"""A SoftHSM token in a separate folder. A test can make its module hang or lock.
+"""A SoftHSM token in a separate folder. A test can make the token's module hang or refuse logins.
 
 Keys are made in another process, because a process logs in to a token only once.
 """

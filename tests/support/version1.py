@@ -92,7 +92,7 @@ class Version1:
 
 
 def _told(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    """Add the version to an answer, or refuse the transaction to a client that does not know the version."""
+    """Add the version to an answer, or refuse the transaction to a client that does not accept the version."""
     if call["method"] not in {"getTransaction", "getBlock"} or not answer.get("result"):
         return answer
     result, options = answer["result"], dict(*call["params"][1:2])

@@ -16,16 +16,16 @@ REFERENCE = b"reference of one"
 AMOUNT = 5 * USDC
 MINUTE, LONGEST = 60, 180
 MOST = 4
-"""Allowances that a vault may have outstanding."""
+"""Maximum number of a vault's outstanding allowances."""
 _TRANSFER_CHECKED = 12
 
 
 def granting(
     world: VmWorld, vault: Pubkey, payee: Payee, delegate: Pubkey, amount: int = AMOUNT, **options: Any
 ) -> Instruction:
-    """Return the vault's next grant by session authority and operator, with the accounts that its policy needs.
+    """Return the instruction that grants the vault's next allowance, with the accounts that its policy needs.
 
-    It ends after `expires_in` seconds, or at `expires_at`.
+    Session authority and operator sign. The allowance expires after `expires_in` seconds, or at `expires_at`.
     """
     policy = world.fields(vault)["policy"]
     allowlist = world.fields(policy)["allowlist"]
@@ -63,7 +63,7 @@ def grant(
 
 
 def settling(world: VmWorld, allowance: OpenAllowance, **options: Any) -> Instruction:
-    """Return the settlement by the operator, or by `signer` if given."""
+    """Return the instruction that settles an allowance, by the operator or by the given `signer`."""
     return world.build.settle_allowance(allowance, **{"signer": world.operator, **options})
 
 

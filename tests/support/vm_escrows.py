@@ -42,7 +42,10 @@ def worker(world: VmWorld, policy: Pubkey | Rules = OPEN, funds: int = 0) -> Wor
 
 
 def creation(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOUNT, **options: Any) -> Instruction:
-    """Return the creation of the vault's next escrow by the session authority, with the accounts its policy needs."""
+    """Return the instruction that creates the vault's next escrow, with the accounts that its policy needs.
+
+    The session authority signs.
+    """
     policy = world.fields(vault)["policy"]
     allowlist = world.fields(policy)["allowlist"]
     given: dict[str, Any] = {
@@ -92,7 +95,10 @@ def lock(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOUNT, 
 def completion(
     world: VmWorld, escrow: OpenEscrow, kind: int = OUTPUT_HASH, *, output: bytes = OUTPUT, signer: Pubkey | None = None
 ) -> Instruction:
-    """Return the completion by a proof. The requester, or `signer` if given, submits a bare hash."""
+    """Return the instruction that completes an escrow with a proof.
+
+    The requester, or the given `signer`, signs for a bare hash.
+    """
     if kind == OUTPUT_HASH:
         signer = signer or world.session
     return world.build.complete_escrow(escrow, payer=world.payer, kind=kind, output_hash=output, signer=signer)
@@ -105,14 +111,14 @@ def attested(world: VmWorld, escrow: OpenEscrow, kind: int, key: Pubkey, *, outp
 
 
 def dispute(world: VmWorld, escrow: OpenEscrow, signer: Pubkey | None = None) -> Instruction:
-    """Return the dispute, by the requester unless `signer` is given."""
+    """Return the instruction that disputes an escrow, by the requester or by the given `signer`."""
     return world.build.dispute_escrow(
         escrow, signer=signer or world.session, reason_hash=REASON, evidence_hash=EVIDENCE
     )
 
 
 def decision(world: VmWorld, escrow: OpenEscrow, released: int) -> Instruction:
-    """Return the arbiter's decision."""
+    """Return the instruction with the arbiter's decision on a dispute."""
     return world.build.resolve_dispute(escrow, payer=world.payer, arbiter=world.arbiter, released=released)
 
 

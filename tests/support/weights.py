@@ -16,9 +16,9 @@ _ENDED: Mapping[str, Mapping[str, str]] = {
     "escrows": {"status": "'released'", "due_at": "NULL", "receiver_owed": "0", "vault_owed": "0"},
     "exports": {"status": "'expired'"},
 }
-"""The values of a long history: its objects have ended."""
+"""Column values of a long history, in which all objects have ended."""
 _COPIED = 20
-"""Rows of a table that are copied."""
+"""Number of rows of a table that are copied."""
 _APART_MS = 600_000
 """Milliseconds between two rows of a history."""
 
@@ -37,7 +37,7 @@ class Steps:
 
 @contextmanager
 def counting(db: SqliteDatabase) -> Iterator[ContextVar[Steps | None]]:
-    """Count the steps of reads in contexts with `Steps`, such as a request's. Background work has none."""
+    """Count the steps of reads in contexts with `Steps`, such as a request's. Background work is not counted."""
     counted: ContextVar[Steps | None] = ContextVar("counted", default=None)
 
     def step() -> int:
@@ -56,7 +56,7 @@ def counting(db: SqliteDatabase) -> Iterator[ContextVar[Steps | None]]:
 
 
 def lengthen_history(connection: Connection, kept: Collection[str], rows: int) -> None:
-    """Multiply the rows of all tables but the `kept`, back in time. Rows stay with their wallet and organisation."""
+    """Copy rows of all tables except the `kept` ones, with earlier times. Copies keep their wallet and organisation."""
     found = inspect(connection)
     connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
     for table in sorted(set(metadata.tables) - set(kept)):

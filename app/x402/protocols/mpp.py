@@ -54,13 +54,13 @@ _NETWORKS: Mapping[str, frozenset[str]] = {"mainnet-beta": frozenset({"mainnet",
 def read_challenges(header: str) -> tuple[list[Challenge | str], list[str]]:
     """Return the MPP challenges in a header WWW-Authenticate, and the names of the other schemes in it.
 
-    Raises ``x402_invalid_terms`` if it is too long.
+    Raises ``x402_invalid_terms`` if the header is too long.
     """
     if len(header) > _MAX_HEADER:
         raise invalid_terms("the header WWW-Authenticate is too long", "mpp")
     found = challenges_in(header)
     ours = [one for scheme, one in found if scheme.lower() == MPP_SCHEME.lower()]
-    # Without readable parameters, it may be no scheme but text such as x402's terms.
+    # A name without readable parameters may be other text, such as x402's terms, instead of a scheme.
     others = [scheme for scheme, one in found if one and not isinstance(one, str)]
     return ours, [scheme for scheme in others if scheme.lower() != MPP_SCHEME.lower()]
 
@@ -71,13 +71,13 @@ def challenges_from_tool(error: Json) -> list[Challenge | str]:
     found = data.get("challenges") if isinstance(data, dict) else None
     if not isinstance(found, list):
         return []
-    return [one if isinstance(one, dict) and can_be_repeated(one) else "it is no JSON object" for one in found]
+    return [one if isinstance(one, dict) and can_be_repeated(one) else "it is not a JSON object" for one in found]
 
 
 def offers_in(challenges: Sequence[Challenge | str], network: Network, body: bytes | None, now: int) -> Offers:
     """Return the offers of challenges.
 
-    ``body`` is the request's, or None if it is unknown. ``now`` is in Unix milliseconds.
+    ``body`` is the body of the request, or None if it is unknown. ``now`` is in Unix milliseconds.
     """
     offers, others, malformed = dict[str, Offer](), list[str](), list[str]()
     for number, one in enumerate(challenges):
@@ -97,7 +97,7 @@ def offers_in(challenges: Sequence[Challenge | str], network: Network, body: byt
 
 
 def _request(one: Challenge) -> Json | None:
-    """Return what a challenge asks for, or None if it is for another method or intent.
+    """Return the payment request in a challenge, or None if the challenge is for another method or intent.
 
     Raises ValueError if it is malformed.
     """
@@ -125,7 +125,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> Json:
 
 
 def _other(one: Challenge, request: Json | None, network: Network) -> str | None:
-    """Return how a challenge shows that the service does not pay it, or None if it is for this chain and mint."""
+    """Return the reason why the service cannot pay a challenge, or None if the challenge is for this chain and mint."""
     if request is None:
         name, ours = ("method", _METHOD) if one["method"] != _METHOD else ("intent", SCHEME)
         return f'402 offers MPP with {quoted(name, one[name])}; this service pays "{ours}"'
@@ -166,7 +166,7 @@ def _offer(one: Challenge, request: Json | None, network: Network, body: bytes |
     if "expires" in one and parse_iso_ms(str(one["expires"])) <= now:
         raise ValueError("it has expired")
     if body is not None and "digest" in one and _digest(str(one["digest"])) != hashlib.sha256(body).digest():
-        raise ValueError("its digest is not of the request's body")
+        raise ValueError("its digest does not match the request's body")
     header = one.get("header", CREDENTIAL_HEADER)
     if not isinstance(header, str) or not may_carry_credential(header):
         raise ValueError("its header cannot carry a credential")

@@ -59,9 +59,11 @@ _MODELS: Mapping[int, tuple[type[BaseModel], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PaymentRequired:
-    """A 402 response: all payments that the resource accepts, in either version. ``error`` is its complaint, if any.
+    """A 402 response: all payments that the resource accepts, in either version.
 
-    The entries of ``accepts`` are as received. Each may be for others or malformed.
+    ``error`` is the resource's complaint, if any.
+
+    The entries of ``accepts`` are as received. An entry may be malformed, or for another scheme, chain or mint.
     """
 
     version: int
@@ -74,7 +76,7 @@ class PaymentRequired:
 def read_payment_required(header: str | None, body: bytes) -> PaymentRequired:
     """Read a 402 response from the header of version 2, or from the body if there is no valid header.
 
-    Raises ``x402_invalid_terms``. The reason is the header's if there is a header.
+    Raises ``x402_invalid_terms`` with the fault of the header or, without a header, of the body.
     """
     from_header = [] if header is None else [partial(_decoded, header)]
     return _first_valid(*from_header, partial(_read, body))
@@ -87,7 +89,7 @@ def payment_required_in(answer: Received) -> PaymentRequired:
     except BusinessError:
         if answer.coding is None:
             raise
-        raise invalid_terms("the service cannot decode the body's content coding, or the body is not in it") from None
+        raise invalid_terms("the service cannot decode the body's content coding, or the body is damaged") from None
 
 
 def payment_required_from_client(given: str | Json) -> PaymentRequired:
@@ -123,7 +125,10 @@ def _first_valid(*sources: Callable[[], Any]) -> PaymentRequired:
 
 
 def _unwrapped(answer: Json) -> list[Callable[[], Any]]:
-    """Return the places of terms in the result of a paid tool or in an MCP error 402. Others are terms themselves."""
+    """Return functions that read the places of terms in a paid tool's result or in an MCP error 402.
+
+    Any other object is taken as the terms themselves.
+    """
     if "accepts" in answer:
         return [lambda: answer]
     if answer.get("code") == 402:
@@ -159,9 +164,9 @@ def _optional(content: Json, name: str, kind: type[T]) -> T | None:
 
 
 def refusal_in(headers: Mapping[str, str]) -> str | None:
-    """Return the reason for a failed settlement that a response's headers give, or None.
+    """Return the reason for a failed settlement in a response's headers, or None.
 
-    A resource that charges before it works reports a failed settlement in this way, without its terms.
+    A resource that charges before it does its work reports a failed settlement in this header, without its terms.
     """
     try:
         content = json.loads(decode_base64(headers.get(RESPONSE_HEADER, "")))
@@ -177,7 +182,7 @@ def is_refusal(said: str) -> bool:
 
 
 def offers_in(demand: PaymentRequired, network: Network) -> Offers:
-    """Return the offers of a 402 response. A malformed one for this chain and mint hides no other."""
+    """Return the offers of a 402 response. A malformed offer does not hide the others."""
     offers, others, malformed = dict[str, Offer](), list[str](), list[str]()
     for number, one in enumerate(demand.accepts):
         name = f"accepts[{number}]"
@@ -193,7 +198,9 @@ def offers_in(demand: PaymentRequired, network: Network) -> Offers:
 
 
 def _is_named(network: Network, version: int, name: str) -> bool:
-    """Return True if the name stands for the chain in this version of x402. The CAIP-2 name does so in both.
+    """Return True if a name means the service's chain in this version of x402.
+
+    The CAIP-2 name does in both versions.
 
     Version 1 has no name for a local chain. There, any Solana name of version 1 matches, and the mint decides.
     """
@@ -203,7 +210,7 @@ def _is_named(network: Network, version: int, name: str) -> bool:
 
 
 def _other(version: int, one: Any, network: Network) -> str | None:
-    """Return how an entry shows that it is for others, or None if it is for this chain and mint."""
+    """Return the reason why the service cannot pay an entry, or None if the entry is for this chain and mint."""
     if not isinstance(one, dict):
         return "is not an object"
     if one.get("scheme") != SCHEME:

@@ -1,1 +1,1 @@
-"""Settlement paths of paid requests: by the program, or out of an allowance. They know no protocol."""
+"""Settlement paths of paid requests: by the program, or out of an allowance. They do not depend on the protocol."""

@@ -84,9 +84,9 @@ async def pay_by_allowance(payer: Payer, bought: PaidResourceTerms) -> tuple[Iss
 async def _transfer(
     expense: ExpenseRequest, destination: Pubkey, bought: PaidResourceTerms, blockhash: Hash
 ) -> tuple[Pubkey, bytes]:
-    """Return a new delegate's address and the transfer that the delegate has signed. Its key is discarded here.
+    """Return a new delegate's address and the transfer that the delegate has signed.
 
-    Without another fee payer, the service's fee payer signs as well.
+    The delegate's key is discarded here. Without another fee payer, the service's fee payer signs as well.
     """
     service, offer, delegate = expense.service, bought.offer, Keypair()
     address = service.addresses.allowance(Pubkey.from_string(expense.wallet.vault), expense.wallet.allowance_counter)
@@ -106,9 +106,9 @@ async def allowance_for(service: Service, issued: IssuedPayment) -> AllowanceRec
 
 
 async def conclude(service: Service, issued: IssuedPayment) -> AllowanceRecord | None:
-    """Settle the allowance of an issued payment, so that its delegate can pay no more, and return it.
+    """Settle the allowance of an issued payment, so that its delegate can no longer pay. Return the allowance.
 
-    Records the delegate's transfer if the delegate has paid. An allowance whose grant is still pending is left alone.
+    Records the delegate's transfer if the delegate has paid. An allowance with a pending grant is left unchanged.
     Returns None if the grant failed.
 
     Raises ``chain_unavailable`` if the outcome of the settlement is unknown.
@@ -127,7 +127,8 @@ async def conclude(service: Service, issued: IssuedPayment) -> AllowanceRecord |
 async def _note_transfer(service: Service, issued: IssuedPayment, found: AllowanceRecord) -> None:
     """Find the delegate's transfer among the allowance's transactions, and store its signature.
 
-    The signature is not known beforehand, because it is the facilitator's.
+    The signature is not known beforehand, because a transaction is identified by its fee payer's signature, which the
+    facilitator adds.
     """
     wanted = message_hash(transaction_of(issued.header))
     # All transactions after the grant, oldest first. Anyone can name the account in a transaction, even after it is

@@ -5,7 +5,7 @@ MAX_UNITS = 400_000
 #: Upper bound of the units that a settlement takes without the characters of its memo.
 _WITHOUT_MEMO = 20_000
 #: Upper bounds of the units that the memo program takes to log a character, each with the end of its code points.
-#: Other scripts than Latin are costly, because the program searches tables for characters that it must escape.
+#: Scripts other than Latin are costly, because the program searches tables for characters that it must escape.
 _PER_CHARACTER = (
     (0x20, 850),
     (0x7F, 370),
