@@ -215,7 +215,7 @@ def at(values: Sequence[_T], index: Any) -> _T:
     """
     if type(index) is int and 0 <= index < len(values):
         return values[index]
-    raise UnreadableTransactionError("an index is out of range")
+    raise UnreadableTransactionError("an index in the node's response is out of range")
 
 
 def events(raw: RawTransaction, keys: Sequence[Pubkey], codec: Codec) -> Iterator[ChainEvent]:

@@ -86,7 +86,7 @@ class Indexer:
         self._tasks: list[asyncio.Task[None]] = []
         self._failing_since: float | None = None
         self._gaps: dict[str, float] = {}
-        """Monotonic time since which each vault or organisation has lacked an event."""
+        """Maps each vault or organisation that lacks an event to the monotonic time when this was noticed."""
 
     @property
     def store(self) -> EventStore:

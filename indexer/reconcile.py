@@ -58,7 +58,9 @@ class Reconciler:
         self._program = str(codec.program_id)
         self._ingest = ingest
         self.doubted: dict[str, int] = {}
-        """Vaults and organisations whose last events may not be stored, with their number of events on the chain."""
+        """Maps each vault or organisation that may lack its last events in the store to its number of events on the
+        chain.
+        """
         self._missing: dict[str, _Missing] = {}
         self._gaps: set[str] = set()
         self._turn, self._round = "", 0

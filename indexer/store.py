@@ -38,13 +38,13 @@ from indexer.unread_allowances import UnreadAllowance, UnreadAllowances
 NOT_AN_EVENT = -1
 """Value of `instruction` in rows that are not events of the program."""
 DEPOSIT = "Deposit"
-"""Name of a row: tokens arrived in a followed account other than by a funding or a withdrawal."""
+"""Name of rows about deposits: tokens that arrived in a followed account other than by a funding or a withdrawal."""
 BALANCE_OBSERVED = "BalanceObserved"
-"""Name of a row: a followed account's balance was read from the chain, because the stored one may be wrong."""
+"""Name of rows about balances that were read from the chain, because the stored balance may have been wrong."""
 ALLOWANCE_READ = "AllowanceRead"
-"""Name of a row: the transfers of a settled allowance's delegate were read from the chain."""
+"""Name of rows about settled allowances with delegates' transfers that were read from the chain."""
 REVERTED = "TransactionReverted"
-"""Name of a row: the transaction was rolled back, or is stored again because its events were missing.
+"""Name of rows about transactions that were rolled back, or are stored again because their events were missing.
 
 In the row's data, `events` lists the subjects of the deleted rows.
 """

@@ -100,7 +100,7 @@ async def send(service: Service, principal: Principal, claim: Claim, text: str) 
 
 
 def _changing(service: Service, attempt: Attempt) -> AbstractAsyncContextManager[None]:
-    """Return the context that holds the changed object's lock. Other changes of the same object wait for it."""
+    """Return the context that holds the changed object's lock. Other changes of the object wait for this lock."""
     if attempt.wallet_id is not None:
         return service.locks.hold(LockScope.WALLET_STATE, attempt.wallet_id)
     about = attempt.policy_id or (attempt.recipient if attempt.type in _OF_BUDGETS else None)

@@ -51,11 +51,11 @@ class Mail:
     subject: str
     body: Annotated[str, Text()]
     status: str = "pending"
-    """Pending, sent or failed."""
+    """The status: `pending`, `sent` or `failed`."""
     attempts: Annotated[int, Integer()] = 0
     """Number of failed attempts."""
     due_at: int
-    """Time of the next attempt, else of the last one."""
+    """Time of the next attempt or, if none is planned, of the last attempt."""
     created_at: int
     wallet_id: str | None = None
     omitted: Annotated[int | None, Integer()] = None

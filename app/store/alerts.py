@@ -58,7 +58,7 @@ class AlertRule:
     org: str
     enabled: bool
     threshold: int | None
-    """Micro-USDC, hours or transactions an hour."""
+    """Threshold in micro-USDC, hours or transactions per hour, depending on the type; null if there is none."""
     emails: Annotated[Sequence[str] | None, JSON(none_as_null=True)]
     """E-mail addresses. In a wallet's rule, null stands for the organisation's addresses."""
     updated_at: int
@@ -82,7 +82,7 @@ marks = Table(
     Column("type", String, primary_key=True),
     Column("event_id", String, nullable=False),
     Column("marked_at", BigInteger, nullable=False),
-    Column("count", Integer, doc="refused payments since then"),
+    Column("count", Integer, doc="refused payments since marked_at"),
     Index("alert_marks_by_type", "type"),
 )
 

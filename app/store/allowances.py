@@ -55,36 +55,36 @@ class AllowanceRecord:
     policy: str
     """Address of the policy that allowed the grant."""
     policy_version: Annotated[int | None, U64()] = None
-    """Version of that policy; null while pending."""
+    """Version of the policy that allowed the grant; null while pending."""
     recipient: str
-    """Owner of the destination."""
+    """Owner of the token account `destination`."""
     destination: str
     """Token account that the delegate should pay."""
     delegate: str
     tokens: str
     """Token account that the delegate pays from."""
     payer: str
-    """Gets the accounts' rent back."""
+    """Address that gets the rent of the allowance's accounts back."""
     reference: str
     amount: Annotated[int, U64()]
     counter: Annotated[int, U64()]
     sequence: Annotated[int | None, U64()] = None
-    """Number of the vault's granting event; null while pending."""
+    """Sequence number of the vault's event for the grant; null while pending."""
     status: str
-    """Pending, outstanding or settled."""
+    """The status: `pending`, `outstanding` or `settled`."""
     expires_at: int
-    """Unix seconds."""
+    """Expiry of the allowance in Unix seconds."""
     due_at: int | None = None
-    """Time to settle it; null while pending and once settled."""
+    """Unix second when the allowance should be settled; null while pending and once settled."""
     created_at: int
     tx_id: str | None = None
-    """The transaction that granted it."""
+    """Id of the transaction that granted the allowance."""
     signature: str | None = None
     spent: Annotated[int | None, U64()] = None
     returned: Annotated[int | None, U64()] = None
     """Amount that the settlement moved back into the vault."""
     settled_at: int | None = None
-    """Unix seconds."""
+    """Time of the settlement in Unix seconds."""
     settlement_signature: str | None = None
     transfers: list[str] | None = None
     """Signatures of the delegate's transfers; null until they are read."""
@@ -173,7 +173,7 @@ def insert_pending_allowance(connection: Connection, new: AllowanceRecord) -> No
 
 
 def delete_pending_allowance(connection: Connection, tx_id: str) -> None:
-    """Delete an allowance whose grant failed."""
+    """Delete the pending allowance of a grant that has failed."""
     connection.execute(delete(table).where(table.c.tx_id == tx_id, table.c.status == PENDING))
 
 

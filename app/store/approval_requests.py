@@ -69,33 +69,33 @@ class NewRequest:
     org: str
     wallet_id: str
     address: str
-    """Address of the Approval, once that exists."""
+    """Address of the on-chain Approval account, which exists only after the approval."""
     recipient: str
-    """As given by the client."""
+    """The recipient as given by the client."""
     recipient_address: str
     amount: Annotated[int, U64()]
     purpose: Annotated[Purpose, DefaultClause("payment")]
     policy: str
-    """Address of the policy that refused."""
+    """Address of the policy that refused the expense."""
     policy_id: str
     policy_version: Annotated[int, U64()]
     threshold: Annotated[int | None, U64()]
-    """Co-sign threshold of that policy version."""
+    """Co-sign threshold of this version of the policy, in micro-USDC."""
     requested_by: Actor
     memo: str | None
     created_at: int
     rejected: bool = False
     decided_by: Actor | None = None
-    """Actor of the last decision."""
+    """Actor who made the last decision."""
     decided_at: int | None = None
     terms: str | None
     """Hash of an escrow's terms, as hex."""
     escrow_terms: Annotated[dict[str, Any] | None, JSON(none_as_null=True)]
-    """An escrow's terms, as shown."""
+    """An escrow's terms, as the API shows them."""
     approvals_required: Annotated[int, DefaultClause(text("0"))] = 0
     """The number of people who must approve; 0 if one decision of an operator's or admin's key suffices."""
     reason: str | None = None
-    """The reason of the rejection."""
+    """Reason for the rejection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ def decide(
 
 
 def reopen(connection: Connection, approval_id: str) -> None:
-    """Remove a decision whose transaction failed."""
+    """Remove a decision after its transaction has failed."""
     mine = update(table).where(table.c.approval_id == approval_id)
     connection.execute(mine.values(decided_by=None, decided_at=None))
 

@@ -38,29 +38,29 @@ class Attempt:
     wallet_id: str | None = None
     type: str
     status: str
-    """Awaiting_signature, pending, confirmed, blocked or failed."""
+    """The status: `awaiting_signature`, `pending`, `confirmed`, `blocked` or `failed`."""
     recipient: str | None = None
-    """As given by the client: an address, a wallet or a domain."""
+    """The recipient as given by the client: an address, a wallet or a domain."""
     recipient_address: str | None = None
     amount: Annotated[int, U64()] = 0
     policy_id: str | None = None
     policy_triggered: bool = False
     memo: str | None = None
     actor: Actor | None = None
-    """Requesting actor, if the policy history or the audit log needs it."""
+    """Actor who requested the attempt, if the policy history or the audit log needs this information."""
     subject: str | None = None
     """Object of the request's entry in the audit log, if any."""
     reference: bytes | None = None
     signature: str | None = None
-    """Null if blocked, unsigned or sent by a third party."""
+    """Signature of the transaction; null if the attempt is blocked, unsigned or sent by a third party."""
     message_hash: str | None = None
     """Hash of the signed message. The events of the transaction are stored with the same hash."""
     instruction_index: Annotated[int | None, Integer()] = None
     """Index of the instruction. The id of the attempt is derived from this instruction's event."""
     inner_index: Annotated[int | None, Integer()] = None
-    """Index of that event among the inner instructions."""
+    """Index of the instruction's event among the inner instructions."""
     raw: bytes | None = None
-    """The transaction, stored before it is signed or sent."""
+    """Bytes of the transaction, stored before the transaction is signed or sent."""
     last_valid_block_height: int | None = None
     attestation_hash: str | None = None
     violation: dict[str, Any] | None = None

@@ -77,7 +77,7 @@ class LogHead:
     """Number of the newest entry."""
     hash: str
     published_at: int
-    """When the head was last sent; initially its creation."""
+    """Time when a head of the log was last sent; until then, the time of the log's first entry."""
 
 
 heads = table_of(
@@ -91,7 +91,7 @@ heads = table_of(
 class NewLogEntry:
     """An entry to append. `details` holds strings, integers, booleans, nulls, and lists and objects of these.
 
-    It must not contain a secret: no key, no token, no memo.
+    `details` must not contain a secret: no key, no token, no memo.
     """
 
     log: str
@@ -221,7 +221,9 @@ def verify(connection: Connection, log: str, known: str) -> int:
             seen = seen or previous == known
     if head is None or (head.number, head.hash) != (number, previous):
         noted = "none" if head is None else f"entry {head.number}"
-        raise BrokenLogError(f"the log ends with entry {number}, but its head is {noted}: its end was changed")
+        raise BrokenLogError(
+            f"the log ends with entry {number}, but its stored head is {noted}: the newest entries were changed"
+        )
     if not seen:
         raise BrokenLogError(
             f"the entries up to {number} agree with one another, but none has the hash {known}: the log was shortened "

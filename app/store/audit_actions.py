@@ -18,7 +18,7 @@ ACTIONS: Mapping[str, str] = {
     "payments no longer need `afterRestore`.",
     "backup.restore": "The service was restored. `details` has `backup_of`, the backup's time, `gap_checked`, and "
     "`verified_by`: `mac`, `passphrase`, `fingerprint` or null.",
-    "brake.refused": "A request for a freeze or pause was refused and did not put it in force. "
+    "brake.refused": "A request for a freeze or pause was refused, so the freeze or pause is not in force. "
     "`details` has `kind` and `reason`.",
     "budget.create": "The creation of a budget was requested.",
     "budget.delete": "The deletion of a budget was requested.",
@@ -40,7 +40,7 @@ ACTIONS: Mapping[str, str] = {
     "organization.limit": "The organisation's own limits in SOL were set. `details` has the new ones; null means the "
     "limit of the service.",
     "organization.pause": "A pause of the organisation was requested.",
-    "organization.restrict_keys": "The requirement of an end and addresses for new API keys was set. "
+    "organization.restrict_keys": "The rule that new API keys need an end and allowed addresses was set. "
     "`details` has `required`.",
     "organization.roles": "A change of role addresses or of the authority was requested. See `details`.",
     "organization.unpause": "An end of the organisation's pause was requested.",
@@ -48,7 +48,7 @@ ACTIONS: Mapping[str, str] = {
     "person.add_passkey": "A person added another passkey.",
     "person.invite": "A person was invited. The object is the invitation; `details` has the `role`.",
     "person.join": "A person joined the organisation. `details` has the `role`.",
-    "person.remove": "A person was removed. Their sessions and the open invitations by them ended.",
+    "person.remove": "A person was removed. The person's sessions and open invitations ended.",
     "person.sign_in": "Someone signed in to the dashboard. The object is the session; `details` has the `way`.",
     "person.sign_out": "A session of the dashboard was ended.",
     "person.step_up": "Someone confirmed their identity before a sensitive change. The object is the session.",
@@ -77,7 +77,7 @@ ACTIONS: Mapping[str, str] = {
     "webhook.resend": "A delivery was queued again. `details` has its `delivery_id`.",
     "webhook.rotate_secret": "A webhook's signing secret was replaced.",
     "webhook.update": "A webhook was changed. `details` has the changed `fields`.",
-    "x402.fetch": "A resource was requested, for a quote or to be paid if it asks for payment. The object is the "
+    "x402.fetch": "A resource was requested, for a quote or to pay for it on demand. The object is the "
     "`tx_id` of the payment, if one was made. `details` has `host` and `status`.",
 }
 """Meaning of each action."""

@@ -29,7 +29,7 @@ class UnreadableEntry:
 def raw_rows(table: Table) -> Select[Any]:
     """Return the query for all entries, with each column except `number` as bytes.
 
-    Drivers may fail on altered values of other types. A row with a non-integer number is left out. Its original entry
+    Drivers may fail on altered values of other types. A row with a non-integer number is left out. The original entry
     then counts as missing.
     """
     others = (_Bytes(column).label(column.name) for column in table.c if column.name != "number")

@@ -30,12 +30,12 @@ class BrakeRow:
     scope: str
     """A wallet's id, or the address of an Org account."""
     kind: BrakeKind
-    """Freeze, pause or session."""
+    """Kind of the brake: `freeze`, `pause` or `session`."""
     node: str = ""
     """Node that received the request or took the brake over; empty on SQLite."""
     org: str
     actor: Actor
-    """Requesting actor."""
+    """Actor who requested the brake."""
     since: int
 
 

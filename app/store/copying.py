@@ -115,10 +115,10 @@ def commit(target: Connection) -> None:
 def require_empty(target: Connection, name: str) -> None:
     """Raise ConfigurationError if nodes serve on a database or it holds anything besides its schema."""
     if nodes := count_live_nodes(target):
-        raise ConfigurationError(f"{nodes} nodes serve on the {name}; stop them and copy into a new database")
+        raise ConfigurationError(f"{nodes} nodes are running on the {name}; stop them and copy into a new database")
     for table in _tables(target):
         if target.scalar(select(exists().select_from(table))):
-            raise ConfigurationError(f"the {name} already has data in its table {table.name}; name a new database")
+            raise ConfigurationError(f"the {name} already has data in its table {table.name}; choose a new database")
 
 
 def copy(sources: Sequence[Source], target: Connection, name: str) -> CopyReport:

@@ -1,6 +1,6 @@
 """The number of records that each wallet has added in the current UTC day, by kind.
 
-It bounds the storage that an agent's key can use.
+The number limits the storage that an agent's key can use.
 """
 
 from typing import Literal

@@ -41,7 +41,7 @@ from app.store.webhooks import WebhookRecord, listening
 
 DELIVERY_PREFIX = "dlv_"
 MAX_ATTEMPTS = 5
-"""Number of failed attempts at one delivery that degrade its webhook."""
+"""Number of failed attempts at one delivery after which its webhook is degraded."""
 DELAYS = (60_000, 300_000, 1_800_000, 7_200_000)
 """Milliseconds from each failed attempt to the next attempt."""
 LIFETIME = 90 * 24 * 60 * 60 * 1000
@@ -66,13 +66,13 @@ class DeliveryRecord:
     """The event's position in the feed."""
     body: Annotated[str, Text()]
     status: str
-    """Pending, delivered or failed."""
+    """The status: `pending`, `delivered` or `failed`."""
     attempts: Annotated[int, Integer()]
-    """Failed attempts since it was queued or its queue restarted."""
+    """Number of failed attempts since the delivery was queued or the webhook's queue restarted."""
     due_at: int
-    """Time of the next attempt, else of the last one."""
+    """Time of the next attempt or, if none is planned, of the last attempt."""
     created_at: int
-    """When it was last queued."""
+    """Time when the delivery was last queued."""
 
 
 table = table_of(

@@ -132,7 +132,7 @@ def count_disputes(connection: Connection, org: str, most: int) -> int:
 def due(connection: Connection, now: int) -> list[DueEscrow]:
     """Return all organisations' escrows to refund or collect at the Unix second `now`, longest due first.
 
-    They are locked past their deadline, disputed without a decision in time, or split with a share still owed.
+    These escrows are locked past their deadline, disputed without a decision in time, or split with a share still owed.
     """
     return fetch_all(connection, DueEscrow, _DUE, {"now": now})
 
@@ -144,7 +144,7 @@ def insert_pending_escrow(connection: Connection, new: EscrowRecord) -> None:
 
 
 def delete_pending_escrow(connection: Connection, tx_id: str) -> None:
-    """Delete an escrow whose creation failed."""
+    """Delete the pending escrow of a creation that has failed."""
     connection.execute(delete(table).where(table.c.tx_id == tx_id, table.c.status == PENDING))
 
 

@@ -44,29 +44,29 @@ class ExportRecord:
     export_id: str
     org: str
     wallet_id: str | None
-    """Limits the export to one wallet."""
+    """Id of the only wallet to export; null for all wallets."""
     format: Format
     start: int | None
-    """Inclusive."""
+    """Start of the period, inclusive; null for the beginning."""
     end: int | None
-    """Exclusive."""
+    """End of the period, exclusive; null for no end."""
     status: Status
-    """Processing, ready, expired or failed."""
+    """The status: `processing`, `ready`, `expired` or `failed`."""
     created_at: int
     estimated_at: int
     """Estimated time of completion."""
     rows: Annotated[int | None, Integer()] = None
     """Row count; until the export is ready, an estimate from the time of the request."""
     reason: str | None = None
-    """Reason of the failure."""
+    """Reason for the failure."""
     finished_at: int | None = None
     expires_at: int | None = None
-    """When its file is removed."""
+    """Time when the export's file is removed."""
     created_under: str | None = None
     bom: Annotated[bool, FALSE] = False
     """True if a byte order mark begins the file."""
     requested_by: Actor | None = None
-    """Null in exports from before revision 0014."""
+    """Actor who requested the export; null in exports from before revision 0014."""
 
 
 exports = table_of(

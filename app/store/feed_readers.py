@@ -27,11 +27,14 @@ feed_readers = Table(
     metadata,
     Column("org", String, primary_key=True),
     Column("actor", ActorText, primary_key=True),
-    Column("position", BigInteger, nullable=False, doc="position of the last event that they have read"),
+    Column("position", BigInteger, nullable=False, doc="position of the last event that the actor has read"),
 )
 
 MOST = 99
-"""The largest number of unread events that is shown. One more is counted, to tell if there are more than that."""
+"""The largest number of unread events that is shown.
+
+The count stops one above this number, which shows that there are more.
+"""
 
 
 def count_unread(connection: Connection, org: str, actor: Actor) -> int:

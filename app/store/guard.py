@@ -1,7 +1,7 @@
 """The database guard against payments missing from the database, stored as values that all nodes read.
 
-It is raised by the restore of a backup, by a database that lacks attempts committed by a node, and by an on-chain
-transaction of the service without an attempt.
+The guard is raised by the restore of a backup, by a database that lacks attempts committed by a node, and by an
+on-chain transaction of the service without an attempt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,10 @@ FORGOTTEN = "transaction.forgotten"
 """The event that reports an on-chain transaction without an attempt."""
 _PREFIX = "restored_"
 RESTORED_AT, CAUGHT_UP, CHECKED = f"{_PREFIX}at", f"{_PREFIX}caught_up", f"{_PREFIX}gap_checked"
-"""Names of the values. For a check by one organisation, a colon and the organisation's address follow `CHECKED`."""
+"""Names of the guard's values: the time when it was last raised, the catch-up since, and the check of the gap.
+
+For a check by one organisation, a colon and the organisation's address follow `CHECKED`.
+"""
 SERVER = f"{_PREFIX}server"
 """Name of the value with the PostgreSQL server's system identifier and timeline.
 

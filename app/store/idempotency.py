@@ -41,7 +41,7 @@ class IdempotencyRecord:
     path: str
     body_hash: str
     state: str
-    """Running or done."""
+    """The state: `running` or `done`."""
     status_code: Annotated[int | None, Integer()] = None
     response: str | None = None
     tx_id: str | None = None
@@ -52,7 +52,7 @@ class IdempotencyRecord:
     created_at: int
     expires_at: int
     scope: str | None = None
-    """Wallet, viewer's API key or empty; null if from a version without scopes."""
+    """Id of an agent's wallet or of a viewer's API key, or empty; null if stored by a version without scopes."""
     kept_for: str | None = None
     """Id of the wallet with a quota that counts the response; null if the response cannot be reduced."""
     kept_bytes: Annotated[int | None, Integer()] = None

@@ -37,7 +37,7 @@ class OpenIdRequest:
     holder: str
     """Digest of the requesting browser's cookie."""
     purpose: str
-    """Sign_in, join or step_up."""
+    """The purpose: `sign_in`, `join` or `step_up`."""
     nonce: str
     person_id: str | None = None
     """Id of the signed-in person who must confirm their identity, for a step-up."""

@@ -192,7 +192,10 @@ def api_key_page(
 
 
 def revoke_api_key(connection: Connection, org: str, key_id: str, until: int) -> bool:
-    """Revoke a key as of `until`. Return False if the organisation has no key with this id that works longer."""
+    """Revoke a key as of `until`.
+
+    Return False if the organisation has no key with this id, or if the key is already revoked as of `until` or earlier.
+    """
     longer = or_(table.c.revoked_at.is_(None), table.c.revoked_at > until)
     query = update(table).where(table.c.org == org, table.c.key_id == key_id, longer)
     signal(connection, KEYS)

@@ -48,7 +48,7 @@ class Reserve:
     org: str
     balance: Annotated[int, U64()]
     slot: int
-    """Slot of the balance."""
+    """Slot in which the reserve had this balance."""
     sequence: Annotated[int, U64()]
     """Number of the Org's last event."""
     authority: str

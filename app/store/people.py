@@ -23,7 +23,7 @@ class Person:
     created_at: int
     removed_at: int | None = None
     created_by: Actor | None = None
-    """The inviter; null only if created by code older than this column."""
+    """Actor who invited the person; null only if older code stored the person."""
 
 
 STEP_UP = 5 * 60_000
@@ -42,7 +42,7 @@ class Passkey:
     """A credential of a person; `credential_id` is base64url."""
 
     credential_id: str
-    """Base64url."""
+    """Id of the credential in base64url."""
     person_id: str
     public_key: bytes
     sign_count: int
@@ -92,11 +92,11 @@ class Challenge:
     """A challenge that a passkey must sign once, for the browser that requested it."""
 
     challenge: str
-    """Base64url."""
+    """The challenge in base64url."""
     holder: str
     """Digest of the requesting browser's cookie."""
     purpose: str
-    """Register, join, sign_in or step_up."""
+    """The purpose: `register`, `join`, `sign_in` or `step_up`."""
     person_id: str | None
     """Owner of the passkey to register or use."""
     expires_at: int
@@ -125,7 +125,7 @@ class Invitation:
     used_at: int | None = None
     created_under: str | None = None
     invited_by: Actor | None = None
-    """Null only if created by code older than this column."""
+    """Actor who made the invitation; null only if older code stored the invitation."""
 
 
 invitations = table_of(

@@ -143,7 +143,7 @@ class TransactionRecord:
     wallet_id: str
     type: TransactionType
     recipient: str | None
-    """As given by the client, or the address."""
+    """The recipient as given by the client, or the recipient's address."""
     recipient_address: str | None
     amount: Annotated[int, U64()]
     status: TransactionStatus
@@ -151,7 +151,7 @@ class TransactionRecord:
     instruction_index: Annotated[int | None, Integer()]
     """Index of the instruction. The id of the transaction is derived from this instruction's event."""
     inner_index: Annotated[int | None, Integer()]
-    """Index of that event among the inner instructions."""
+    """Index of the instruction's event among the inner instructions."""
     slot: int | None
     policy_id: str | None
     policy_triggered: bool
@@ -214,11 +214,11 @@ class OnChainApproval:
     purpose: Annotated[Purpose, DefaultClause("payment")]
     policy_version: Annotated[int, U64()]
     expires_at: int
-    """Unix seconds."""
+    """Expiry of the approval in Unix seconds."""
     payer: str
-    """Gets the account's rent back."""
+    """Address that gets the rent of the approval's account back."""
     state: str
-    """Open, used or closed."""
+    """The state: `open`, `used` or `closed`."""
     terms: str | None
     """Hash of an escrow's terms, as hex."""
 
@@ -244,15 +244,15 @@ class EscrowRow:
     org: str
     address: str
     wallet_id: str
-    """The paying wallet."""
+    """Id of the paying wallet."""
     vault: str
     """Vault of the paying wallet."""
     receiver: str
     """Address of the receiving vault, or another address."""
     to_wallet: str | None
-    """The receiving wallet, if the receiver is a wallet."""
+    """Id of the receiving wallet; null if the receiver is another address."""
     payer: str
-    """Gets the accounts' rent back."""
+    """Address that gets the rent of the escrow's accounts back."""
     policy: str
     """Address of the policy that allowed the escrow."""
     amount: Annotated[int, U64()]
@@ -263,7 +263,7 @@ class EscrowRow:
     """Bit set of the accepted kinds of proof, by their codes."""
     counter: Annotated[int, U64()]
     status: str
-    """Pending, locked, disputed, released, refunded or settled."""
+    """The status: `pending`, `locked`, `disputed`, `released`, `refunded` or `settled`."""
     deadline: int
     due_at: int | None = None
     """Time to refund the escrow or collect its shares; null while pending and once the escrow is empty."""

@@ -33,16 +33,16 @@ class Difference:
     """A reported difference that still exists."""
 
     address: str
-    """The Org, vault or escrow account."""
+    """Address of the Org, vault or escrow account."""
     org: str
     subject: str
-    """Reserve, wallet or escrow."""
+    """Kind of the object: `reserve`, `wallet` or `escrow`."""
     wallet_id: str | None
     escrow_id: str | None
     found: dict[str, Any]
-    """Each field with its value on the chain and in the service."""
+    """The differing fields, each with its value on the chain and in the service."""
     since: int
-    """Unix milliseconds."""
+    """Time when the difference was reported, in Unix milliseconds."""
 
 
 table = table_of(

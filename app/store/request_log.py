@@ -37,11 +37,11 @@ class RequestRecord:
     """Time of the response."""
     method: str
     path: str
-    """Without the query."""
+    """Path of the request, without the query."""
     status: Annotated[int, Integer()]
     """HTTP status of the response; 0 if there was none."""
     code: str | None
-    """Code of the error in the response."""
+    """Code of the error in the response; null without an error."""
     duration_ms: Annotated[int, Integer()]
     wallet_id: str | None = None
     """Wallet named by the request, or the only wallet of its key."""

@@ -22,11 +22,11 @@ class TopupRecord:
     wallet_id: str
     enabled: bool
     trigger_below: int | None
-    """Micro-USDC."""
+    """Balance below which the wallet is refilled, in micro-USDC."""
     topup_amount: int | None
-    """Micro-USDC."""
+    """Amount of each top-up, in micro-USDC."""
     updated_at: int
-    """Unix milliseconds."""
+    """Time of the last change, in Unix milliseconds."""
 
 
 topup_rules = table_of(

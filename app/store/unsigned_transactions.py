@@ -28,9 +28,9 @@ class UnsignedTransaction:
     org: str
     message_hash: str
     authority: str
-    """Address that has to sign."""
+    """Address of the authority that must sign."""
     accounts: dict[str, str]
-    """Changed accounts as read at its creation, in base64 by address."""
+    """Accounts that the transaction changes, as read at its creation: base64 data by address."""
     expires_at: int
 
 
@@ -43,12 +43,12 @@ table = table_of(
 
 
 def unsigned_transaction(connection: Connection, org: str, tx_id: str) -> UnsignedTransaction | None:
-    """Return the data of the organisation's transaction with this id, whatever its outcome, or None."""
+    """Return the data of the organisation's transaction with this id, regardless of its outcome, or None."""
     return fetch_one(connection, UnsignedTransaction, _of(org).where(table.c.tx_id == tx_id))
 
 
 def unsigned_by_message(connection: Connection, org: str, message_hash: str) -> UnsignedTransaction | None:
-    """Return the data of the organisation's transaction with this message hash, whatever its outcome, or None."""
+    """Return the data of the organisation's transaction with this message hash, regardless of its outcome, or None."""
     return fetch_one(connection, UnsignedTransaction, _of(org).where(table.c.message_hash == message_hash))
 
 

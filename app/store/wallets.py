@@ -122,7 +122,7 @@ def has_wallet_details(connection: Connection, wallet_id: str) -> bool:
 
 
 def delete_wallet_details(connection: Connection, wallet_id: str) -> None:
-    """Delete the details of a wallet whose creation failed."""
+    """Delete the details of a wallet after its creation has failed."""
     connection.execute(delete(details).where(details.c.wallet_id == wallet_id))
 
 

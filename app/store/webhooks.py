@@ -33,9 +33,9 @@ class WebhookRecord:
     url: str
     events: Sequence[str]
     status: str
-    """Enabled, degraded or deleted."""
+    """The status: `enabled`, `degraded` or `deleted`."""
     secret: str
-    """Encrypted."""
+    """The signing secret, encrypted."""
     old_secret: str | None
     """The secret from before the last rotation, encrypted."""
     old_secret_until: int | None

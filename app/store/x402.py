@@ -36,7 +36,7 @@ class IssuedPayment:
     """A payment issued for a resource. Times are Unix milliseconds."""
 
     tx_id: str
-    """The attempt's id."""
+    """Id of the payment's attempt."""
     org: str
     wallet_id: str
     url: str
@@ -49,9 +49,9 @@ class IssuedPayment:
     """Address that pays the fee and sends the payment."""
     version: Annotated[int, Integer()]
     lane: SettlementPath
-    """Enforced or allowance; for allowance, the attempt is the grant."""
+    """The settlement path: `enforced` or `allowance`. For `allowance`, the attempt is the grant."""
     header: str
-    """Value of the payment header; the same each time it is sent."""
+    """Value of the payment header. Every request with this payment sends the same value."""
     resource_status: Annotated[int | None, Integer()] = None
     """The resource's response status; null without a response."""
     fetched: bool
@@ -64,7 +64,7 @@ class IssuedPayment:
     """Slot of the delegate's transfer."""
     created_at: int
     closed_at: int | None = None
-    """When its outcome was processed."""
+    """Time when the payment's outcome was processed."""
 
     @property
     def protocol(self) -> ProtocolName:

@@ -107,7 +107,10 @@ class Brakes:
             self._holds[row.scope, row.kind] = EngagedBrake(row, stored=True)
 
     async def take_over_orphans(self) -> None:
-        """Take over the brakes of dead nodes, like ``load`` after a restart. Several nodes may do so concurrently."""
+        """Take over the brakes of dead nodes, like ``load`` after a restart.
+
+        Several nodes may run this concurrently.
+        """
         node = self._db.node
 
         def take(conn: Connection) -> list[BrakeRow]:

@@ -150,7 +150,7 @@ class Idempotency:
             await asyncio.sleep(_PAUSE)
 
     async def _leave(self, scope: tuple[str, str], caller: Caller) -> None:
-        """Allow any node to continue the request when it is repeated. If storing that fails, retry later."""
+        """Allow any node to continue the request when it is repeated. If this cannot be stored now, retry later."""
         node = self._db.node
         if not node:
             return

@@ -5,7 +5,7 @@ time nor a third party can therefore invalidate the transaction. Its bytes lack 
 client returns them with the authority's signature. The service therefore never completes a transaction that was
 withdrawn or has expired. Once a later transaction has advanced the nonce, such a transaction cannot land at all. The
 fee payer pays the rent of the nonce accounts. Nonce accounts are reused. For each pair of authority and fee payer, an
-organisation has at most one nonce account for each transaction that was unsigned or pending at the same time.
+organisation gets a further nonce account only if all existing ones are needed by unsigned or pending transactions.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from app.submission.program_errors import business_error, require_confirmed
 from idl.transactions import message_hash
 
 LIFETIME = 7 * 86_400_000
-"""Milliseconds after its creation when an unsigned transaction expires."""
+"""Milliseconds from the creation of an unsigned transaction until it expires."""
 MAX_OUTSTANDING = 32
 """Maximum number of an organisation's nonce accounts for one authority and fee payer.
 

@@ -47,13 +47,13 @@ class PlanType:
     - ``resent``: recovery may resend the stored bytes. A change that could undo a newer one is resent only by its own
       request, repeated under its idempotency key.
     - ``waits_for``: names of types that delay this one. While a transaction of such a type is pending, this one is not
-      sent, because the other could land later and undo it, or take the address that it needs.
+      sent, because the other could land later and undo this one, or take the address that this one needs.
     - ``superseded``: a newer transaction of this type replaces the effect of the older one. The newer request may
       therefore resend the older transaction first.
     - ``braked``: the transaction spends money, so a freeze, a pause or an operator's rotation of its session token
       stops it.
     - ``lifts``: the kind of brake that the transaction would undo on the chain. Such a brake stops the transaction.
-    - ``stops``: the transaction ends the permission for a vault's allowances. They are settled once it has been sent.
+    - ``stops``: the transaction ends the permission for a vault's allowances, which are settled once it was sent.
     - ``held``: lamports of rent that the transaction locks until a later transaction settles it. The later transaction
       is ``prepaid``: its fee counts towards the wallet's SOL together with the fee of the first.
     - ``on_failed``: removes the rows that the plan's ``on_store`` wrote, if the attempt fails permanently.

@@ -28,7 +28,7 @@ class Recovery(Periodic):
     outages = (ApiError, ChainUnavailable, RpcError)
 
     def __init__(self, db: Database, submitter: Submitter, clock: ChainClock, *, interval: float, grace: float) -> None:
-        """`clock` is the chain's clock. It also dates the attempts."""
+        """`clock` is the chain's clock, which also dates the attempts."""
         super().__init__(interval)
         self._db = db
         self._submitter = submitter

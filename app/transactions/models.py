@@ -118,9 +118,9 @@ class PaidFor(ResponseBody):
     facilitator: Annotated[str, example("3h1zGmCwsRJnVk5BuRNMLsPaQu1y2aqXqXDWYCgrp5UG")]
     """The address that pays the fee: the facilitator that settles the payment, the MPP server or the service."""
     lane: SettlementPath
-    """The settlement path: `enforced` if the program judges the payment as it settles, `allowance` if a delegate pays
-    it out of an allowance. With `allowance`, the transaction's `status`, `tx_signature` and `on_chain_slot` describe
-    the delegate's transfer.
+    """The settlement path: `enforced` if the program judges the payment when it is settled, `allowance` if a delegate
+    pays it out of an allowance. With `allowance`, the transaction's `status`, `tx_signature` and `on_chain_slot`
+    describe the delegate's transfer.
     """
     resource_status: Annotated[int | None, example(200)]
     """The status of the resource's response to the payment. Null if it is unknown."""

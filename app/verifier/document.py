@@ -67,7 +67,7 @@ def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build an object from its members. A duplicate name is refused, because other readers might take either value."""
     found = dict(members)
     if len(found) != len(members):
-        raise UnreadableError("an object in the file has a member twice")
+        raise UnreadableError("an object in the file has two members with the same name")
     return found
 
 

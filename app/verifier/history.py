@@ -19,7 +19,7 @@ _PAUSES = (0.25, 0.5, 1, 2, 4)
 """Seconds before each retry of a call that a node does not answer."""
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, BinasciiError)
 _CREATIONS = {"OrgInitialized": "org", "WalletCreated": "vault"}
-"""Events that create an address, each with the field that names it."""
+"""Events that create an organisation or a vault, each with the field that holds the new address."""
 
 
 class IncompleteError(Exception):
@@ -43,7 +43,7 @@ class Landed:
 
 
 class History:
-    """Reads from a node at commitment `confirmed`."""
+    """Reads the history of addresses from a node, at commitment `confirmed`."""
 
     def __init__(self, transport: Transport, codec: Codec) -> None:
         self._rpc = Rpc(transport)

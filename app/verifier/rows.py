@@ -29,11 +29,14 @@ _EXPECTED_INNER = {
     ("EscrowCreated", "escrow_lock"): ESCROW_EVENT_INNER_INDEX,
     ("AllowanceGranted", "payment"): ALLOWANCE_EVENT_INNER_INDEX,
 }
-"""Inner index of the event that the service expects, and derives an id from, before it sends the transaction."""
+"""By event and type of row, the inner index that the service expects for the event.
+
+The service derives the id of the row from this index before it sends the transaction.
+"""
 _UNJUDGED = ("funding", "withdrawal")
 """Types of requests that no policy judges. Only the service vouches for the policy shown in such a row."""
 _REQUESTED = ("wallet_id", "type", "amount", "currency")
-"""Columns that a row has from the beginning, whatever its outcome. Judged types also have `recipient_address`."""
+"""Columns that a row has from the beginning, regardless of its outcome. Judged types also have `recipient_address`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from app.verifier.rows import (
 from idl.codec import load
 
 _OFF_CHAIN = frozenset({"blocked", "failed", "pending"})
-"""Statuses of rows that the service did not know to be on the chain when it made the file."""
+"""Statuses of rows that were not known to be on the chain when the export was made."""
 _CLAIMED = ("memos", "names of recipients", "protocols of paid requests", "policies")
 """Data in rows that the chain does not have."""
 _TEMPORARY = ""

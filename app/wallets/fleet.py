@@ -97,7 +97,7 @@ async def show(service: Service, principal: Principal, query: FleetQuery) -> Fle
 class WindowReset:
     """Times when a wallet's limits per day and per month gain headroom, in Unix milliseconds.
 
-    `day` is when the oldest payment of the last 24 hours leaves the program's window, or None without such a payment.
+    `day` is when the oldest payment of the last 24 hours leaves the program's window; None if there is no such payment.
     `month` is when the UTC month ends.
     """
 

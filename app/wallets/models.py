@@ -227,7 +227,7 @@ class WalletSol(ResponseBody):
     """The SOL that the service's fee payer spends for a wallet, and its limits; null means no limit.
 
     `spent_today` counts fees, and rent that does not return, until `resets_at`, the next midnight UTC. `held` is the
-    rent in open escrows and allowances. It returns when they are settled.
+    rent in open escrows and allowances. The rent returns when they are settled.
     """
 
     wallet_id: WalletId
@@ -279,7 +279,7 @@ class FundedBatch(ResponseBody):
     tx_signature: Signature
     """The signature of the single transaction that funds all wallets."""
     status: Annotated[str, example("confirmed")]
-    """The status of that transaction."""
+    """The status of the transaction."""
 
 
 class Withdrawn(WalletDetail):

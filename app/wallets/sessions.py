@@ -25,7 +25,10 @@ from app.wallets.models import RotateToken, SessionToken
 #: Superseded: the token of an earlier rotation is lost, and the new token replaces it in any case.
 _ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True, stops=True)
 PLAN_TYPES = (_ROTATE,)
-_ROTATIONS = f"The agent has rotated the token {MAX_RECORDS:,} times today. Wait, or ask an operator for a token."
+_ROTATIONS = (
+    f"The agent has rotated the token {MAX_RECORDS:,} times today. Wait until the next UTC day, or ask an operator for "
+    "a token."
+)
 
 
 async def rotate(  # noqa: PLR0917
@@ -35,8 +38,8 @@ async def rotate(  # noqa: PLR0917
 
     Only the response contains the token. For replays, the service stores the response sealed. If a run of the request
     ended before its response was stored, its token is lost, and the repeated request issues another one. An agent must
-    present its current token, except when it repeats a request whose transaction was stored. An agent's new token ends
-    no later than the operator's grant. Raises ``session_token_invalid`` and ``session_token_expired``.
+    present its current token, except when it repeats a request with a stored transaction. An agent's new token ends no
+    later than the operator's grant. Raises ``session_token_invalid`` and ``session_token_expired``.
     """
     if claim.attempt is None:
         await wallets.find_living(service, principal.org, wallet_id)

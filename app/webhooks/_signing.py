@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - a prefix
 ROTATION_OVERLAP = 24 * 60 * 60 * 1000
-"""Milliseconds that a replaced secret continues to sign, unless another rotation replaces it."""
+"""Milliseconds for which a replaced secret continues to sign, unless a further rotation ends this earlier."""
 _SECRET_BYTES = 32
 
 
@@ -20,10 +20,10 @@ def new_secret() -> str:
 def signature_headers(body: bytes, *, message_id: str, timestamp: int, keys: Sequence[str]) -> Mapping[str, str]:
     """Return the signature headers. `keys` are the current secrets, newest first; `timestamp` is in Unix seconds.
 
-    Service-Signature is the lower-case hex HMAC-SHA256 of the body, keyed with the whole text of the newest secret. It
-    holds a single value, because receivers compare it as a whole. Service-Signature-Previous is the same with the
-    replaced secret. The headers of Standard Webhooks sign `id.timestamp.body`. Their key is the bytes that the secret
-    encodes after its prefix, and webhook-signature lists one signature per secret.
+    Service-Signature is the lower-case hex HMAC-SHA256 of the body, keyed with the whole text of the newest secret.
+    This header holds a single value, because receivers compare the header as a whole. Service-Signature-Previous is the
+    same with the replaced secret. The headers of Standard Webhooks sign `id.timestamp.body`. Their key is the bytes
+    that the secret encodes after its prefix, and webhook-signature lists one signature per secret.
     """
     signed = f"{message_id}.{timestamp}.".encode() + body
     standard = (base64.b64encode(_hmac(_standard_key(key), signed)).decode() for key in keys)

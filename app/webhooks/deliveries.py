@@ -74,7 +74,7 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
 
 
 async def resend(principal: Principal, claim: Claim, webhook_id: str, delivery_id: str) -> Delivery:
-    """Queue a delivery again, whatever its status. Raises ``webhook_not_found`` and ``delivery_not_found``."""
+    """Queue a delivery again, regardless of its status. Raises ``webhook_not_found`` and ``delivery_not_found``."""
     now = now_ms()
 
     def store(conn: Connection) -> Delivery:

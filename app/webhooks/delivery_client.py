@@ -18,8 +18,10 @@ from app.webhooks._signing import signature_headers
 from app.webhooks.urls import UrlRules
 
 PINGS_AT_ONCE = 4
-"""Maximum number of pings that one organisation may send from this node at a time, each to a different webhook. The
-last one is for a key or person without another ping."""
+"""Maximum number of pings that one organisation may send from this node at a time, each to a different webhook.
+
+The last slot is for a key or person without another ping.
+"""
 _TOO_MANY = "Too many pings are being sent to this webhook or to others of the organisation. Retry."
 
 

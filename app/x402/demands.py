@@ -43,5 +43,7 @@ def _unsupported(schemes: Sequence[str], malformed: BusinessError) -> BusinessEr
     """Return the error for terms that are not x402. They may be a challenge of an unsupported protocol."""
     if not schemes:
         return malformed
-    message = f"402 offers {quoted('protocol', schemes[0])}; this service pays x402 and MPP. Nothing was paid."
+    message = (
+        f"The 402 response offers {quoted('protocol', schemes[0])}; this service pays x402 and MPP. Nothing was paid."
+    )
     return BusinessError("x402_no_acceptable_offer", message)

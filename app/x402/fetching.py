@@ -1,4 +1,4 @@
-"""Sends single requests to resources. A response is read up to a size limit; a missing one raises an error."""
+"""Sends single requests to resources. A response is read up to a size limit. A missing response raises an error."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager

@@ -59,7 +59,7 @@ class RequestGuard:
         if ANY_HOST not in hosts and host not in hosts:
             raise BusinessError(
                 "x402_host_not_allowed",
-                f"The wallet's policy does not list {host} in x402Hosts.",
+                f"The wallet's policy does not list {host} in x402Hosts. An admin can add the host.",
                 fields={"host": host},
             )
         return url

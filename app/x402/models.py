@@ -184,13 +184,13 @@ class HandedOut(ResponseBody):
     header_name: Annotated[str, example("PAYMENT-SIGNATURE")]
     """The name of the header to send with your request."""
     header_value: Annotated[str, example("eyJ4NDAyVmVyc2lvbiI6Mn0=")]
-    """The value of that header."""
+    """The value of the header."""
     payload: Annotated[dict[str, Any], example({"x402Version": 2})]
     """The same payment for the call of a paid tool. Put it into MCP's `_meta["x402/payment"]`, or for MPP into
     `_meta["org.paymentauth/credential"]`.
     """
     expires_at: Time
-    """The approximate end of the time to settle the payment."""
+    """The approximate time until which the payment can be settled."""
     payment: Transaction
     """The payment's transaction. Its `tx_signature` is null until it is settled."""
     warnings: Annotated[list[str], example(["accepts[0] was skipped: payTo must be an address."])]
@@ -234,8 +234,8 @@ class Quote(ResponseBody):
     retry_at: Time | None
     """The earliest time to retry, as in a simulation."""
     rules: list[RuleVerdict]
-    """The program's verdict of each rule, as in a simulation."""
+    """The program's verdict on each rule, as in a simulation."""
     warnings: Warnings
-    """Warnings, as in a simulation, the reason if the offer cannot be paid, and one for each skipped offer that is
-    malformed or cannot be paid.
+    """The warnings of a simulation, the reason if the offer cannot be paid, and a warning for each skipped offer that
+    is malformed or cannot be paid.
     """

@@ -28,13 +28,13 @@ _MAX_REASON = 200
 #: Pattern of x402 error codes.
 _CODE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+(?![^:\s])", re.ASCII)
 _NEEDS_ALLOWANCES = (
-    "MPP resources are paid out of an allowance, and the wallet's policy permits none. An admin can set "
-    "`allowAllowances` on it."
+    "MPP resources are paid out of an allowance, but the wallet's policy permits no allowances. An admin can set "
+    "`allowAllowances` on the policy."
 )
 _UNSUPPORTED = (
     "The resource's facilitator settles plain transfers only, not payments by a vault. An admin can set "
-    "`allowAllowances` on the wallet's policy, so that the vault pays such resources out of an allowance. Or ask the "
-    "facilitator's operator to allow the program."
+    "`allowAllowances` on the wallet's policy, so that the vault pays such resources out of an allowance. "
+    "Alternatively, ask the facilitator's operator to allow the program."
 )
 
 

@@ -139,7 +139,7 @@ async def wronged_escrows(fleet: Fleet, events: list[StoredEvent]) -> list[str]:
     for order in fleet.orders:
         _, escrow, step = order.path.rsplit("/", 2)
         if step in ended and order.accepted != (fleet.escrows[escrow] in ended[step]):
-            found.append(f"the chain has it otherwise: {order}")
+            found.append(f"the chain contradicts the answer: {order}")
     for escrow, address in fleet.escrows.items():
         on_chain = (
             "released" if address in ended["complete"] else "disputed" if address in ended["dispute"] else "locked"

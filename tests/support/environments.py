@@ -1,4 +1,4 @@
-"""Python environments apart from the tests' own, for packages that conflict with it. They are kept in a cache."""
+"""Separate Python environments for packages that conflict with the tests' own. The environments are cached."""
 
 import os
 import shutil

@@ -177,7 +177,7 @@ class Faults:
     def _selecting(self, through: Through, calls: list[Any]) -> Through:
         """Return a wrapper of `through` that alters responses to `getTransaction`.
 
-        It withholds some transactions, and shows others malformed or in another transaction version.
+        The wrapper withholds some transactions, and shows others malformed or in another version.
         """
 
         async def answer(body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Nodes that give false answers, for `Line.alter`."""
+"""Nodes that give false answers, for `FlakyTransport.alter`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

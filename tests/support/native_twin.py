@@ -26,7 +26,7 @@ from tests.support.twins import NOTHING, Case, Changed, Machine, Outcome, change
 from tests.support.vm import PROGRAM, PROGRAM_ID
 
 _GROWTH = 10_240
-"""Bytes that an account may grow by in one instruction."""
+"""Maximum growth of an account in one instruction, in bytes."""
 _RENT_EPOCH = 8
 """Bytes of the rent epoch, at the end of a serialized account."""
 _ERRORS = (
@@ -38,7 +38,10 @@ _ERRORS = (
     *("BuiltinProgramsMustConsumeComputeUnits", "InvalidAccountOwner", "ArithmeticOverflow", "Immutable"),
     "IncorrectAuthority",
 )
-"""The runtime's errors by the upper half of an entrypoint's return value, from 1 on. The first is custom code 0."""
+"""The runtime's errors, by the upper half of an entrypoint's return value, starting at 1.
+
+The first is custom code 0.
+"""
 
 
 class _Process:
@@ -288,7 +291,7 @@ class _Run:
             raise _RefusedCallError("MissingAccount")
 
     def _accept(self, address: Pubkey, after: Changed) -> None:
-        """Accept the program's own changes of an account, if it had the right to make them."""
+        """Accept the program's own changes of an account, if the program had the right to make them."""
         lamports, data, owner = self._states[address]
         if after == (lamports, data, owner):
             return

@@ -96,7 +96,7 @@ class Cluster:
         return other
 
     def stop_receiving(self) -> None:
-        """Stop the replication to this standby. It keeps answering."""
+        """Stop the replication to this standby, which continues to answer queries."""
         self.execute("ALTER SYSTEM SET primary_conninfo = ''")
         self.execute("SELECT pg_reload_conf()")
         while self.execute("SELECT count(*) FROM pg_stat_wal_receiver")[0][0]:

@@ -50,7 +50,10 @@ async def exit_code(process: Fork | asyncio.subprocess.Process) -> int:
 
 @contextlib.asynccontextmanager
 async def running(code: str, *arguments: str, until: bytes, **environment: str) -> AsyncIterator[Fork]:
-    """Run Python code, and yield the process at its first line that begins with `until`. It is killed at the end."""
+    """Run Python code, and yield the process at its first line that begins with `until`.
+
+    The process is killed at the end.
+    """
     async with forked(code, arguments, {**os.environ, **environment}) as process:
         await printed(process, until)
         yield process
@@ -67,7 +70,7 @@ async def command(*arguments: str, **environment: str) -> str:
 async def output(
     *command: str | Path, said: str = "", cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> str:
-    """Run a program with this input to its end, and return its standard output. It must succeed."""
+    """Run a program with this input to its end, and return its standard output. The program must succeed."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env=env
     )

@@ -46,7 +46,7 @@ class Case:
     start: Mapping[Pubkey, Account | None]
     """The accounts before the transaction, without executables."""
     accounts: Mapping[Pubkey, Account | None]
-    """The same accounts before the instruction."""
+    """The same accounts as in `start`, before the instruction."""
     executables: Mapping[Pubkey, Account]
 
     @property
@@ -81,7 +81,7 @@ class Outcome:
 
     error: str | None = None
     accounts: dict[Pubkey, Changed] = field(default_factory=dict)
-    """State of the writable accounts after the instruction. Empty after an error."""
+    """States of the writable accounts after the instruction; empty after an error."""
     calls: list[Called] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     returned: bytes = b""

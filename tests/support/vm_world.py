@@ -24,7 +24,7 @@ SESSION_ENDS = START + 10**9
 OPEN = Rules()
 """A policy without rules."""
 CHUNK = 20
-"""Allowlist entries that fit into one transaction."""
+"""Number of allowlist entries that fit into one transaction."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class VmWorld:
     def policy_update(self, policy: Pubkey, rules: Rules, **accounts: Any) -> Instruction:
         """Return the instruction that gives a policy these rules.
 
-        Without an expected version in `accounts`, it names the policy's current one. The allowlist's entries
-        are those of the account `new_allowlist`.
+        Without an expected version in `accounts`, the instruction expects the policy's current version. The allowlist's
+        entries are those of the account `new_allowlist`.
         """
         expected = accounts.pop("expected_version", self.fields(policy)["version"])
         new = accounts.get("new_allowlist")
@@ -206,7 +206,7 @@ class VmWorld:
         return None if budget == NONE else budget
 
     def joining(self, vault: Pubkey, budget: Pubkey | None) -> Instruction:
-        """Return the instruction that puts a vault into a budget or none, signed by the role that may do so."""
+        """Return the instruction that puts a vault into a budget or none, signed by the role that may make this change."""
         current = self.budget_of(vault)
         signer = self.operator if current is None else self.authority
         return self.build.set_wallet_budget(signer=signer, vault=vault, budget=current, new_budget=budget)

@@ -1,6 +1,7 @@
-"""Python processes without the startup of one or two seconds of processor time: forks of one that has imported all.
+"""Python processes that start fast, as forks of a process that has imported all modules.
 
-Code that changes what other modules take at their import, such as the clock, needs an interpreter of its own instead.
+A start otherwise takes one or two seconds of processor time. Code that changes values which other modules read at their
+import, such as the clock, needs a separate interpreter instead.
 """
 
 import asyncio
@@ -31,8 +32,8 @@ from app.commands import main
 _ROOT = Path(__file__).resolve().parents[2]
 COMMAND_LINE = "import sys; from app.commands.main import main; main(sys.argv[1:])"
 _SERVER = "from tests.support.warm import serve; serve()"
-#: Stands in for an interpreter that is called with `-c`. It passes code, arguments, folder, environment and terminal on
-#: to a fork, which is killed with it, and ends like the fork.
+#: A program that replaces an interpreter called with `-c`. It passes code, arguments, folder, environment and terminal
+#: on to a fork, and ends like the fork. The fork is killed if the program ends first.
 _INTERPRETER = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as line:
@@ -48,7 +49,7 @@ sys.exit(status)
 
 
 class Fork:
-    """A running fork, with those members of asyncio's processes that tests use."""
+    """A running fork, with the members of asyncio's processes that tests use."""
 
     def __init__(self, pid: int, stdout: asyncio.StreamReader, status: asyncio.StreamReader) -> None:
         self.pid = pid
@@ -132,7 +133,10 @@ def _server() -> str:
 
 @functools.cache
 def _started() -> str:
-    """Start the process that forks, which ends with this one. Return its socket's abstract name."""
+    """Start the process that makes the forks, and return the abstract name of its socket.
+
+    The process ends together with this one.
+    """
     name = f"agent-vault-{secrets.token_hex(16)}"
     process = subprocess.Popen(
         [sys.executable, "-uc", _SERVER, name],

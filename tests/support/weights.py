@@ -30,7 +30,7 @@ def weight_of(headers: Mapping[str, str], bucket: int) -> int:
 
 
 class Steps:
-    """The number of steps of SQLite's virtual machine. Reading a row takes 4 to 30 of them."""
+    """The number of steps of SQLite's virtual machine. Reading a row takes 4 to 30 steps."""
 
     taken = 0
 

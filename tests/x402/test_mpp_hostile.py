@@ -110,7 +110,7 @@ def _answer(market: Market, make: Made) -> Response:
 async def test_challenge_for_others_is_named_and_not_paid(market: Market, buyer: Buyer, case: str) -> None:
     make, reason = _FOREIGN[case]
     error = await _refused(market, buyer, _answer(market, make), "x402_no_acceptable_offer")
-    assert "402 offers MPP" in error["message"]
+    assert "the 402 response offers MPP" in error["message"]
     assert reason in error["message"]
 
 
@@ -206,7 +206,7 @@ async def test_challenge_of_a_tool_that_cannot_be_echoed_is_refused(
 async def test_protocol_that_the_service_does_not_pay_is_named(market: Market, buyer: Buyer) -> None:
     demanded, named = (
         'L402 macaroon="AGI", invoice="lnbc1"',
-        '402 offers protocol "L402"; this service pays x402 and MPP',
+        'The 402 response offers protocol "L402"; this service pays x402 and MPP',
     )
     fetched = await _refused(market, buyer, demanding(demanded), "x402_no_acceptable_offer")
     handed = error_of(await _offered(buyer, demanded), 422, "x402_no_acceptable_offer")

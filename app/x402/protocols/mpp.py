@@ -128,19 +128,19 @@ def _other(one: Challenge, request: Json | None, network: Network) -> str | None
     """Return the reason why the service cannot pay a challenge, or None if the challenge is for this chain and mint."""
     if request is None:
         name, ours = ("method", _METHOD) if one["method"] != _METHOD else ("intent", SCHEME)
-        return f'402 offers MPP with {quoted(name, one[name])}; this service pays "{ours}"'
+        return f'the 402 response offers MPP with {quoted(name, one[name])}; this service pays "{ours}"'
     details = request.get("methodDetails", {})
     currency, cluster = request.get("currency"), network.cluster
     if not isinstance(name := details.get("network", "mainnet"), str):
         raise ValueError("methodDetails.network must be text")  # noqa: TRY004 - a fault of the terms
     if name not in _NETWORKS.get(cluster, {cluster}):
-        return "402 offers MPP on another network"
+        return "the 402 response offers MPP on another network"
     if currency != network.mint and (currency != "USDC" or USDC_MINTS.get(cluster, network.mint) != network.mint):
-        return "402 offers MPP in another currency; this service pays USDC"
+        return "the 402 response offers MPP in another currency; this service pays USDC"
     if details.get("splits"):
-        return "402 offers MPP with splits; this service pays one recipient"
+        return "the 402 response offers MPP with splits; this service pays one recipient"
     if details.get("confidential"):
-        return "402 offers MPP with confidential transfers; this service pays by plain transfers"
+        return "the 402 response offers MPP with confidential transfers; this service pays by plain transfers"
     return None
 
 

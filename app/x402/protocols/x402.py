@@ -200,7 +200,7 @@ def offers_in(demand: PaymentRequired, network: Network) -> Offers:
 def _is_named(network: Network, version: int, name: str) -> bool:
     """Return True if a name means the service's chain in this version of x402.
 
-    The CAIP-2 name does in both versions.
+    The CAIP-2 name is valid in both versions.
 
     Version 1 has no name for a local chain. There, any Solana name of version 1 matches, and the mint decides.
     """
