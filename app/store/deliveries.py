@@ -137,7 +137,10 @@ def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
 
 
 def delivery_of(webhook: WebhookRecord, event: FeedEvent, body: str, now: int) -> DeliveryRecord:
-    """Return the delivery of an event to a webhook. There is exactly one for each such pair."""
+    """Return the delivery of an event to a webhook.
+
+    There is exactly one delivery for each pair of event and webhook.
+    """
     return DeliveryRecord(
         delivery_id=derived_id(DELIVERY_PREFIX, webhook.webhook_id, event.event_id),
         webhook_id=webhook.webhook_id,

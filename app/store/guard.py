@@ -100,7 +100,7 @@ def report_lost_commits(connection: Connection, lost: Mapping[str, int]) -> None
     """Raise the guard and report it to all organisations.
 
     ``lost`` maps each organisation to the Unix millisecond of its newest lost transaction. Losses older than a day, or
-    older than the last time when the guard was raised or its gap checked, do not raise it.
+    older than the last time when the guard was raised or its gap checked, do not raise the guard.
     """
     now, values = now_ms(), guard_values(connection)
     known = max(now - LIFETIME, raised_at(values))

@@ -34,7 +34,7 @@ MOST_GROUPS = 100
 
 @dataclass(frozen=True, slots=True)
 class SpentBy:
-    """The sums of a group: micro-USDC, and the numbers of payments and of refusals."""
+    """The sums of a group: the spent micro-USDC, and the numbers of payments and refusals."""
 
     key: str
     spent: int
@@ -117,7 +117,7 @@ _NAMES: Mapping[str, Select[Any]] = {
 
 @cache
 def _top(kinds: Sequence[str]) -> CompoundSelect[Any]:
-    """Return the statement of `top_groups`. Each part has a limit of its own, so it is a subquery."""
+    """Return the statement of `top_groups`. Each part is a subquery, because it has a limit of its own."""
     sums = [table.c[name] for name in ("key", *NUMBERS)]
     parts = []
     for kind in kinds:

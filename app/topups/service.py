@@ -18,7 +18,8 @@ async def put(  # noqa: PLR0917
 ) -> TopupRule:
     """Replace the wallet's rule, and return the rule in force.
 
-    Raises ``wallet_not_found``, ``wallet_archived`` and, for a wider rule unless ``stepped_up``, ``step_up_required``.
+    Raises ``wallet_not_found``, ``wallet_archived``, and ``step_up_required`` for a wider rule that is not
+    ``stepped_up``.
     """
     await wallets.find_living(service, principal.org, wallet_id)
     rule = TopupRecord(wallet_id, body.enabled, body.trigger_below, body.topup_amount, now_ms())

@@ -233,7 +233,7 @@ class WalletSol(ResponseBody):
     wallet_id: WalletId
     """The wallet."""
     spent_today: Sol
-    """The SOL that its transactions have cost since midnight UTC: fees, and rent that does not return."""
+    """The SOL that the wallet's transactions have cost since midnight UTC: fees, and rent that does not return."""
     sol_per_wallet_day: Sol | None
     """The limit of `spent_today`. Null means no limit."""
     resets_at: Time

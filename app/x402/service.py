@@ -134,9 +134,9 @@ async def fetch(call: Call, body: FetchPaidResource) -> FetchedResource:
 async def _paid_for(
     payer: Payer, body: FetchPaidResource, asked: ResourceRequest, answer: Received
 ) -> tuple[Received | tuple[IssuedPayment, Outcome], list[str]]:
-    """Pay the price in a 402 response, and return the warnings of ``choose``.
+    """Pay the price in a 402 response. Return the issued payment and the warnings of ``choose``.
 
-    Returns the resource itself if there is nothing to pay.
+    If there is nothing to pay, returns the resource itself in place of the payment.
     """
     if answer.status != 402:
         return answer, []

@@ -206,7 +206,7 @@ class VmWorld:
         return None if budget == NONE else budget
 
     def joining(self, vault: Pubkey, budget: Pubkey | None) -> Instruction:
-        """Return the instruction that puts a vault into a budget or none, signed by the role that may make this change."""
+        """Return the instruction that puts a vault into a budget or none, signed by the required role."""
         current = self.budget_of(vault)
         signer = self.operator if current is None else self.authority
         return self.build.set_wallet_budget(signer=signer, vault=vault, budget=current, new_budget=budget)

@@ -1230,7 +1230,7 @@ class FetchPaidResource(TypedDict):
     """
     allow_unverified_recipient: NotRequired[bool]
     """
-    True to accept an address without a known owner. It has no USDC account, so it can be paid only if the policy has `opensAccounts` and an allowance pays. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`.
+    True to accept an address without a known owner. Such an address has no USDC account, so it can be paid only out of an allowance, and only if the policy has `opensAccounts`. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`.
     """
 
 
@@ -1330,7 +1330,7 @@ class FundedBatch(TypedDict):
     """
     status: str
     """
-    The status of that transaction.
+    The status of the transaction.
     """
 
 
@@ -1705,7 +1705,7 @@ class PaidFor(TypedDict):
     """
     lane: Literal['enforced', 'allowance']
     """
-    The settlement path: `enforced` if the program judges the payment as it settles, `allowance` if a delegate pays it out of an allowance. With `allowance`, the transaction's `status`, `tx_signature` and `on_chain_slot` describe the delegate's transfer.
+    The settlement path: `enforced` if the program judges the payment when it is settled, `allowance` if a delegate pays it out of an allowance. With `allowance`, the transaction's `status`, `tx_signature` and `on_chain_slot` describe the delegate's transfer.
     """
     resource_status: int | None
     """
@@ -1740,7 +1740,7 @@ class PaidRequest(TypedDict):
     """
     lane: Literal['enforced', 'allowance']
     """
-    The settlement path: `enforced` if the program judges the payment as it settles, `allowance` if a delegate pays it out of an allowance. With `allowance`, the transaction's `status`, `tx_signature` and `on_chain_slot` describe the delegate's transfer.
+    The settlement path: `enforced` if the program judges the payment when it is settled, `allowance` if a delegate pays it out of an allowance. With `allowance`, the transaction's `status`, `tx_signature` and `on_chain_slot` describe the delegate's transfer.
     """
     resource_status: int | None
     """
@@ -1868,7 +1868,7 @@ class PayOffer(TypedDict):
     """
     allow_unverified_recipient: NotRequired[bool]
     """
-    True to accept an address without a known owner. It has no USDC account, so it can be paid only if the policy has `opensAccounts` and an allowance pays. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`.
+    True to accept an address without a known owner. Such an address has no USDC account, so it can be paid only out of an allowance, and only if the policy has `opensAccounts`. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`.
     """
 
 
@@ -3513,7 +3513,7 @@ class WalletSol(TypedDict):
     The SOL that the service's fee payer spends for a wallet, and its limits; null means no limit.
 
     `spent_today` counts fees, and rent that does not return, until `resets_at`, the next midnight UTC. `held` is the
-    rent in open escrows and allowances. It returns when they are settled.
+    rent in open escrows and allowances. The rent returns when they are settled.
     """
 
     wallet_id: str
@@ -3522,7 +3522,7 @@ class WalletSol(TypedDict):
     """
     spent_today: str
     """
-    The SOL that its transactions have cost since midnight UTC: fees, and rent that does not return.
+    The SOL that the wallet's transactions have cost since midnight UTC: fees, and rent that does not return.
     """
     sol_per_wallet_day: str | None
     """
@@ -4280,7 +4280,7 @@ class FetchOptions(TypedDict):
     """
     allow_unverified_recipient: NotRequired[bool]
     """
-    True to accept an address without a known owner. It has no USDC account, so it can be paid only if the policy has `opensAccounts` and an allowance pays. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`.
+    True to accept an address without a known owner. Such an address has no USDC account, so it can be paid only out of an allowance, and only if the policy has `opensAccounts`. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`.
     """
     order: NotRequired[str]
     """
@@ -5020,7 +5020,7 @@ class Quote(TypedDict):
     """
     allowed: bool
     """
-    The program's verdict on the price, as in a simulation. It is also false if the offer cannot be paid.
+    True if the program would allow the price, as in a simulation. False also if the offer cannot be paid.
     """
     error: str | None
     """
@@ -5032,11 +5032,11 @@ class Quote(TypedDict):
     """
     rules: list[RuleVerdict]
     """
-    The program's verdict of each rule, as in a simulation.
+    The program's verdict on each rule, as in a simulation.
     """
     warnings: list[str]
     """
-    Warnings, as in a simulation, the reason if the offer cannot be paid, and one for each skipped offer that is malformed or cannot be paid.
+    The warnings of a simulation, the reason if the offer cannot be paid, and a warning for each skipped offer that is malformed or cannot be paid.
     """
 
 
@@ -5212,9 +5212,9 @@ The response to a signed transaction: the response to the change that the transa
 
 class FetchedResource(TypedDict):
     """
-    The resource and its payment, if it took one.
+    The resource, and the payment for it, if there was one.
 
-    `resource` is null if no response to the payment came. It is also null if the resource was not sent the payment,
+    `resource` is null if no response to the payment came. It is also null if the payment was not sent to the resource,
     because the payment had ended already, a freeze, pause or token rotation stopped it, or its allowance was not
     confirmed yet. `resource_expired` is true if the resource was stored for replays and has been dropped. `warnings`
     names skipped offers that are malformed or cannot be paid.
@@ -5252,7 +5252,7 @@ class HandedOut(TypedDict):
     """
     header_value: str
     """
-    The value of that header.
+    The value of the header.
     """
     payload: dict[str, Any]
     """
@@ -5260,7 +5260,7 @@ class HandedOut(TypedDict):
     """
     expires_at: str
     """
-    The approximate end of the time to settle the payment.
+    The approximate time until which the payment can be settled.
     """
     payment: Transaction
     """

@@ -946,13 +946,13 @@ export interface components {
             bodyEncoding?: "text" | "base64";
             /** @description The highest price to pay, in USDC. */
             maxAmount: string;
-            /** @description True to accept an address without a known owner. It has no USDC account, so it can be paid only if the policy has `opensAccounts` and an allowance pays. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`. */
+            /** @description True to accept an address without a known owner. Such an address has no USDC account, so it can be paid only out of an allowance, and only if the policy has `opensAccounts`. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`. */
             allowUnverifiedRecipient?: boolean;
         };
         /**
-         * @description The resource and its payment, if it took one.
+         * @description The resource, and the payment for it, if there was one.
          *
-         *     `resource` is null if no response to the payment came. It is also null if the resource was not sent the payment,
+         *     `resource` is null if no response to the payment came. It is also null if the payment was not sent to the resource,
          *     because the payment had ended already, a freeze, pause or token rotation stopped it, or its allowance was not
          *     confirmed yet. `resource_expired` is true if the resource was stored for replays and has been dropped. `warnings`
          *     names skipped offers that are malformed or cannot be paid.
@@ -1018,7 +1018,7 @@ export interface components {
             org_balance_remaining: string;
             /** @description The signature of the single transaction that funds all wallets. */
             tx_signature: string;
-            /** @description The status of that transaction. */
+            /** @description The status of the transaction. */
             status: string;
         };
         /**
@@ -1051,13 +1051,13 @@ export interface components {
         HandedOut: {
             /** @description The name of the header to send with your request. */
             header_name: string;
-            /** @description The value of that header. */
+            /** @description The value of the header. */
             header_value: string;
             /** @description The same payment for the call of a paid tool. Put it into MCP's `_meta["x402/payment"]`, or for MPP into `_meta["org.paymentauth/credential"]`. */
             payload: {
                 [key: string]: unknown;
             };
-            /** @description The approximate end of the time to settle the payment. */
+            /** @description The approximate time until which the payment can be settled. */
             expires_at: string;
             /** @description The payment's transaction. Its `tx_signature` is null until it is settled. */
             payment: components["schemas"]["Transaction"];
@@ -1281,7 +1281,7 @@ export interface components {
             /** @description The address that pays the fee: the facilitator that settles the payment, the MPP server or the service. */
             facilitator: string;
             /**
-             * @description The settlement path: `enforced` if the program judges the payment as it settles, `allowance` if a delegate pays it out of an allowance. With `allowance`, the transaction's `status`, `tx_signature` and `on_chain_slot` describe the delegate's transfer.
+             * @description The settlement path: `enforced` if the program judges the payment when it is settled, `allowance` if a delegate pays it out of an allowance. With `allowance`, the transaction's `status`, `tx_signature` and `on_chain_slot` describe the delegate's transfer.
              * @enum {string}
              */
             lane: "enforced" | "allowance";
@@ -1301,7 +1301,7 @@ export interface components {
             /** @description The address that pays the fee: the facilitator that settles the payment, the MPP server or the service. */
             facilitator: string;
             /**
-             * @description The settlement path: `enforced` if the program judges the payment as it settles, `allowance` if a delegate pays it out of an allowance. With `allowance`, the transaction's `status`, `tx_signature` and `on_chain_slot` describe the delegate's transfer.
+             * @description The settlement path: `enforced` if the program judges the payment when it is settled, `allowance` if a delegate pays it out of an allowance. With `allowance`, the transaction's `status`, `tx_signature` and `on_chain_slot` describe the delegate's transfer.
              * @enum {string}
              */
             lane: "enforced" | "allowance";
@@ -1384,7 +1384,7 @@ export interface components {
             };
             /** @description The highest price to pay, in USDC. */
             maxAmount: string;
-            /** @description True to accept an address without a known owner. It has no USDC account, so it can be paid only if the policy has `opensAccounts` and an allowance pays. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`. */
+            /** @description True to accept an address without a known owner. Such an address has no USDC account, so it can be paid only out of an allowance, and only if the policy has `opensAccounts`. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`. */
             allowUnverifiedRecipient?: boolean;
         };
         /** @description The alert about new payees. `freeze` is true if it freezes the wallet. */
@@ -1840,15 +1840,15 @@ export interface components {
             facilitator: string | null;
             /** @description The settlement path: `enforced` if the facilitator is known to settle payments by the program. If it is known not to, `allowance` if the policy permits allowances, else `not_supported`. `unknown` in all other cases. */
             lane: ("enforced" | "allowance") | ("unknown" | "not_supported") | null;
-            /** @description The program's verdict on the price, as in a simulation. It is also false if the offer cannot be paid. */
+            /** @description True if the program would allow the price, as in a simulation. False also if the offer cannot be paid. */
             allowed: boolean;
             /** @description The code of the error that would stop the payment although it breaks no rule. Null if there is none. */
             error: string | null;
             /** @description The earliest time to retry, as in a simulation. */
             retry_at: string | null;
-            /** @description The program's verdict of each rule, as in a simulation. */
+            /** @description The program's verdict on each rule, as in a simulation. */
             rules: components["schemas"]["RuleVerdict"][];
-            /** @description Warnings, as in a simulation, the reason if the offer cannot be paid, and one for each skipped offer that is malformed or cannot be paid. */
+            /** @description The warnings of a simulation, the reason if the offer cannot be paid, and a warning for each skipped offer that is malformed or cannot be paid. */
             warnings: string[];
         };
         /** @description Body of a quote: the request to the resource, sent without a payment. */
@@ -2534,12 +2534,12 @@ export interface components {
          * @description The SOL that the service's fee payer spends for a wallet, and its limits; null means no limit.
          *
          *     `spent_today` counts fees, and rent that does not return, until `resets_at`, the next midnight UTC. `held` is the
-         *     rent in open escrows and allowances. It returns when they are settled.
+         *     rent in open escrows and allowances. The rent returns when they are settled.
          */
         WalletSol: {
             /** @description The wallet. */
             wallet_id: string;
-            /** @description The SOL that its transactions have cost since midnight UTC: fees, and rent that does not return. */
+            /** @description The SOL that the wallet's transactions have cost since midnight UTC: fees, and rent that does not return. */
             spent_today: string;
             /** @description The limit of `spent_today`. Null means no limit. */
             sol_per_wallet_day: string | null;
@@ -2986,7 +2986,7 @@ export interface components {
              * @enum {string}
              */
             bodyEncoding?: "text" | "base64";
-            /** @description True to accept an address without a known owner. It has no USDC account, so it can be paid only if the policy has `opensAccounts` and an allowance pays. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`. */
+            /** @description True to accept an address without a known owner. Such an address has no USDC account, so it can be paid only out of an allowance, and only if the policy has `opensAccounts`. With an agent's key, the policy's `allowedRecipients` must also list it. By default `false`. */
             allowUnverifiedRecipient?: boolean;
             /** @description Your name for the change. It needs a client with a store. */
             order?: string;
