@@ -228,7 +228,7 @@ class Quote(ResponseBody):
     to, `allowance` if the policy permits allowances, else `not_supported`. `unknown` in all other cases.
     """
     allowed: bool
-    """True if the program would allow the price, as in a simulation. False also if the offer cannot be paid."""
+    """True if the program would allow the price, as in a simulation. If the offer cannot be paid, it is false."""
     error: Annotated[str | None, example("x402_wallet_not_supported")]
     """The code of the error that would stop the payment although it breaks no rule. Null if there is none."""
     retry_at: Time | None

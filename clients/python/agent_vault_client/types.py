@@ -5020,7 +5020,7 @@ class Quote(TypedDict):
     """
     allowed: bool
     """
-    True if the program would allow the price, as in a simulation. False also if the offer cannot be paid.
+    True if the program would allow the price, as in a simulation. If the offer cannot be paid, it is false.
     """
     error: str | None
     """

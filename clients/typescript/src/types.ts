@@ -1840,7 +1840,7 @@ export interface components {
             facilitator: string | null;
             /** @description The settlement path: `enforced` if the facilitator is known to settle payments by the program. If it is known not to, `allowance` if the policy permits allowances, else `not_supported`. `unknown` in all other cases. */
             lane: ("enforced" | "allowance") | ("unknown" | "not_supported") | null;
-            /** @description True if the program would allow the price, as in a simulation. False also if the offer cannot be paid. */
+            /** @description True if the program would allow the price, as in a simulation. If the offer cannot be paid, it is false. */
             allowed: boolean;
             /** @description The code of the error that would stop the payment although it breaks no rule. Null if there is none. */
             error: string | null;
