@@ -123,7 +123,7 @@ def is_recent(event: FeedEvent, now: int) -> bool:
 
 
 def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
-    """Return True if to queue an event for a webhook.
+    """Return True if an event must be queued for a webhook.
 
     A webhook receives recent events that happened after its registration, even if they are indexed much later. The feed
     position cannot decide this, because a rebuild appends old events. Nor can the exact time, because the chain's clock

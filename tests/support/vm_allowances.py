@@ -97,7 +97,7 @@ def is_gone(world: VmWorld, allowance: OpenAllowance) -> bool:
 
 
 def unsigned(instruction: Instruction, key: Pubkey) -> Instruction:
-    """Return an instruction that this key has not signed."""
+    """Return the instruction without the signature of this key."""
     accounts = [
         AccountMeta(meta.pubkey, meta.is_signer and meta.pubkey != key, meta.is_writable)
         for meta in instruction.accounts
