@@ -1,1 +1,1 @@
-"""Money, times, identifiers, errors, settings and background work; imports no other folder."""
+"""Money, times, identifiers, errors, settings and background work. It imports no other folder."""

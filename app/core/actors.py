@@ -1,4 +1,4 @@
-"""Actors and their roles, used everywhere that the service names one, such as in the audit log and in approvals."""
+"""Actors and their roles. They are named in the audit log, in approvals and in many other places."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
@@ -13,7 +13,7 @@ ACTOR_TYPES: tuple[ActorType, ...] = get_args(ActorType)
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The author of an action.
+    """The originator of an action.
 
     - `key`: an API key, by its id.
     - `person`: a person who is signed in, by their id.
@@ -29,7 +29,7 @@ class Actor:
     """The id of the key or person, the part of the service, or an on-chain address."""
 
     def __str__(self) -> str:
-        """Return the actor as text, such as `key:key_…`. Actors are stored and searched in this form."""
+        """Return the actor as text, such as `key:key_…`. The database stores and searches actors in this form."""
         return f"{self.type}:{self.id}"
 
     @classmethod

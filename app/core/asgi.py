@@ -1,6 +1,6 @@
 """Calls an ASGI application directly, without a socket or an HTTP client, in the caller's task.
 
-httpx has such a transport, but building its request and response objects costs more than many responses do.
+httpx has a transport for this, but building its request and response objects takes longer than many responses.
 """
 
 import asyncio
@@ -19,7 +19,10 @@ def channel(body: bytes) -> Receive:
 
 
 async def call(app: ASGIApp, scope: Scope, body: bytes) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """Return the status, the headers and the body of an application's response. Its exceptions propagate."""
+    """Return the status, the headers and the body of an application's response.
+
+    Lets the application's exceptions propagate.
+    """
     sent: list[Message] = []
 
     async def send(message: Message) -> None:

@@ -32,7 +32,7 @@ class Background(ABC):
     _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the task. Work that an earlier process stored but did not finish is continued."""
+        """Start the task. It also continues stored work that an earlier process did not finish."""
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
@@ -48,12 +48,12 @@ class Background(ABC):
 
 
 class Periodic(Background):
-    """Repeats a round of work: at the start, `interval` seconds after each round, and after a call of `wake`."""
+    """Repeats rounds of work: at the start, `interval` seconds after the end of each, and on `wake`."""
 
     outages: ClassVar[tuple[type[Exception], ...]] = ()
     """Errors of a round that count as an outage, in addition to UnavailableError.
 
-    Until a round succeeds again, only the first of these errors is logged, as a warning.
+    The first of these errors is logged as a warning. Further ones are not logged until a round has succeeded.
     """
 
     def __init__(self, interval: float) -> None:
@@ -83,7 +83,7 @@ class Periodic(Background):
                 waiting = True
             except Exception:  # noqa: BLE001 - the next round may succeed after any error
                 _log.exception(f"{self.name}_failed")
-            # Not `wait_for`: in Python 3.11, it can swallow a cancellation.
+            # Do not use `wait_for`: in Python 3.11, it can swallow a cancellation.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval):
                     await self._woken.wait()

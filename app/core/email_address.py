@@ -7,7 +7,7 @@ _ENCODED_WORD = "=?"
 
 
 def parse_address(text: str) -> str:
-    """Return an address in the form used in messages: ASCII, with an encoded domain. Raises ValueError if invalid."""
+    """Return an address in the form for messages: ASCII with an encoded domain. Raises ValueError for invalid text."""
     if _ENCODED_WORD in text:
         raise ValueError("is not an e-mail address")
     try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ErrorKind:
-    """An error code with its HTTP status, its area of the API, its cause in words, and the remedy for a client."""
+    """An error code: its HTTP status, its area of the API, its cause (`meaning`), and the remedy for a client."""
 
     code: str
     status: int
@@ -15,7 +15,7 @@ class ErrorKind:
 
     @property
     def retryable(self) -> bool:
-        """True if the same request, with the same idempotency key, can succeed later without another change."""
+        """True if the same request with the same idempotency key can succeed later without a change by the client."""
         waits = self.status in _PASSING and self.code not in {"sol_limit_reached", "authority_offline"}
         return waits or self.code == "idempotency_in_progress"
 
@@ -124,9 +124,9 @@ KINDS = (
         "The wallet cannot be archived, because it still holds USDC or has open escrows or allowances.",
         "Withdraw the balance, and wait until the wallet's escrows and allowances are settled."),
     ErrorKind("wallet_receives_escrows", 422, "Wallets",
-        "Open escrows pay the wallet. Archiving ends its session, so it can no longer complete or dispute them.",
-        "Wait until they are settled, or set acceptIncomingEscrows. An operator then completes them, or they are "
-        "refunded at their deadline."),
+        "Open escrows pay the wallet. Archiving would end the session that can complete or dispute them.",
+        "Wait until these escrows are settled, or set `acceptIncomingEscrows`. An operator can then complete them. "
+        "Otherwise, they are refunded at their deadline."),
     ErrorKind("wallet_insufficient_balance", 422, "Wallets",
         "The wallet holds less USDC than the payment, or than the payment and the outstanding issued ones together.",
         "Fund the wallet and send the payment again. An agent reads its balance with `GET /v1/wallets/{wallet_id}`. If "
@@ -148,10 +148,10 @@ KINDS = (
         "List the approvals with `GET /v1/approvals`."),
     ErrorKind("approval_not_pending", 422, "Payments",
         "The approval can no longer be decided, because it was rejected or used, or has expired.",
-        "Send the payment again. If `require_co_sign` refuses it, that requests a new approval."),
+        "Send the payment again. If `require_co_sign` refuses it, the refusal requests a new approval."),
     ErrorKind("approval_outdated", 422, "Payments",
         "The wallet's policy was changed or replaced after the approval was requested.",
-        "Send the payment again. If `require_co_sign` of the current policy refuses it, that requests a new approval."),
+        "Send the payment again. If `require_co_sign` refuses it, the refusal requests a new approval."),
     ErrorKind("invalid_recipient", 400, "Payments",
         "The recipient is not a chain address, a wallet, or a domain that resolves to an address.",
         "Pass the owner's address (not a token account), a wallet id, or a domain that publishes its address. The "
@@ -214,8 +214,8 @@ KINDS = (
         "The organisation has no policy with this id.",
         "List the policies with `GET /v1/policies`."),
     ErrorKind("approvals_missing", 422, "Policies",
-        "The change weakens the policy's `approvals`, and too few people have made it.",
-        "Have other people make the same change in the dashboard within a day. If fewer people remain than the policy "
+        "The change weakens the policy's `approvals`, and too few people have requested it.",
+        "Have other people request this change in the dashboard within a day. If fewer people remain than the policy "
         "requires, attach another policy with `?sign=offline`."),
     ErrorKind("policy_immutable", 422, "Policies",
         "Preset policies cannot be changed.",
@@ -276,7 +276,7 @@ KINDS = (
         "The wallet's policy does not permit allowances. Nothing was set aside.",
         "Have an admin set `allowAllowances` in the policy, or attach a policy that permits them."),
     ErrorKind("too_many_allowances", 422, "Allowances",
-        "The wallet has four outstanding allowances, or has used up its number of allowances for 24 hours.",
+        "The wallet has four outstanding allowances, or has reached its maximum number of grants in 24 hours.",
         "Settle allowances that are no longer needed. The service's operator sets the daily number with "
         "`AGENT_VAULT_ALLOWANCES_PER_DAY`."),
     ErrorKind("webhook_not_found", 404, "Webhooks",
@@ -314,7 +314,7 @@ KINDS = (
         "The service's fee payer has too little SOL. Its last SOL is kept for freezes and pauses. Nothing was sent.",
         "Retry in a minute with the same idempotency key. The operator of the service must send SOL to the fee payer."),
     ErrorKind("signer_unavailable", 503, "Service",
-        "The token with the operator's, authority's, arbiter's or fee payer's key cannot sign at the moment. The "
+        "The hardware token with the operator's, authority's, arbiter's or fee payer's key cannot sign now. The "
         "transaction that needs its signature was not sent.",
         "Retry with the same idempotency key once the token works again. A freeze or pause already stops payments in "
         "this service, and is signed as soon as the token works."),

@@ -1,4 +1,4 @@
-"""The errors of the API: one exception class per family, all in the same envelope. The codes are in the catalogue."""
+"""The errors of the API: an exception class for each family of codes, and the envelope of all error responses."""
 
 import errno
 import sqlite3
@@ -28,12 +28,12 @@ _STORAGE_CLASSES = ("08", "28", "3D", "53", "57", "58")
 #: server, missing privilege, and a prepared statement that is missing or exists already.
 _STORAGE_STATES = frozenset({"25P03", "55P03", "40001", "40P01", "25006", "42501", "26000", "42P05"})
 _STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-#: Seconds until an unavailable part is worth another try.
+#: Seconds after which a client should retry while a part of the service is unavailable.
 RETRY_AFTER = "1"
 
 
 class ApiError(Exception):
-    """An error from the catalogue. Raise it anywhere below a route.
+    """An error from the catalogue. Code at any depth below a route may raise it.
 
     ``fields`` are additional members of the ``error`` object, ``headers`` additional response headers.
     """
@@ -62,7 +62,7 @@ class ApiError(Exception):
 
 
 class RequestError(ApiError):
-    """The request itself is wrong or exceeds a limit (400, 403 for a host, 404 for a path, 405, 408, 413, 416, 429)."""
+    """The request is wrong or exceeds a limit (400, 403 for a host, 404 for a path, 405, 408, 413, 416, 429)."""
 
 
 class AuthenticationError(ApiError):
@@ -70,7 +70,7 @@ class AuthenticationError(ApiError):
 
 
 class NotFoundError(ApiError):
-    """The organisation has no such object (404)."""
+    """The organisation does not have the requested object (404)."""
 
 
 class ConflictError(ApiError):
@@ -84,15 +84,15 @@ class BusinessError(ApiError):
 class UnavailableError(ApiError):
     """A part of the service that the request needs is unavailable (503).
 
-    The response has ``Retry-After``, except for ``authority_offline``, because waiting does not help there.
+    The response has ``Retry-After``, except for ``authority_offline``: waiting does not bring back the authority's key.
     """
 
 
 class OutdatedError(UnavailableError):
-    """A simulation lacks an account, as happens after another request has ended the object (503).
+    """A simulation lacks an account, possibly because another request has ended the object (503).
 
-    It is raised before the request has an effect. Once the read models have caught up with the chain, a second run
-    raises the error of the ended object, if that was the cause.
+    It is raised before the request has an effect. The request then runs again with read models that have caught up with
+    the chain. If the object has ended, this second run raises the error for an ended object.
     """
 
 
@@ -112,14 +112,14 @@ class StorageUnavailableError(UnavailableError):
 
 
 class StorageDoubtError(StorageUnavailableError):
-    """The connection was lost or the time was over during a commit, so it is unknown whether the commit took place.
+    """The connection was lost or a timeout passed during a commit, so the outcome of the commit is unknown.
 
-    A replay learns the outcome from the request's idempotency claim, which is stored by the same commit.
+    A replay finds the outcome: the same commit also stores the request's idempotency claim.
     """
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Return True if an error means that a database is unusable now, for example due to a full disk or a lock."""
+    """Return True if an error means that the database cannot be used now, for example because the disk is full."""
     if isinstance(error, UnavailableError):
         return error.code == "storage_unavailable"
     if getattr(error, "connection_invalidated", False):
@@ -141,7 +141,7 @@ def _is_outage(error: BaseException) -> bool:
     """
     state: str | None = error.sqlstate  # type: ignore[attr-defined]
     if state is None:
-        # No message from the server: the connection was lost or never established.
+        # Without a state, the server sent no message: the connection was lost or never established.
         return any(one.__name__ in {"OperationalError", "InterfaceError"} for one in type(error).__mro__)
     return state[:2] in _STORAGE_CLASSES or state in _STORAGE_STATES
 
@@ -150,8 +150,8 @@ class PolicyViolationError(ApiError):
     """The wallet's policy or budget refuses the payment, escrow or allowance (402).
 
     ``tx_id`` is the id of the refused expense's row. ``approval_id`` is the id of the approval that would let the
-    expense pass, if there is one. ``remedy`` is appended to the message. ``open_allowances`` are the ids of
-    outstanding allowances, if only their money refuses the expense.
+    expense pass, if there is one. ``remedy`` is appended to the message. ``open_allowances`` are the ids of outstanding
+    allowances, if the expense would pass without the money that they hold.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class PolicyViolationError(ApiError):
 
 
 def violation_sentence(violation: Mapping[str, Any]) -> str:
-    """Return the sentence that states the rule that refuses a payment, its limit, and the value reached."""
-    # Rules of a budget, which several wallets share, have names that begin with `budget_`.
+    """Return a sentence with the rule that refuses a payment, the rule's limit, and the attempted value."""
+    # The names of a budget's rules begin with `budget_`.
     whose = "budget" if violation["rule"].startswith("budget_") else "policy"
     return (
         f"The {whose}'s rule {violation['rule']} refuses this payment: "

@@ -10,10 +10,10 @@ from importlib.resources import files
 class EventKind:
     """A type of event. ``fields`` are the fields of its payload, in addition to ``timestamp``.
 
-    ``optional`` fields are present only in some cases. ``exception`` begins with the second severity that the type may
-    have, and states when. ``alert`` is the type of alert without a threshold that e-mails the events. The e-mail has a
-    title, a text, and lines whose `{names}` are fields. Its link is the path of a page of the dashboard: by default,
-    the wallet's page or the front page.
+    ``optional`` fields are present only in some cases. ``exception`` states the other severity that an event may have,
+    and when: `critical after a dispute`. ``alert`` is the type of alert that sends e-mails about the events, if the
+    alert has no threshold. The e-mail has a title, a text, and lines whose `{names}` are fields. Its link is the path
+    of a page of the dashboard: by default, the wallet's page or the front page.
     """
 
     type: str

@@ -1,4 +1,4 @@
-"""Settings of the fee payer's SOL. They are settings like all others."""
+"""Settings of the fee payer's SOL. `Settings` inherits them."""
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -6,7 +6,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.core.money import parse_sol
 
 OFF = "off"
-"""The value of a limit that means no limit."""
+"""The value of a setting that means no limit."""
 
 
 class FeeSettings(BaseSettings):
@@ -20,16 +20,15 @@ class FeeSettings(BaseSettings):
     """Token accounts of recipients that the service opens and pays for, per wallet and UTC day."""
     sol_per_wallet_day: str = "0.5"
     """SOL that the transactions of a wallet may cost the fee payer in a UTC day: fees, and rent that does not return.
-    Above it, payments, escrows and allowances are answered with 429. `off` for no limit, the default on the embedded
-    chain."""
+    Above this limit, payments, escrows and allowances are answered with 429. `off` for no limit, the default on the
+    embedded chain."""
     sol_per_day: str = "20"
     """The same limit for all wallets of an organisation together."""
     sol_held_per_wallet: str = "0.5"
     """SOL that may be locked as rent in a wallet's open escrows and allowances. The rent returns when they are settled.
     `off` for no limit, the default on the embedded chain."""
     fee_payer_reserve: str = "0.05"
-    """SOL of the fee payer that payments, escrows and allowances do not touch, so that it still pays for freezes and
-    pauses."""
+    """SOL of the fee payer that payments, escrows and allowances cannot use. It is kept for freezes and pauses."""
 
     @field_validator("sol_per_wallet_day", "sol_per_day", "sol_held_per_wallet", "fee_payer_reserve")
     @classmethod

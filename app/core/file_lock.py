@@ -8,8 +8,8 @@ from typing import IO
 def take(path: Path, *, shared: bool = False) -> IO[str] | None:
     """Take the lock of a file and return the open file, or None if the lock is not free.
 
-    Creates the file if needed. With ``shared``, the lock is free unless a process holds it without
-    ``shared``. Otherwise, it is free only if no process holds it.
+    Creates the file if needed. Several processes may hold the lock with ``shared`` at the same time. Without
+    ``shared``, only one process may hold it.
     """
     handle = path.open("w")
     try:

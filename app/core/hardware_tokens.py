@@ -1,7 +1,7 @@
 """Keys that never leave a token: Ed25519 signatures through PKCS#11.
 
-A PKCS#11 module is foreign code that may hang. So each module has its own thread, which makes one call after the other,
-and callers wait for a limited time. Only this module needs the package `python-pkcs11`.
+A PKCS#11 module is foreign code that may hang. Each module therefore has its own thread, which makes one call at a
+time, and callers wait for a limited time. Only this module needs the package `python-pkcs11`.
 """
 
 import asyncio
@@ -89,12 +89,12 @@ class TokenSigner:
 
 
 async def signature_by(signer: Signer, message: bytes) -> Signature:
-    """Return the signature of a message. A token signs in its thread; if it fails, raises ``signer_unavailable``."""
+    """Return the signature of a message. A token signs in its thread, and may raise ``signer_unavailable``."""
     return await signer.sign(message) if isinstance(signer, TokenSigner) else signer.sign_message(message)
 
 
 class HardwareTokens:
-    """Opens keys in tokens. Keys in the same token share a session, because a process logs in to a token only once."""
+    """Opens keys in tokens. Keys in one token share a session, because a process can log in to it only once."""
 
     def __init__(self, limit: float) -> None:
         """Wait at most ``limit`` seconds for each call to a token."""
@@ -102,7 +102,7 @@ class HardwareTokens:
         self._tokens: dict[tuple[Path, tuple[tuple[str, str], ...]], _Token] = {}
 
     def open(self, text: str, *, name: str) -> TokenSigner:
-        """Return the signer for the key that the PKCS#11 URI ``text`` names. ``name`` names the key in messages.
+        """Return the signer for the key named by the PKCS#11 URI ``text``. Messages call the key ``name``.
 
         Raises KeyFileError if the key cannot be used. The message never shows the PIN.
         """
@@ -133,12 +133,12 @@ class _Call:
 class _Module:
     """A loaded PKCS#11 library with the thread that calls it.
 
-    The thread is a daemon, because a call that hangs can be abandoned but not ended.
+    The thread is a daemon thread: a call that hangs cannot be ended, and must not keep the process from ending.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: Number of times that the library was reinitialised. Sessions of an earlier generation are closed.
+        #: Number of reinitialisations of the library. Each one closes the sessions of earlier generations.
         self.generation = 0
         self._jobs: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._busy_since: float | None = None
@@ -204,7 +204,7 @@ def _module(path: Path) -> _Module:
     """Return this process's only instance of a module. Raises ValueError if the file does not exist."""
     if not path.is_file():
         raise ValueError(f"module-path: there is no file {path}")
-    # A module is loaded once in a process and shared by all its keys.
+    # A process loads a module only once. All keys in its tokens share the module.
     return _MODULES.setdefault(path, _MODULES.get(path) or _Module(path))
 
 
@@ -227,7 +227,7 @@ class _Token:
         Raises KeyFileError if no session can be opened.
         """
         lost = anew or (self._session is None and self._generation is not None)
-        # If the loss of another token closed this session, the module has already searched for tokens again.
+        # If another token's loss has closed this session, the module has already been reinitialised.
         library = self.module.library(anew=lost and self._generation == self.module.generation)
         if self._session is None or self._generation != self.module.generation:
             self._session, self._generation = None, self.module.generation

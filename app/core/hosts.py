@@ -1,6 +1,6 @@
-"""Hosts as clients write them, and the check that a request names one of the service's own hosts.
+"""Checks that a request names one of the service's own hosts, and that clients write hosts in the expected form.
 
-The check stops DNS rebinding: a web page could otherwise reach a local server by pointing its own name at it.
+The first check stops DNS rebinding: otherwise, a web page could reach a local server by pointing its own domain at it.
 """
 
 import ipaddress
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-#: Written in place of a host, allows any host.
+#: Clients write this in place of a host to allow any host.
 ANY_HOST = "*"
 _LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 #: Pattern of a host: a name in lower case, an IPv4 address, or `*`.
@@ -25,7 +25,7 @@ class AllowedHosts:
         self._names = {name.lower() for name in names}
 
     def fault(self, headers: Headers) -> str | None:
-        """Return the fault of the headers Host and Origin as a phrase, or None if both are allowed.
+        """Return a phrase that describes the fault in the headers Host and Origin, or None if both are allowed.
 
         Browsers name the service's host in Host and the page's host in Origin; other clients send no Origin. Exactly
         one Host is required.
@@ -53,9 +53,9 @@ class AllowedHosts:
 
 
 def fault_of_host(text: str) -> str | None:
-    """Return the fault of a host that a client wrote, or None.
+    """Return a phrase that describes the fault in a host written by a client, or None if there is none.
 
-    ``*``, a name in lower case and an IP address in its shortest form without brackets have no fault.
+    Valid hosts are ``*``, a name in lower case, and an IP address in its shortest form without brackets.
     """
     try:
         address: str | None = str(ipaddress.ip_address(text))

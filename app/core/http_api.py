@@ -2,8 +2,8 @@
 
 VERSION = "v1"
 PREFER_FIRST_CALL, FIRST_CALL = "first-called-at", "First-Called-At"
-"""The value of the request header `Prefer`, and the response header of a replay with the time when the idempotency
-key was first used.
+"""A value of the request header `Prefer`, and a header of the response to a replay. The response header has the time
+when the idempotency key was first used.
 
-A replay has the response header only if the request asked for it with `Prefer`.
+The response has this header only if the request asked for it with `Prefer`.
 """

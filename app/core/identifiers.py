@@ -1,7 +1,7 @@
 """Public identifiers: a prefix and 16 bytes in base58.
 
-Ids of wallets, policies, escrows, transactions and chain events derive from the chain alone, so these ids
-stay the same when the database is rebuilt.
+The ids of wallets, policies, escrows, transactions and chain events derive from the chain alone. They stay the same
+when the database is rebuilt.
 """
 
 import hashlib
@@ -22,18 +22,20 @@ ALLOWANCE_PREFIX = "alw_"
 APPROVAL_PREFIX = "apr_"
 
 PRESET_POLICY_IDS = ("pol_conservative", "pol_moderate", "pol_permissive", "pol_locked")
-"""Preset policies of every organisation. Their keys are these names, padded with zero bytes."""
+"""Ids of the preset policies that every organisation has. Their 16-byte keys are these names, padded with zero bytes.
+"""
 
 EVENT_INNER_INDEX = 1
-"""Index of the event among the inner instructions of a funding, withdrawal or payment. It follows the transfer."""
+"""Index of the event among the inner instructions of a funding, withdrawal or payment. The transfer precedes the event.
+"""
 ESCROW_EVENT_INNER_INDEX = 5
-"""Index of the event when an escrow is created.
+"""Index of the event among the inner instructions of an escrow's creation.
 
 The inner instructions before it create one of the escrow's two accounts, give the other its rent, space and
 initialisation, and move the money. The index differs if one of the two addresses already holds lamports.
 """
 ALLOWANCE_EVENT_INNER_INDEX = 6
-"""Index of the event when an allowance is granted.
+"""Index of the event among the inner instructions of an allowance's grant.
 
 Compared with an escrow, one more inner instruction names the delegate.
 """
@@ -53,7 +55,7 @@ def policy_id(key: bytes) -> str:
 
 
 def policy_key(identifier: str) -> bytes:
-    """Return the 16-byte key of a policy id. Raises ValueError for a malformed one."""
+    """Return the 16-byte key of a policy id. Raises ValueError for a malformed id."""
     if identifier in _PRESET_IDS:
         return _PRESET_IDS[identifier]
     return _decode(POLICY_PREFIX, identifier)
@@ -65,7 +67,7 @@ def budget_id(key: bytes) -> str:
 
 
 def budget_key(identifier: str) -> bytes:
-    """Return the 16-byte key of a budget id. Raises ValueError for a malformed one."""
+    """Return the 16-byte key of a budget id. Raises ValueError for a malformed id."""
     return _decode(BUDGET_PREFIX, identifier)
 
 
@@ -75,7 +77,7 @@ def approval_id(reference: bytes) -> str:
 
 
 def approval_reference(identifier: str) -> bytes:
-    """Return the 16-byte reference of an approval id. Raises ValueError for a malformed one."""
+    """Return the 16-byte reference of an approval id. Raises ValueError for a malformed id."""
     return _decode(APPROVAL_PREFIX, identifier)
 
 
@@ -119,7 +121,7 @@ def new_key() -> bytes:
 
 
 def new_reference() -> bytes:
-    """Return 16 random bytes that identify an approval or an instruction that moves money. Its event repeats them."""
+    """Return 16 random bytes that identify an approval or a movement of money. Its event repeats the bytes."""
     return secrets.token_bytes(SIZE)
 
 

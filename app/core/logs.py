@@ -21,14 +21,15 @@ _TIMESTAMP = structlog.processors.TimeStamper(fmt="iso")
 _QUEUED = 2_000
 """Maximum number of lines that wait to be written. Further lines are dropped and counted."""
 _LAST_WRITE = 1.0
-"""Maximum seconds of each of two waits when the process ends: for room in a full queue, then for the last write."""
+"""Maximum seconds for each of two waits at the end of the process: for space in a full queue, and for the last write.
+"""
 
 
 def configure(level: str, file: TextIO | None) -> None:
     """Write lines of this level and above to ``file``. Lines caused by a request have its ``request_id``.
 
-    Lines of libraries are written from the level warning on. A thread writes to the file, so no caller waits for it.
-    Without a file, as with `2>&-`, the lines are lost.
+    Lines of libraries are written only from the level warning upwards. A thread writes to the file, so that no caller
+    waits. Without a file, for example after `2>&-`, the lines are lost.
     """
     lines = _lines_of(file)
     shared: list[Processor] = [
@@ -76,10 +77,10 @@ def _lines_of(file: TextIO | None) -> _Lines:
 
 
 class _Queued:
-    """Lines for a file that may fail or block. A full disk, or a reader that is gone or stopped, delays no other work.
+    """Queues lines for a file that may fail or block, so that a full disk or a stopped reader delays no other work.
 
-    The thread writes to the descriptor itself. Python's file object has a lock; held by a blocked write, it would keep
-    the process from ending.
+    The thread writes to the file's descriptor. Python's file object has a lock. If a blocked write held this lock, the
+    process could not end.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -7,7 +7,7 @@ MICRO_PER_USDC = 1_000_000
 MAX_MICRO = 2**64 - 1
 """The largest amount that fits into the program's `u64`."""
 
-# `[0-9]`, not `\d`, which also accepts the digits of other scripts.
+# Uses `[0-9]`, because `\d` also matches the digits of other scripts.
 _AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]+))?", re.ASCII)
 _MAX_LENGTH = 64
 

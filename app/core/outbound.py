@@ -39,18 +39,18 @@ _CROWDED = "Too many domains are being looked up. Retry."
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 Owner = tuple[str, str]
-"""An organisation, and its wallet, API key, person or webhook that causes a request."""
+"""The cause of a request: an organisation, with its wallet, API key, person or webhook."""
 _NO_OWNER: Owner = ("", "")
 
 
 class ForbiddenAddressError(ValueError):
-    """The host has no address, or one that the service must not connect to."""
+    """The host has no address, or has an address that the service must not connect to."""
 
 
 def is_public(address: str) -> bool:
     """Return True if an IP address is public.
 
-    For a mapped, compatible, translated, NAT64 or 6to4 address, the embedded IPv4 address decides.
+    A mapped, compatible, translated, NAT64 or 6to4 address is public if its embedded IPv4 address is public.
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
@@ -65,7 +65,7 @@ def is_public(address: str) -> bool:
 
 
 def is_public_or_loopback(address: str) -> bool:
-    """Return True if an IP address is public or a loopback address. Used on local networks instead of `is_public`."""
+    """Return True if an IP address is public or a loopback address. Local networks use this instead of `is_public`."""
     return is_public(address) or ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
@@ -73,8 +73,8 @@ def is_public_or_loopback(address: str) -> bool:
 class Received:
     """A response with its body, decoded and up to a limit.
 
-    ``truncated`` is True if the body was longer, or broke off or did not end in time. ``coding`` is the content coding
-    of a body that could not be decoded, and therefore is as received; otherwise it is None.
+    ``truncated`` is True if the body exceeded the limit, broke off or did not end in time. ``coding`` is None if the
+    body was decoded. Otherwise, ``body`` is as received, and ``coding`` is its content coding.
     """
 
     status: int
@@ -88,10 +88,10 @@ class HostResolver:
     """Looks up host names in a few threads of its own.
 
     A lookup cannot be cancelled: its thread waits for a silent name server long after the caller gave up. In the event
-    loop's shared threads, a handful of such lookups would block every commit. Concurrent requests for a name and port
+    loop's shared threads, a few such lookups would block every commit. Concurrent requests for the same name and port
     share one thread. Each organisation gets at most one `part`-th of the threads, and each of its members a quarter of
-    that. The last quarter of the threads goes only to owners without a running lookup. So the silent names of one owner
-    leave threads for others.
+    that. The last quarter of the threads is only for owners without a running lookup. Names that do not resolve
+    therefore leave threads for other owners.
     """
 
     def __init__(
@@ -139,9 +139,9 @@ def _addresses(domain: str, port: int) -> Sequence[str]:
 class Outbound:
     """Sends requests to checked addresses only.
 
-    Each request looks up its host once, requires that all addresses are allowed, and connects to one of them. So a
-    second, different DNS answer has no effect. The Host header and the TLS handshake name the host. Redirects, proxies,
-    cookies and kept connections are not used.
+    Each request looks up its host once, requires that all addresses are allowed, and connects to one of them. A second
+    lookup with a different result is therefore impossible. The Host header and the TLS handshake name the host.
+    Redirects, proxies, cookies and kept connections are not used.
     """
 
     def __init__(
@@ -153,14 +153,15 @@ class Outbound:
         lookups: int = 64,
         part: int = 4,
     ) -> None:
-        """Allow `lookups` lookups at a time, and each organisation one `part`-th of them.
+        """Allow `lookups` concurrent lookups, of which each organisation may use one `part`-th.
 
-        A given `lookup` is used instead, without limits.
+        If `lookup` is given, it resolves names instead, without limits.
         """
         self._names = HostResolver(lookups, part=part)
         self._lookup = lookup
         self._allowed = allowed
-        # A kept connection would be reused for its address, but its certificate was checked for one host name only.
+        # Connections are not kept: they would be reused by address, but a certificate is checked for one host name
+        # only.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._transport = httpx.AsyncHTTPTransport(verify=tls or _default_tls(), trust_env=False, limits=limits)
 
@@ -204,7 +205,8 @@ class Outbound:
         """Send a request on behalf of an owner, and return the response with at most ``most`` bytes of its body.
 
         The exchange may take ``within`` seconds. Raises TimeoutError, OSError, ValueError, httpx.InvalidURL and the
-        errors of `request` if no response begins. After that, the status counts even if the body does not end.
+        errors of `request` if no response begins. Once the response has begun, it is returned even if its body does not
+        end.
         """
         response: httpx.Response | None = None
         raw, whole = bytearray(), False
@@ -243,7 +245,7 @@ def _default_tls() -> ssl.SSLContext:
 def _inflated(raw: bytes, limit: int, window: int) -> tuple[bytes, bool]:
     stream = zlib.decompressobj(window)
     body = stream.decompress(raw, limit)
-    # Without a header, only its end tells a stream from other data.
+    # A stream without a header is recognised only by its end.
     if stream.unused_data or (window < 0 and not stream.eof and len(body) < limit):
         raise ValueError("not one stream")
     return body, stream.eof
@@ -251,7 +253,7 @@ def _inflated(raw: bytes, limit: int, window: int) -> tuple[bytes, bool]:
 
 def _unbrotlied(raw: bytes, limit: int) -> tuple[bytes, bool]:
     stream = brotli.Decompressor()
-    # The output exceeds the limit by less than its last buffer, so it is a few times the limit at most.
+    # The output may exceed the limit by its last buffer, to a few times the limit at most.
     return stream.process(raw, output_buffer_limit=limit), stream.is_finished()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class ConfigurationError(Exception):
-    """The settings do not fit each other, the files, the database or the chain, or the data is in use."""
+    """The settings contradict each other, the files, the database or the chain, or another process uses the data."""
 
 
 class Paths:
@@ -20,7 +20,7 @@ class Paths:
         self.moved = root / "moved-to"
         #: The file with the random token that marks the SQLite files as in use; absent after a clean stop.
         self.in_use = root / "in-use"
-        #: An empty file, modified by the last backup; without a backup, by the first start.
+        #: An empty file. Its modification time is that of the last backup or, without a backup, of the first start.
         self.backed_up = root / "backed-up"
         #: The SQLite file with the decoded events of the chain.
         self.events = root / "chain.db"
@@ -40,14 +40,14 @@ class Paths:
         self.secret = self.keys / "service-secret"
         #: The file with the admin API key that the quickstart creates.
         self.admin_key = root / "admin-api-key"
-        #: The SQLite files in the order for copies. Each copy may be newer than the one before it, never older.
+        #: The SQLite files in the order to copy them: each copy may be newer than the previous copy, but never older.
         self.databases = self.database, self.events, self.localnet / "localnet.db"
 
 
 def keep_private(path: str | Path) -> None:
     """Create a SQLite file if needed, and let only this user read it and the files that SQLite keeps next to it.
 
-    SQLite gives new files next to it its mode, and reports any error of the file itself.
+    SQLite creates further files with the same mode. Errors are ignored here, because SQLite reports them itself.
     """
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))

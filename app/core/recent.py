@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """The most recent values by name. Older ones are forgotten."""
+    """The most recently stored values by name. Older values are forgotten."""
 
     def __init__(self, most: int) -> None:
         """Keep at most `most` values."""

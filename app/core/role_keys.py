@@ -10,11 +10,11 @@ from app.core.signers import KeyFileError, Signer, Signers, create_key, read_key
 
 
 def load_or_create(folder: Path, settings: Settings, *, create: bool) -> Signers:
-    """Return the signers in ``folder`` and the signers that the settings name.
+    """Return the signers whose keys are in ``folder`` or named by the settings.
 
-    With ``create``, the missing files of a new data folder are created. Without it, a missing key of the authority or
-    arbiter is accepted, because it was taken offline on purpose. Raises KeyFileError if a key cannot be used, or if the
-    key of the fee payer, the key of the operator or a key named by a setting is missing.
+    With ``create``, missing key files are created, as for a new data folder. Without it, a missing key of the authority
+    or arbiter is accepted: it was taken offline on purpose. Raises KeyFileError if a key cannot be used, or if the key
+    of the fee payer, the key of the operator or a key named by a setting is missing.
     """
     tokens = HardwareTokens(settings.pkcs11_timeout)
     named: Mapping[str, str | None] = {

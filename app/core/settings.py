@@ -28,8 +28,8 @@ class Settings(FeeSettings):
     roles: str = "api,indexer,worker"
     """Roles of this node, separated by commas. `api` serves the API and the dashboard. `indexer` follows the chain,
     keeps the read models and raises alerts. `worker` runs the keeper and the housekeeping, sends webhooks and e-mails,
-    and writes exports. Several nodes may have the same role. A job that must run only once runs on one of them, and
-    another takes over within ten seconds of its death. Each role needs at least one running node. On SQLite, one
+    and writes exports. Several nodes may have the same role. A job that must run only once runs on one of these nodes.
+    If that node dies, another takes over within ten seconds. Each role needs at least one running node. On SQLite, one
     process has all roles."""
     database_url: SecretStr | None = None
     """Address of a database on PostgreSQL 15 or newer for the service's state, its read models and the stored events of
@@ -39,10 +39,10 @@ class Settings(FeeSettings):
     as `PGPASSWORD` and `PGSSLMODE`."""
     database_listen_url: SecretStr | None = None
     """Address at which a node listens for signals of the other nodes; by default `database_url`. If that address leads
-    to a transaction pooler such as PgBouncer, which does not pass signals on, name the server itself here. Without
-    signals, a node that waits for another may wait up to a second longer."""
+    to a transaction pooler such as PgBouncer, which does not forward signals, name the database server itself here.
+    Without signals, a node that waits for another node may wait up to a second longer."""
     database_prepare_threshold: int = Field(default=5, ge=0)
-    """The use of a statement by a connection, counted from 1, from which PostgreSQL keeps it prepared; 0 for never."""
+    """PostgreSQL prepares a statement at this use by the same connection: 5 means at the fifth use, 0 means never."""
     host: str = "127.0.0.1"
     """Address that the API listens on."""
     port: int = 8402
@@ -55,25 +55,24 @@ class Settings(FeeSettings):
     chain."""
     rpc_url: str | None = None
     """JSON-RPC address of a cluster, or several addresses of the same cluster, separated by commas. Without it, the
-    embedded chain runs. The node's genesis hash identifies the cluster, which determines the mint of USDC, the explorer
-    links, the prefix of API keys and the features that are limited to local networks. A data folder belongs to one
-    chain, program and mint, and no command uses it with another. With several nodes, the service sends to all of them
-    and reads from the freshest one that answers. It trusts "not found" only from a node that has reached the newest
-    slot seen on any node. A node of another chain is left out."""
+    embedded chain runs. The node's genesis hash identifies the cluster. The cluster determines the mint of USDC, the
+    explorer links, the prefix of API keys and the features that are limited to local networks. A data folder belongs to
+    one chain, program and mint, and no command uses it with another. With several nodes, the service sends to all of
+    them and reads from the freshest one that answers. It trusts "not found" only from a node that has reached the
+    newest slot seen on any node. It ignores nodes of another chain."""
     ws_url: str | None = None
     """WebSocket address of the cluster in `rpc_url`. By default, it is derived from each JSON-RPC address: the scheme
     becomes ws, or wss for https, and a port becomes the next port."""
     usdc_mint: str | None = None
     """USDC mint on the cluster in `rpc_url`; by default Circle's on mainnet and devnet.
 
-    The embedded chain has its own mint.
-    """
+    The embedded chain has its own mint."""
     program_id: str | None = None
     """Address of the program; by default the one in the IDL."""
     public_url: str | None = None
-    """Address at which clients reach the service. The `docs` links of errors start with it. A request must name its
-    host (without this setting, the host in `host`) or the machine itself. Any other request is refused with
-    `host_not_allowed`, so a proxy must pass on `Host`. `/healthz` and `/readyz` answer under any name."""
+    """Address at which clients reach the service. The `docs` links of errors start with it. The `Host` header of a
+    request must name this address's host (by default, the host in `host`) or a loopback address. Any other request is
+    refused with `host_not_allowed`, so a proxy must forward `Host`. `/healthz` and `/readyz` answer under any name."""
     explorer_url_1: str = "https://explorer.solana.com/tx/{signature}{cluster}"
     """First explorer link; `{signature}` and `{cluster}` (the query that selects the cluster) are replaced."""
     explorer_url_2: str = "https://solscan.io/tx/{signature}{cluster}"
@@ -113,23 +112,24 @@ class Settings(FeeSettings):
     x402_max_bytes: int = Field(default=65_536, gt=0)
     """Bytes of a paid resource's body that are read and returned; the rest is cut off."""
     x402_kept_bytes: int = Field(default=10_000_000, ge=0)
-    """Bytes of paid responses that are stored for each wallet, to be replayed. Beyond it, the oldest are dropped."""
+    """Bytes of paid responses that are stored for replays, for each wallet. Above this number, the oldest are deleted.
+    """
     x402_at_once: int = Field(default=32, gt=0)
     """Requests to paid resources that an organisation may run on this node at the same time. The last quarter is for
-    wallets that have none running. Each of several nodes counts its own."""
+    wallets without a running request. Each node counts only its own requests."""
     keeper: bool = True
     """True to run the keeper on this node, if it has the role `worker`. The keeper refunds escrows, settles allowances,
     freezes wallets with expired policies and makes top-ups. With several nodes, it runs on one at a time."""
     keeper_interval: float = Field(default=1.0, gt=0)
     """Pause between two rounds of the keeper."""
     max_waiting_payments: int = Field(default=64, ge=1)
-    """Payments of one wallet that may wait to be sent on this node, and in the same way its escrow creations and its
-    grants of allowances. Further ones are answered with 429. Each of several nodes counts its own."""
+    """Payments of one wallet that may wait to be sent on this node. The same limit applies separately to its escrow
+    creations and to its grants of allowances. Further requests are answered with 429. Each node counts its own."""
     allowances_per_day: int = Field(default=1000, ge=0)
     """Allowances that a wallet may be granted in 24 hours. The fee payer pays two transactions for each."""
     exports: bool = True
-    """True to write export files on this node, if it has the role `worker`. Of the nodes on one data folder, one writes
-    at a time; all serve the files."""
+    """True to write export files on this node, if it has the role `worker`. Of the nodes that share data, one writes at
+    a time, and all serve the files."""
     export_lifetime: int = Field(default=86_400, gt=0)
     """Time that the file of an export is kept."""
     export_link_lifetime: int = Field(default=900, gt=0)
@@ -164,8 +164,7 @@ class Settings(FeeSettings):
     audit_retention_days: int = Field(default=365, ge=0)
     """Days that entries of the audit log are kept; 0 for ever.
 
-    Deleted entries leave a checkpoint, from which the verification of the remaining entries continues.
-    """
+    Deleted entries leave a checkpoint, from which the verification of the remaining entries continues."""
     request_log_size: int = Field(default=50_000, ge=0)
     """Requests of the last 24 hours that the request log keeps for each organisation. Housekeeping deletes the oldest
     ones above this number. 0 keeps none."""
@@ -186,8 +185,8 @@ class Settings(FeeSettings):
     webhook_interval: float = Field(default=0.2, gt=0)
     """Pause between two rounds of webhook deliveries."""
     webhooks_at_once: int = Field(default=64, gt=0)
-    """Maximum number of webhooks that this node calls at the same time. The last quarter is for organisations whose
-    webhooks it is not calling."""
+    """Maximum number of webhooks that this node calls at the same time. The last quarter is for organisations without a
+    running call."""
     alerts: bool = True
     """True to raise alerts on this node, if it has the role `indexer`, and to send their e-mails, if it has the role
     `worker`."""
@@ -197,7 +196,7 @@ class Settings(FeeSettings):
     """E-mails an hour that one address gets from one organisation about one type of alert. A wallet causes at most
     a quarter of them. Further e-mails are not sent; a summary states their number. 0 for no limit."""
     smtp_host: str | None = None
-    """Mail server for the e-mails of alerts. Without it, none are sent."""
+    """Mail server for the e-mails of alerts. Without a mail server, no e-mails are sent."""
     smtp_port: int = Field(default=587, gt=0, lt=65_536)
     """Port of the mail server; usually 465 with `smtp_tls` = `tls`."""
     smtp_tls: Literal["none", "starttls", "tls"] = "starttls"
@@ -210,15 +209,15 @@ class Settings(FeeSettings):
     smtp_from: str | None = None
     """Sender of the e-mails; required with `smtp_host`."""
     oidc_issuer: str | None = None
-    """Issuer of the company's OpenID Connect provider, written exactly as the provider writes it. With it, invited
-    people may sign in to the dashboard through that provider. Like the dashboard, the provider needs https, except on
-    this machine. Redirects are not followed; a private address is allowed. The certificate is checked against the
-    system's authorities, or those in the file named by `SSL_CERT_FILE`. Register the dashboard's address followed by
-    `/openid/return` as the redirect URI."""
+    """Issuer of the company's OpenID Connect provider, written exactly as the provider writes it. With this setting,
+    invited people may sign in to the dashboard through the provider. Like the dashboard, the provider needs https,
+    except on this machine. The service follows none of its redirects. It may have a private address. The certificate is
+    checked against the system's authorities, or those in the file named by `SSL_CERT_FILE`. Register the dashboard's
+    address followed by `/openid/return` as the redirect URI."""
     oidc_client_id: str | None = None
     """Client id of this service at the OpenID Connect provider; required with `oidc_issuer`."""
     oidc_client_secret: SecretStr | None = None
-    """Client secret at that provider; required with `oidc_issuer`, unless it is in `oidc_client_secret_file`."""
+    """Client secret at the provider; required with `oidc_issuer`, unless the secret is in `oidc_client_secret_file`."""
     oidc_client_secret_file: Path | None = None
     """File with the client secret, read at the start. Spaces and line ends around the secret are ignored."""
     oidc_name: str = Field(default="company sign-in", min_length=1, max_length=60)
@@ -260,7 +259,7 @@ class Settings(FeeSettings):
     @field_validator("data_dir", "keys_dir", mode="before")
     @classmethod
     def _is_a_folder(cls, folder: Any) -> Any:
-        # An empty path would mean the current folder.
+        # Refuse an empty path, because it would mean the current folder.
         if folder == "":
             raise ValueError("must name a folder")
         return folder
@@ -338,7 +337,7 @@ class Settings(FeeSettings):
 
     def base_url(self) -> str:
         """Return the address that clients use, without a trailing slash."""
-        # A service that listens on all addresses can at least be reached from its own machine.
+        # If the service listens on all addresses, use the loopback address, which works at least on its own machine.
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - only compared
         place = f"[{host}]" if ":" in host else host
         return (self.public_url or f"http://{place}:{self.port}").rstrip("/")

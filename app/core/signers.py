@@ -35,17 +35,17 @@ class Signer(Protocol):
     def sign_message(self, message: bytes) -> Signature:
         """Return the signature of a message.
 
-        A hardware token blocks the thread until it has signed. In the event loop, use ``signature_by``.
+        A hardware token blocks the calling thread until it has signed. In the event loop, use ``signature_by`` instead.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Signers:
-    """The keys of the roles. Without the authority's key, the changes that it must sign are signed elsewhere.
+    """The keys of the roles. Without the authority's key, its changes are signed offline.
 
     Without the arbiter's key, disputes are decided elsewhere. The addresses that every payment needs are cached,
-    because deriving one costs a curve multiplication.
+    because deriving an address takes a curve multiplication.
     """
 
     fee_payer: Signer
@@ -96,7 +96,7 @@ def read_secret(path: Path) -> str:
 
 
 def read_key(path: Path) -> Keypair:
-    """Return the key in a file. Raises KeyFileError if there is none; the message never shows the file's content."""
+    """Return the key in a file. Raises KeyFileError if the file has none, without showing its content."""
     try:
         return Keypair.from_bytes(bytes(json.loads(read_secret(path))))
     except (ValueError, TypeError):
@@ -104,7 +104,7 @@ def read_key(path: Path) -> Keypair:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that only this user can read. If the process dies, the file is complete, or as it was before."""
+    """Write a file that only this user can read. If the process dies, the file's content is the old or the new."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
@@ -122,10 +122,10 @@ def next_key(folder: Path, role: str) -> Keypair:
 
 
 def install_next(folder: Path, role: str) -> None:
-    """Replace the current key of a role with the next one. The current one is kept as ``ROLE.old.json``.
+    """Replace the current key of a role with the next key. The replaced key is kept as ``ROLE.old.json``.
 
-    No key is overwritten: the next old key becomes ``ROLE.old-2.json``. If the process dies, the role's file holds
-    either the current key or the next one.
+    No key is overwritten: a second old key becomes ``ROLE.old-2.json``. If the process dies, the role's file holds
+    either the current or the next key.
     """
     path = folder / f"{role}.json"
     if path.exists():
@@ -146,7 +146,7 @@ def _keep(path: Path, role: str) -> None:
 
 
 def file_of(folder: Path, role: str, address: Pubkey) -> Path | None:
-    """Return the file with an address's key among a role's current, next and old keys, or None if none has it."""
+    """Return the file among a role's current, next and old keys that has the key of an address, or None."""
     for path in sorted(folder.glob(f"{role}*.json")):
         with suppress(KeyFileError):
             if read_key(path).pubkey() == address:

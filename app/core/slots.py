@@ -1,4 +1,4 @@
-"""Slots for concurrent work, such as sending webhooks or previewing policies. The members of a group share them."""
+"""Slots for concurrent work, such as sending webhooks or previewing policies, shared by the members of a group."""
 
 import asyncio
 from collections import Counter
@@ -9,9 +9,9 @@ from app.core.errors import RequestError
 
 
 class Slots:
-    """A number of slots. The last quarter is only for members that hold none, so that no member takes all of them.
+    """A number of slots. The last quarter is only for members that hold no slot, so that one member cannot take all.
 
-    A ``share`` is the maximum number that one member holds.
+    ``share`` is the maximum number of slots that one member may hold.
     """
 
     def __init__(self, limit: int, share: int | None = None) -> None:
@@ -69,9 +69,9 @@ class Slots:
 
 
 class SlotsByOrg:
-    """Slots of each organisation in this process, shared by its keys or wallets. ``refusal`` is the error's message.
+    """Slots of each organisation in this process, shared by its keys or wallets.
 
-    A ``share`` is the maximum number that one key or wallet holds.
+    ``refusal`` is the message of the error. ``share`` is the maximum number of slots that one key or wallet may hold.
     """
 
     def __init__(self, limit: int, refusal: str, share: int | None = None) -> None:
@@ -80,7 +80,7 @@ class SlotsByOrg:
 
     @contextmanager
     def hold(self, org: str, member: str) -> Iterator[None]:
-        """Hold a slot of an organisation. Raises ``rate_limited`` if none is free for the member."""
+        """Hold a slot of an organisation. Raises ``rate_limited`` if no slot is free for the member."""
         slots = self.held.setdefault(org, Slots(self._limit, self._share))
         if not slots.is_free(member):
             raise RequestError("rate_limited", self._refusal, headers={"Retry-After": "1"})

@@ -1,4 +1,4 @@
-"""Text from others: the characters that it must not contain, the stored form of names, and base64."""
+"""Text from clients: the characters that it must not contain, the stored form of names, and base64."""
 
 import base64
 import re
@@ -6,7 +6,7 @@ import unicodedata
 
 #: Control characters except tab, line feed and carriage return, in a notation for both Python and ECMA regexes.
 CONTROL = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f"
-#: Characters that a name must not contain, because a reader does not see them: control characters, invisible and
+#: Characters that a name must not contain, because readers cannot see them: control characters, invisible and
 #: zero-width characters, and changes of the writing direction. Private characters have no defined shape. Tags and
 #: variation selectors can hide text for machines. U+FE0F is accepted, because keyboards put it after emoji, but it is
 #: not stored.
@@ -32,17 +32,17 @@ def has_control(text: str) -> bool:
 
 
 def has_hidden(text: str) -> bool:
-    """Return True if a text contains characters that a reader does not see."""
+    """Return True if a text contains characters that a reader cannot see."""
     return _HAS_HIDDEN.search(text) is not None
 
 
 def composed(text: str) -> str:
-    """Return a text in NFC, with one kind of space and no selectors, so that fewer equal-looking texts differ."""
+    """Return a text in NFC, with one kind of space and no emoji selectors, so that texts that look equal are equal."""
     return unicodedata.normalize("NFC", _BLANKS.sub(" ", text.replace(EMOJI_FORM, "")))
 
 
 def plain(line: str) -> str:
-    """Return a line in printable ASCII, so that foreign text can neither control a terminal nor imitate other text."""
+    """Return a line in printable ASCII. Foreign text in it can neither control a terminal nor imitate other text."""
     return "".join(one if one.isascii() and one.isprintable() else ascii(one)[1:-1] for one in line)
 
 

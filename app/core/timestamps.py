@@ -5,11 +5,11 @@ import time
 from datetime import UTC, datetime, timedelta
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
-"""One hour and one day in milliseconds."""
+"""One minute, one hour and one day in milliseconds."""
 #: 9999-12-31T23:59:59Z, the last second with a four-digit year in ISO 8601.
 MAX_SECONDS = 253_402_300_799
 _EPOCH = datetime.fromtimestamp(0, UTC)
-#: The extended form of ISO 8601. Python would also accept week dates, dates without hyphens and other separators.
+#: Only the extended form of ISO 8601 is accepted. Python also parses week dates, dates without hyphens and others.
 _DATE, _TIME, _OFFSET = r"\d{4}-\d\d-\d\d", r"[Tt ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?", r"\d\d(:?\d\d)?"
 _FORM = re.compile(f"{_DATE}({_TIME}([Zz]|[+-]{_OFFSET})?)?", re.ASCII)
 #: A timestamp from a query with an unencoded `+` before the offset: the `+` arrives as a space.
@@ -19,7 +19,7 @@ _SPACED = re.compile(f"{_DATE}{_TIME} {_OFFSET}", re.ASCII)
 class _Clock:
     """The clock of this process: the host's clock plus the lead of an embedded chain's test clock, in seconds.
 
-    `agent-vault clock advance` sets `ahead`. For any other chain it stays 0.
+    `agent-vault clock advance` changes `ahead`. With any other chain, `ahead` stays 0.
     """
 
     ahead = 0
@@ -39,7 +39,7 @@ def now_ms() -> int:
 
 
 def host_ms() -> int:
-    """Return the host's Unix milliseconds, which other machines compare with their own. The test clock is ignored."""
+    """Return the host's Unix milliseconds, without the test clock. Use this for times compared with other machines."""
     return time.time_ns() // 1_000_000
 
 
@@ -73,5 +73,5 @@ def iso(seconds: int) -> str:
 def iso_ms(milliseconds: int) -> str:
     """Return Unix milliseconds as ISO 8601."""
     seconds, rest = divmod(milliseconds, 1000)
-    # Most responses contain such times, and `strftime` is five times slower.
+    # Not `strftime`, which is five times slower: most responses contain times.
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{rest:03}Z"

@@ -9,7 +9,7 @@ TransactionType = Literal[
 ]
 STATUSES: Sequence[TransactionStatus] = get_args(TransactionStatus)
 TYPES: Sequence[TransactionType] = get_args(TransactionType)
-"""All types of rows. The list of transactions would leave out a row of any other type."""
+"""All types of rows. The list of transactions omits rows of any other type."""
 PAYMENT: Final = "payment"
 FUNDING: Final = "funding"
 WITHDRAWAL: Final = "withdrawal"
@@ -23,19 +23,19 @@ A2A_RECEIVE: Final = "a2a_receive"
 Sums count only the `escrow_*` rows.
 """
 SPENT = (PAYMENT, ESCROW_LOCK)
-"""Types of confirmed rows that policies have judged."""
+"""Types of confirmed rows that a policy has judged."""
 REFUSED = (PAYMENT, A2A_SEND)
 """Types of blocked rows. A refused escrow is an `a2a_send`."""
 GRANT: Final = "grant_allowance"
 """Type of attempts that grant an allowance. The row of such an attempt is a `payment`."""
 ROW_OF: Mapping[str, TransactionType] = {
     **{one: one for one in (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, A2A_SEND)},
-    # Policies judge and charge the grant of an allowance like the payment that its delegate may make.
+    # Policies judge and count the grant of an allowance like a payment.
     GRANT: PAYMENT,
 }
 """The type of row for each type of attempt.
 
-Attempts of other types have no row of their own. Either they move no money, such as a freeze, or their rows follow from
+Attempts of other types have no row of their own. Some move no money, such as a freeze. The rows of others come from
 their events, such as the rows of a funding batch.
 """
 

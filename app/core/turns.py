@@ -1,4 +1,4 @@
-"""Fair turns on the event loop: requests run in steps, and steps that compete take turns by organisation and key."""
+"""Fair turns on the event loop. Requests run in steps, and waiting steps take turns by organisation and key."""
 
 import asyncio
 import time
@@ -14,26 +14,26 @@ from app.core.recent import Recent
 T = TypeVar("T")
 Step = asyncio.Future[None]
 
-#: Seconds of steps in one round of the event loop, after which further steps wait.
+#: Seconds that steps may use in one round of the event loop. After that, further steps wait.
 _SLICE = 0.001
 #: Maximum number of seconds for which a brake holds back all other requests. As many seconds must then pass before
 #: another brake holds them back, so that a flood of brakes takes at most half of the time.
 _HOLD = 0.5
-#: Seconds without a step of a brake. After that, it holds back no requests, because it may wait for one of them.
+#: After this many seconds without a step, a brake no longer holds back requests: it may be waiting for one of them.
 _IDLE = 0.1
-#: Seconds between two steps of requests that may be brakes, while a brake holds back all others. Their callers are
-#: unknown, so a flood of them must not use up the time of the running brake.
+#: Seconds between two steps of requests that may turn out to be brakes, while a brake holds back all others. Their
+#: callers are unknown, so a flood of such requests must not slow down the running brake.
 _GAP = 0.002
-#: Maximum number of organisations and keys whose last turn is remembered.
+#: Maximum number of organisations and keys with a remembered last turn.
 _REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The owner of a request: its organisation and its key. A request with ``brake`` waits for such requests only.
+    """The owner of a request: its organisation and its key. A request with ``brake`` waits only for other brakes.
 
-    An ``unknown`` caller is not authenticated yet, and its request waits only while a brake holds it back. If it
-    ``may_brake``, even a held back request continues, but slowly.
+    The caller of an ``unknown`` request is not authenticated yet. This request waits only while a brake holds it back.
+    If it ``may_brake``, it continues even then, but slowly.
     """
 
     org: str
@@ -65,7 +65,7 @@ class Queue(Generic[T]):
 
 
 class Line:
-    """The waiting steps of one urgency, by organisation and key. `used` is the total seconds of this round's steps."""
+    """The waiting steps of one urgency, by organisation and key. This round's steps took `used` seconds."""
 
     def __init__(self) -> None:
         self.used = 0.0
@@ -89,7 +89,7 @@ class Line:
         yield from step
 
     def wake(self) -> None:
-        """Let one step continue: of the organisation, and in it the key, with the oldest turn."""
+        """Let one step continue: of the key with the oldest turn, in the organisation with the oldest turn."""
         while self.waiting:
             org, keys = self._orgs.take()
             key, steps = keys.take()
@@ -111,11 +111,11 @@ class Line:
 class Turns:
     """Runs requests in steps, each up to the next wait of its coroutine.
 
-    Steps run at once until they have used a millisecond of a round of the event loop. Further steps wait: one per round
-    continues, chosen round-robin by organisation, and within each by key. Steps of brakes wait only for each other.
-    While a brake runs, all other steps are held back for up to half a second. They continue earlier if the brake
-    waits for more than 0.1 seconds, because it may wait for one of them. A request that may turn out to be a brake
-    continues, with one step of all such requests every 2 milliseconds.
+    Steps run immediately until they have used one millisecond of a round of the event loop. Further steps wait. In each
+    round, one of them continues, chosen round-robin by organisation, and within an organisation by key. Steps of brakes
+    wait only for each other. While a brake runs, all other steps are held back for up to half a second. They continue
+    earlier if the brake has not run for 0.1 seconds, because it may be waiting for one of them. Requests that may turn
+    out to be brakes continue, with a total of one step every 2 milliseconds.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class Turns:
 
     @types.coroutine
     def run(self, work: Coroutine[Any, Any, T], lane: Callable[[], Lane]) -> Generator[Any, Any, T]:
-        """Run a request to its end and return its result. Its ``lane`` changes when its caller becomes known."""
+        """Run a request to its end and return its result. ``lane`` changes once the caller becomes known."""
         line, resume, value = self._others, work.send, None
         try:
             while True:
@@ -161,7 +161,7 @@ class Turns:
             self._braking -= line is self._brakes
 
     async def pause(self, lane: Lane) -> None:
-        """End the running step of a request whose ``lane`` has just become known, if it must wait for a turn."""
+        """End the running step of a request if the request must wait for a turn, now that its ``lane`` is known."""
         if not self._is_free(self._line(lane), lane):
             await asyncio.sleep(0)
 
@@ -179,7 +179,7 @@ class Turns:
         return not held or (line is self._arriving and not self._gap())
 
     def _gap(self) -> float:
-        """Return the seconds until a held back request that may be a brake may continue."""
+        """Return the seconds until the next step of a request that may turn out to be a brake."""
         return max(0.0, self._arriving.ran_at + _GAP - time.perf_counter())
 
     def _held_for(self) -> float:
@@ -203,7 +203,7 @@ class Turns:
         self._later = asyncio.get_running_loop().call_later(seconds, self._tick_soon)
 
     def _tick(self) -> None:
-        """Begin a round of the event loop: let a waiting step of each urgency continue that may."""
+        """Begin a round of the event loop: for each urgency, let one waiting step continue, if it may."""
         self._ticking, held = False, self._held_for()
         self._brakes.used = self._others.used = self._arriving.used = 0.0
         self._brakes.wake()

@@ -1,4 +1,4 @@
-"""Tasks that wait by name for a value that another task will find."""
+"""Tasks that wait for a named value, which another task finds."""
 
 import asyncio
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 class Actor(TypedDict):
     """
-    The author of an action.
+    The originator of an action.
 
     - `key`: an API key, by its id.
     - `person`: a person who is signed in, by their id.

@@ -8,7 +8,7 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
-         * @description The author of an action.
+         * @description The originator of an action.
          *
          *     - `key`: an API key, by its id.
          *     - `person`: a person who is signed in, by their id.
