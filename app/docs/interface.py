@@ -212,7 +212,7 @@ def _references(schema: Any) -> Iterator[str]:
     if isinstance(schema, dict):
         if "$ref" in schema and "/schemas/" in schema["$ref"]:
             yield _name(schema)
-        # An example is not a schema.
+        # Skip examples, because they are values and not schemas.
         inner: Iterable[Any] = (value for key, value in schema.items() if key not in {"examples", "example"})
     else:
         inner = schema if isinstance(schema, list) else ()

@@ -1,4 +1,4 @@
-"""Signed download links. They need no API key. They work for some minutes, until their key or person has ended."""
+"""Signed download links. They need no API key. They work for some minutes, unless their key or person ends earlier."""
 
 import hashlib
 import hmac

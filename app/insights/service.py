@@ -80,7 +80,7 @@ async def month(service: Service, principal: Principal, chosen: date | None) -> 
     first = min(chosen or today, today).replace(day=1)
     end, before = _next_month(first), _earlier(first, 1)
     last = min(end - _DAY, today)
-    # On the last day of a month, the whole month before is compared.
+    # On the last day of a month, compare with the whole month before, even if that month is longer.
     same_day = first - _DAY if last + _DAY == end else _earlier(last, 1)
 
     def read(conn: Connection) -> Month:

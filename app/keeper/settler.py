@@ -54,7 +54,7 @@ class AllowanceSettler:
         except UnavailableError as error:
             _log.warning("allowances_not_settled", org=org, wallet_id=wallet_id, error=str(error))
             return
-        # Concurrently and independently, so that one failing settlement delays no other.
+        # Settle concurrently and independently, so that one failing settlement delays no other.
         await asyncio.gather(*(self._settle(one) for one in found))
 
     async def _settle(self, allowance: AllowanceRecord) -> None:

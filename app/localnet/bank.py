@@ -100,7 +100,7 @@ class Bank:
             run.err = _insufficient_funds_for_rent(0)
             return run
         if RECENT_BLOCKHASHES in run.keys:
-            # LiteSVM derives nonces from the transaction's blockhash, but a validator from the newest blockhash.
+            # LiteSVM derives a new nonce from the transaction's blockhash. A validator uses the newest one instead.
             newest = self._timeline.blockhash(self._timeline.slot())
             transaction = transactions.with_blockhash(transaction, newest)
         priority = transactions.priority_fee(message)

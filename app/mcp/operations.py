@@ -163,7 +163,7 @@ def _listed(schema: Json) -> Json:
     if "default" in schema:
         kept["description"] = f"{kept['description']} By default `{schema['default']}`."
     if "anyOf" in schema:
-        # Strict converters reject an object with names of the caller's choice.
+        # Strict converters reject an object type that permits arbitrary member names.
         kept["anyOf"] = [_listed(one) for one in schema["anyOf"] if not one.get("additionalProperties")]
     return kept
 

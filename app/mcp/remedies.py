@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from app.core.errors import CATALOGUE
 
-#: Remedies for errors of tools if the catalogue's own remedy is written for a client of the HTTP API.
+#: Remedies that replace the catalogue's own remedy if that is written for a client of the HTTP API.
 _FOR_AGENTS: Mapping[str, str] = {
     "invalid_request": "Correct the argument that the message names.",
     "request_too_large": "Make the arguments shorter.",

@@ -30,7 +30,7 @@ _ORG_ID = re.compile(r"[a-z0-9-]{1,64}")
 
 _INITIALIZE = PlanType("initialize_org")
 PLAN_TYPES = (_INITIALIZE,)
-#: Lamports to request from a faucet. A local network has plenty; public faucets give little at a time.
+#: Lamports to request from a public faucet, which gives little at a time, and from the faucet of a local network.
 _AIRDROP, _OWN_AIRDROP = 10**9, 1_000 * 10**9
 #: Lamports needed to create an organisation: rent, the fee, and the minimum that keeps the fee payer rent-exempt.
 _CREATION = 21_000_000

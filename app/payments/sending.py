@@ -243,7 +243,7 @@ async def _error(expense: ExpenseRequest, refusal: _SimulationRefusal) -> ApiErr
     if expense.issued and not is_known(refusal.name):
         await require_account(expense, "payTo", NO_ACCOUNT)
     if expense.sought_account and refusal.name == "NotATokenAccount":
-        # The look-up has shown the account that the simulation lacks.
+        # The earlier look-up found the account that the simulation lacks, so the simulating node is stale.
         return stale_node_error()
     return business_error(service.codec, refusal.error, recipient=_RECIPIENT_FIELDS[expense.purpose])
 

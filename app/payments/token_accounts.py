@@ -8,7 +8,7 @@ from app.core.timestamps import DAY
 from app.store.fee_payer_use import use_of
 from app.submission.context import Service
 
-#: Programs that own token accounts, mints, multisigs, programs and sysvars. No token account is opened for these.
+#: The owners of token accounts, mints, multisigs, programs and sysvars. Accounts of these owners get no token account.
 _NOT_OWNERS = frozenset(
     {
         TOKEN_PROGRAM,

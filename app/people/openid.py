@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 Json = dict[str, Any]
 
-#: Accepted algorithms. Each signs with a key known only to the provider, unlike `none` and secrets of the client.
+#: Accepted algorithms. Each signs with a key known only to the provider. `none` and shared secrets are refused.
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 #: Tolerated difference between the provider's clock and the service's, in seconds.
 LEEWAY: Final = 30
@@ -211,7 +211,8 @@ class CompanySignIn:
     async def _exchange(self, found: _Description, code: str, returns_to: str, verifier: str) -> Json:
         body = prepare_token_request("authorization_code", code=code, redirect_uri=returns_to, code_verifier=verifier)
         basic = found.auth_method == "client_secret_basic"
-        # RFC 6749, section 2.3.1: the id and the secret are form-encoded before they are joined. Authlib does not.
+        # RFC 6749, section 2.3.1: the id and the secret are form-encoded before they are joined. Authlib leaves this to
+        # its caller.
         pair = (quote(one, safe="") if basic else one for one in (self._client_id, self._secret))
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         _, headers, body = ClientAuth(*pair, found.auth_method).prepare("POST", found.token, headers, body)

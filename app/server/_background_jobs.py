@@ -43,7 +43,7 @@ def background_jobs(service: Service, *, beside: bool = False) -> Sequence[Start
     """
     db, settings = service.db, service.settings
     first: list[Startable] = [service.clock, service.part(Recorder), service.part(RequestLog)]
-    # The settler comes before the enforcer, because it listens for the enforcer's freezes.
+    # The settler comes before the enforcer, because the settler must already listen when the enforcer sends a freeze.
     last: list[Startable] = [AllowanceSettler(service), BrakeEnforcer(service)]
     last.append(KeyUse(service.part(KeyRing), interval=settings.housekeeping_interval))
     last.append(service.part(DatabaseGuard))

@@ -29,7 +29,7 @@ from app.mcp.tools import TOOLS
 #: Headers of the caller that are passed on to the operations called for it. No other header is passed on.
 _PASSED_ON = (b"authorization", b"session-token", b"host")
 _OURS = [(name.encode(), value.encode()) for name, value in REQUEST_HEADERS.items()]
-#: JSON-RPC error code of a request above the rate limit, from the range for servers.
+#: JSON-RPC error code of a request above the rate limit, from JSON-RPC's range for errors of the server.
 _RATE_LIMITED = -32029
 
 

@@ -153,7 +153,7 @@ class Health:
             return math.nan
         slots = {one.signature: one.slot for one in newest if not one.failed}
         unknown = await self._within(service.indexer.unknown(list(slots)), otherwise=None)
-        # Without an answer, nothing can be indexed now.
+        # If the stored events cannot be read, the indexer cannot store new ones. The lag then counts as infinite.
         return math.inf if unknown is None else max((slot - slots[one] for one in unknown), default=0)
 
     async def _within(self, reading: Awaitable[T], *, otherwise: Other) -> T | Other:

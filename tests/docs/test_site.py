@@ -35,7 +35,7 @@ _GUIDES = Path(__file__).resolve().parents[2] / "app" / "docs" / "guides"
 _ID = re.compile(r'\sid="([^"]*)"')
 
 
-#: Names with a dot in guides that are neither an event, an entry of the audit log nor a file.
+#: Dotted names in the guides that are neither events, nor actions of the audit log, nor files.
 _FIELDS = {"payment.status", "policy.allowlist", "vault.budget", "vault.tokens"}
 _DOTTED = re.compile(r"`([a-z_]+\.[a-z_]+)`")
 _FILES = (".db", ".json", ".mts")

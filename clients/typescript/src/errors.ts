@@ -1,4 +1,4 @@
-/** The errors of the client: one class per family of the service's error catalogue, and those of the client itself. */
+/** The error classes: one for each family of the service's error catalogue, and some for errors of the client itself. */
 
 import { REMEDIES } from "./catalogue.js";
 import type { StoredKey } from "./core.js";
@@ -25,7 +25,7 @@ export class VaultError extends Error {
   readonly fields: Record<string, unknown>;
   readonly requestId: string | undefined;
   readonly docs: string | undefined;
-  /** Seconds to wait before the next attempt, if the service says. */
+  /** Seconds to wait before the next attempt, if the service states them. */
   retryAfter: number | undefined;
   /** The key of the call, if it was a change: a repetition of the same call with this key has no second effect. */
   idempotencyKey: string | undefined;
@@ -48,7 +48,7 @@ export class RequestError extends VaultError {}
 /** Too many requests, or the SOL of a day is used up (429). */
 export class RateLimited extends RequestError {}
 
-/** The key or session token is not accepted, or may not do this (401, 403). */
+/** The key or session token is not accepted, or does not permit the request (401, 403). */
 export class AuthenticationError extends VaultError {}
 
 /** The organisation has no such object (404). */
@@ -62,7 +62,7 @@ export class BusinessError extends VaultError {}
 
 /**
  * The service or a part of it is unavailable, and the deadline left no time for another attempt (5xx). A change may have
- * been made. Repeat it with the same `order` or `idempotencyKey`, which has no second effect.
+ * been made. Repeat it with the same `order` or `idempotencyKey`, so that it has no second effect.
  */
 export class UnavailableError extends VaultError {}
 
@@ -81,20 +81,20 @@ export class PolicyViolation extends VaultError {
 }
 
 /**
- * The response is not the service's: HTML of a proxy, or half a JSON. The message shows its beginning. A change may have
- * been made. Repeat it with the same `order` or `idempotencyKey`, which has no second effect.
+ * The response is incomplete or not the service's, such as a proxy's HTML page. The message shows its beginning. A change
+ * may have been made. Repeat it with the same `order` or `idempotencyKey`, so that it has no second effect.
  */
 export class InvalidAnswer extends VaultError {}
 
 /**
  * The connection failed or was closed. A change may have been made. Repeat it with the same `order` or `idempotencyKey`,
- * which has no second effect.
+ * so that it has no second effect.
  */
 export class Unreachable extends VaultError {}
 
 /**
  * The call's deadline passed before a definite answer. A change may have been made. Repeat it with the same `order` or
- * `idempotencyKey`, which has no second effect. `last` is the last error.
+ * `idempotencyKey`, so that it has no second effect. `last` is the last error.
  */
 export class DeadlineExceeded extends VaultError {
   constructor(seconds: number, readonly last: VaultError | undefined, key: string | undefined) {
