@@ -117,8 +117,7 @@ class DeadlineExceeded(VaultError):
     """
 
     def __init__(self, seconds: float, last: VaultError | None, *, keyed: bool) -> None:
-        same = " with the same order or idempotency_key within 23 hours" if keyed else ""
-        again = f"Repeat the call{same}."
+        again = f"Repeat the call{' with the same order or idempotency_key within 23 hours' if keyed else ''}."
         cause = f" The last error was: {last.message}" if last else ""
         super().__init__(f"No definite answer within {seconds:g} seconds.{cause}", remedy=again)
         self.last = last
