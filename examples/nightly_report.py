@@ -11,7 +11,7 @@ URL = os.environ.get("AGENT_VAULT_URL", "http://127.0.0.1:8402")
 
 
 def report(admin: Admin) -> str:
-    """Return the report, one line per wallet that paid or was refused."""
+    """Return the report, with a line for each wallet that made a payment or was refused one."""
     spent: defaultdict[str, Decimal] = defaultdict(Decimal)
     refused: defaultdict[str, Counter[str]] = defaultdict(Counter)
     now = datetime.now(UTC)

@@ -29,13 +29,13 @@ def main(data: Path) -> None:
         return admin.post(path, json=body, headers=key).raise_for_status().json()
 
     name = f"example-{uuid.uuid4().hex[:8]}"
-    # At most 0.05 USDC a request, 1 USDC a day, and only from this machine.
+    # Allows at most 0.05 USDC for a payment and 1 USDC a day, and paid resources only on this machine.
     policy = post(
         "/v1/policies", name=name, maxPerTx="0.05", maxPerDay="1", x402Hosts=["127.0.0.1"], allowAllowances=True
     )
     agent = post("/v1/wallets", agentId=name, label="Example agent", policyId=policy["policy_id"])
     post(f"/v1/wallets/{agent['wallet_id']}/fund", amount="5")
-    # A facilitator can pay only an owner of a USDC account. A vault has one.
+    # A facilitator can pay only a recipient with a USDC account. A vault has one.
     merchant = post("/v1/wallets", agentId=f"{name}-merchant", label="Merchant", policyId=policy["policy_id"])
     token = post(f"/v1/wallets/{agent['wallet_id']}/rotate-token", ttlSeconds=86_400)["session_token"]
     facilitator = Keypair()

@@ -14,7 +14,7 @@ class Receiver(BaseHTTPRequestHandler):
     """Answers 200 to a valid request, and 400 to any other."""
 
     def do_POST(self) -> None:
-        """Verify the bytes as they were received, before anything else."""
+        """Verify the body's bytes as received, then print a new event."""
         body = self.rfile.read(min(int(self.headers.get("Content-Length", "0")), LARGEST))
         try:
             event = verify_webhook(body, dict(self.headers), SECRET)
