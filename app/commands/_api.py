@@ -1,4 +1,4 @@
-"""Options of commands that call the API. Imports nothing of the service, so that such commands start quickly."""
+"""Options of commands that call the API. It imports nothing of the service, so that these commands start quickly."""
 
 import click
 

@@ -24,7 +24,7 @@ from app.core.paths import ConfigurationError
 
 _MANIFEST, _SEALED = "manifest.json", "keys.sealed"
 _MAX_MANIFEST = 16 * 1024 * 1024
-#: The only names that are ever restored to a disk. An archive is refused if it holds other data or keys.
+#: The only file names that are restored to a disk. An archive with other data or key files is refused.
 DATA = re.compile(r"agent-vault\.db|chain\.db|localnet/localnet\.db|exports/exp_[0-9A-Za-z]{1,64}\.(csv|json)")
 KEYS = re.compile(r"keys/[0-9A-Za-z][0-9A-Za-z._-]{0,100}|admin-api-key|localnet/faucet\.json")
 _MAC_LABEL = b"agent-vault backup manifest"
@@ -42,7 +42,7 @@ class _Part(BaseModel):
 
 
 class _Seal(_Part):
-    """The sealed keys: size and hash, with the salt and the nonce in base64."""
+    """The sealed keys: their size and hash, and the salt and nonce in base64."""
 
     salt: str
     nonce: str
@@ -65,7 +65,7 @@ class Manifest(BaseModel):
         return self._without("sealed", "mac")
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the manifest without its MAC, in hex. It covers every file of the archive."""
+        """Return the SHA-256 of the manifest without its MAC, in hex. The manifest has the hash of every file."""
         return hashlib.sha256(self._without("mac")).hexdigest()
 
     def mac_under(self, secret: bytes) -> str:
@@ -86,10 +86,10 @@ def create_archive(
     *,
     secret: bytes,
 ) -> None:
-    """Write an archive of ``files`` and, sealed under the passphrase, of ``keys``. The archive is complete or absent.
+    """Write an archive of ``files``, and of ``keys`` sealed under the passphrase. A failure leaves no archive.
 
-    Fills in the manifest, with a MAC under the service's ``secret``. Raises OSError, including when a file with this
-    name already exists.
+    Fills in the manifest, including a MAC under the service's ``secret``. Raises OSError, for example if a file with
+    this name already exists.
     """
     draft = path.with_name(f"{path.name}.part")
     draft.unlink(missing_ok=True)
@@ -110,7 +110,8 @@ def create_archive(
             archive.close()
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, a hard link fails if another process has created the file in the meantime.
+        # Use a hard link, because it fails if another process has created the file by now. A rename would replace that
+        # file.
         os.link(draft, path)
     finally:
         draft.unlink(missing_ok=True)
@@ -120,7 +121,7 @@ def create_archive(
 def open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
     """Open an archive and check it against its manifest.
 
-    Raises ConfigurationError if they do not match, and for errors while the archive is read.
+    Raises ConfigurationError if the archive does not match the manifest or cannot be read.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -180,7 +181,8 @@ def _seal(keys: Mapping[str, Path], passphrase: str, bound: bytes) -> tuple[byte
 
 
 def _derive(passphrase: str, salt: bytes) -> bytes:
-    # Each guess costs 128 MB and half a second. The format's version fixes the cost, so no archive can demand more.
+    # Each guess costs 128 MB and half a second. The version of the format determines the cost, so that no archive can
+    # demand more.
     return Scrypt(salt=salt, length=32, n=2**17, r=8, p=1).derive(passphrase.encode())
 
 

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 @asynccontextmanager
 async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
-    """Run parts of a service next to it until the context ends. Until then, `rebuild` and `db copy` refuse to start.
+    """Run parts of a service next to it within this context, in which `rebuild` and `db copy` refuse to start.
 
     Raises ConfigurationError while `rebuild` or `db copy` uses the data alone, and the errors of ``running``.
     """
@@ -30,7 +30,7 @@ async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
 
 
 def on_service(settings: Settings, work: Callable[[Service], Coroutine[Any, Any, Result]]) -> Result:
-    """Do a command's work on parts of a service that run next to it, and return the result."""
+    """Run a command's work on parts of a service in this process, next to the service itself. Return the result."""
 
     async def run() -> Result:
         async with running_sidecar(settings) as service:
@@ -41,7 +41,7 @@ def on_service(settings: Settings, work: Callable[[Service], Coroutine[Any, Any,
 
 @contextmanager
 def alone_on(paths: Paths) -> Iterator[None]:
-    """Keep services, keepers and commands that run like them from starting on a data folder.
+    """Keep services, keepers and similar commands from starting on a data folder within this context.
 
     Raises ConfigurationError if one is running.
     """

@@ -46,7 +46,7 @@ def _log_of(db: Database, org: str | None, *, service: bool) -> str:
 def list_entries(data_dir: Path | None, org: str | None, *, service: bool) -> None:
     """Print the log, oldest entry first, one JSON object per line, in the format of `GET /v1/audit-log`.
 
-    An entry that was made unreadable has only `number` and `reason`.
+    An entry that was altered in the database and cannot be read has only `number` and `reason`.
     """
     with open_database(data_dir) as (db, _ring):
         log, number = _log_of(db, org, service=service), 0
@@ -66,12 +66,12 @@ def _shown(entry: LogEntry | UnreadableEntry) -> dict[str, Any]:
 @click.option("--head", required=True, help="Hash of an entry noted earlier, such as a head sent by the service.")
 @_options
 def verify(head: str, data_dir: Path | None, org: str | None, *, service: bool) -> None:
-    """Check that no entry up to HEAD was rewritten, inserted, or removed before its retention time.
+    """Check that no entry up to HEAD was rewritten, inserted, or removed before the end of its retention time.
 
-    Also checks that all later hashes match.
+    The check also covers the hashes of all later entries.
 
-    Entries deleted after their retention time do not count as removed. If the check fails, prints the place and exits
-    with 1.
+    Entries deleted after their retention time do not count as removed. If the check fails, the command prints the place
+    of the fault and exits with 1.
     """
     with open_database(data_dir) as (db, _ring):
         log = _log_of(db, org, service=service)

@@ -110,7 +110,7 @@ def restore(
     gap_checked: bool,
     accept_unverified: bool,
 ) -> None:
-    """Restore FILE into a new or empty data folder. Without FILE, only carry out --gap-checked on existing data."""
+    """Restore FILE into a new or empty data folder. Without FILE, only apply --gap-checked to existing data."""
     settings = settings_of(data_dir=data_dir)
     if file is None:
         _declare_checked(settings, gap_checked=gap_checked)
@@ -153,16 +153,16 @@ def restore(
 def _proof(
     file: Path, manifest: Manifest, settings: Settings, secret_file: Path | None, fingerprint: str | None
 ) -> str:
-    """Return the kind of proof that an archive is unaltered: `fingerprint`, `passphrase` or `mac`.
+    """Return the kind of proof that an archive was not altered: `fingerprint`, `passphrase` or `mac`.
 
-    Raises ConfigurationError for an archive without the proof that it needs.
+    Raises ConfigurationError if no proof is possible, or if the proof fails.
     """
     if fingerprint is not None:
         if fingerprint.strip().lower() != manifest.fingerprint():
             raise ConfigurationError(f"{file} has another fingerprint: it is another archive, or it was altered")
         return "fingerprint"
     if manifest.sealed is not None:
-        # The seal covers the manifest. The MAC would prove nothing, because the archive may contain its key.
+        # The seal covers the manifest. The MAC would prove nothing: its key may be in the archive.
         return "passphrase"
     if secret_file is None and not settings.paths().secret.exists():
         raise ConfigurationError(
@@ -217,13 +217,13 @@ def _snapshots(paths: Paths, folder: Path) -> dict[str, Path]:
             try:
                 shutil.copyfile(paths.root / name, folder / f"export-{number}")
             except FileNotFoundError:
-                continue  # The export has expired since it was listed.
+                continue  # The export has expired since the listing.
             copies[name] = folder / f"export-{number}"
     return copies
 
 
 def _names(root: Path) -> list[str]:
-    """Return the files in the data folder and its direct subfolders, as relative names. Links to files are left out."""
+    """Return the files in the data folder and its direct subfolders, as relative names, without symbolic links."""
     found = (path for path in [*root.iterdir(), *root.glob("*/*")] if path.is_file() and not path.is_symlink())
     return sorted(path.relative_to(root).as_posix() for path in found)
 
@@ -232,7 +232,7 @@ def _names(root: Path) -> list[str]:
 def _stage(root: Path) -> Iterator[Path]:
     """Yield a folder to restore into.
 
-    At the end, its content moves to the data folder. After an error, the folder is removed with its content.
+    At the end, the content moves to the data folder. After an error, the folder and its content are removed.
     """
     existed = root.exists()
     stage = root / _STAGE
@@ -265,7 +265,7 @@ def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool, v
         with closing(SqliteDatabase(paths.database, create_tables)) as db:
             db.write_now(mark)
     except ConfigurationError as error:
-        # The message starts with a path in the temporary folder, which will be gone.
+        # The message starts with a path in the temporary folder, which means nothing to the user.
         raise ConfigurationError(f"{file}: {str(error).removeprefix(f'{paths.database}: ')}") from None
     except WRITE_ERRORS as error:
         raise ConfigurationError(f"{file}: its database cannot be used ({str(error).splitlines()[0]})") from None

@@ -76,14 +76,14 @@ def reset(data_dir: Path | None) -> None:
 
 
 def _put_back(paths: Paths) -> None:
-    """Replace the databases by the copies, which are deleted last so that an interrupted reset can be repeated."""
+    """Replace the databases by the copies. Deletes the copies last, so that a reset can be repeated."""
     for target in paths.databases:
         for path in target.parent.glob(f"{target.name}-*"):
             path.unlink()
         draft = target.with_name(f"{target.name}.new")
         copy_database(paths.before_clock / target.name, draft)
         draft.replace(target)
-    # The later attempts are gone on purpose and must not count as lost commits.
+    # The later attempts were removed on purpose. They must not count as lost commits.
     for path in (paths.in_use, *paths.root.glob("committed-*")):
         path.unlink(missing_ok=True)
 

@@ -23,7 +23,7 @@ EXPECTED = (
 
 
 def explained(error: Exception) -> str | None:
-    """Return a line that explains the error to the user, or None if it needs a developer and a traceback."""
+    """Return a line that explains the error to the user, or None for an unexpected error, which needs a traceback."""
     if isinstance(error, ValidationError):
         return "; ".join(map(_fault, error.errors()))
     if isinstance(error, EXPECTED):

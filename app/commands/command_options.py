@@ -33,7 +33,7 @@ def _several(_context: click.Context, _option: click.Parameter, given: tuple[str
 
 
 def node_option(text: str) -> Callable[[_Command], _Command]:
-    """Return the option for the addresses of the chain's nodes, with `text` as its help."""
+    """Return the option for the addresses of the chain's nodes. Its help begins with `text`."""
     return click.option("--rpc-url", multiple=True, callback=_several, help=f"{text} Repeat it for several nodes.")
 
 
@@ -45,7 +45,7 @@ usdc_mint = click.option("--usdc-mint", help="USDC mint on this chain.  [default
 
 
 def settings_of(**given: Any) -> Settings:
-    """Return the settings, overridden by the options that are not None."""
+    """Return the settings from the environment. Given options that are not None replace them."""
     return Settings(**{name: value for name, value in given.items() if value is not None})
 
 

@@ -66,8 +66,8 @@ def upgrade() -> None:
 def copy_folder(data_dir: Path | None, rpc_url: str | None) -> None:
     """Move the state of a stopped service from its data folder to the new database named in the settings.
 
-    With --rpc-url, the node must belong to the folder's chain. Either everything is copied or nothing. Afterwards the
-    service continues with the same keys, and no command serves from the files any more.
+    With --rpc-url, the node must belong to the folder's chain. The command copies either everything or nothing.
+    Afterwards, the service continues on the database with the same keys, and no command uses the files any more.
     """
     settings = settings_of(data_dir=data_dir, rpc_url=rpc_url)
     url, paths = _url(settings), settings.paths()
@@ -118,15 +118,15 @@ def _copy(own: Connection, settings: Settings, url: str) -> tuple[str, CopyRepor
 
 
 def _events(paths: Paths) -> sqlite3.Connection:
-    """Open the stored events of the chain. Those of another schema are dropped, as at the start of a service."""
+    """Open the stored events of the chain. Events in an outdated schema are dropped, as at the start of a service."""
     EventStore(paths.events).close()
     return sqlite3.connect(f"{paths.events.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def _require_own_events(events: sqlite3.Connection, orgs: set[str], paths: Paths) -> None:
-    """Raise ConfigurationError if events and ``orgs`` have no organisation in common: the events are another chain's.
+    """Raise ConfigurationError if the events and ``orgs`` have no organisation in common.
 
-    Nothing is checked if either has no organisation.
+    In that case, the events belong to another chain. Nothing is checked if either side has no organisation.
     """
     streams = {one for (one,) in events.execute("SELECT DISTINCT org FROM chain_events WHERE org IS NOT NULL")}
     if orgs and streams and not orgs & streams:

@@ -1,4 +1,4 @@
-"""`agent-vault demo`: a tour in one process that uses the real HTTP API and the real program."""
+"""`agent-vault demo`: a tour in a single process, with the real HTTP API and the real program."""
 
 import tempfile
 from collections.abc import Callable

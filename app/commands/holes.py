@@ -19,8 +19,8 @@ _ALL = sys.maxsize
 def holes(data_dir: Path | None) -> None:
     """List holes and gaps of the index.
 
-    Holes are pruned history and unreadable transactions. Gaps are missing events of organisations and vaults.
-    The service keeps trying to fill holes and gaps, and goes on with later transactions.
+    Holes are pruned history and unreadable transactions. Gaps are missing events of organisations and vaults. The
+    service keeps trying to fill holes and gaps, and also processes later transactions.
     """
     with open_database(data_dir) as (db, _ring), closing(open_events(settings_of(data_dir=data_dir), db)) as events:
         history, transactions, gaps = asyncio.run(

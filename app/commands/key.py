@@ -115,7 +115,7 @@ def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
 )
 @_live
 def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int | None, *, live: bool) -> None:
-    """Replace a key and print the new one, only once. The old key stays valid for the overlap, if any."""
+    """Replace a key and print the new one, which cannot be shown again. The old key stays valid during the overlap."""
     seconds = settings_of(key_rotation_overlap=overlap).key_rotation_overlap
     with _owner(data_dir, org, key_id) as (db, ring, owner):
         live = live or _is_live(db)

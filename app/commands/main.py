@@ -34,7 +34,7 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Imports a command when it is called. Prints errors that users can cause in one line, without a traceback."""
+    """Imports each command only when it is called. Prints users' errors in one line, without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         return sorted(_COMMANDS)
@@ -65,7 +65,7 @@ class _Commands(click.Group):
 
 
 def _described(name: str) -> click.Command:
-    """Return a stand-in for the named command with its help. The docstring is read without importing the module."""
+    """Return a substitute for a command, with its help only. Reads the docstring without importing the module."""
     module, _, function = _COMMANDS[name].partition(":")
     source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
     (found,) = [one for one in ast.parse(source).body if getattr(one, "name", None) == function]

@@ -24,7 +24,7 @@ from app.mcp.operations import REQUEST_HEADERS, Api, Json, Operation, Operations
 from app.mcp.server import Context, vault_server
 from app.mcp.tools import TOOLS
 
-#: Timeout of a request, longer than the service takes to report a payment as pending.
+#: Timeout of a request in seconds. The service reports a slow payment as pending much earlier.
 _SECONDS = 120.0
 _NO_OBJECT = "A line must be one JSON object."
 _TOKEN = "AGENT_VAULT_SESSION_TOKEN"  # noqa: S105 - a name
@@ -75,7 +75,7 @@ async def _serve(url: str, headers: Mapping[str, str]) -> None:
             return [tool.described(operations) for tool in TOOLS]
 
         server = vault_server(tools, api, guide=_guide)
-        # Nothing but messages may reach the output.
+        # Only protocol messages may reach standard output.
         output = sys.stdout.buffer
         with contextlib.redirect_stdout(sys.stderr):
             wire = _Wire(sys.stdin.buffer, output)
@@ -84,10 +84,10 @@ async def _serve(url: str, headers: Mapping[str, str]) -> None:
 
 
 class _Wire:
-    """Standard input and output, as the SDK reads and writes them.
+    """Standard input and output for the SDK, which reads and writes lines.
 
-    Answers invalid messages itself, because the SDK ignores them. Holds back the end of the input until all requests
-    are answered, because the SDK sends no response after it.
+    It answers invalid messages itself, because the SDK ignores them. It delays the end of the input until all requests
+    are answered, because the SDK sends no response after the end.
     """
 
     def __init__(self, received: BinaryIO, sent: BinaryIO) -> None:
@@ -126,7 +126,7 @@ class _Wire:
         self._sent.flush()
 
     async def _valid(self, line: bytes) -> Json | None:
-        """Return the message in a line, or None after an error response to it."""
+        """Return the message in a line. For an invalid line, send an error response and return None."""
         found: Json | None = None
         try:
             found = json_object(line.decode())
@@ -150,7 +150,7 @@ class _Wire:
 
 
 class _Operations:
-    """The API's operations, loaded at the first request for tools, because loading imports the whole service."""
+    """The API's operations. They are loaded at the first request, because loading imports the whole service."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -32,7 +32,7 @@ from app.submission.context import Service
 from app.submission.offline import local_authority
 from app.submission.plan import Authority, AwaitingSignatureError, Plan
 
-#: Lamports that a replaced fee payer keeps, so that transactions it has already signed can still land.
+#: Lamports that a replaced fee payer keeps, so that transactions with its signature can still land.
 _KEPT = 10_000_000
 #: Minimum balance in lamports of a new fee payer before it is put in place.
 _ENOUGH = 21_000_000
@@ -66,7 +66,7 @@ Change = Callable[[Service, str, Authority], Awaitable[None]]
 
 
 class _Signing:
-    """Signs a command's changes with a local key, or writes them to a file to be signed elsewhere."""
+    """Signs a command's changes with a local key, or writes them to a file for signing offline."""
 
     def __init__(self, key_file: Path | None, offline_file: Path | None) -> None:
         if key_file is not None and offline_file is not None:
@@ -79,7 +79,7 @@ class _Signing:
     async def by(self, service: Service, address: Pubkey) -> Authority:
         """Return the authority with this address.
 
-        Raises ConfigurationError if a local key has to sign, and it is missing or has another address.
+        Raises ConfigurationError if a local key must sign, but is missing or has a different address.
         """
         if self._file is not None:
             return Authority(address, None)
@@ -96,7 +96,7 @@ class _Signing:
     async def run(self, service: Service, change: Awaitable[None], label: str | None = None) -> bool:
         """Await a change and return True, or return False if the change waits for a signature.
 
-        In that case, the transaction is written to a file. The file's name contains `label`, if given.
+        A waiting transaction is written to a file. The file's name contains `label`, if given.
         """
         try:
             await change
@@ -168,7 +168,7 @@ def show_roles(org: str | None, **given: Any) -> None:
 @click.option("--verifier", callback=address_argument, help="Address of the next verifier.")
 @change_options
 def set_roles(operator: Pubkey | None, arbiter: Pubkey | None, verifier: Pubkey | None, **given: Any) -> None:
-    """Give roles to other addresses. The keys in the data folder stay as they are."""
+    """Give roles to other addresses. This does not change the keys in the data folder."""
     named = {"operator": operator, "arbiter": arbiter, "verifier": verifier}
     changes = {name: address for name, address in named.items() if address is not None}
     if not changes:
@@ -187,7 +187,7 @@ def set_roles(operator: Pubkey | None, arbiter: Pubkey | None, verifier: Pubkey 
 @click.argument("address", callback=address_argument)
 @change_options
 def propose_authority(address: Pubkey, **given: Any) -> None:
-    """Propose a new authority. It must accept before it takes over."""
+    """Propose a new authority. The new authority takes over once it has accepted."""
     if _change(given, "authority", partial(organisation_roles.change_roles, pending_authority=address)):
         click.echo(f"{address} is proposed. To take over, run `agent-vault roles accept-authority` with its key.")
 
@@ -242,7 +242,7 @@ async def _give_role(service: Service, settings: Settings, role: str, signing: _
     """Give the role to the folder's next key in every organisation that still has the current key.
 
     Return False if some changes wait for a signature. Raises ConfigurationError if no organisation has the current or
-    the next key in this role, because the new key would then have no role anywhere.
+    the next key in this role, because the new key would then be useless.
     """
     folder = settings.paths().keys
     new = next_key(folder, role).pubkey()
@@ -254,7 +254,7 @@ async def _give_role(service: Service, settings: Settings, role: str, signing: _
     for one in every:
         found = await organisation_roles.roles_of(service, one.org)
         present = found[role] if signer is None else signer.pubkey()
-        # The verifier has the arbiter's key too, unless the verifier's role was given to another key.
+        # The arbiter's key is also the verifier's, unless the verifier's role was given to another key.
         own = {name: found[name] for name in ((role, "verifier") if role == "arbiter" else (role,))}
         changes = {name: new for name, address in own.items() if address == present != new}
         if changes:
@@ -276,7 +276,7 @@ async def _give_role(service: Service, settings: Settings, role: str, signing: _
 
 
 async def _fill(service: Service, settings: Settings) -> None:
-    """Move the fee payer's SOL to the folder's next fee payer, except for an amount that old transactions may need.
+    """Move the fee payer's SOL to the folder's next fee payer, except for an amount that earlier transactions may need.
 
     Raises ConfigurationError if the next fee payer would have too little SOL.
     """

@@ -46,7 +46,7 @@ def demo() -> None:
 @click.option("--port", "localnet_port", type=click.IntRange(1, 65534), help="JSON-RPC port.  [default: 8899]")
 def localnet(**given: Any) -> None:
     """Run only the embedded chain."""
-    # The chain keeps its state in a file of its own, so it starts while the service's database is down or not upgraded.
+    # The chain keeps its state in its own file, so it can start while the service's database is down or not upgraded.
     settings = with_folder(settings_of(**given).model_copy(update={"rpc_url": None, "database_url": None}))
 
     async def run() -> None:

@@ -96,7 +96,7 @@ def sign(
 
 
 def _show(heading: str, lines: Iterable[str], mark: str) -> None:
-    """Print lines under a heading. Callers print the facts last, so that no number of claims scrolls them away."""
+    """Print lines under a heading. Callers print the facts last, so that claims cannot scroll the facts away."""
     given = [mark + line for line in lines]
     for line in [heading, *given] if given else ():
         click.echo(plain(line), err=True)
@@ -126,9 +126,9 @@ def _content(file: Path) -> tuple[bytes, Mapping[Pubkey, bytes]]:
 
 
 async def _read(rpc_url: str, found: Inspected, codec: Codec) -> Mapping[Pubkey, bytes]:
-    """Return the transaction's accounts of the program and of token programs, as a node holds them.
+    """Return the transaction's accounts that belong to the program or to a token program, as read from a node.
 
-    Raises ClickException if the nonce account on this node does not hold the transaction's nonce.
+    Raises ClickException if the nonce account on this node does not have the transaction's nonce.
     """
     async with aclosing(ChainClient(HttpTransport(rpc_url), program_id=codec.program_id)) as chain:
         nonce = NonceAccount.of(await chain.account(found.nonce_account))

@@ -16,7 +16,7 @@ from app.verifier.verify import VerificationReport, verify
 
 
 class _UndecidedError(click.ClickException):
-    """The verification has no result."""
+    """The verification could not reach a result."""
 
     exit_code = 2
 
@@ -29,8 +29,8 @@ def verify_export(export: Path, rpc_url: str, program_id: str | None) -> None:
     """Check an exported CSV or JSON file against the chain.
 
     The check does not use the service. Exits with 0 if the file matches, with 1 if a row differs, is missing or was
-    added, and with 2 if the result cannot be determined. Rows that are off the chain, such as blocked payments, are
-    only listed.
+    added, and with 2 if the result cannot be determined. Rows without a transaction on the chain, such as blocked
+    payments, are only listed.
     """
     if (program := parse_address(program_id or "")) is None and program_id is not None:
         raise _UndecidedError("--program-id: must be an address in base58")

@@ -28,7 +28,7 @@ _STORAGE_CLASSES = ("08", "28", "3D", "53", "57", "58")
 #: server, missing privilege, and a prepared statement that is missing or exists already.
 _STORAGE_STATES = frozenset({"25P03", "55P03", "40001", "40P01", "25006", "42501", "26000", "42P05"})
 _STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-#: Seconds after which a client should retry while a part of the service is unavailable.
+#: Seconds until a client should retry, if a part of the service is unavailable.
 RETRY_AFTER = "1"
 
 

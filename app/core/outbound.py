@@ -153,7 +153,7 @@ class Outbound:
         lookups: int = 64,
         part: int = 4,
     ) -> None:
-        """Allow `lookups` concurrent lookups, of which each organisation may use one `part`-th.
+        """Allow `lookups` concurrent lookups. Each organisation may use one `part`-th of them.
 
         If `lookup` is given, it resolves names instead, without limits.
         """

@@ -10,7 +10,7 @@ from app.core.signers import KeyFileError, Signer, Signers, create_key, read_key
 
 
 def load_or_create(folder: Path, settings: Settings, *, create: bool) -> Signers:
-    """Return the signers whose keys are in ``folder`` or named by the settings.
+    """Return the signers for the keys in ``folder`` and the keys named by the settings.
 
     With ``create``, missing key files are created, as for a new data folder. Without it, a missing key of the authority
     or arbiter is accepted: it was taken offline on purpose. Raises KeyFileError if a key cannot be used, or if the key

@@ -1,4 +1,4 @@
-"""Claims divide shared work, such as webhook deliveries, among nodes: each node processes only the rows it has claimed.
+"""Claims divide shared work, such as webhook deliveries, among nodes. Each node processes only its claimed rows.
 
 A claim is valid while its node is alive. If only one process serves, no claims are needed.
 """
@@ -38,9 +38,10 @@ _RELEASE = delete(table).where(*_MINE)
 
 
 def claim(connection: Connection, key: Column[str], due: Select[Any], node: str) -> list[str]:
-    """Claim the rows of `due`, a query of keys, that no other living node has claimed. Return their keys.
+    """Claim the due rows that no other living node has claimed, and return their keys.
 
-    Rows that another node is claiming at this moment are skipped. Rows that this node claimed earlier are included.
+    `due` is the query for the keys of the due rows. Rows that another node is claiming at the same time are skipped.
+    Rows that this node has claimed earlier are included.
     """
     kind = key.table.name
     other = and_(table.c.kind == kind, table.c.id == key, table.c.node != node, node_is_alive(table.c.node))
@@ -49,9 +50,9 @@ def claim(connection: Connection, key: Column[str], due: Select[Any], node: str)
     taken = rows.on_conflict_do_update(
         index_elements=["kind", "id"],
         set_={"node": rows.excluded.node},
-        # Checked again on the newest row version: another node may have claimed it after this statement began.
-        # The column is written as SQL text, because SQLAlchemy does not correlate a subquery with the table of an
-        # INSERT: the subquery would search all claims instead.
+        # Check again on the newest version of the claim, because another node may have claimed the row after this
+        # statement began. The column is written as SQL text, because SQLAlchemy does not correlate a subquery with the
+        # table of an INSERT. The subquery would otherwise search all claims.
         where=(table.c.node == node) | ~node_is_alive(literal_column("claims.node", String)),
     )
     return list(connection.scalars(taken.returning(table.c.id)))

@@ -1,4 +1,4 @@
-"""Shared by all tables: the metadata, column types, and `upsert`."""
+"""The metadata, column types and `upsert`, shared by all tables."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -25,9 +25,9 @@ SERIAL = BigInteger().with_variant(Integer, "sqlite")
 @compiles(String, "postgresql")
 @compiles(Text, "postgresql")
 def _in_the_order_of_bytes(element: String, compiler: Any, **options: Any) -> str:
-    """Return the type's DDL. Columns order texts by their bytes, as in SQLite, regardless of the server's locale.
+    """Return the DDL of a text type. Columns sort texts by their bytes, as in SQLite, under any locale of the server.
 
-    Cursors contain ids, and an index in another order could not serve a list.
+    Lists are sorted by id too, and an index in a different order could not serve them.
     """
     name = compiler.visit_TEXT(element) if isinstance(element, Text) else compiler.visit_VARCHAR(element)
     return f'{name} COLLATE "C"' if isinstance(options.get("type_expression"), Column) else name
@@ -68,7 +68,7 @@ class ActorText(TypeDecorator[Actor]):
         return None if value is None else str(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Actor | None:  # noqa: ARG002
-        """Return the actor that the text names."""
+        """Return the actor from its text."""
         return None if value is None else Actor.parse(value)
 
 
@@ -77,7 +77,7 @@ def upsert(
 ) -> bool:
     """Insert a row, or update the row with the same `keys`. With `replace=False`, leave an existing row unchanged.
 
-    Returns True if anything was written. SQLAlchemy has no portable upsert; SQLite and PostgreSQL share the syntax.
+    Returns True if anything was written. SQLAlchemy has no portable upsert, but SQLite and PostgreSQL share the syntax.
     """
     return upsert_all(connection, table, [values], keys=keys, replace=replace) == 1
 

@@ -1,10 +1,9 @@
-"""Recently committed attempts of this node, kept in its data folder to detect commits that a server has lost.
+"""The commit log: a node's recently committed attempts, kept in its data folder to detect lost commits.
 
-With asynchronous replication, a promoted standby lacks the last commits without reporting it. The ids of attempts are
-kept because rows of attempts are never deleted, whereas idempotency keys are released and purged, and a promoted
-standby assigns transaction numbers a second time. An id is written before its transaction is sent, without waiting for
-the disk, so it survives the end of the process. A crash of the node's machine during a failover is a second fault and
-not covered.
+With asynchronous replication, a promoted standby lacks the last commits without reporting this. The log keeps the ids
+of attempts, because rows of attempts are never deleted. Idempotency keys are released and purged, and a promoted
+standby assigns transaction numbers a second time. An id is written before its transaction is sent. The write does not
+wait for the disk, so it survives the end of the process, but not a crash of the node's machine during the failover.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from sqlalchemy import Connection, String, bindparam, text
 from app.core.timestamps import now_ms
 
 KEPT = 10_000
-"""Maximum number of remembered attempts: far more than a node commits within the lag of any useful standby."""
+"""Maximum number of remembered attempts. This is far more than a node commits within the lag of any useful standby."""
 _KNOWN = text("SELECT tx_id FROM attempts WHERE tx_id IN :ids").bindparams(
     bindparam("ids", type_=String, expanding=True)
 )
@@ -61,7 +60,7 @@ class CommitLog:
             _log.warning("ledger_not_written", error=str(error))  # memory still has it
 
     def missing(self, connection: Connection, since: int) -> Mapping[str, int]:
-        """Return, by organisation, when the newest attempt that the server has lost was committed.
+        """Return the commit time of the newest attempt that the server has lost, by organisation.
 
         Times are Unix milliseconds. Attempts committed up to ``since`` are ignored.
         """

@@ -21,16 +21,16 @@ Work = Callable[[Connection], T]
 WRITE_ERRORS = (StorageUnavailableError, SQLAlchemyError, sqlite3.Error, OSError)
 """Errors that a write raises if the database cannot be written to, for example because the disk is full.
 
-They include `DUPLICATE_ERRORS`, so a handler of both must name those first.
+They include `DUPLICATE_ERRORS`. Code that handles both must catch `DUPLICATE_ERRORS` first.
 """
 
 DUPLICATE_ERRORS = (IntegrityError,)
 """Errors that a write raises if its row is stored already."""
 
 REQUEST_PATIENCE = 18.0
-"""Seconds that the longer waits of a request may take together, so that a hanging database costs it about 20."""
+"""Seconds that all longer waits of a request may take together, so that a hanging database delays it by about 20."""
 _LAST_PATIENCE = 0.5
-"""Seconds that each further call may wait, and that a call may always wait without using up the request's patience."""
+"""Seconds that each call may still wait once the patience is used up. A shorter wait uses up no patience."""
 patience: ContextVar[float | None] = ContextVar("patience", default=None)
 """Seconds that the request of this context may still wait for the database; None outside of requests."""
 
@@ -59,20 +59,21 @@ async def patiently(waiting: Awaitable[T]) -> T:
 class Database(ABC):
     """The service's database.
 
-    Writes are serialized, even across processes, except in `write_unordered`. Data that work reads before it
-    writes is therefore unchanged at its commit, and ids that the database assigns are committed in order. Work may run
-    in a different thread than its caller, so it may use only its connection and objects that the caller does not touch
-    while it waits.
+    Writes are serialized, even across processes, except in `write_unordered`. Data that work has read is therefore
+    still unchanged when the work commits, and ids assigned by the database are committed in order. Work may run in
+    another thread than its caller. It may use only its connection, and objects that the caller does not touch while
+    waiting.
     """
 
     name: str
     """The name to show to people, without a password."""
     node: str = ""
-    """The id of this process among the processes that serve on the database concurrently; empty if only one can."""
+    """The id of this process among the processes that use the database concurrently. Empty if only one process can."""
     server: str = ""
-    """The start time of the server that this process last wrote to; empty for a file or without a database guard."""
+    """The start time of the server that this process last wrote to. Empty for a file or without a database guard."""
     ledger: CommitLog | None = None
-    """The commit log: it remembers committed attempts outside of a database that can lose commits."""
+    """The commit log, which remembers committed attempts outside of the database, or None if the database loses none.
+    """
 
     def remember(self, tx_id: str, org: str) -> None:
         """Write a committed attempt to the commit log, if there is one."""
@@ -85,15 +86,14 @@ class Database(ABC):
 
         An exception in `work` undoes only its own changes and is raised here. Keep `work` short, because other writes
         wait for it. Raises ``storage_unavailable`` if the database cannot be written to now, for example because of a
-        full disk or a lost connection. The error is a `StorageDoubtError` if the work may have been committed
-        nevertheless.
+        full disk or a lost connection. The error is a `StorageDoubtError` if the work may still have been committed.
 
-        Work is `repeatable` if it may run a second time after its writes were undone, because it changes only the
-        database. Repeatable work needs fewer statements, so the writes of every payment should be repeatable.
+        Work is `repeatable` if it changes only the database, so that it may run again after its writes were undone.
+        Repeatable work needs fewer statements. The writes of every payment should therefore be repeatable.
         """
 
     async def write_unordered(self, work: Work[T]) -> T:
-        """Run a single statement that may run before or after any other write, if possible without waiting for one.
+        """Run a single statement in no particular order with other writes, if possible without waiting for them.
 
         The statement may run twice if its connection is lost.
         """
@@ -119,10 +119,10 @@ class Database(ABC):
         """
 
     async def look_up(self, work: Work[T]) -> T:
-        """Run a query, or a few that need not see the same state.
+        """Run one query, or a few queries that need not see the same state.
 
         Raises ``storage_unavailable`` like ``read``. On a server, this saves two round trips, and many callers share a
-        thread. The reads of every payment should therefore use it.
+        thread. The reads of every payment should therefore use this method.
         """
         return await self.read(work)
 

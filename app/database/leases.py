@@ -1,4 +1,4 @@
-"""Leases: one node's right to run a job, its expiry, and the fencing number that its writes need.
+"""Leases. A lease is one node's right to run a job, with an expiry and a fencing number that protects writes.
 
 Times are Unix milliseconds of the database's clock, so that the clocks of the nodes need not agree.
 """
@@ -39,7 +39,7 @@ NODE = "node/"
 """Prefix of the name of the lease that a node holds on itself while it is alive."""
 
 API = "api/"
-"""Prefix of the name of a second lease that a node holds on itself, if it answers requests."""
+"""Prefix of the name of a second lease that a node holds on itself if it serves the API."""
 
 table = Table(
     "leases",
@@ -55,7 +55,7 @@ _NOW = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease as its holder knows it."""
+    """A lease with the holder and fencing number that its holder knows."""
 
     name: str
     holder: str
@@ -63,7 +63,7 @@ class Lease:
 
     @property
     def term(self) -> str:
-        """The name and fencing number. No other lease and no later holder of this one has the same term."""
+        """The name and fencing number, which together are unique: a later holder gets a higher fencing number."""
         return f"{self.name} {self.fencing}"
 
 
@@ -90,8 +90,8 @@ def fenced_by(lease: Lease) -> Iterator[None]:
 def required() -> Lease | None:
     """Return the lease that the writes of this context need, or None if they need none.
 
-    A lease changes hands only in a writing transaction, and writing transactions are serialized. A lease that a
-    transaction finds held at its start is therefore still held at its commit.
+    A lease gets a new holder only in a writing transaction, and writing transactions are serialized. If the lease is
+    held at the start of a transaction, it is therefore still held at the commit.
     """
     return _held.get()
 
@@ -121,7 +121,7 @@ def alive(connection: Connection) -> set[str]:
 
 
 def release(connection: Connection, holder: str) -> None:
-    """Free all leases of a node. The fencing number of each job continues from its present value."""
+    """Free all leases of a node. The next holder of each job still gets a higher fencing number."""
     connection.execute(delete(table).where(table.c.name.in_((NODE + holder, API + holder))))
     connection.execute(update(table).where(table.c.holder == holder).values(expires_at=0))
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 _MAX_CURSOR = 256
 _SCOPE_LENGTH = 16
 _LIMIT = 2**63
-#: A parameter that differs from page to page: the time of the request.
+#: The parameter with the time of the request. It differs from page to page and does not belong to the cursor's list.
 _NOW = "now"
 
 
@@ -60,14 +60,14 @@ class Listing:
 def listing(
     query: Select[Any], *, time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]] = ()
 ) -> Listing:
-    """Return the statements of a list ordered by `time`, then `key`, both descending. Both may be the same column.
+    """Return the statements of a list ordered by `time`, then `key`, both descending. They may be the same column.
 
-    A row is listed if one of the conditions in `either` holds; no two may hold for the same row. Each condition needs
-    an index in the order of the list, so that the database merges their rows and reads little more than one page. No
+    A row is listed if one of the conditions in `either` holds. At most one of them may hold for a row. Each condition
+    needs an index in the order of the list. The database then merges the rows and reads little more than one page. No
     parameter of `query` may begin with `page_`.
     """
     moment, last = bindparam("page_moment", type_=time.type), bindparam("page_last", type_=key.type)
-    # The first condition implies the second, but only the second gives an index scan its starting point.
+    # The second condition is redundant, but only it gives an index scan a starting point.
     after = query.where(or_(time < moment, and_(time == moment, key < last)), time <= moment)
     first, following = (
         {dialect: _page(one, time, key, either, dialect) for dialect in ("sqlite", "postgresql")}
@@ -102,7 +102,7 @@ def fetch_page(
 
 
 def unindexed(column: Column[Any]) -> ColumnElement[Any]:
-    """Return a column in a form that no index can serve, for a condition that another index serves better.
+    """Return a column in a form that no index can serve. Use it if another condition has a better index.
 
     Without statistics, SQLite considers all indexes equally good. To find one wallet's payments, it would scan all
     confirmed payments of the organisation.
@@ -114,11 +114,11 @@ def _page(
     query: Select[Any], time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]], dialect: str
 ) -> Select[Any] | CompoundSelect[Any]:
     most = bindparam("page_limit", type_=Integer)
-    # If the order named the key twice, no index with more columns after the key could serve it.
+    # Name the key only once. Otherwise, an index with more columns after the key could not serve the order.
     order_columns = (key,) if time is key else (time, key)
     if len(either) <= 1:
         return query.where(*either).order_by(*(column.desc() for column in order_columns)).limit(most)
-    # Ordered by position, because SQLite cannot distinguish columns of the same name from two tables in a union.
+    # Order by position, because in a union SQLite cannot distinguish columns of the same name from two tables.
     names = [column.name for column in query.selected_columns]
     order: list[ColumnElement[Any]] = [
         desc(literal_column(str(names.index(column.name) + 1))) for column in order_columns

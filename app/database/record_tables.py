@@ -1,7 +1,7 @@
-"""Tables made from the records that they store, so that each column is declared once, as a field.
+"""Makes tables from the classes of the records that they store. Each column is declared only once, as a field.
 
-A field's type determines the type of its column, and `| None` makes it nullable. `Annotated[int, U64()]` names another
-type, and may name a server default.
+A field's type determines the type of its column, and `| None` makes it nullable. `Annotated[int, U64()]` selects a
+different column type, and can add a server default.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ _tables: dict[type, Table] = {}
 
 
 def table_of(name: str, record: type, *items: SchemaItem, key: Sequence[str], **options: Any) -> Table:
-    """Return the table of a dataclass: a column for each field in their order, the given key, items and options."""
+    """Return the table of a dataclass. It has one column per field, in the same order, and the given key."""
     hints = get_type_hints(record, include_extras=True)
     columns = (_column(one.name, hints[one.name], primary=one.name in key) for one in fields(record))
     _tables[record] = table = Table(name, metadata, *columns, *items, **options)

@@ -1,4 +1,4 @@
-"""Signals notify the other nodes on a database of changes. A signal may be lost, so every node also polls."""
+"""Signals notify the other nodes on a database of changes. Signals may be lost, so every node also polls."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ CHANNEL = "agent_vault_channel"
 channels. The name is therefore derived from the service's secret: only its nodes know it, and they trust the signals on
 it. Other accounts cannot see the name, except the nodes' account and superusers: they can read the tables anyway."""
 _LONGEST = 8_000
-"""PostgreSQL refuses notifications of this many bytes or more."""
+"""PostgreSQL refuses a notification with this number of bytes or more."""
 ROWS = "rows"
 """Events were applied to the read models. The signal may name their transactions, each as MESSAGE_HASH:SLOT."""
 RULES = "rules"
@@ -21,11 +21,11 @@ KEYS = "keys"
 EXPORTS = "exports"
 """An export was requested."""
 GUARD = "guard"
-"""The database guard against forgotten payments was raised."""
+"""The database guard was activated, because payments may have been lost."""
 
 
 def signal(connection: Connection, what: str, about: Sequence[str] = ()) -> None:
-    """Signal the other nodes, if there is a channel, at the commit. Repeats in a transaction are sent once.
+    """Signal the other nodes at the commit, if there is a channel. Equal signals in a transaction are sent once.
 
     ``about`` names the changed objects, and is omitted if it is too long.
     """

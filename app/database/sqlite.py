@@ -1,4 +1,4 @@
-"""SQLite: one writer that commits the work of many callers together, and one reader per thread."""
+"""The database on SQLite: one writer commits the work of many callers together, and each thread has its own reader."""
 
 import asyncio
 import contextvars
@@ -23,9 +23,9 @@ from app.database.interface import Database, Step, T, Work, patiently
 from app.database.migrations import Create, migrate
 
 _BUSY_TIMEOUT = 10.0
-"""Seconds to wait while another process (the command line) writes."""
+"""Seconds to wait while another process writes, such as the command line."""
 _WAL_LIMIT = 64 * 1024 * 1024
-"""Size in bytes that the write-ahead log is truncated to after a long transaction made it grow."""
+"""Maximum size in bytes that the write-ahead log keeps after a long transaction has enlarged it."""
 
 
 @dataclass(slots=True)
@@ -37,10 +37,10 @@ class _Job:
 class SqliteDatabase(Database):
     """The service's database in a file.
 
-    A commit waits for the disk, so callers share it: all work passed to `write` during one commit goes into the next,
-    each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds. Calls that
-    can wait run in a thread of their own, so that they do not queue behind reads: the commit, which waits for the disk,
-    the begin while another process writes, and the lock while another thread writes.
+    A commit waits for the disk, so callers share commits: all work passed to `write` during one commit goes into the
+    next, each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds.
+    Three calls can wait: the commit for the disk, the begin for another process, and the lock for another thread. They
+    run in a thread of their own, so that they do not queue behind reads.
     """
 
     def __init__(self, path: str | Path, create: Create) -> None:
@@ -50,7 +50,7 @@ class SqliteDatabase(Database):
         """
         self.name = str(path)
         keep_private(path)
-        # Begins without waiting; `_begin` decides in which thread to wait.
+        # A begin does not wait here. `_begin` waits, in a thread chosen by its caller.
         self._writer = _engine(path, "BEGIN IMMEDIATE", timeout=0.0)
         self._readers = _engine(path, "BEGIN", timeout=_BUSY_TIMEOUT)
         self._thread = threading.local()
@@ -133,7 +133,7 @@ class SqliteDatabase(Database):
     def close(self) -> None:
         """Close all connections; uncommitted work is lost.
 
-        Waits for running reads, even if their callers gave up, because their connections are still in use.
+        Waits for running reads, even if their callers gave up, because the reads still use their connections.
         """
         self._reading.shutdown(cancel_futures=True)
         self._committer.shutdown(wait=False)
@@ -156,7 +156,7 @@ class SqliteDatabase(Database):
         return connection
 
     def _begin(self) -> None:
-        """Begin a transaction; blocks this thread while another process writes."""
+        """Begin a transaction. Blocks this thread while another process writes."""
         execute = _driver(self._connection).execute
         execute(f"PRAGMA busy_timeout={round(_BUSY_TIMEOUT * 1000)}")
         try:
@@ -186,7 +186,8 @@ class SqliteDatabase(Database):
                 except sqlite3.OperationalError as error:
                     if not _is_busy(error):
                         raise
-                    # Another process writes. Wait in another thread, because this one serves all other requests.
+                    # Another process writes. Wait in another thread, because the event loop's thread serves all
+                    # requests.
                     await in_thread(self._begin)
                 batch, self._jobs = self._jobs, []
                 finished = self._run(batch)
@@ -223,7 +224,7 @@ class SqliteDatabase(Database):
         return finished
 
     def _commit(self, finished: list[tuple[_Job, Any]]) -> None:
-        """Commit, release the lock and answer the callers; runs in a worker thread."""
+        """Commit, release the lock and answer the callers. Runs in a worker thread."""
         failure: Exception | None = None
         try:
             self._connection.commit()
@@ -281,7 +282,7 @@ def _engine(path: str | Path, begin: str, *, timeout: float) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
-        # Otherwise Python's driver would begin and commit transactions on its own. That would break savepoints.
+        # Otherwise, Python's driver would begin and commit transactions on its own, which would break savepoints.
         connection.isolation_level = None
         pragmas = ("synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", f"journal_size_limit={_WAL_LIMIT}")
         for pragma in ("journal_mode=WAL", *pragmas):

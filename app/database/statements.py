@@ -1,8 +1,8 @@
 """Statements that bypass SQLAlchemy's execution, for the reads and writes of every payment.
 
-SQLAlchemy needs ten times SQLite's own time to execute a short statement. It still compiles these statements and
-converts their values, but the driver executes them. On PostgreSQL, where each statement is a round trip, statements
-without a needed result can be deferred and sent as one.
+SQLAlchemy needs ten times SQLite's own time for a short statement. It still compiles these statements and converts
+their values, but the driver executes them. On PostgreSQL, where each statement is a round trip, statements can be
+deferred and sent as one if their results are not needed.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ class _Compiled:
         self._sql = str(compiled)
         binds = [(name, compiled.binds[name]) for name in compiled.positiontup]
         self.types = {name: bind.type for name, bind in binds if bind.required or name in (names or ())}
-        """Types of the parameters without a value of their own."""
+        """Types of the parameters that get their values from each row."""
         self._convert = [(name, bind.type.dialect_impl(used).bind_processor(used)) for name, bind in binds]
         self._constants = {name: bind.value for name, bind in binds if not bind.required}
         plain = len(binds) > 1 and not self._constants and not any(convert for _, convert in self._convert)
-        # `itemgetter` takes a third of the time, and suits most statements of a payment.
+        # `itemgetter` takes a third of the time, and suffices for most statements of a payment.
         self._values: Callable[[Row], Sequence[Any]] = itemgetter(*compiled.positiontup) if plain else self._converted
 
     def _converted(self, row: Row) -> Sequence[Any]:
@@ -51,7 +51,7 @@ class _Compiled:
 
 
 class CompiledQuery(_Compiled):
-    """A query. The names of its columns are known after its first run."""
+    """A compiled query. The names of its columns are known after its first run."""
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
         super().__init__(statement, dialect)
@@ -84,7 +84,7 @@ class CompiledQuery(_Compiled):
 
 
 class Prepared(_Compiled):
-    """A statement for one row of values or many, compiled for a dialect. `names` are the columns among its values."""
+    """A statement compiled for a dialect, for one or many rows of values. `names` are the columns that it sets."""
 
     def __init__(self, statement: Any, dialect: Dialect, names: Sequence[str] = ()) -> None:
         super().__init__(statement, dialect, names)
@@ -122,7 +122,7 @@ class Prepared(_Compiled):
         return run_numbered(connection, self._sql, self._values(rows[0]))
 
     def spelled_out(self, number: int, *, many: bool) -> Any:
-        """Return the statement with names of parameters that begin with `number`, so that statements can be combined.
+        """Return the statement with `number` in the names of its parameters, so that statements can be combined.
 
         With `many`, each parameter is an array with the values of all rows. One round trip then suffices for all rows,
         and the statement's text does not depend on the number of rows.
@@ -147,7 +147,7 @@ class Prepared(_Compiled):
 
 
 def _list_as_json(one: Any, **_: Any) -> Any:
-    """Replace a list of texts or integers by one value on SQLite, so that its length does not change the text."""
+    """Replace a list of texts or integers by one value, so that SQLite's SQL does not depend on its length."""
     if not (isinstance(one, BindParameter) and one.expanding):
         return None
     values = func.json_each(bindparam(one.key, one.value, type_=JSON, required=one.required)).table_valued("value")
@@ -169,7 +169,7 @@ def _numbered(pieces: Sequence[tuple[Prepared, Sequence[Row]]]) -> dict[str, Any
 
 @lru_cache(maxsize=512)
 def _together(pieces: tuple[Prepared, ...], many: tuple[bool, ...]) -> Prepared:
-    """Return several PostgreSQL statements as one. Each part sees the state before the whole statement."""
+    """Return several PostgreSQL statements as one. Each part sees the state before the combined statement."""
     *first, last = [
         one.spelled_out(number, many=several) for number, (one, several) in enumerate(zip(pieces, many, strict=True))
     ]
@@ -181,8 +181,8 @@ def _together(pieces: tuple[Prepared, ...], many: tuple[bool, ...]) -> Prepared:
 def deferring(connection: Connection) -> Iterator[None]:
     """Defer the PostgreSQL statements that are passed to `defer` in this context.
 
-    They are sent before any other statement, or at the end of the context. If the context ends with an exception, they
-    are dropped with the statements that it added for the commit, because its work will be undone.
+    They are sent before any other statement, or at the end of the context. If the context ends with an exception, its
+    work will be undone. The deferred statements, and those added for the commit, are then dropped.
     """
     sender = _sender(connection)
     sender.deferred = []
@@ -198,7 +198,7 @@ def deferring(connection: Connection) -> Iterator[None]:
 
 
 def defer(connection: Connection, prepared: Prepared, rows: Sequence[Row]) -> None:
-    """Run a statement whose result is not needed: combined with others if possible, otherwise immediately."""
+    """Run a statement without a needed result: combined with others if possible, otherwise immediately."""
     sender = _sender(connection) if prepared.by_sender else None
     if sender is None or sender.deferred is None:
         prepared.execute(connection, rows)
@@ -264,18 +264,18 @@ def run_script(connection: Connection, script: str) -> Any:
 
 def _sender(connection: Connection) -> Any:
     if connection.invalidated:
-        # The work continued although its connection was lost.
+        # Work must not continue after its connection was lost.
         raise StorageUnavailableError
     return connection.info[SENDER]
 
 
 def at_commit(connection: Connection, statement: str) -> None:
-    """Send a statement without values together with the commit of a transaction that a script began."""
+    """Send a statement without values together with the commit. Only for transactions that a script has begun."""
     _sender(connection).at_commit[statement] = None
 
 
 def is_idle(connection: Connection) -> bool:
-    """Return True if a PostgreSQL connection is intact and in no transaction."""
+    """Return True if a PostgreSQL connection is intact and has no open transaction."""
     return not connection.invalidated and bool(connection.info[SENDER].idle)
 
 
@@ -284,7 +284,7 @@ def _failure(connection: Connection, sql: str, error: Any) -> DBAPIError:
     driver_error = connection.dialect.loaded_dbapi.Error
     lost = connection.dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
     if lost:
-        # This fails too, which tells SQLAlchemy of the loss: it then checks its other connections before reusing them.
+        # This fails too, so SQLAlchemy learns of the loss and checks its other connections before reusing them.
         with contextlib.suppress(SQLAlchemyError):
             connection.exec_driver_sql("SELECT 1")
     failure = DBAPIError.instance(sql, None, error, driver_error, hide_parameters=True, connection_invalidated=lost)
@@ -311,18 +311,18 @@ def _query(dialect: Dialect, statement: Executable) -> CompiledQuery:
 
 
 def rows(connection: Connection, statement: Executable, values: Row) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
-    """Return a query's column names and its rows. Build the query once and keep it: its compiled form is cached."""
+    """Return a query's column names and rows. Build a query once and keep it, because its compiled form is cached."""
     return _query(connection.dialect, statement).rows(connection, values)
 
 
 def scalar(connection: Connection, statement: Executable, values: Row) -> Any:
-    """Return the first value of a query's first row, or None; for the query see `rows`."""
+    """Return the first value of a query's first row, or None without a row. See `rows` for the query."""
     _, found = rows(connection, statement, values)
     return found[0][0] if found else None
 
 
 def execute(connection: Connection, statement: UpdateBase, columns: Row, **others: Any) -> int:
-    """Run a statement that sets `columns` and has further parameters `others`. Return the number of rows written.
+    """Run a statement that sets `columns`, with further parameters `others`. Return the number of rows written.
 
     Build the statement once and keep it, because its compiled form is cached with it.
     """
@@ -332,7 +332,7 @@ def execute(connection: Connection, statement: UpdateBase, columns: Row, **other
 def execute_all(
     connection: Connection, statement: Executable, rows: Sequence[Row], columns: Sequence[str] | None = None
 ) -> list[Any]:
-    """Run a statement for each row of values; an INSERT sets them as columns, or only `columns` if given.
+    """Run a statement for each row of values. An INSERT sets all values as columns, or only `columns` if given.
 
     Returns the rows that the statement returns.
 

@@ -1,8 +1,9 @@
 """The history of the schema: Alembic's environment and, in `versions`, its revisions.
 
 To change a table, add a revision to `versions`, add its id to `REVISIONS`, and change the table itself. A new database
-gets the tables themselves; a test compares them with an upgraded one. A revision's `oldest_code` names the oldest
-revision with code that still works on it, so that the old version can serve while the new one starts.
+gets the current tables directly. A test compares them with the tables of an upgraded database. A revision's
+`oldest_code` names the oldest revision with code that still works on this schema, so that the old version can serve
+while the new version starts.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,9 +37,9 @@ REVISIONS = (
     "0019",
     "0020",
 )
-"""All revisions, oldest first; their numbers do not give the order.
+"""All revisions, oldest first. Their numbers are not in order.
 
-Listed here because importing Alembic takes longer than opening a database.
+The list avoids importing Alembic at each start, which takes longer than opening a database.
 """
 OLDEST_SERVER = 150_000
 """The oldest supported PostgreSQL version, as a `server_version_num`."""
@@ -46,14 +47,14 @@ OLDEST_SERVER = 150_000
 _UPGRADE_LOCK = 0x4156_0003
 _LOCK_NOT_AVAILABLE = "55P03"
 _TABLE_PATIENCE = "3s"
-"""Time that an upgrade waits for a table in use by a service. Later users of the table wait behind the upgrade."""
+"""Time that an upgrade waits for a table in use by a service. Later users of the table wait for the upgrade."""
 
 
 def migrate(connection: Connection, create: Create) -> None:
-    """Bring the database to the newest revision, in the connection's transaction. An empty one gets its tables.
+    """Bring the database to the newest revision, in the connection's transaction.
 
-    A newer schema stays if it works with the code of this version. Raises `ConfigurationError` for any other schema
-    that this version does not know.
+    Creates the tables of an empty database. A newer schema is accepted if it works with the code of this version.
+    Raises `ConfigurationError` for any other unknown schema.
     """
     found = _revision(connection)
     if found == REVISIONS[-1]:
@@ -67,7 +68,7 @@ def migrate(connection: Connection, create: Create) -> None:
 
 
 def upgrade(engine: Engine, name: str, create: Create) -> tuple[str | None, str]:
-    """Bring a PostgreSQL database to the newest revision. Return the previous revision and the new.
+    """Bring a PostgreSQL database to the newest revision. Return the previous and the new revision.
 
     An empty database gets its tables. Raises `ConfigurationError` if the database cannot be upgraded or its schema is
     newer.

@@ -12,6 +12,6 @@ def on_postgresql() -> bool:
 
 
 def add_columns(table: str, *columns: Column[Any]) -> None:
-    """Add columns to a table. On PostgreSQL, skip columns that exist. SQLite cannot."""
+    """Add columns to a table. On PostgreSQL, skips existing columns. SQLite has no such option."""
     for one in columns:
         op.add_column(table, one, if_not_exists=on_postgresql())

@@ -1,4 +1,4 @@
-"""Runs several pieces of work in one PostgreSQL transaction: all or none, or each with its own savepoint."""
+"""Runs several pieces of work in one PostgreSQL transaction, either all or none, or each with its own savepoint."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ _SAVE, _UNDO = "SAVEPOINT piece", "ROLLBACK TO SAVEPOINT piece"
 
 
 class RetryBatch(Exception):  # noqa: N818 - not an error
-    """One of several pieces failed, and all of them are undone."""
+    """One of several pieces failed, so all of them were undone. They can be repeated with savepoints."""
 
 
 def run_together(connection: Connection, pieces: Sequence[BatchedCall]) -> list[Any]:
@@ -31,7 +31,7 @@ def run_together(connection: Connection, pieces: Sequence[BatchedCall]) -> list[
 
 
 def run_with_savepoints(connection: Connection, pieces: Sequence[BatchedCall]) -> list[Any]:
-    """Run pieces, and undo each failed piece by itself. Raises an error if the connection is lost."""
+    """Run pieces, and undo each failed piece alone. Raises an error if the connection is lost."""
     if len(pieces) == 1:
         return [result_or_failure(pieces[0].run, connection)]
     outcomes = []

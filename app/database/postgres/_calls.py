@@ -33,7 +33,7 @@ _LOOK_EVERY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BatchedCall:
-    """Work for a shared transaction. `repeatable` is as in `Database.write`. `lease` is the lease it needs, if any."""
+    """Work for a shared transaction. `repeatable` is as in `Database.write`. `lease` is the needed lease."""
 
     work: Callable[[Connection], Any]
     repeatable: bool = False
@@ -47,13 +47,13 @@ class BatchedCall:
 
 @dataclass(slots=True)
 class FailedCall:
-    """The error that work raised instead of returning a result."""
+    """The error that work raised, in place of its result."""
 
     error: BaseException
 
 
 class TimedCall:
-    """Work on a connection. If the network or server hangs, closing the connection from outside ends the work."""
+    """Work on a connection. If the network or the server hangs, closing the connection ends the work."""
 
     def __init__(self, *, limited: bool = True) -> None:
         self._limited = limited
@@ -63,7 +63,7 @@ class TimedCall:
 
     @contextmanager
     def using(self, connection: Connection) -> Iterator[None]:
-        """Allow the connection to be closed if the context lasts longer than `PATIENCE` and the call is limited."""
+        """Permit closing the connection once a limited call has been in this context for longer than `PATIENCE`."""
         if not self._limited:
             yield
             return
@@ -116,8 +116,8 @@ class CallWatchdog:
 class CallBatcher:
     """Runs the work of many callers together in a thread. Work that arrives while a batch runs forms the next batch.
 
-    A batch continues even if its callers no longer wait. Each batch takes one switch of threads each way and no task,
-    because a task would cost as much as its statements.
+    A batch continues even if its callers no longer wait. Each batch switches to the thread and back only once. It uses
+    no task, because a task would double the time of its statements.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class CallBatcher:
         self._executor = executor
         self._run = run
         self._waiting: list[_QueuedCall] = []
-        # The event loop of the running or scheduled batch. A closed loop can answer no caller, so the next loop starts
-        # over.
+        # The event loop of the running or scheduled batch. The callers of a closed loop cannot be answered, so the next
+        # event loop starts a new batch.
         self._busy: asyncio.AbstractEventLoop | None = None
 
     async def add(self, work: Callable[[Connection], T], *, repeatable: bool = False, lease: Lease | None = None) -> T:
@@ -143,7 +143,7 @@ class CallBatcher:
         piece = BatchedCall(lambda connection: context.run(work, connection), repeatable, lease)
         self._waiting.append(_QueuedCall(piece, future))
         if self._busy is not loop:
-            # Start after the other callbacks that are due now, so that their work joins the batch.
+            # Start after the other callbacks that are due now, so that their work joins this batch.
             self._busy = loop
             loop.call_soon(self._start, loop)
         return await future
@@ -171,7 +171,7 @@ class CallBatcher:
     def _finish(
         self, loop: asyncio.AbstractEventLoop, batch: Sequence["_QueuedCall"], running: Future[Sequence[Any]]
     ) -> None:
-        """Deliver the results, and start the next batch with the work that has arrived since."""
+        """Deliver the results, and start the next batch with the work that arrived during this one."""
         try:
             outcomes = running.result()
         except BaseException as error:  # noqa: BLE001 - no caller may wait forever

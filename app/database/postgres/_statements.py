@@ -1,8 +1,7 @@
 """Statements sent directly by libpq, without psycopg's cursors.
 
 psycopg still connects, converts values and rows, and names the errors. Its cursors inspect the text and the types of
-all values for each execution. That takes three times as long as everything else, and a payment needs a dozen
-statements.
+all values at each execution. This takes three times as long as everything else, and a payment needs a dozen statements.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 KEPT = 200
-"""Maximum number of a connection's prepared statements, and of the texts with counted uses."""
+"""Maximum number of prepared statements of a connection, and of statements with counted uses."""
 _GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 READ_ONLY = "25006"
 """The SQLSTATE of a statement that is refused because the session is read-only."""
@@ -30,12 +29,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass
 class Preparation:
-    """Controls when a process prepares its statements: from use number `threshold` on, or never if it is 0."""
+    """Controls when a process prepares a statement: at its use number `threshold`, or never if `threshold` is 0."""
 
     threshold: int
 
     def end(self) -> None:
-        """Stop preparing statements, because a pooler lends the server's sessions to others between transactions."""
+        """Stop preparing statements, because a pooler assigns another session to each transaction."""
         if self.threshold:
             self.threshold = 0
             _log.warning("prepared_statements_given_up", remedy="set AGENT_VAULT_DATABASE_PREPARE_THRESHOLD=0")
@@ -80,7 +79,7 @@ class Sender:
     """Sends statements over a psycopg connection, and has the server prepare repeated statements.
 
     The server infers the types of values from their place in the statement, not from their Python types. If the place
-    does not determine the type, the text needs a cast.
+    does not determine the type, the statement needs a cast.
     """
 
     def __init__(self, connection: Connection[Any], preparation: Preparation) -> None:
@@ -93,11 +92,11 @@ class Sender:
         self.at_commit: dict[str, None] = {}
         """Statements to send with the commit of the running transaction."""
         self.deferred: list[Any] | None = None
-        """Statements to send as one, or None if none may wait; see `deferring`."""
+        """Deferred statements, to be sent as one; see `deferring`. None if statements must not be deferred."""
 
     @property
     def idle(self) -> bool:
-        """True if the connection is in no transaction."""
+        """True if the connection has no open transaction."""
         return self._libpq.transaction_status == TransactionStatus.IDLE
 
     @property
@@ -122,7 +121,7 @@ class Sender:
         return StatementResult(self._good(self._libpq.exec_(script.encode())), self._values)
 
     def _prepare(self, sql: str) -> bytes | None:
-        """Return the name of the prepared statement, or None if the text was not used often enough."""
+        """Return the name of the prepared statement, or None if the text has not been used often enough yet."""
         threshold = self._preparation.threshold
         if threshold == 0:
             return None
@@ -135,7 +134,8 @@ class Sender:
         if len(self._prepared) >= KEPT:
             oldest = next(iter(self._prepared))
             self.run_all(f"DEALLOCATE {self._prepared.pop(oldest).decode()}")
-        # Named by the text: if a pooler mixes up sessions, another client's statement of this name is still the same.
+        # The name derives from the text. If a pooler mixes up sessions, another client's statement of this name has the
+        # same text.
         name = b"agent_vault_" + hashlib.sha256(sql.encode()).hexdigest()[:32].encode()
         self._good(self._libpq.prepare(name, sql.encode()))
         self._prepared[sql] = name
@@ -148,11 +148,11 @@ class Sender:
         if error.sqlstate in _NOT_AS_PREPARED:
             self._preparation.end()
         elif error.sqlstate == READ_ONLY:
-            # A session stays read-only if it began so, even after the server accepts writes again.
+            # A session that began read-only stays read-only, even after the server accepts writes again.
             _log.warning("server_is_read_only", error=error.diag.message_primary)
         elif error.sqlstate is not None:
             raise error
-        # The connection is unusable or, if the error is libpq's own and has no SQLSTATE, lost. Unless it is closed, it
-        # counts as good and would be reused.
+        # The connection is unusable. An error without an SQLSTATE is libpq's own and means a lost connection. Close it
+        # here, because it would otherwise be reused.
         self._libpq.finish()
         raise error if error.sqlstate else OperationalError(str(error))

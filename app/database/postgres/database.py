@@ -1,4 +1,4 @@
-"""PostgreSQL: threads that wait for the server, and one writer that commits the work of many callers together."""
+"""The database on PostgreSQL: threads wait for the server, and one writer commits the work of many callers together."""
 
 import asyncio
 import contextlib
@@ -49,11 +49,11 @@ from app.database.signals import CHANNEL
 _LOCK_PATIENCE = 10.0
 """Seconds to wait while another process writes."""
 _IDLE = 4.0
-"""Seconds without a statement after which a process that holds the lock is considered stopped."""
+"""After this many seconds without a statement, a process that holds the lock counts as stopped."""
 _IDLE_BETWEEN_STEPS = 30.0
-"""The same limit between two steps of a long transaction, which may wait for other things between its steps."""
+"""The same limit between two steps of a long transaction, which may do other work between its steps."""
 _DOUBT = 5.0
-"""Seconds to spend on finding out whether a commit with a lost response took place."""
+"""Maximum seconds for finding the outcome of a commit with a lost response."""
 _PAUSE = 0.2
 _BROKEN_FOR = 1.0
 """Seconds after a failed connection during which requests get 503 immediately, instead of waiting for another try."""
@@ -63,8 +63,8 @@ class PostgresDatabase(Database):
     """The service's database on a PostgreSQL server.
 
     Only the methods `write_now`, `read_now` and `close` block the calling thread. As with SQLite, all work passed to
-    `write` during one commit goes into the next, and a failed piece undoes only itself. An advisory lock serializes the
-    writing transactions of all processes.
+    `write` during one commit is committed together by the next one. A failed piece of work undoes only itself. An
+    advisory lock serializes the writing transactions of all processes.
     """
 
     def __init__(self, url: str, *, prepare_threshold: int = 5, channel: str | None = None) -> None:
@@ -95,8 +95,8 @@ class PostgresDatabase(Database):
         self._look_ups = CallBatcher(self._watch, self._looking_up, self._look_up_all)
         self._broken_until = 0.0
         self._closed = False
-        #: Runs in its own transaction before any other write, on a server other than the one that this process last
-        #: wrote to. A server that was restarted counts as another one.
+        #: Work that runs in its own transaction before the first write after a change of the server. A restart of the
+        #: server counts as a change.
         self.on_new_server: Work[object] | None = None
         try:
             require_current(self._engine, self.name)
@@ -155,12 +155,12 @@ class PostgresDatabase(Database):
         return await patiently(self._look_ups.add(work))
 
     async def write_unordered(self, work: Work[T]) -> T:
-        """Run a single statement that waits for no other writer. It may be repeated if its connection was lost."""
+        """Run a single statement that waits for no other writer. It may run twice if its connection is lost."""
         call = TimedCall()
         return await self._watched(self._beside, call, lambda: self._read(call, work, single=True))
 
     async def place(self) -> str:
-        """Return the identity of the database and its server, as `listening` compares it."""
+        """Return the identity of the database and its server, for `listening` to compare."""
         return await self.write_unordered(lambda conn: str(conn.exec_driver_sql(PLACE).scalar_one()))
 
     def read_now(self, work: Work[T]) -> T:
@@ -178,7 +178,10 @@ class PostgresDatabase(Database):
         self._engine.dispose()
 
     async def _watched(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> T:
-        """Run work in a thread, and end a limited call after `PATIENCE`. It continues if its caller stops waiting."""
+        """Run work in a thread, and end a limited call after `PATIENCE`.
+
+        The work continues if its caller stops waiting.
+        """
         running = self._watch.submit(executor, call, partial(contextvars.copy_context().run, work))
         future = asyncio.wrap_future(running)
         # Retrieve the exception, because the caller may no longer wait when the work fails.
@@ -207,7 +210,10 @@ class PostgresDatabase(Database):
         return connection
 
     def _read(self, call: TimedCall, work: Work[T], *, single: bool = False) -> T:
-        """Run work on a snapshot, or with `single` in no transaction, where each statement sees the newest state."""
+        """Run work on a snapshot.
+
+        With `single`, run it without a transaction, so that each statement sees the newest state.
+        """
 
         def attempt() -> T:
             with self._connections.one() as connection, call.using(connection):
@@ -238,7 +244,7 @@ class PostgresDatabase(Database):
         try:
             return self._begin_once(stack, call, leases, limits)
         except DBAPIError as error:
-            # The connection was closed since its last use. Nothing was done yet, so try again.
+            # The connection has been closed since its last use. Nothing has been done yet, so try again.
             if not error.connection_invalidated:
                 raise
         return self._begin_once(stack, call, leases, limits)
@@ -307,13 +313,16 @@ class PostgresDatabase(Database):
                 raise
 
     def _was_committed(self, begun: OpenTransaction) -> bool:
-        """Return True if a commit with a lost response took place. Raises StorageDoubtError if that cannot be known."""
+        """Return True if a commit with a lost response took place.
+
+        Raises StorageDoubtError if the outcome stays unknown.
+        """
         until = time.monotonic() + _DOUBT
         while time.monotonic() < until and not self._closed:
             with contextlib.suppress(SQLAlchemyError, OSError), self._engine.connect() as connection:
                 found = connection.execute(STATUS, {"transaction": begun.transaction}).one()
                 if found.server != begun.server:
-                    # This may be another server, where the number belongs to another transaction.
+                    # This may be a different server, on which the number belongs to another transaction.
                     break
                 if found.status in {"committed", "aborted"}:
                     return bool(found.status == "committed")

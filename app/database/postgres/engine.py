@@ -29,10 +29,10 @@ _SPARE = 4
 _POOL_PATIENCE = 5.0
 _CONNECTION = {
     "application_name": "agent-vault",
-    # Overrides the defaults of the database, the account and the environment, because texts are in every language.
+    # This overrides the defaults of the database, the account and the environment, because texts are in all languages.
     "client_encoding": "utf8",
     "connect_timeout": 5,
-    # A network that loses all packets is noticed after half a minute, even in the middle of a response.
+    # With these values, a network that loses all packets is noticed after half a minute, even during a response.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 4,
@@ -55,10 +55,10 @@ def _parsed(url: str, setting: str = SETTING) -> URL:
     if any(one.isspace() for one in host):
         raise ConfigurationError(f"{setting} has a space in its host")
     if "@" in host:
-        # The text before it may be the end of a password, so it is not shown.
+        # The text before the last @ may be the end of a password, so it is not shown.
         raise ConfigurationError(f"{setting} has more than one @: write an @ in the user or password as %40")
     if host.startswith("/"):
-        # The folder of a Unix socket in place of a host, as libpq accepts it.
+        # Like libpq, accept the folder of a Unix socket in place of a host.
         given = {"host": host} | ({"port": str(parsed.port)} if parsed.port else {})
         parsed = URL.create(
             parsed.drivername,
@@ -84,8 +84,8 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
     Raises ConfigurationError if the address is invalid or psycopg is not installed.
     """
     try:
-        # Use SQLAlchemy's pool, because it checks all connections once one is lost: after a restart of the server, none
-        # of them is usable.
+        # Use SQLAlchemy's pool, because it checks all connections once one connection is lost. After a restart of the
+        # server, all of them are unusable.
         engine = create_engine(
             _parsed(url),
             pool_size=READERS + SCANNERS + _OTHERS,
@@ -124,7 +124,8 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
     class _Text(StrDumperUnknown):
         """Replaces NUL by U+FFFD, because PostgreSQL cannot store NUL.
 
-        Received text is kept, with the replacement. A search for a text with NUL finds only texts with the replacement.
+        Text that is received with NUL is stored with the replacement. A search for text with NUL therefore finds texts
+        with the replacement.
         """
 
         def dump(self, obj: str) -> Any:
@@ -167,7 +168,7 @@ def require_address(url: str, setting: str) -> None:
 
 
 PLACE = "SELECT current_database() || ' of the server begun at ' || extract(epoch FROM pg_postmaster_start_time())"
-"""The query for the database and server that a connection has reached, regardless of the address used."""
+"""The query for the identity of the database and server at the other end of a connection."""
 
 
 @asynccontextmanager
@@ -176,9 +177,9 @@ async def listening(
 ) -> AsyncIterator[asyncio.Future[None]]:
     """Listen to a channel; ``heard`` is called in the event loop with each text.
 
-    Yields a future that fails once the channel can no longer be heard. Raises OSError if the channel cannot be heard,
-    or if the context raises the future's error. Also raises OSError if ``at`` is given and differs from the result of
-    `PLACE` on the reached database.
+    Yields a future that fails once the connection is lost. Raises OSError if the connection fails, or if the context
+    raises the future's error. Also raises OSError if ``at`` is given and the result of `PLACE` on the reached database
+    differs from it.
     """
     import psycopg  # noqa: PLC0415 - optional
 
@@ -193,13 +194,13 @@ async def listening(
             with _notifying(connection.pgconn, heard) as lost:
                 yield lost
     except psycopg.Error as error:
-        # Without the address, which may contain a password.
+        # Omit the address, because it may contain a password.
         raise OSError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
 
 
 @contextmanager
 def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.Future[None]]:
-    """Pass on the texts of notifications, and yield a future that fails with the error that ends them.
+    """Pass the texts of notifications to ``heard``. Yield a future that fails when the notifications end.
 
     psycopg's own iterator waits for the socket again for each notification, which costs as much as a statement.
     """

@@ -1,4 +1,4 @@
-"""PostgreSQL transactions and the connections kept for them. Begin and end take one round trip each."""
+"""PostgreSQL transactions and the connections kept for them. The begin and the end take one round trip each."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
@@ -31,9 +31,9 @@ _BEGIN = (
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A writing transaction: its number and its server's start time, to find out its outcome, and its held leases.
+    """A writing transaction: its number and its server's start time, which identify its outcome, and its held leases.
 
-    `held` has the terms of those leases that the transaction needs and that their holders had not lost at its start.
+    `held` has the terms of the needed leases that were still held at the start of the transaction.
     """
 
     transaction: str
@@ -46,8 +46,8 @@ class TransactionTimeouts:
     """Timeouts of a writing transaction in seconds; 0 means no limit.
 
     ``lock`` limits the wait for the writers' lock, ``statement`` each statement, and ``idle`` the time between two
-    statements. ``idle`` frees the lock of a process that was stopped or that ran on a lost machine, because nothing
-    else tells the server that the process is gone.
+    statements. ``idle`` frees the lock of a process that has stopped or lost its machine. Otherwise, the server would
+    not notice.
     """
 
     lock: float
@@ -56,7 +56,7 @@ class TransactionTimeouts:
 
 
 def begin_writing(connection: Connection, leases: Collection[Lease], limits: TransactionTimeouts) -> OpenTransaction:
-    """Begin a transaction that holds the writers' lock and has a durable commit."""
+    """Begin a transaction that holds the writers' lock. Its commit will be durable."""
     connection.info[SENDER].at_commit.clear()
     answer = run_script(connection, _beginning(frozenset(leases), limits))
     *_, transaction, server, held = answer.fetchone()
@@ -66,7 +66,7 @@ def begin_writing(connection: Connection, leases: Collection[Lease], limits: Tra
 @lru_cache(maxsize=64)
 def _beginning(leases: frozenset[Lease], limits: TransactionTimeouts) -> str:
     held = among(leases).compile(dialect=sender_dialect(), compile_kwargs={"literal_binds": True})
-    # A separate statement reads the leases, because it sees the commits made while this one waited for the lock.
+    # A separate statement reads the leases, so that it sees the commits made during the wait for the lock.
     then = "; SELECT " if leases else ", "
     return _BEGIN.format(
         patience=_in_ms(limits.lock),
@@ -96,9 +96,9 @@ def roll_back(connection: Connection) -> None:
 
 
 class ConnectionCache:
-    """Connections from the pool that are kept and reused: taking one and returning it would cost two statements.
+    """Connections that are kept and reused, because taking one from the pool and returning it costs two statements.
 
-    Once a connection is found lost, the unused ones are returned, so that the pool checks each before its next use.
+    Once a connection is lost, the unused ones go back to the pool, which checks each before its next use.
     """
 
     def __init__(self, connect: Callable[[], Connection]) -> None:

@@ -1,4 +1,4 @@
-"""The first schema. Databases that were created since have its tables from the start."""
+"""The first schema. Every database is at least at this revision."""
 
 revision = "0001"
 down_revision = None
@@ -6,4 +6,4 @@ oldest_code = "0001"
 
 
 def upgrade() -> None:
-    """Do nothing: the oldest databases are of this revision already."""
+    """Do nothing, because even the oldest databases have this schema."""

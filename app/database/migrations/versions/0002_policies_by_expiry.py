@@ -8,7 +8,7 @@ oldest_code = "0001"
 
 
 def upgrade() -> None:
-    """Create the indexes. On SQLite, the streams are in the indexer's own file."""
+    """Create the indexes. On SQLite, skip the streams, which are in the indexer's own file."""
     op.create_index("policies_by_expiry", "policies", ["expiry"])
     if op.get_bind().dialect.name == "postgresql":
         op.execute("CREATE INDEX chain_streams_with_gaps ON chain_streams (stream) WHERE last <> count")

@@ -1,4 +1,4 @@
-"""Add the author of an export, the wallet of an e-mail about an alert, and the number of e-mails that one sums up."""
+"""Add the actor that requested an export, the wallet of an alert's e-mail, and the number of omitted e-mails."""
 
 from sqlalchemy import Column, Integer, String
 

@@ -1,1 +1,1 @@
-"""One file per revision of the schema, numbered; a released one never changes and refers to no table of `app.store`."""
+"""One numbered file per revision of the schema. A released file never changes, and uses no table of `app.store`."""
