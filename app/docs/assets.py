@@ -48,6 +48,6 @@ PAGES_POLICY = (
     f"{_COMMON}; style-src '{digest('style.css')}'; script-src '{digest('docs.js')}'; img-src 'self'; "
     "connect-src 'self'"
 )
-"""Policy of the documents. It allows their own style and one script, which may fetch search results."""
+"""Content-Security-Policy of the documents. It allows their inline style and one script, which may fetch results."""
 PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-"""Policy of the diagrams, which are pictures with an inline style."""
+"""Content-Security-Policy of the diagrams, which are pictures with an inline style."""

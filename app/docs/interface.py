@@ -44,7 +44,7 @@ class Interface:
 
     @cached_property
     def operations(self) -> Mapping[str, Mapping[str, str]]:
-        """The operations of each object, by the path of the object's page: titles by the path of their own page."""
+        """For the path of each object's page: the titles of its operations, by the path of the operation's page."""
         return {
             f"/docs/api/{tag}": {_path(one): _title(one) for _, _, one in members}
             for tag, members in self._tags.items()

@@ -203,7 +203,7 @@ async def find(service: Service, principal: Principal, identifier: str) -> Escro
 
 
 async def get(service: Service, principal: Principal, identifier: str) -> Escrow:
-    """Return an escrow in the API's form; see ``find``."""
+    """Return an escrow in the API's form. Raises the errors of ``find``."""
     return shown(await find(service, principal, identifier), principal)
 
 

@@ -155,9 +155,9 @@ class Localnet:
 
         A validator uses two ports for them, and hosted nodes use one.
 
-        Requests may name `hosts`, by default those of this machine. `http` is uvicorn's HTTP protocol, such as one with
-        time limits. Port 0 takes any free pair. Signal handlers are left to the caller. Raises OSError if a port is in
-        use.
+        A request's Host and Origin must be among `hosts`, by default the names of this machine. `http` is uvicorn's
+        HTTP protocol, such as one with time limits. With port 0, any free pair of ports is used. Signal handlers are
+        left to the caller. Raises OSError if a port is in use.
         """
         # The sockets already listen, so clients may connect before the servers have started.
         sockets = _listen_pair(host, port)

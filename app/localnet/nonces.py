@@ -33,7 +33,7 @@ class Advance:
     nonce: Hash
 
     def after(self) -> Account:
-        """Return the account after the transaction, even a failed one."""
+        """Return the nonce account after the transaction. A failed transaction advances the nonce, too."""
         data, before = bytes(self.before.data), self.before
         fee = LAMPORTS_PER_SIGNATURE.to_bytes(8, "little")
         advanced = data[: _NONCE.start] + bytes(self.nonce) + fee

@@ -92,7 +92,7 @@ async def update(request: PolicyChange, body: UpdatePolicy) -> Policy:
 
 
 async def _require_approvals(request: PolicyChange, before: PolicyRecord, body: UpdatePolicy) -> None:
-    """Raise an error if the new rule requires too many people, or too few have agreed to weaken the old one."""
+    """Raise an error if the new rule requires too many people, or if too few people agree to weaken the old rule."""
     service, by = request.service, request.principal
     request.check(before)
     await consent.require_people(service, by.org, body.approvals)

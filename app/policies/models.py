@@ -55,11 +55,11 @@ class RuleFields(PartialBody):
     """Fields of a body that set a policy's rules."""
 
     max_per_tx: Annotated[Limit | None, example("5.00")] = None
-    """The maximum of one payment. Null means no limit; zero is a limit."""
+    """The maximum amount of one payment. Null means no limit; zero is a limit."""
     max_per_day: Annotated[Limit | None, example("50.00")] = None
-    """The maximum in any 24 hours. The period moves in steps of 15 minutes."""
+    """The maximum amount in any 24 hours. The period moves in steps of 15 minutes."""
     max_per_month: Limit | None = None
-    """The maximum in a UTC calendar month."""
+    """The maximum amount in a UTC calendar month."""
     velocity_cap: Annotated[Annotated[int, Field(ge=0, le=2**32 - 1)] | None, example(20)] = None
     """The maximum number of payments in any hour."""
     allowed_recipients: Annotated[list[Recipient], Field(max_length=MAX_RECIPIENTS)] = Field(default=[])
@@ -127,11 +127,11 @@ class Policy(ResponseBody):
     name: Annotated[str, example("Shopping")]
     """The name as last set."""
     max_per_tx: Usdc | None
-    """The maximum of one payment. Null means no limit; zero is a limit."""
+    """The maximum amount of one payment. Null means no limit; zero is a limit."""
     max_per_day: Usdc | None
-    """The maximum in any 24 hours. The period moves in steps of 15 minutes."""
+    """The maximum amount in any 24 hours. The period moves in steps of 15 minutes."""
     max_per_month: Usdc | None
-    """The maximum in a UTC calendar month."""
+    """The maximum amount in a UTC calendar month."""
     velocity_cap: Annotated[int | None, example(20)]
     """The maximum number of payments in any hour."""
     allowed_recipients: list[RecipientShown]

@@ -64,7 +64,7 @@ class RemoteUpdates(Periodic):
             self.wake()
 
     async def tick(self) -> None:
-        """Check once for the awaited rows."""
+        """Check once if the awaited rows have been applied, and update the read models if that takes too long."""
         if self._projector.applies:
             return  # The projector notifies by itself.
         waiting = await self._projector.look()

@@ -12,7 +12,7 @@ from indexer import StoredEvent
 
 
 def paid(batch: Batch, row: StoredEvent) -> None:
-    """Add the payment, set the vault's balance, and report the payment."""
+    """Add the payment to the transaction list, set the vault's balance, and report the payment."""
     data = row.data
     use_approval(batch, row)
     shown = confirm(batch, row, PAYMENT, spent(row, data["recipient"]))
@@ -22,7 +22,7 @@ def paid(batch: Batch, row: StoredEvent) -> None:
 
 
 def funded(batch: Batch, row: StoredEvent) -> None:
-    """Add the funding, set the balances of vault and reserve, and report the funding."""
+    """Add the funding to the transaction list, set the balances of vault and reserve, and report the funding."""
     data = row.data
     shown = confirm(batch, row, FUNDING, {"recipient_address": data["vault"]})
     set_balance(batch, row, data["vault_balance"], shown["timestamp"])
@@ -32,7 +32,7 @@ def funded(batch: Batch, row: StoredEvent) -> None:
 
 
 def withdrawn(batch: Batch, row: StoredEvent) -> None:
-    """Add the withdrawal, and set the balances of vault and reserve."""
+    """Add the withdrawal to the transaction list, and set the balances of vault and reserve."""
     data = row.data
     shown = confirm(batch, row, WITHDRAWAL, {"recipient_address": row.org})
     set_balance(batch, row, data["vault_balance"], shown["timestamp"])

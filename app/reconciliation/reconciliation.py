@@ -1,9 +1,10 @@
-"""Compares the read models with the chain, and checks each difference in two ways before it raises the alarm.
+"""Compares the read models with the chain, and checks each difference twice before reporting it.
 
-A change on the chain may not be indexed yet, so a difference counts only if the indexer agrees with the chain about the
-fact. For a balance, the indexer's stored transfers must match, including deposits by outsiders. For most other facts,
-the number of the account's last event must match. A difference is reported if it still exists, unchanged, at a second
-look after all stored rows were applied. No lock is held, so no request waits for the comparison's calls to the chain.
+First, a difference counts only if the indexer agrees with the chain about the fact, because a change on the chain may
+not be indexed yet. For a balance, the indexer's stored transfers must match, including deposits by outsiders. For most
+other facts, the sequence number of the account's last event must match. Second, the difference must still exist,
+unchanged, at a second look after all stored rows were applied. No lock is held, so no request waits for the
+comparison's calls to the chain.
 """
 
 import asyncio

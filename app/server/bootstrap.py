@@ -188,7 +188,7 @@ def _ws_urls(settings: Settings) -> list[str]:
 
 
 def _own_urls(settings: Settings) -> list[str]:
-    """Return the URLs of the service and its chain, to which it sends no requests for clients."""
+    """Return the URLs of the service and its chain. The service sends no webhooks or paid requests to them."""
     local = (f"http://{LOCALHOST}:{one}" for one in (settings.port, settings.localnet_port, settings.localnet_port + 1))
     return [*local, settings.base_url(), *settings.rpc_urls(), *_ws_urls(settings)]
 

@@ -33,7 +33,7 @@ class KeyUse(Periodic):
         await self._keys.note_use()
 
     async def tick(self) -> None:
-        """Store the uses since the last round."""
+        """Store the uses of API keys since the last round."""
         await self._keys.note_use()
 
 

@@ -216,7 +216,7 @@ def _unsettled(answer: Answer) -> bool:
 
 
 def _passing(error: errors.VaultError, attempts: int) -> bool:
-    """Return True if another attempt may succeed. It has no second effect, because it has the same key."""
+    """Return True if another attempt may succeed. The attempt has no second effect, because it has the same key."""
     if isinstance(error, errors.InvalidAnswer) or error.status == 500:
         return attempts < _FEW and not 300 <= error.status < 500
     if isinstance(error, errors.Unreachable) or error.code == "idempotency_in_progress":

@@ -79,7 +79,7 @@ def _pay(vault: Any, to: str, amount: str, **more: Unpack[types.PayOptions]) -> 
 def _escrow(
     vault: Any, to_wallet: str, amount: str, task_description: str, **more: Unpack[types.EscrowOptions]
 ) -> Steps[types.Escrow]:
-    """Lock `amount` USDC for a task of another wallet. `escrows` completes and disputes it."""
+    """Lock `amount` USDC for a task of another wallet. Complete or dispute the escrow with `escrows`."""
     body: _Body = {"from_wallet": (yield from _wallet(vault)), "to_wallet": to_wallet, "amount": amount}
     body |= {"currency": "USDC", "task_description": task_description}
     call = Call[types.Escrow]("POST", "/v1/payments/a2a", keyed=True, settle=True)
