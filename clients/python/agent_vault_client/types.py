@@ -402,15 +402,15 @@ class ClonePolicy(TypedDict):
 
     max_per_tx: NotRequired[str | None]
     """
-    The maximum of one payment. Null means no limit; zero is a limit.
+    The maximum amount of one payment. Null means no limit; zero is a limit.
     """
     max_per_day: NotRequired[str | None]
     """
-    The maximum in any 24 hours. The period moves in steps of 15 minutes.
+    The maximum amount in any 24 hours. The period moves in steps of 15 minutes.
     """
     max_per_month: NotRequired[str | None]
     """
-    The maximum in a UTC calendar month.
+    The maximum amount in a UTC calendar month.
     """
     velocity_cap: NotRequired[int | None]
     """
@@ -675,15 +675,15 @@ class CreatePolicy(TypedDict):
 
     max_per_tx: NotRequired[str | None]
     """
-    The maximum of one payment. Null means no limit; zero is a limit.
+    The maximum amount of one payment. Null means no limit; zero is a limit.
     """
     max_per_day: NotRequired[str | None]
     """
-    The maximum in any 24 hours. The period moves in steps of 15 minutes.
+    The maximum amount in any 24 hours. The period moves in steps of 15 minutes.
     """
     max_per_month: NotRequired[str | None]
     """
-    The maximum in a UTC calendar month.
+    The maximum amount in a UTC calendar month.
     """
     velocity_cap: NotRequired[int | None]
     """
@@ -2003,15 +2003,15 @@ class Policy(TypedDict):
     """
     max_per_tx: str | None
     """
-    The maximum of one payment. Null means no limit; zero is a limit.
+    The maximum amount of one payment. Null means no limit; zero is a limit.
     """
     max_per_day: str | None
     """
-    The maximum in any 24 hours. The period moves in steps of 15 minutes.
+    The maximum amount in any 24 hours. The period moves in steps of 15 minutes.
     """
     max_per_month: str | None
     """
-    The maximum in a UTC calendar month.
+    The maximum amount in a UTC calendar month.
     """
     velocity_cap: int | None
     """
@@ -2097,15 +2097,15 @@ class PreviewPolicy(TypedDict):
 
     max_per_tx: NotRequired[str | None]
     """
-    The maximum of one payment. Null means no limit; zero is a limit.
+    The maximum amount of one payment. Null means no limit; zero is a limit.
     """
     max_per_day: NotRequired[str | None]
     """
-    The maximum in any 24 hours. The period moves in steps of 15 minutes.
+    The maximum amount in any 24 hours. The period moves in steps of 15 minutes.
     """
     max_per_month: NotRequired[str | None]
     """
-    The maximum in a UTC calendar month.
+    The maximum amount in a UTC calendar month.
     """
     velocity_cap: NotRequired[int | None]
     """
@@ -3137,15 +3137,15 @@ class UpdatePolicy(TypedDict):
 
     max_per_tx: NotRequired[str | None]
     """
-    The maximum of one payment. Null means no limit; zero is a limit.
+    The maximum amount of one payment. Null means no limit; zero is a limit.
     """
     max_per_day: NotRequired[str | None]
     """
-    The maximum in any 24 hours. The period moves in steps of 15 minutes.
+    The maximum amount in any 24 hours. The period moves in steps of 15 minutes.
     """
     max_per_month: NotRequired[str | None]
     """
-    The maximum in a UTC calendar month.
+    The maximum amount in a UTC calendar month.
     """
     velocity_cap: NotRequired[int | None]
     """

@@ -420,11 +420,11 @@ export interface components {
         };
         /** @description Body of a policy clone. An omitted rule or permission is copied; `null` or an empty list clears a rule. */
         ClonePolicy: {
-            /** @description The maximum of one payment. Null means no limit; zero is a limit. */
+            /** @description The maximum amount of one payment. Null means no limit; zero is a limit. */
             maxPerTx?: string | null;
-            /** @description The maximum in any 24 hours. The period moves in steps of 15 minutes. */
+            /** @description The maximum amount in any 24 hours. The period moves in steps of 15 minutes. */
             maxPerDay?: string | null;
-            /** @description The maximum in a UTC calendar month. */
+            /** @description The maximum amount in a UTC calendar month. */
             maxPerMonth?: string | null;
             /** @description The maximum number of payments in any hour. */
             velocityCap?: number | null;
@@ -585,11 +585,11 @@ export interface components {
         };
         /** @description Body of a policy creation. An omitted rule is not set, and an omitted permission is false. */
         CreatePolicy: {
-            /** @description The maximum of one payment. Null means no limit; zero is a limit. */
+            /** @description The maximum amount of one payment. Null means no limit; zero is a limit. */
             maxPerTx?: string | null;
-            /** @description The maximum in any 24 hours. The period moves in steps of 15 minutes. */
+            /** @description The maximum amount in any 24 hours. The period moves in steps of 15 minutes. */
             maxPerDay?: string | null;
-            /** @description The maximum in a UTC calendar month. */
+            /** @description The maximum amount in a UTC calendar month. */
             maxPerMonth?: string | null;
             /** @description The maximum number of payments in any hour. */
             velocityCap?: number | null;
@@ -1452,11 +1452,11 @@ export interface components {
             id: string;
             /** @description The name as last set. */
             name: string;
-            /** @description The maximum of one payment. Null means no limit; zero is a limit. */
+            /** @description The maximum amount of one payment. Null means no limit; zero is a limit. */
             max_per_tx: string | null;
-            /** @description The maximum in any 24 hours. The period moves in steps of 15 minutes. */
+            /** @description The maximum amount in any 24 hours. The period moves in steps of 15 minutes. */
             max_per_day: string | null;
-            /** @description The maximum in a UTC calendar month. */
+            /** @description The maximum amount in a UTC calendar month. */
             max_per_month: string | null;
             /** @description The maximum number of payments in any hour. */
             velocity_cap: number | null;
@@ -1574,11 +1574,11 @@ export interface components {
          *     owner.
          */
         PreviewPolicy: {
-            /** @description The maximum of one payment. Null means no limit; zero is a limit. */
+            /** @description The maximum amount of one payment. Null means no limit; zero is a limit. */
             maxPerTx?: string | null;
-            /** @description The maximum in any 24 hours. The period moves in steps of 15 minutes. */
+            /** @description The maximum amount in any 24 hours. The period moves in steps of 15 minutes. */
             maxPerDay?: string | null;
-            /** @description The maximum in a UTC calendar month. */
+            /** @description The maximum amount in a UTC calendar month. */
             maxPerMonth?: string | null;
             /** @description The maximum number of payments in any hour. */
             velocityCap?: number | null;
@@ -2326,11 +2326,11 @@ export interface components {
         };
         /** @description Body of a policy update. An omitted field keeps its value; `null` or an empty list clears a rule. */
         UpdatePolicy: {
-            /** @description The maximum of one payment. Null means no limit; zero is a limit. */
+            /** @description The maximum amount of one payment. Null means no limit; zero is a limit. */
             maxPerTx?: string | null;
-            /** @description The maximum in any 24 hours. The period moves in steps of 15 minutes. */
+            /** @description The maximum amount in any 24 hours. The period moves in steps of 15 minutes. */
             maxPerDay?: string | null;
-            /** @description The maximum in a UTC calendar month. */
+            /** @description The maximum amount in a UTC calendar month. */
             maxPerMonth?: string | null;
             /** @description The maximum number of payments in any hour. */
             velocityCap?: number | null;
