@@ -65,7 +65,7 @@ class AlertRule:
     freezes: Annotated[bool, FALSE] = False
     """True if the alert freezes the wallet."""
     minutes: Annotated[int | None, Integer()] = None
-    """Length of the period for counting refusals or new payees."""
+    """Minutes of the period for counting refusals or new payees; null for a whole day."""
 
 
 rules = table_of(

@@ -32,7 +32,7 @@ KeyStatus = Literal["active", "rotated", "revoked", "expired"]
 FIRST_NOTICE = 14
 """Days from the first notice of a key's end to the end."""
 
-# Lets a request repeated after a crash find the key that it created but never delivered.
+# Lets a repeated request find the key that its first run created but, because of a crash, never delivered.
 made_keys = Table(
     "made_keys",
     metadata,

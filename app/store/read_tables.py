@@ -45,8 +45,8 @@ wallets = Table(
     Column("archived", Boolean, nullable=False),
     Column("balance", U64, nullable=False),
     Column("balance_slot", BigInteger, nullable=False, doc="slot of the balance"),
-    # Events may be applied out of order. A column with a name in `_sequence` holds the number of the last event that
-    # set the balance, the policy and session, the budget, or the freeze.
+    # Events may be applied out of order. The columns that end in `_sequence` hold the number of the last event that set
+    # the balance, the policy and session, the budget, or the freeze.
     Column("balance_sequence", U64, nullable=False),
     Column("balance_row", BigInteger, nullable=False, doc="id of the indexer's row that set the balance"),
     Column("config_sequence", U64, nullable=False),

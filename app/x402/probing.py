@@ -20,7 +20,7 @@ from app.x402.payer import Payer
 from app.x402.protocols.x402 import is_refusal, payment_required_in, refusal_in
 from app.x402.settlement.instructions import issued_payment
 
-#: Milliseconds for which a facilitator's acceptance of the program counts, and a refusal.
+#: Milliseconds for which a facilitator's acceptance of the program remains valid, and for which a refusal does.
 _ACCEPTED_MS, _REFUSED_MS = 86_400_000, 3_600_000
 _TAKEN = "BlockhashNotFound"
 #: Maximum number of characters to read of a facilitator's reason.

@@ -14,7 +14,7 @@ from tests.support.needs import skip_or_fail
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
 PIN = "correct-horse-7391"
-#: Positions of the functions in the list of PKCS#11.
+#: A library in front of SoftHSM's. Its numbers are the positions of functions in the list of PKCS#11.
 _SHIM = r"""
 #include <dlfcn.h>
 #include <unistd.h>

@@ -167,7 +167,7 @@ def serve() -> None:
         awaited.register(door, selectors.EVENT_READ, lambda: _fork(door.accept()[0], awaited))
         print("ready", flush=True)
         while True:
-            # Each may end another one.
+            # Handle one event at a time, because its handler may remove the source of another event.
             awaited.select()[0][0].data()
 
 
