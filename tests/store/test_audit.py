@@ -186,7 +186,7 @@ def _shorten(conn: Connection, number: int, *, moves_head: bool) -> None:
 
 @pytest.mark.parametrize(
     ("moves_head", "reason"),
-    [(False, "the log ends with entry 3, but its head is entry 5"), (True, "the entries up to 3 agree")],
+    [(False, "the log ends with entry 3, but its stored head is entry 5"), (True, "the entries up to 3 agree")],
 )
 def test_shortened_log_is_found(db: Database, *, moves_head: bool, reason: str) -> None:
     hashes = _fill(db)

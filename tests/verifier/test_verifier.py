@@ -413,7 +413,7 @@ async def test_history_that_the_node_has_pruned_gives_no_verdict(story: Story) -
             answer["result"] = [] if "before" in request["params"][1] else answer["result"][:5]
         return json.dumps(answer).encode()
 
-    with pytest.raises(IncompleteError, match="does not reach back"):
+    with pytest.raises(IncompleteError, match="is too short"):
         await verify(story.changed(lambda _rows: None), forgetful)
 
 
