@@ -1,7 +1,8 @@
-"""Parses JSON bodies and query strings. Error messages never repeat values of the request."""
+"""Parses JSON bodies and query strings. Error messages repeat no text of the request except an amount's digits."""
 
 import asyncio
 import json
+import re
 from codecs import BOM_UTF8
 from collections.abc import Mapping
 from itertools import takewhile
@@ -169,13 +170,18 @@ def field_messages(error: ValidationError) -> dict[str, str]:
 
     A field inside an object is named by both names, joined by `_`.
 
-    A message about an entry of a list begins with the number of the entry.
+    Each message is a sentence. One about an entry of a list begins with the entry's number. One about an amount with a
+    comma before its decimals suggests the amount with a point.
     """
     found: dict[str, str] = {}
-    for one in error.errors(include_url=False, include_input=False):
+    for one in error.errors(include_url=False):
         names = list(takewhile(lambda part: isinstance(part, str), one["loc"]))
         entries = [f"Entry {part + 1} " for part in one["loc"] if isinstance(part, int)][:1]
-        found.setdefault("_".join(map(str, names)), f"{''.join(entries)}{_words(one)}.")
+        says = _words(one)
+        subject = "".join(entries) or ("This field " if says[:1].islower() else "")
+        comma = re.fullmatch(r"([0-9]+),([0-9]{1,6})", str(one["input"])) if one["type"] == "invalid_amount" else None
+        hint = f" Did you mean {comma[1]}.{comma[2]}?" if comma else ""
+        found.setdefault("_".join(map(str, names)), f"{subject}{says}.{hint}")
     return found
 
 

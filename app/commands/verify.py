@@ -25,8 +25,11 @@ class _UndecidedError(click.ClickException):
 @click.argument("export", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--rpc-url", required=True, help="JSON-RPC address of a node with the whole history.")
 @click.option("--program-id", help="Address of the trusted program.  [default: this version's]")
-def verify_export(export: Path, rpc_url: str, program_id: str | None) -> None:
+@click.option("--manifest", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="An accounting file's.")
+def verify_export(export: Path, rpc_url: str, program_id: str | None, manifest: Path | None) -> None:
     """Check an exported CSV or JSON file against the chain.
+
+    An accounting file needs its manifest too.
 
     The check does not use the service. Exits with 0 if the file matches, with 1 if a row differs, is missing or was
     added, and with 2 if the result cannot be determined. Rows without a transaction on the chain, such as blocked
@@ -37,7 +40,7 @@ def verify_export(export: Path, rpc_url: str, program_id: str | None) -> None:
 
     async def run() -> VerificationReport:
         async with aclosing(HttpTransport(rpc_url)) as transport:
-            return await verify(export, transport, program)
+            return await verify(export, transport, program, manifest)
 
     try:
         report = asyncio.run(run())

@@ -108,7 +108,7 @@ def _decision(view: View) -> ResolveDispute:
     if view.typed("decision") != "split" and amount:
         raise RequestError("invalid_request", "released_amount: Leave this field empty, or choose a split.")
     if view.typed("decision") == "split" and not amount:
-        raise RequestError("invalid_request", "released_amount: is required for a split.")
+        raise RequestError("invalid_request", "released_amount: This field is required for a split.")
     return view.body(ResolveDispute, released_amount=amount)
 
 

@@ -1,6 +1,6 @@
 """Exports: files of transactions, their progress and their links."""
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from urllib.parse import urlsplit, urlunsplit
 
 from starlette.responses import Response
@@ -25,7 +25,9 @@ async def show(view: View) -> Response:
     ids = {one.wallet_id for one in found.data if one.wallet_id is not None}
     return view.render(
         "exports.html",
-        exports=[(one, _progress(one, view.now), _file(one)) for one in found.data],
+        exports=[(one, _progress(one, view.now)) for one in found.data],
+        file=_file,
+        months=_months(view.now),
         writing=any(one.status == "processing" for one in found.data),
         following=view.url("developers", "exports", cursor=found.next_cursor) if found.next_cursor else None,
         labels=await view.service.db.read(lambda conn: labels(conn, ids)) if ids else {},
@@ -39,10 +41,16 @@ def _progress(export: Export, now: int) -> int:
     return max(0, min(_MOST, passed * 100 // max(needed, 1)))
 
 
-def _file(export: Export) -> str | None:
-    """Return the link to an export's file, relative to the host of the page."""
-    url = export.download_url
-    return None if url is None else urlunsplit(urlsplit(url)._replace(scheme="", netloc=""))
+def _file(url: str) -> str:
+    """Return the link to an export's file or manifest, relative to the host of the page."""
+    return urlunsplit(urlsplit(url)._replace(scheme="", netloc=""))
+
+
+def _months(now: int) -> dict[str, tuple[date, date]]:
+    """Return the first and the last day of this month so far and of the last month."""
+    today = datetime.fromtimestamp(now // 1000, UTC).date()
+    before = today.replace(day=1) - timedelta(days=1)
+    return {"This month": (today.replace(day=1), today), "Last month": (before.replace(day=1), before)}
 
 
 def _day_after(typed: str) -> str:
@@ -57,7 +65,7 @@ def _day_after(typed: str) -> str:
 async def create(view: View) -> str:
     """Request an export. The export includes the form's last day, whereas the API's `to` is exclusive."""
     wallet_id = (await vault_named(view, "wallet_id")).wallet_id if view.typed("wallet_id").strip() else None
-    bom = view.typed("bom") == "true" and view.typed("format") == "csv"
+    bom = view.typed("bom") == "true" and view.typed("format") != "json"
     body = view.body(CreateExport, wallet_id=wallet_id, to=_day_after(view.typed("to")), bom=bom)
     await once(view, body, Export, view.asks(exports.create, body))
     return view.url("developers", "exports", done="export-asked")

@@ -248,7 +248,7 @@ def _rule(view: View) -> PutTopupRule:
     given = {name: view.typed(name).strip() for name in ("trigger_below", "topup_amount")}
     for name, value in given.items():
         if enabled and not value:
-            raise RequestError("invalid_request", f"{name}: is required while the rule is on.")
+            raise RequestError("invalid_request", f"{name}: This field is required while the rule is on.")
     return validated(PutTopupRule, {**given, "enabled": enabled, "idempotency_key": view.typed("idempotency_key")})
 
 

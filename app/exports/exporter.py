@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import structlog
 from sqlalchemy import Connection
@@ -90,7 +90,8 @@ class Exporter(Periodic):
 
     def path(self, export: ExportRecord) -> Path:
         """Return the path of an export's finished file."""
-        return self._folder / f"{export.export_id}.{export.format}"
+        suffix = "csv" if export.format == "accounting" else export.format
+        return self._folder / f"{export.export_id}.{suffix}"
 
     async def start(self) -> None:
         """Start to write exports. Those that an earlier process left unfinished come first."""
@@ -209,12 +210,12 @@ class Exporter(Periodic):
         """
         path = self.path(export)
 
-        def work(conn: Connection) -> int:
+        def work(conn: Connection) -> tuple[int, str | None]:
             return write(conn, export, began, slot, self._program_id, self._show, path, self._stop.is_set)
 
         writing = asyncio.ensure_future(self._db.read(work, in_thread=True))
         try:
-            rows = await asyncio.shield(writing)
+            rows, manifest = await asyncio.shield(writing)
         except asyncio.CancelledError:
             # The database is closed next, so wait for the thread that still reads it.
             self._stop.set()
@@ -234,7 +235,8 @@ class Exporter(Periodic):
             return False
         now = now_ms()
         expires_at = now + self._lifetime_ms
-        return await self._db.write(lambda conn: _ready(conn, export, now, rows, expires_at))
+        outcome = {"rows": rows, "expires_at": expires_at, "manifest": manifest}
+        return await self._db.write(lambda conn: _ready(conn, export, now, outcome))
 
 
 def _unlink(files: Iterable[Path]) -> None:
@@ -242,9 +244,10 @@ def _unlink(files: Iterable[Path]) -> None:
         file.unlink(missing_ok=True)
 
 
-def _ready(connection: Connection, export: ExportRecord, now: int, rows: int, expires_at: int) -> bool:
-    if not finish(connection, export.export_id, "ready", now, rows=rows, expires_at=expires_at):
+def _ready(connection: Connection, export: ExportRecord, now: int, outcome: Mapping[str, Any]) -> bool:
+    if not finish(connection, export.export_id, "ready", now, **outcome):
         return False
+    rows = outcome["rows"]
     append_event(
         connection,
         event_id=derived_id(EVENT_PREFIX, export.export_id, "export.ready"),
@@ -258,7 +261,7 @@ def _ready(connection: Connection, export: ExportRecord, now: int, rows: int, ex
             "wallet_id": export.wallet_id,
             "format": export.format,
             "rows": rows,
-            "expires_at": iso_ms(expires_at),
+            "expires_at": iso_ms(outcome["expires_at"]),
         },
     )
     return True

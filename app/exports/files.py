@@ -1,9 +1,11 @@
 """Writes transactions to a CSV or JSON file, one row at a time."""
 
 import csv
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -11,7 +13,10 @@ from pydantic_core import to_json
 from sqlalchemy import Connection
 
 from app.core.timestamps import iso_ms
+from app.core.transaction_types import MOVEMENTS
+from app.exports import accounting
 from app.exports.layout import COLUMNS, SCOPE_COLUMN, Scope, cells, neutralise
+from app.store.accounting import names_of
 from app.store.exports import ExportRecord, count_rows
 from app.store.read_tables import TransactionRecord
 from app.store.transactions import TransactionFilter, transactions
@@ -41,8 +46,10 @@ def write(  # noqa: PLR0917
     show: Show,
     path: Path,
     stop: Stop,
-) -> int:
-    """Write an export's file and return the number of rows. The file appears under its name only when complete.
+) -> tuple[int, str | None]:
+    """Write an export's file. Return the number of rows, and the manifest of an accounting file.
+
+    The file appears under its name only when complete.
 
     All rows come from one snapshot of the database. Rows of slots after `slot` are left out, because the snapshot may
     lack some of them. `generated_at` is the Unix millisecond when the read models began to catch up with `slot`.
@@ -64,16 +71,21 @@ def write(  # noqa: PLR0917
     part = path.with_name(path.name + PART)
     with private(part) as handle:
         handle.write("\ufeff" if export.bom else "")
-        write_rows = _csv if export.format == "csv" else _json
+        write_rows = {"csv": _csv, "json": _json, "accounting": _accounting}[export.format]
         write_rows(handle, scope, _rows(connection, export, slot, show, stop))
         handle.flush()
         os.fsync(handle.fileno())
+    manifest = None
+    if export.format == "accounting":
+        with part.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        manifest = accounting.AccountingManifest(export=scope, sha256=digest).model_dump_json()
     part.replace(path)
-    return rows
+    return rows, manifest
 
 
 def _rows(connection: Connection, export: ExportRecord, slot: int, show: Show, stop: Stop) -> Iterator[Row]:
-    for number, (row, issued) in enumerate(_stored(connection, export, slot), 1):
+    for number, (row, issued, names) in enumerate(_stored(connection, export, slot), 1):
         if number % _ROWS_PER_PAUSE == 0:
             if stop():
                 raise StoppedError
@@ -83,18 +95,25 @@ def _rows(connection: Connection, export: ExportRecord, slot: int, show: Show, s
             "recipient_address": row.recipient_address,
             "instruction_index": row.instruction_index,
             "inner_index": row.inner_index,
+            **names,
         }
 
 
 def _stored(
     connection: Connection, export: ExportRecord, slot: int
-) -> Iterator[tuple[TransactionRecord, IssuedPayment | None]]:
+) -> Iterator[tuple[TransactionRecord, IssuedPayment | None, Mapping[str, str]]]:
+    """Yield the rows in the file, each with its issued payment and, for an accounting file, its names and labels."""
+    movements = export.format == "accounting"
     wanted = TransactionFilter(wallet_id=export.wallet_id, start=export.start, end=export.end)
+    wanted = replace(wanted, status="confirmed") if movements else wanted
     cursor = None
     while True:
         page = transactions(connection, export.org, wanted, limit=_PAGE, cursor=cursor)
         issued = {one.tx_id: one for one in issued_payments_of(connection, [row.tx_id for row in page.data])}
-        yield from ((row, issued.get(row.tx_id)) for row in page.data if row.slot is None or row.slot <= slot)
+        names = names_of(connection, export.org, page.data) if movements else {}
+        for row in page.data:
+            if (row.slot is None or row.slot <= slot) and (not movements or row.type in MOVEMENTS):
+                yield row, issued.get(row.tx_id), names.get(row.tx_id, {})
         cursor = page.next_cursor
         if cursor is None:
             return
@@ -104,6 +123,12 @@ def _csv(handle: TextIO, scope: Scope, rows: Iterator[Row]) -> None:
     writer = csv.writer(handle, quoting=csv.QUOTE_ALL)
     writer.writerow([*COLUMNS, SCOPE_COLUMN + scope.model_dump_json()])
     writer.writerows([*map(neutralise, cells(row).values()), ""] for row in rows)
+
+
+def _accounting(handle: TextIO, _scope: Scope, rows: Iterator[Row]) -> None:
+    writer = csv.writer(handle, quoting=csv.QUOTE_ALL)
+    writer.writerow(accounting.COLUMNS)
+    writer.writerows(map(neutralise, accounting.cells(row)) for row in rows)
 
 
 def _json(handle: TextIO, scope: Scope, rows: Iterator[Row]) -> None:

@@ -17,11 +17,14 @@ class DownloadLinks:
         self._lifetime = settings.export_link_lifetime
         self._key = key
 
-    def make(self, export_id: str, by: Actor, *, until: int) -> str:
-        """Return a link to an export's file for a caller, valid until the Unix second `until` at the latest."""
+    def make(self, export_id: str, by: Actor, *, until: int, name: str = "download") -> str:
+        """Return a link for a caller, valid until the Unix second `until` at the latest.
+
+        It leads to an export's file, or with the `name` `manifest` to the file's manifest. Both have one signature.
+        """
         expires = min(int(now_seconds()) + self._lifetime, until)
         query = urlencode({"expires": expires, "by": by, "signature": self._sign(export_id, str(by), str(expires))})
-        return f"{self._base_url}/v1/transactions/exports/{export_id}/download?{query}"
+        return f"{self._base_url}/v1/transactions/exports/{export_id}/{name}?{query}"
 
     def is_valid(self, export_id: str, by: str, expires: str, signature: str) -> bool:
         """Return True if a link with these parts was issued by this service and has not expired."""

@@ -20,7 +20,7 @@ from app.api.fields import (
     example,
 )
 
-ExportFormat = Literal["csv", "json"]
+ExportFormat = Literal["csv", "json", "accounting"]
 ExportStatus = Literal["processing", "ready", "expired", "failed"]
 
 
@@ -37,7 +37,7 @@ class CreateExport(ChangeBody):
     """
 
     format: ExportFormat
-    """The format of the file: `csv` or `json`."""
+    """The format of the file: `csv`, `json`, or `accounting`, a CSV file with debits and credits for bookkeeping."""
     bom: Annotated[bool, AfterValidator(_only_in_csv)] = False
     """True to begin a CSV file with a byte order mark, for spreadsheets."""
     wallet_id: WalletRef | None = None
@@ -80,6 +80,13 @@ class Export(ResponseBody):
         example("http://127.0.0.1:8402/v1/transactions/exports/exp_5T1wWcHn8sYqL6bVfRk9Jd/download?expires=1777593600"),
     ]
     """The link to the file. Null unless the export is ready."""
+    manifest_url: Annotated[
+        str | None,
+        example("http://127.0.0.1:8402/v1/transactions/exports/exp_5T1wWcHn8sYqL6bVfRk9Jd/manifest?expires=1777593600"),
+    ]
+    """The link to the manifest of an accounting file. `agent-vault verify` needs it. Null for other files, and unless
+    the export is ready.
+    """
     estimated_ready_at: Time
     """The estimated time when the file will be ready. Once the export is ready or failed, the time when this happened.
     """

@@ -1,5 +1,7 @@
 """Routes of exports and of their files."""
 
+from pathlib import Path
+
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
@@ -8,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.access.auth import READERS_AND_AGENT
 from app.api.operation import Call, operation
-from app.core.errors import RequestError
+from app.core.errors import NotFoundError, RequestError
 from app.exports import service as exports
 from app.exports.models import CreateExport, Export, ExportPage, ListExports
 from app.submission.context import Service
@@ -69,15 +71,29 @@ class _Download(FileResponse):
         await super().__call__(scope, receive, send_or_refuse)
 
 
-async def download(request: Request) -> Response:
-    """Download an export's file. The link alone grants access."""
+async def _linked(request: Request) -> tuple[Path, str | None]:
     service: Service = request.app.state.service
     query = request.query_params
-    path = await exports.find_file(
+    return await exports.find_file(
         service, request.path_params["export_id"], *(query.get(one, "") for one in ("by", "expires", "signature"))
     )
+
+
+async def manifest(request: Request) -> Response:
+    """Download the manifest of an accounting file. The link alone grants access."""
+    path, content = await _linked(request)
+    if content is None:
+        raise NotFoundError("export_not_found")
+    headers = {**_HEADERS, "Content-Disposition": f'attachment; filename="transactions-{path.stem}.manifest.json"'}
+    return Response(content, media_type=_MEDIA_TYPES[".json"], headers=headers)
+
+
+async def download(request: Request) -> Response:
+    """Download an export's file. The link alone grants access."""
+    path, _ = await _linked(request)
     return _Download(path, media_type=_MEDIA_TYPES[path.suffix], filename=f"transactions-{path.name}", headers=_HEADERS)
 
 
-#: Not an operation of the API, because the link is both the address and the permission.
-downloads = [Route("/v1/transactions/exports/{export_id}/download", download, methods=["GET"])]
+_PATH = "/v1/transactions/exports/{export_id}"
+#: Not operations of the API, because each link is both the address and the permission.
+downloads = [Route(f"{_PATH}/{one.__name__}", one, methods=["GET"]) for one in (download, manifest)]

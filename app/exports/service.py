@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -107,8 +108,8 @@ async def page(service: Service, principal: Principal, query: ListExports) -> Ex
     return ExportPage.showing(found, lambda one: _answer(service, principal, one))
 
 
-async def find_file(service: Service, export_id: str, by: str, expires: str, signature: str) -> Path:
-    """Return the path of the file that a download link names.
+async def find_file(service: Service, export_id: str, by: str, expires: str, signature: str) -> tuple[Path, str | None]:
+    """Return the path of the file that a download link names, and the file's manifest if it has one.
 
     Raises ``download_link_invalid`` if the link is forged or expired, or its key or person has ended. Raises
     ``export_not_found`` if the file was deleted.
@@ -121,7 +122,7 @@ async def find_file(service: Service, export_id: str, by: str, expires: str, sig
         raise AuthenticationError("download_link_invalid")
     if found is None or (path := await service.part(Exporter).fetch(found)) is None:
         raise NotFoundError("export_not_found")
-    return path
+    return path, found.manifest
 
 
 def _check_room(connection: Connection, principal: Principal, rows: int = 0) -> None:
@@ -148,13 +149,15 @@ def _check_room(connection: Connection, principal: Principal, rows: int = 0) -> 
 def _answer(service: Service, by: Principal, found: ExportRecord) -> Export:
     now = now_ms()
     status = "expired" if found.status == "ready" and (found.expires_at or 0) <= now else found.status
-    url = None
+    url = manifest_url = None
     if status == "ready" and found.expires_at is not None:
-        url = service.part(DownloadLinks).make(found.export_id, by.actor, until=found.expires_at // 1000)
+        link = partial(service.part(DownloadLinks).make, found.export_id, by.actor, until=found.expires_at // 1000)
+        url, manifest_url = link(), None if found.manifest is None else link(name="manifest")
     return Export.of(
         found,
         status=status,
         rows=None if status == "processing" else found.rows,
         download_url=url,
+        manifest_url=manifest_url,
         estimated_ready_at=found.finished_at or max(found.estimated_at, now),
     )

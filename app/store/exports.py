@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 from app.core.actors import Actor
 from app.core.pages import RecordPage
+from app.core.transaction_types import MOVEMENTS
 from app.database.claims import claim
 from app.database.columns import metadata, upsert
 from app.database.paging import fetch_page, listing
@@ -34,7 +35,7 @@ from app.store.read_tables import transactions
 KEPT_MS = 90 * 86_400_000
 """Milliseconds after the request until the record of an export without a file is deleted."""
 Status = Literal["processing", "ready", "expired", "failed"]
-Format = Literal["csv", "json"]
+Format = Literal["csv", "json", "accounting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ class ExportRecord:
     """True if a byte order mark begins the file."""
     requested_by: Actor | None = None
     """Actor who requested the export; null in exports from before revision 0014."""
+    manifest: str | None = None
+    """The manifest of a ready accounting file, in JSON."""
 
 
 exports = table_of(
@@ -147,11 +150,12 @@ def live(connection: Connection, org: str, by: Actor | None) -> LiveExports:
 
 
 def finish(connection: Connection, export_id: str, status: Literal["ready", "failed"], now: int, **given: Any) -> bool:
-    """Store the outcome of an export. `rows`, `reason` and `expires_at` are set as `given`, or else to null.
+    """Store the outcome of an export. `rows`, `reason`, `expires_at` and `manifest` become null unless `given`.
 
     If the export already has an outcome, change nothing and return False.
     """
-    values = {"status": status, "finished_at": now, "rows": None, "reason": None, "expires_at": None, **given}
+    empty = dict.fromkeys(("rows", "reason", "expires_at", "manifest"))
+    values = {**empty, "status": status, "finished_at": now, **given}
     mine = update(exports).where(exports.c.export_id == export_id, exports.c.status == "processing")
     return connection.execute(mine.values(values)).rowcount == 1
 
@@ -214,6 +218,8 @@ def count_rows(connection: Connection, wanted: ExportRecord, slot: int | None = 
         query = query.where(table.c.timestamp >= wanted.start)
     if wanted.end is not None:
         query = query.where(table.c.timestamp < wanted.end)
+    if wanted.format == "accounting":
+        query = query.where(table.c.status == "confirmed", table.c.type.in_(MOVEMENTS))
     if slot is not None:
         query = query.where(or_(table.c.slot.is_(None), table.c.slot <= slot))
     return int(connection.scalar(query) or 0)

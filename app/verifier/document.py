@@ -1,8 +1,9 @@
 """Reads exported files row by row."""
 
 import csv
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
+from app.core.transaction_types import MOVEMENTS, TYPES
+from app.exports import accounting
 from app.exports.layout import COLUMNS, JSON_FIELDS, PARTS, SCOPE_COLUMN, Scope, cells, is_formula, restore
 
 Row = dict[str, str | None]
@@ -32,15 +35,16 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An opened export: its scope, and its rows, which can be read once."""
+    """An opened export: its scope, its rows, which can be read once, and the types of rows that it has."""
 
     scope: Scope
     rows: Iterator[Row]
+    types: Collection[str] = TYPES
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Document]:
-    """Open an export as JSON or CSV, depending on its first character.
+def opened(path: Path, manifest: Path | None = None) -> Iterator[Document]:
+    """Open an export as JSON or CSV, depending on its first character, or with `manifest` as an accounting file.
 
     Raises `UnreadableError` if the file is damaged or is not an export. A damaged row raises the error only when it is
     read.
@@ -49,7 +53,10 @@ def opened(path: Path) -> Iterator[Document]:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             first = handle.read(1)
             handle.seek(0)
-            yield _json(handle) if first == "{" else _csv(handle)
+            if manifest is not None:
+                yield _accounting(handle, path, manifest.read_text(encoding="utf-8"))
+            else:
+                yield _json(handle) if first == "{" else _csv(handle)
     except UnicodeDecodeError:
         raise UnreadableError("the file is not UTF-8") from None
     except csv.Error as error:
@@ -78,6 +85,8 @@ def _csv(handle: TextIO) -> Document:
     lines = csv.reader(handle, strict=True)
     head = next(lines, [])
     if head[:-1] != list(COLUMNS) or not head[-1].startswith(SCOPE_COLUMN):
+        if tuple(head) == accounting.COLUMNS:
+            raise UnreadableError("an accounting file needs its manifest; name it with --manifest")
         raise UnreadableError("the file does not begin with the columns of an export")
     try:
         scope = _DECODER.decode(head[-1].removeprefix(SCOPE_COLUMN))
@@ -86,13 +95,35 @@ def _csv(handle: TextIO) -> Document:
     return Document(_scope(scope), _csv_rows(lines))
 
 
+def _accounting(handle: TextIO, path: Path, manifest: str) -> Document:
+    try:
+        stated = accounting.AccountingManifest.model_validate_json(manifest)
+    except ValidationError:
+        raise UnreadableError("the manifest is not one of an accounting file") from None
+    with path.open("rb") as content:
+        if hashlib.file_digest(content, "sha256").hexdigest() != stated.sha256:
+            raise UnreadableError("the manifest belongs to another file, or the file was changed")
+    lines = csv.reader(handle, strict=True)
+    if next(lines, []) != list(accounting.COLUMNS):
+        raise UnreadableError("the file does not begin with the columns of an accounting file")
+    return Document(stated.export, map(accounting.claims, _cells(lines, accounting.COLUMNS)), MOVEMENTS)
+
+
 def _csv_rows(lines: Iterator[list[str]]) -> Iterator[Row]:
+    # The last cell belongs to the column that states the scope.
+    for number, row in enumerate(_cells(lines, (*COLUMNS, "")), 1):
+        if row.pop(""):
+            raise UnreadableError(f"row {number} does not have the cells of an export row")
+        yield {name: cell or None for name, cell in row.items()}
+
+
+def _cells(lines: Iterator[list[str]], columns: Sequence[str]) -> Iterator[dict[str, str]]:
     for number, line in enumerate(lines, 1):
-        if len(line) != len(COLUMNS) + 1 or line[-1]:
+        if len(line) != len(columns):
             raise UnreadableError(f"row {number} does not have the cells of an export row")
         if any(map(is_formula, line)):
             raise UnreadableError(f"row {number} has a cell that a spreadsheet would treat as a formula")
-        yield {name: restore(cell) or None for name, cell in zip(COLUMNS, line[:-1], strict=True)}
+        yield dict(zip(columns, map(restore, line), strict=True))
 
 
 def _json(handle: TextIO) -> Document:

@@ -69,8 +69,8 @@ class VerificationReport:
         yield f"{_count(len(self.off_chain), 'row')} off-chain. Nothing in them is verified."
         unverified = ", ".join(f"{name} ({count})" for name, count in self.unverified.items())
         yield f"Not on the chain, and so not verified even in verified rows: {unverified}; explorer links; the order of"
-        yield f"  rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks; that the"
-        yield "  organisation's mint is USDC."
+        yield f"  rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks; the names and"
+        yield "  labels of an accounting file; that the organisation's mint is USDC."
         yield "Facts, provided that the node is honest:"
         yield from (f"DIFFERENT {problem}" for problem in self.problems)
         yield from (f"LANDED    {row}" for row in self.landed)
@@ -87,15 +87,17 @@ class VerificationReport:
         yield f"{_count(self.verified, 'row')} verified against the chain, {_count(len(self.problems), 'difference')}."
 
 
-async def verify(path: Path, transport: Transport, program_id: Pubkey | None = None) -> VerificationReport:
-    """Check an export against the chain behind `transport`.
+async def verify(
+    path: Path, transport: Transport, program_id: Pubkey | None = None, manifest: Path | None = None
+) -> VerificationReport:
+    """Check an export against the chain behind `transport`. An accounting file needs its `manifest`.
 
     `program_id` is the trusted program, by default the program of the IDL. The program named in the file is not
     trusted. Raises `UnreadableError` if the file is damaged or is not an export, `IncompleteError` if the node lacks
     part of the history, ChainUnavailable if the node does not answer, and RpcError if it answers with an error.
     """
     codec = load(program_id)
-    with opened(path) as document, closing(sqlite3.connect(_TEMPORARY)) as db:
+    with opened(path, manifest) as document, closing(sqlite3.connect(_TEMPORARY)) as db:
         checker = _Checker(document.scope, _ExportedRows(db), codec.program_id)
         checker.read(document.rows)
         history = History(transport, codec)
@@ -105,7 +107,8 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
             )
         async for landed in history.walk(checker.address(), *checker.seconds(), seen=document.scope.slot):
             for row in rows_of(landed):
-                checker.compare(row)
+                if row.type in document.types:
+                    checker.compare(row)
         checker.finish()
     return checker.report
 
@@ -198,8 +201,8 @@ class _Checker:
         if not found and row["status"] == "confirmed":
             self.report.verified += 1
             self.report.unverified["memos"] += row["memo"] is not None
-            self.report.unverified["names of recipients"] += is_name(row["recipient"])
-            self.report.unverified["protocols of paid requests"] += row["paid_request_protocol"] is not None
+            self.report.unverified["names of recipients"] += is_name(row.get("recipient"))
+            self.report.unverified["protocols of paid requests"] += row.get("paid_request_protocol") is not None
             self.report.unverified["policies"] += shows_off_chain_policy(row)
 
     def finish(self) -> None:

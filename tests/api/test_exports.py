@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import hashlib
 import io
 import itertools
 import json
@@ -9,6 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Awaitable
+from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -153,6 +155,44 @@ async def test_csv_says_the_same_as_json(world: ServiceWorld) -> None:
         row["paid_request_protocol"] = row.pop("paid_request")
         texts = {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in row.items()}
         assert {name: "" if row[name] is None else text for name, text in texts.items()} == dict([*cells.items()][:-1])
+
+
+@pytest.mark.proves("Export(manifest_url)", "GET /v1/transactions/exports/{export_id}/manifest")
+async def test_accounting_file_has_the_movements_of_a_vault(world: ServiceWorld) -> None:
+    payee, budget = await world.payee(), await world.ok("POST", "/v1/budgets", {"name": "Ads", "maxPerDay": "900"})
+    await world.ok("PUT", "/v1/recipients/shop.example", {"address": payee, "category": "marketplace"})
+    body = {"label": "=Sales", "tags": ["ads", "eu"], "budgetId": budget["budget_id"]}
+    wallet = await world.wallet(**body)
+    await world.pay(wallet, payee, "2", body={"memo": "Order 7"})
+    await world.pay(wallet, payee, "5000")
+    await world.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/withdraw", {"amount": "1.5"})
+    made = await world.ok("POST", _START, {"format": "accounting", "walletId": wallet["wallet_id"]})
+    ready = await _finished(world, made)
+
+    content = (await world.client.get(ready["download_url"])).content
+    manifest = (await world.client.get(ready["manifest_url"])).json()
+
+    withdrawn, paid, funded = csv.DictReader(io.StringIO(content.decode(), newline=""))
+    assert manifest["sha256"] == hashlib.sha256(content).hexdigest()
+    assert (manifest["export"]["wallet_id"], manifest["export"]["rows"]) == (wallet["wallet_id"], 3)
+    assert (paid["vault"], paid["agent"], paid["tags"]) == ("'=Sales", wallet["agent_id"], "ads eu")
+    assert (paid["budget"], paid["category"], paid["memo"]) == ("Ads", "marketplace", "Order 7")
+    assert (paid["counterparty_name"], paid["counterparty_address"]) == ("shop.example", payee)
+    assert (paid["debit"], paid["credit"], paid["fee"], paid["status"]) == ("2.00", "", "0.00", "confirmed")
+    assert (withdrawn["debit"], withdrawn["counterparty_name"]) == ("1.50", "Reserve")
+    assert (funded["credit"], funded["debit"], funded["counterparty_name"]) == ("100.00", "", "Reserve")
+    left = Decimal(funded["credit"]) - Decimal(paid["debit"]) - Decimal(withdrawn["debit"])
+    assert left == Decimal((await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["usdc_balance"])
+    listed = await world.ok("GET", f"/v1/transactions/{paid['reference']}")
+    assert f"{paid['date']}T{paid['time']}" == listed["timestamp"]
+
+
+async def test_only_accounting_files_have_a_manifest(world: ServiceWorld) -> None:
+    wallet = await _paid(world)
+    ready = await _finished(world, await world.ok("POST", _START, {"format": "csv", "walletId": wallet["wallet_id"]}))
+    assert ready["manifest_url"] is None
+    refused = await world.client.get(ready["download_url"].replace("/download?", "/manifest?"))
+    error_of(refused, 404, "export_not_found")
 
 
 @pytest.mark.proves("CreateExport(walletId)")

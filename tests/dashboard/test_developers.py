@@ -324,6 +324,14 @@ async def test_export_shows_its_progress_and_is_downloaded(site: Served) -> None
         content = (await (await download.value).path()).read_text()
         assert wallet["wallet_id"] in content
         assert content.startswith("\ufeff")
+        await page.get_by_role("link", name="Last month for accounting").click()
+        await expect(page.get_by_label("Format")).to_have_value("accounting")
+        await expect(page.get_by_label("From")).to_have_value(re.compile(r"^\d{4}-\d\d-01$"))
+        await page.get_by_role("button", name="Export").click()
+        await page.get_by_text("Accounting CSV of all vaults").wait_for()
+        async with page.expect_download() as download:
+            await page.get_by_role("link", name="manifest").click()
+        assert '"sha256"' in (await (await download.value).path()).read_text()
     assert log(world, "export.create")[0].actor.type == "person"
     assert site.violations == []
 

@@ -94,7 +94,7 @@ async def test_each_field_says_what_it_means_as_it_is_typed(site: Served) -> Non
         amount, says = page.get_by_label("Per payment"), page.locator("#max_per_tx-says")
         await expect(says).to_have_text("A payment of more than 100.00 USDC is refused.")
         for typed, said in (
-            ("1,5", "must be a decimal string with at most 6 decimals, such as 12.50."),
+            ("1,5", "This field must be a decimal string with at most 6 decimals, such as 12.50. Did you mean 1.5?"),
             ("12.5", "A payment of more than 12.50 USDC is refused."),
             ("0", "Every payment is refused."),
             ("", "This policy has no cap for a single payment."),

@@ -75,7 +75,7 @@ async def test_remaining_delay_of_a_registration_is_shown(own_world: ServiceWorl
         ({"recipient": ""}, "recipient", "The recipient must be a chain address or a domain."),
         ({"recipient": "bare.example.com"}, "address", "Give the chain address of the domain."),
         ({"recipient": "bare.example.com", "address": "zero0"}, "address", "Give the chain address of"),
-        ({"recipient": "bare.example.com", "category": "fun"}, "category", "must be one of"),
+        ({"recipient": "bare.example.com", "category": "fun"}, "category", "This field must be one of"),
     ],
 )
 async def test_bad_registration_is_refused_at_its_field_and_kept(

@@ -214,10 +214,13 @@ async def test_field_that_a_form_lacks_is_named(world: ServiceWorld) -> None:
     admin = Crafted(world, sign_in(world, "admin"))
     answer = await admin.post("/dashboard/people/invite", {"name": "x" * 300})
     assert answer.status_code == 400
-    assert '<p class="notice bad" role="alert">role: is required.</p>' in answer.text
+    assert '<p class="notice bad" role="alert">role: This field is required.</p>' in answer.text
     assert "must have at most" in answer.text
     both = await admin.post("/dashboard/people/invite")
-    assert '<p class="notice bad" role="alert">name: is required. role: is required.</p>' in both.text
+    assert (
+        '<p class="notice bad" role="alert">name: This field is required. role: This field is required.</p>'
+        in both.text
+    )
 
 
 @pytest.mark.proves("POST /dashboard/sessions/{session_id}/end", "action person.sign_out")

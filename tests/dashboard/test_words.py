@@ -84,7 +84,7 @@ async def test_key_of_an_agent_names_its_vault_as_people_do(world: ServiceWorld)
     wallet = await world.wallet(label="Key holder", funds=None)
     admin, path = Crafted(world, sign_in(world, "admin")), "/dashboard/developers/keys"
     for role, typed, message in (
-        ("agent", "", "is required."),
+        ("agent", "", "This field is required."),
         ("agent", "nobody at all", "No vault matches. An archived vault is found only by its id."),
         ("viewer", "Key holder", "Only an agent&#39;s key is bound to a vault."),
     ):

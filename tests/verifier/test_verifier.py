@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import csv
+import hashlib
 import json
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from app.chain.transport import AsgiTransport
 from app.commands.main import main
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, transaction_id
 from app.core.timestamps import iso_ms, now_ms
+from app.exports.accounting import COLUMNS as BOOKS
 from app.exports.exporter import Exporter
 from app.exports.layout import COLUMNS
 from app.submission.recovery import Recovery
@@ -64,8 +66,25 @@ class Story:
         path.write_text(json.dumps(document))
         return path
 
-    async def check(self, path: Path, program_id: Pubkey | None = None) -> VerificationReport:
-        return await verify(path, AsgiTransport(self.world.localnet.rpc_app), program_id)
+    async def check(
+        self, path: Path, program_id: Pubkey | None = None, manifest: Path | None = None
+    ) -> VerificationReport:
+        return await verify(path, AsgiTransport(self.world.localnet.rpc_app), program_id, manifest)
+
+    async def books(self, **cells: str) -> tuple[Path, Path]:
+        """An accounting file and its manifest. The first row with a debit gets these cells, and the manifest fits."""
+        path, manifest = self.folder / "books.csv", self.folder / "books.json"
+        await export(self.world, path, manifest, format="accounting")
+        with path.open(newline="") as handle:
+            rows = list(csv.DictReader(handle))
+        next(row for row in rows if row["debit"]).update(cells)
+        with path.open("w", newline="") as handle:
+            writer = csv.DictWriter(handle, BOOKS, quoting=csv.QUOTE_ALL)
+            writer.writeheader()
+            writer.writerows(rows)
+        stated = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps(stated | {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}))
+        return path, manifest
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="story")
@@ -132,6 +151,47 @@ async def test_honest_export_of_everything_is_verified(story: Story) -> None:
         assert {"payment", "funding", "withdrawal", "a2a_send", "escrow_lock"} <= types
         assert {"a2a_receive", "escrow_release", "escrow_refund"} <= types
         assert report.verified == len(story.document["transactions"]) - 1
+
+
+async def test_honest_accounting_file_is_verified_with_its_manifest(story: Story) -> None:
+    path, manifest = story.folder / "kept.csv", story.folder / "kept.json"
+    await export(story.world, path, manifest, format="accounting", bom=True)
+
+    report = await story.check(path, manifest=manifest)
+
+    moved = [one for one in story.document["transactions"] if not one["type"].startswith("a2a")]
+    assert report.problems == report.unsure == []
+    assert report.verified == len([one for one in moved if one["status"] == "confirmed"])
+
+
+@pytest.mark.parametrize(
+    ("cells", "problem"),
+    [
+        ({"debit": "900.00"}, "amount is 900.00 in the export"),
+        ({"debit": "", "credit": "2.00"}, "amount is empty in the export"),
+        ({"credit": "2.00"}, "amount is empty in the export"),
+        ({"counterparty_address": "11111111111111111111111111111111"}, "recipient_address is 1111111"),
+        ({"date": "2020-01-01"}, "timestamp is 2020-01-01"),
+        ({"vault_id": "wal_other"}, "wallet_id is wal_other"),
+        ({"signature": "none"}, "tx_signature is none"),
+        ({"reference": "tx_none"}, "added: "),
+    ],
+)
+async def test_changed_cell_of_an_accounting_file_is_found(story: Story, cells: dict[str, str], problem: str) -> None:
+    path, manifest = await story.books(**cells)
+
+    report = await story.check(path, manifest=manifest)
+
+    assert any(problem in one for one in report.problems), report.problems
+
+
+async def test_accounting_file_is_refused_without_its_own_manifest(story: Story) -> None:
+    path, manifest = await story.books()
+    other = story.folder / "other.json"
+    other.write_text(manifest.read_text().replace('"sha256": "', '"sha256": "0'))
+    for given, reason in ((None, "--manifest"), (other, "was changed"), (path, "not one of an accounting file")):
+        with pytest.raises(UnreadableError, match=reason):
+            await story.check(path, manifest=given)
 
 
 async def test_id_is_derived_from_the_place_that_the_export_names(story: Story) -> None:

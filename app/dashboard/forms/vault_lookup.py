@@ -20,7 +20,7 @@ async def vault_named(view: View, field: str) -> WalletRecord:
     """
     text = view.typed(field).strip()
     if not text:
-        raise RequestError("invalid_request", f"{field}: is required.")
+        raise RequestError("invalid_request", f"{field}: This field is required.")
     org, now, query = view.principal.org, view.service.clock.seen_ms(), validated(FleetQuery, {"q": text[:100]})
     by_id = await view.service.db.read(lambda conn: wallet(conn, org, text, now))
     if by_id is not None:

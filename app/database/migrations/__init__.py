@@ -36,6 +36,7 @@ REVISIONS = (
     "0018",
     "0019",
     "0020",
+    "0021",
 )
 """All revisions, oldest first. Their numbers are not in order.
 

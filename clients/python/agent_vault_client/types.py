@@ -584,9 +584,9 @@ class CreateExport(TypedDict):
     With `bom`, a CSV file begins with a byte order mark, so that spreadsheets recognise UTF-8.
     """
 
-    format: Literal['csv', 'json']
+    format: Literal['csv', 'json', 'accounting']
     """
-    The format of the file: `csv` or `json`.
+    The format of the file: `csv`, `json`, or `accounting`, a CSV file with debits and credits for bookkeeping.
     """
     bom: NotRequired[bool]
     """
@@ -1152,13 +1152,14 @@ Export = TypedDict(
         'export_id': str,
         'id': str,
         'status': Literal['processing', 'ready', 'expired', 'failed'],
-        'format': Literal['csv', 'json'],
+        'format': Literal['csv', 'json', 'accounting'],
         'bom': bool,
         'wallet_id': str | None,
         'from': str | None,
         'to': str | None,
         'rows': int | None,
         'download_url': str | None,
+        'manifest_url': str | None,
         'estimated_ready_at': str,
         'expires_at': str | None,
         'failure_reason': str | None,

@@ -534,10 +534,10 @@ export interface components {
          */
         CreateExport: {
             /**
-             * @description The format of the file: `csv` or `json`.
+             * @description The format of the file: `csv`, `json`, or `accounting`, a CSV file with debits and credits for bookkeeping.
              * @enum {string}
              */
-            format: "csv" | "json";
+            format: "csv" | "json" | "accounting";
             /** @description True to begin a CSV file with a byte order mark, for spreadsheets. By default `false`. */
             bom?: boolean;
             /** @description The wallet to export; all wallets by default. */
@@ -886,7 +886,7 @@ export interface components {
              * @description The format as requested.
              * @enum {string}
              */
-            format: "csv" | "json";
+            format: "csv" | "json" | "accounting";
             /** @description True if the file begins with a byte order mark. */
             bom: boolean;
             /** @description The wallet as requested. Null if the export covers all wallets. */
@@ -899,6 +899,8 @@ export interface components {
             rows: number | null;
             /** @description The link to the file. Null unless the export is ready. */
             download_url: string | null;
+            /** @description The link to the manifest of an accounting file. `agent-vault verify` needs it. Null for other files, and unless the export is ready. */
+            manifest_url: string | null;
             /** @description The estimated time when the file will be ready. Once the export is ready or failed, the time when this happened. */
             estimated_ready_at: string;
             /** @description The time until which the file is kept. */
