@@ -12,8 +12,8 @@ from app.store.keys import ApiKey, api_key_by_digest
 class _Reading:
     """A running read of a key's record.
 
-    ``changes`` is the number of key changes known before the read. Until ``until``, in seconds of the timer, the result
-    may be used.
+    ``changes`` is the number of key changes known before the read. The result may be used until the timer reads
+    ``until`` seconds.
     """
 
     changes: int

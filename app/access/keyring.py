@@ -162,7 +162,7 @@ class KeyRing:
 
     def _add(self, conn: Connection, by: Principal, terms: KeyTerms, replaces: str | None = None) -> IssuedKey:
         if (terms.role == "agent") != (terms.wallet_id is not None):
-            raise ValueError("an agent key requires a wallet, keys of other roles must not have one")
+            raise ValueError("an agent's key requires a wallet; a key of another role must not have one")
         key, now, owner = generate(live=terms.live), self._now(), organisation(conn, by.org)
         record = ApiKey(
             key_id=random_id("key_"),

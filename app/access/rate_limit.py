@@ -16,8 +16,8 @@ from app.core.settings import Settings
 _MAX_NAMES = 10_000
 #: Tolerance for the rounding of the amounts in a bucket.
 _ROUNDING = 1e-6
-#: An address may start this many times as many sign-ins, and send as many searches, as it may have failed
-#: authentications. The factor allows for people who share an address.
+#: An address may start this many times more sign-ins than its limit of failed authentications, and send as many
+#: searches, because many people can share an address.
 _ANONYMOUS = 5
 
 
@@ -42,10 +42,10 @@ class Buckets:
     def take(self, name: str, limit: int, weight: int = 1, *, spent: bool = False) -> tuple[bool, int, int, int]:
         """Take ``weight`` from a bucket if the bucket has it. A ``weight`` above the bucket's size takes a full bucket.
 
-        With ``spent``, always take it, at most down to an empty bucket.
+        With ``spent``, always take ``weight``, at most down to an empty bucket.
 
-        Return True if it was taken, the rest of the bucket, the seconds until the bucket is full, and the seconds until
-        it has ``weight`` again. ``limit`` is this node's share of the limit.
+        Return True if ``weight`` was taken, the rest of the bucket, the seconds until the bucket is full, and the
+        seconds until it has ``weight`` again. ``limit`` is this node's share of the limit.
         """
         now, rate = self._clock(), limit / self.seconds
         taken, then = self._taken.get(name) or (0.0, now)

@@ -84,21 +84,21 @@ class PutVelocityAlert(_PutAlert):
 class PutViolationAlert(_PutAlert):
     """E-mails about payments, escrows and allowances that a policy or budget refuses.
 
-    The event `transaction.blocked` is sent to webhooks and listed in either case.
+    The event `transaction.blocked` is sent to webhooks and listed even if `enabled` is false.
     """
 
     enabled: bool
-    """True to send e-mails. The event `transaction.blocked` is independent of this."""
+    """True to send e-mails. The event `transaction.blocked` is created even if this is false."""
 
 
 class PutSolAlert(PutViolationAlert):
     """E-mails when a wallet or the organisation has used 80 % of its daily SOL.
 
-    The event `alert.sol_limit` is sent to webhooks and listed in either case.
+    The event `alert.sol_limit` is sent to webhooks and listed even if `enabled` is false.
     """
 
     enabled: bool
-    """True to send e-mails. The event `alert.sol_limit` is independent of this."""
+    """True to send e-mails. The event `alert.sol_limit` is created even if this is false."""
 
 
 class PutRefusalsAlert(_PutAlert):
@@ -132,7 +132,7 @@ class PutSecurityAlert(PutViolationAlert):
     """E-mails about API keys, people and repeated brakes. The events are created even if `enabled` is false."""
 
     enabled: bool
-    """True to send e-mails. The events are independent of this."""
+    """True to send e-mails. The events are created even if this is false."""
 
 
 class PutNoticeAlert(PutViolationAlert):
@@ -142,7 +142,7 @@ class PutNoticeAlert(PutViolationAlert):
     """
 
     enabled: bool
-    """True to send e-mails. The events are independent of this."""
+    """True to send e-mails. The events are created even if this is false."""
 
 
 class PutAlerts(ChangeBody):

@@ -33,8 +33,9 @@ async def get_alerts(call: Call) -> Alerts:
 async def put_wallet_alerts(call: Call, body: PutAlerts) -> WalletAlerts:
     """Set a wallet's own alerts.
 
-    Each given type replaces the organisation's, even if it turns the alert off. An absent type, or absent `emails`, is
-    inherited from the organisation. The request replaces all earlier alerts of the wallet.
+    Each alert in the body replaces the organisation's alert of the same type, even if it only turns the alert off. An
+    absent type, or absent `emails`, are inherited from the organisation. The request replaces all earlier alerts of the
+    wallet.
     """
     return await alerts.put_of_wallet(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 

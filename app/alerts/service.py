@@ -43,7 +43,8 @@ async def put_of_wallet(  # noqa: PLR0917
 ) -> WalletAlerts:
     """Replace a wallet's own rules; return the rules in force.
 
-    Raises ``wallet_not_found``, ``wallet_archived`` and, for a weaker rule unless ``stepped_up``, ``step_up_required``.
+    Raises ``wallet_not_found`` and ``wallet_archived``. Raises ``step_up_required`` for a weaker rule unless
+    ``stepped_up``.
     """
     await wallets.find_living(service, principal.org, wallet_id)
     await _put(service, principal, claim, wallet_id, body, stepped_up)

@@ -23,9 +23,9 @@ _PIECE = 4_096
 class _LimitedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits in bytes, and a limit of `seconds` for a request's head to arrive.
 
-    A route that is reading a late body answers it itself. A malformed body looks to the route like one that ended
-    early. Input that is not a request is answered by the application, which finds the error as `refusal` in the
-    request's state.
+    If a body is late while a route reads it, the route itself sends the response. A malformed body looks to the route
+    like one that ended early. Input that is not a request is answered by the application, which finds the error as
+    `refusal` in the request's state.
     """
 
     seconds: float

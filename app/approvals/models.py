@@ -113,7 +113,7 @@ class Approval(ResponseBody):
     policy_version: Annotated[int, example(3)]
     """The version of the policy that refused the request. The approval is valid only under this version."""
     threshold: Usdc | None
-    """The policy's `requireCoSign` in that version. The amount exceeds it."""
+    """The policy's `requireCoSign` in the version `policy_version`. The amount exceeds it."""
     requested_by: Actor
     """The sender of the refused request. A later equal request does not change it."""
     memo: Annotated[str | None, example("Order 1024")]

@@ -166,7 +166,7 @@ class ChainClient:
             size = len(page)
             # A node that does not know `before` returns an empty page. Overlapping pages reveal this.
             if newest_first and (not page or page.pop(0) != newest_first[-1]):
-                raise HistoryNotAvailable("the node lacks a transaction that it, or another at its address, has listed")
+                raise HistoryNotAvailable("the node lacks a transaction that its address has listed before")
             newest_first += page
             if size < _HISTORY_PAGE:
                 return newest_first[::-1]

@@ -134,7 +134,7 @@ class EscrowInstructions(Builder):
     ) -> Instruction:
         """Suspend an escrow's deadline until the arbiter decides or the dispute is withdrawn, for at most 30 days.
 
-        After that, anyone may refund the escrow as long as the arbiter has not decided.
+        After that, anyone may refund the escrow unless the arbiter has decided.
         """
         return self._build(
             "dispute_escrow",

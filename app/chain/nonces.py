@@ -58,7 +58,7 @@ class NonceAddress:
 
     @property
     def address(self) -> Pubkey:
-        """The account's address."""
+        """The nonce account's address."""
         return Pubkey.create_with_seed(self.payer, self.seed, ID)
 
     def creation(self) -> list[Instruction]:

@@ -36,7 +36,7 @@ class SimulationResult:
 
     @property
     def custom_error(self) -> int | None:
-        """The custom error code of the program that failed, which need not be the vault program, or None."""
+        """The custom error code of the failed program, or None. This may be another program than the vault program."""
         return custom_error(self.err)
 
     @property
@@ -55,7 +55,7 @@ class SignatureStatus:
 
     @property
     def custom_error(self) -> int | None:
-        """The custom error code of the program that failed, which need not be the vault program, or None."""
+        """The custom error code of the failed program, or None. This may be another program than the vault program."""
         return custom_error(self.err)
 
     @property

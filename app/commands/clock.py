@@ -76,7 +76,7 @@ def reset(data_dir: Path | None) -> None:
 
 
 def _put_back(paths: Paths) -> None:
-    """Replace the databases by the copies. Deletes the copies last, so that a reset can be repeated."""
+    """Replace the databases by the copies. Deletes the copies last, in case the reset is interrupted."""
     for target in paths.databases:
         for path in target.parent.glob(f"{target.name}-*"):
             path.unlink()

@@ -111,7 +111,7 @@ class _Wire:
                     await self._answered.wait()
 
     async def write(self, line: str) -> None:
-        """Send a message."""
+        """Send a message to the client."""
         message = json.loads(line)
         if "method" not in message:
             self._closed(message.get("id"))

@@ -1,4 +1,4 @@
-"""Requests to hosts that users name. Unless the caller allows it, no request reaches a private network."""
+"""Requests to hosts named by users. Unless the caller allows it, no request reaches a private network."""
 
 import asyncio
 import contextlib

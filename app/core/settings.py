@@ -57,7 +57,7 @@ class Settings(FeeSettings):
     """JSON-RPC address of a cluster, or several addresses of the same cluster, separated by commas. Without it, the
     embedded chain runs. The node's genesis hash identifies the cluster. The cluster determines the mint of USDC, the
     explorer links, the prefix of API keys and the features that are limited to local networks. A data folder belongs to
-    one chain, program and mint, and no command uses it with another. With several nodes, the service sends to all of
+    one chain, program and mint. No command uses the folder with others. With several nodes, the service sends to all of
     them and reads from the freshest one that answers. It trusts "not found" only from a node that has reached the
     newest slot seen on any node. It ignores nodes of another chain."""
     ws_url: str | None = None
@@ -82,13 +82,13 @@ class Settings(FeeSettings):
     `pkcs11:token=vault;object=operator?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/vault.pin`.
     By default, it is `keys/operator.json` in the data folder, which the first start creates."""
     authority_key: str | None = None
-    """The authority's key, in the same forms; by default `keys/authority.json`. Without that file, the service runs
-    without the authority."""
+    """The authority's key, in the same forms as `operator_key`; by default `keys/authority.json`. Without that file,
+    the service runs without the authority."""
     arbiter_key: str | None = None
-    """The arbiter's key, in the same forms; by default `keys/arbiter.json`. The first start creates that file. If it
-    is missing later, the service runs without the arbiter."""
+    """The arbiter's key, in the same forms as `operator_key`; by default `keys/arbiter.json`. The first start creates
+    that file. If it is missing later, the service runs without the arbiter."""
     fee_payer_key: str | None = None
-    """The fee payer's key, in the same forms; by default `keys/fee-payer.json`."""
+    """The fee payer's key, in the same forms as `operator_key`; by default `keys/fee-payer.json`."""
     pkcs11_timeout: float = Field(default=5.0, gt=0)
     """Time that a token may take to sign, or to open at the start. If signing takes longer, the request is answered
     with 503 `signer_unavailable`."""
@@ -110,7 +110,7 @@ class Settings(FeeSettings):
     x402_timeout: float = Field(default=15.0, gt=0)
     """Time that a paid resource may take to answer a request."""
     x402_max_bytes: int = Field(default=65_536, gt=0)
-    """Bytes of a paid resource's body that are read and returned; the rest is cut off."""
+    """Maximum number of bytes of a paid resource's body that are read and returned. The rest is cut off."""
     x402_kept_bytes: int = Field(default=10_000_000, ge=0)
     """Bytes of paid responses that are stored for replays, for each wallet. Above this number, the oldest are deleted.
     """

@@ -104,7 +104,7 @@ def read_key(path: Path) -> Keypair:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that only this user can read. If the process dies, the file's content is the old or the new."""
+    """Write a file that only this user can read. If the process dies, the file has its old or its new content."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ async def show(view: View) -> Response:
 
 @page("/approvals/{approval_id}", roles=READERS)
 async def show_one(view: View) -> Response:
-    """Show a request with the facts about it, and the buttons that decide it."""
+    """Show a request for an approval with its facts, and the buttons for the decision."""
     service, by = view.service, view.principal
     found = await approvals.get(service, by, view.path("approval_id"))
     wallet = await wallets.find(service, by.org, found.wallet_id)

@@ -44,7 +44,7 @@ class _Query(Query):
 
 @page("/overview", roles=READERS)
 async def show(view: View) -> Response:
-    """Show the overview of a month. If the query is invalid, show the present month with a message."""
+    """Show the overview of a month. If the query is invalid, show the current month with a message."""
     found = await insights.month(view.service, view.principal, view.understood(_Query).month)
     org, now = view.principal.org, view.service.clock.seen_ms()
     sums = await view.service.db.read(lambda conn: totals(conn, org, now), in_thread=True)

@@ -72,7 +72,8 @@ class Database(ABC):
     server: str = ""
     """The start time of the server that this process last wrote to. Empty for a file or without a database guard."""
     ledger: CommitLog | None = None
-    """The commit log, which remembers committed attempts outside of the database, or None if the database loses none.
+    """The commit log, which remembers committed attempts outside of the database, or None if the database cannot lose
+    commits.
     """
 
     def remember(self, tx_id: str, org: str) -> None:

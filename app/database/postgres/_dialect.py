@@ -10,7 +10,7 @@ from sqlalchemy.types import NullType
 
 class _Compiler(PGCompiler_psycopg):
     def visit_in_op_binary(self, binary: Any, operator: Any, **options: Any) -> str:
-        """Compare with one array, so that the text does not depend on the number of values."""
+        """Compare with one array, so that the SQL does not depend on the number of values."""
         if _is_list(binary.right):
             return self._compared(binary, "= ANY", options)
         text: str = self._generate_generic_binary(binary, OPERATORS[operator], **options)

@@ -2220,7 +2220,7 @@ class PutNoticeAlert(TypedDict):
     """
     enabled: bool
     """
-    True to send e-mails. The events are independent of this.
+    True to send e-mails. The events are created even if this is false.
     """
 
 
@@ -2297,7 +2297,7 @@ class PutSecurityAlert(TypedDict):
     """
     enabled: bool
     """
-    True to send e-mails. The events are independent of this.
+    True to send e-mails. The events are created even if this is false.
     """
 
 
@@ -2305,7 +2305,7 @@ class PutSolAlert(TypedDict):
     """
     E-mails when a wallet or the organisation has used 80 % of its daily SOL.
 
-    The event `alert.sol_limit` is sent to webhooks and listed in either case.
+    The event `alert.sol_limit` is sent to webhooks and listed even if `enabled` is false.
     """
 
     emails: NotRequired[list[str] | None]
@@ -2314,7 +2314,7 @@ class PutSolAlert(TypedDict):
     """
     enabled: bool
     """
-    True to send e-mails. The event `alert.sol_limit` is independent of this.
+    True to send e-mails. The event `alert.sol_limit` is created even if this is false.
     """
 
 
@@ -2358,7 +2358,7 @@ class PutViolationAlert(TypedDict):
     """
     E-mails about payments, escrows and allowances that a policy or budget refuses.
 
-    The event `transaction.blocked` is sent to webhooks and listed in either case.
+    The event `transaction.blocked` is sent to webhooks and listed even if `enabled` is false.
     """
 
     emails: NotRequired[list[str] | None]
@@ -2367,7 +2367,7 @@ class PutViolationAlert(TypedDict):
     """
     enabled: bool
     """
-    True to send e-mails. The event `transaction.blocked` is independent of this.
+    True to send e-mails. The event `transaction.blocked` is created even if this is false.
     """
 
 
@@ -4446,7 +4446,7 @@ class Approval(TypedDict):
     """
     threshold: str | None
     """
-    The policy's `requireCoSign` in that version. The amount exceeds it.
+    The policy's `requireCoSign` in the version `policy_version`. The amount exceeds it.
     """
     requested_by: Actor
     """

@@ -168,7 +168,7 @@ export interface components {
             policy_id: string;
             /** @description The version of the policy that refused the request. The approval is valid only under this version. */
             policy_version: number;
-            /** @description The policy's `requireCoSign` in that version. The amount exceeds it. */
+            /** @description The policy's `requireCoSign` in the version `policy_version`. The amount exceeds it. */
             threshold: string | null;
             /** @description The sender of the refused request. A later equal request does not change it. */
             requested_by: components["schemas"]["Actor"];
@@ -1698,7 +1698,7 @@ export interface components {
         PutNoticeAlert: {
             /** @description The e-mail addresses for the alert, at most 10. If omitted, a wallet's rule uses the organisation's addresses. */
             emails?: string[] | null;
-            /** @description True to send e-mails. The events are independent of this. */
+            /** @description True to send e-mails. The events are created even if this is false. */
             enabled: boolean;
         };
         /**
@@ -1741,18 +1741,18 @@ export interface components {
         PutSecurityAlert: {
             /** @description The e-mail addresses for the alert, at most 10. If omitted, a wallet's rule uses the organisation's addresses. */
             emails?: string[] | null;
-            /** @description True to send e-mails. The events are independent of this. */
+            /** @description True to send e-mails. The events are created even if this is false. */
             enabled: boolean;
         };
         /**
          * @description E-mails when a wallet or the organisation has used 80 % of its daily SOL.
          *
-         *     The event `alert.sol_limit` is sent to webhooks and listed in either case.
+         *     The event `alert.sol_limit` is sent to webhooks and listed even if `enabled` is false.
          */
         PutSolAlert: {
             /** @description The e-mail addresses for the alert, at most 10. If omitted, a wallet's rule uses the organisation's addresses. */
             emails?: string[] | null;
-            /** @description True to send e-mails. The event `alert.sol_limit` is independent of this. */
+            /** @description True to send e-mails. The event `alert.sol_limit` is created even if this is false. */
             enabled: boolean;
         };
         /** @description Body of the auto-topup rule. An enabled rule needs both amounts. */
@@ -1778,12 +1778,12 @@ export interface components {
         /**
          * @description E-mails about payments, escrows and allowances that a policy or budget refuses.
          *
-         *     The event `transaction.blocked` is sent to webhooks and listed in either case.
+         *     The event `transaction.blocked` is sent to webhooks and listed even if `enabled` is false.
          */
         PutViolationAlert: {
             /** @description The e-mail addresses for the alert, at most 10. If omitted, a wallet's rule uses the organisation's addresses. */
             emails?: string[] | null;
-            /** @description True to send e-mails. The event `transaction.blocked` is independent of this. */
+            /** @description True to send e-mails. The event `transaction.blocked` is created even if this is false. */
             enabled: boolean;
         };
         /** @description A payment with `signature`, the quickstart's name for `tx_signature`. */
