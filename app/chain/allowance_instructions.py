@@ -16,14 +16,15 @@ MAX_OPEN_ALLOWANCES = 4
 class OpenAllowance:
     """The accounts of an outstanding allowance. `payer` gets the rent of the allowance's accounts back.
 
-    `budget` is the budget that counted the grant, or None if the vault had no budget at the time of the grant. The
-    vault may have moved to another budget since then.
+    `budget` and `budget_parent` are the budgets that counted the grant, or None if the vault did not have them at the
+    time of the grant. The vault may have moved to another budget since then.
     """
 
     address: Pubkey
     vault: Pubkey
     payer: Pubkey
     budget: Pubkey | None = None
+    budget_parent: Pubkey | None = None
 
 
 class AllowanceInstructions(Builder):
@@ -84,4 +85,5 @@ class AllowanceInstructions(Builder):
             allowance_tokens=self._addresses.allowance_tokens(allowance.address),
             rent_receiver=allowance.payer,
             budget=allowance.budget,
+            budget_parent=allowance.budget_parent,
         )

@@ -41,8 +41,8 @@ def terms_hash(  # noqa: PLR0917
 class OpenEscrow:
     """The accounts of an open escrow. `payer` gets the rent of the escrow's accounts back.
 
-    `budget` is the budget that counted the escrow, or None if the vault had no budget when the escrow was created. The
-    vault may have moved to another budget since then.
+    `budget` and `budget_parent` are the budgets that counted the escrow, or None if the vault did not have them when the
+    escrow was created. The vault may have moved to another budget since then.
     """
 
     address: Pubkey
@@ -50,6 +50,7 @@ class OpenEscrow:
     receiver: Pubkey
     payer: Pubkey
     budget: Pubkey | None = None
+    budget_parent: Pubkey | None = None
 
 
 class EscrowInstructions(Builder):
@@ -127,7 +128,7 @@ class EscrowInstructions(Builder):
 
     def collect_escrow(self, escrow: OpenEscrow, *, payer: Pubkey) -> Instruction:
         """Pay the shares of a split escrow that could not be paid when it was split."""
-        return self._settle("collect_escrow", {}, replace(escrow, budget=None), payer=payer)
+        return self._settle("collect_escrow", {}, replace(escrow, budget=None, budget_parent=None), payer=payer)
 
     def dispute_escrow(
         self, escrow: OpenEscrow, *, signer: Pubkey, reason_hash: bytes, evidence_hash: bytes
@@ -193,6 +194,7 @@ class EscrowInstructions(Builder):
             system_program=SYSTEM_PROGRAM if releases else None,
             instructions=instructions,
             budget=escrow.budget,
+            budget_parent=escrow.budget_parent,
         )
 
 

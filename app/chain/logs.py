@@ -31,7 +31,8 @@ _CUT = "Log truncated"
 class LoggedViolation:
     """The rule that refused a payment, with its limit and the attempted value.
 
-    `limit` and `attempted` are in the unit of the rule: micro-USDC, a count, a code or Unix seconds.
+    `limit` and `attempted` are in the unit of the rule: micro-USDC, a count, a code or Unix seconds. `budget` is the
+    budget with the rule; address zero if the policy has the rule.
     """
 
     rule: int
@@ -39,6 +40,7 @@ class LoggedViolation:
     attempted: int
     vault: Pubkey
     recipient: Pubkey
+    budget: Pubkey
 
     @property
     def rule_name(self) -> str:
@@ -96,7 +98,9 @@ def _violation(encoded: str, codec: Codec) -> LoggedViolation | None:
     if event is None or event.name != "PolicyViolation" or event.data["rule"] >= len(RULES):
         return None
     data = event.data
-    return LoggedViolation(data["rule"], data["limit"], data["attempted"], data["vault"], data["recipient"])
+    return LoggedViolation(
+        data["rule"], data["limit"], data["attempted"], data["vault"], data["recipient"], data["budget"]
+    )
 
 
 def _fails_with(message: str, violation: LoggedViolation | None, codec: Codec) -> bool:

@@ -93,13 +93,14 @@ class PaymentInstructions(Builder):
         allowlist: Pubkey | None = None,
         recipient_account: Pubkey | None = None,
         budget: Pubkey | None = None,
+        budget_parent: Pubkey | None = None,
         outstanding_amount: int = 0,
         outstanding_count: int = 0,
     ) -> Instruction:
         """Return the verdict of every rule and other check on a payment. Use this instruction only in simulations.
 
-        Pass the `budget` if the vault has one. Outstanding payments, issued to a third party and not seen on the chain
-        yet, count as paid.
+        Pass the `budget` if the vault has one, and the `budget_parent` if the budget has one. Outstanding payments, issued
+        to a third party and not seen on the chain yet, count as paid.
         """
         return self._build(
             "check_payment",
@@ -116,4 +117,5 @@ class PaymentInstructions(Builder):
             allowlist=allowlist,
             recipient_account=recipient_account,
             budget=budget,
+            budget_parent=budget_parent,
         )

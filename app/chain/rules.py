@@ -42,15 +42,20 @@ RULES = (
     "budget_max_per_day",
     "budget_max_per_month",
     "budget_velocity_cap",
+    "budget_max_total",
+    "budget_expired",
+    "budget_frozen",
 )
-"""Rule names. The index of a name is its code. The program applies the rules in this order, with `require_co_sign`
-last.
+"""Rule names. The index of a name is its code. The program applies `require_co_sign` last, and the rules of a budget
+before those of its parent.
 """
 
 BUDGET_RULES = RULES[10:]
 """Rules of the budget of a wallet. All other rules belong to the wallet's policy."""
 
-HOLDING_RULES = frozenset({"max_per_day", "max_per_month", "budget_max_per_day", "budget_max_per_month"})
+HOLDING_RULES = frozenset(
+    {"max_per_day", "max_per_month", "budget_max_per_day", "budget_max_per_month", "budget_max_total"}
+)
 """Rules that count the held money of outstanding allowances as spent."""
 
 RULE_ERRORS = (
@@ -67,12 +72,18 @@ RULE_ERRORS = (
     "BudgetMaxPerDayExceeded",
     "BudgetMaxPerMonthExceeded",
     "BudgetVelocityCapExceeded",
+    "BudgetMaxTotalExceeded",
+    "BudgetExpired",
+    "BudgetFrozen",
 )
 """The program's errors for payments refused by a rule. The index of an error is the code of the rule."""
 
 
 _FLAGS = ("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry")
 """Rules in the order of their bits in a policy account's `flags`. The next bit is `restricted`."""
+
+_BUDGET_FLAGS = {"max_per_day": 1, "max_per_month": 2, "velocity_cap": 3, "max_total": 9, "expires_at": 5}
+"""The bit of each limit in a budget account's `flags`. Limits that a policy has too have the same bits there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +132,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class BudgetLimits:
-    """A budget's limits; `None` means that a limit is not set. Money is in micro-USDC."""
+    """A budget's limits; `None` means that a limit is not set.
+
+    Money is in micro-USDC, `expires_at` in Unix seconds. `max_total` limits the spending in the budget's life.
+    """
 
     max_per_day: int | None = None
     max_per_month: int | None = None
     velocity_cap: int | None = None
+    max_total: int | None = None
+    expires_at: int | None = None
 
     def to_args(self) -> dict[str, Any]:
         """Return the limits as an instruction's argument."""
@@ -133,10 +149,10 @@ class BudgetLimits:
 
     @classmethod
     def from_account(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the limits in a budget account. Its flags have the same bits as a policy's."""
-        flags = fields["flags"]
-        names = (name for name in _FLAGS if name in cls.__slots__)
-        return cls(**{name: fields[name] if flags >> _FLAGS.index(name) & 1 else None for name in names})
+        """Return the limits in a budget account."""
+        return cls(
+            **{name: fields[name] if fields["flags"] >> bit & 1 else None for name, bit in _BUDGET_FLAGS.items()}
+        )
 
     @classmethod
     def from_event(cls, fields: Mapping[str, Any]) -> Self:

@@ -26,7 +26,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
             "budget_id": budget_id(key),
             "org": row.org,
             "key": key,
-            **asdict(limits),
+            **_columns(limits),
             "version": data["sequence"],
             "closed": False,
             "created_at": batch.moment(row) if made is None else made,
@@ -40,7 +40,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
 def updated(batch: Batch, row: StoredEvent) -> None:
     """Set the budget's limits and report the change."""
     limits = BudgetLimits.from_event(row.data["limits"])
-    identifier = _change(batch, row, asdict(limits))
+    identifier = _change(batch, row, _columns(limits))
     if identifier is not None:
         _report(batch, row, "updated", identifier, _limits(row, limits))
 
@@ -65,6 +65,10 @@ def _change(batch: Batch, row: StoredEvent, values: Values) -> str | None:
     newer = update(budgets).where(budgets.c.address == address, budgets.c.version < sequence)
     batch.connection.execute(newer.values(**values, version=sequence))
     return identifier
+
+
+def _columns(limits: BudgetLimits) -> Values:
+    return {name: value for name, value in asdict(limits).items() if name in budgets.c}
 
 
 def _limits(row: StoredEvent, limits: BudgetLimits) -> Values:

@@ -110,6 +110,8 @@ def _old(step: Call, known: ClaimedAccounts) -> dict[str, Any]:
             return {"version": policy["version"], "rules": asdict(Rules.from_account(policy))}
         case "update_budget" | "close_budget" if budget := read("budget", "Budget"):
             return {"version": budget["version"], "limits": asdict(BudgetLimits.from_account(budget))}
+        case "freeze_budget" | "unfreeze_budget" if budget := read("budget", "Budget"):
+            return {"frozen": bool(budget["frozen"])}
         case "freeze_wallet" if vault := read("vault", "Vault"):
             return {"frozen": _FROZEN[vault["frozen"]] if vault["frozen"] < len(_FROZEN) else vault["frozen"]}
         case "update_wallet" | "set_wallet_budget" if vault := read("vault", "Vault"):

@@ -22,6 +22,8 @@ _TITLES: Mapping[str, str] = {
     "create_budget": "Create a budget",
     "update_budget": "Change a budget",
     "close_budget": "Delete a budget",
+    "freeze_budget": "Freeze a budget",
+    "unfreeze_budget": "Unfreeze a budget",
     "set_wallet_budget": "Put a wallet into a budget, or take it out",
     "write_allowlist": "Write a policy's next allowlist",
     "close_allowlist": "Discard a policy's next allowlist",
@@ -38,7 +40,7 @@ _TITLES: Mapping[str, str] = {
 _MONEY = frozenset(
     {
         *("amount", "released", "only_below", "outstanding_amount", "operator_daily_limit"),
-        *("max_per_tx", "max_per_day", "max_per_month", "require_co_sign"),
+        *("max_per_tx", "max_per_day", "max_per_month", "max_total", "require_co_sign"),
     }
 )
 _TIMES = frozenset({"expiry", "expires_at"})

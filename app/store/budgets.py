@@ -114,7 +114,7 @@ _OPEN = _BUDGETS.where(~table.c.closed).order_by(table.c.created_at, table.c.bud
 
 
 def _record(*, name: str | None, **values: Any) -> BudgetRecord:
-    limits = BudgetLimits(**{limit: values.pop(limit) for limit in _LIMITS})
+    limits = BudgetLimits(**{limit: values.pop(limit) for limit in _LIMITS if limit in values})
     return BudgetRecord(name=name or values["budget_id"], limits=limits, **values)
 
 

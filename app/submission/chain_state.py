@@ -130,7 +130,7 @@ async def pending_or_missing(
 
 
 async def with_budget(service: Service, charged: _Open) -> _Open:
-    """Return the escrow or allowance with the budget that its own account names.
+    """Return the escrow or allowance with the budgets that its own account names.
 
     The vault may have another budget by now. If the account names no budget or is gone, the argument is returned
     unchanged. If the account is gone, the escrow or allowance was settled, and the program will refuse the instruction
@@ -141,5 +141,6 @@ async def with_budget(service: Service, charged: _Open) -> _Open:
     if account is None or not account.data:
         return charged
     fields = account.decode(service.codec).data
-    budget: Pubkey = fields.get("charged", fields)["budget"]
-    return charged if budget == Pubkey.default() else replace(charged, budget=budget)
+    levels = fields.get("charged", fields)
+    budgets = [level["budget"] for level in levels["levels"][: levels["level_count"]]]
+    return replace(charged, **dict(zip(("budget", "budget_parent"), budgets, strict=False)))

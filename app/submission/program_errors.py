@@ -47,6 +47,7 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "BudgetInUse": (BusinessError, "budget_in_use"),
     # The wallet's budget was changed after it was read. The new budget may allow the payment.
     "BudgetRequired": (UnavailableError, "chain_unavailable"),
+    "BudgetParentRequired": (UnavailableError, "chain_unavailable"),
     "WrongBudget": (UnavailableError, "chain_unavailable"),
     "OperatorLimitExceeded": (BusinessError, "operator_limit_exceeded"),
     "ReceiverFrozen": (BusinessError, "wallet_frozen"),
@@ -94,11 +95,12 @@ _MESSAGES: Mapping[str, str] = {
     "WrongOrg": "The address is a vault of another organisation.",
     "WrongVault": "The address is an account of the program, but not a vault.",
     "BudgetRequired": _BUDGET_CHANGED,
+    "BudgetParentRequired": _BUDGET_CHANGED,
     "WrongBudget": _BUDGET_CHANGED,
     "OpenAllowances": "The wallet has outstanding allowances. Settle them first.",
     "UnusableDelegate": "delegate: must not be address zero, an account of the program, the operator, the authority or "
     "the wallet's session key.",
-    "InvalidAllowanceTime": "expiresIn: the allowance must end in the future, and not after its session or policy.",
+    "InvalidAllowanceTime": "expiresIn: the allowance must end in the future, and not after its session, policy or budget.",
     "TooManyAllowances": "The wallet already has four outstanding allowances, the maximum. Settle one first.",
     "EscrowDisputed": "The escrow is disputed and awaits the arbiter's decision.",
     "EscrowAmountExceeded": "The amount to release exceeds the amount in the escrow.",
@@ -111,7 +113,7 @@ _MEANWHILE = frozenset(
         *("WrongPolicy", "AuthorityRequired"),
     }
 )
-OUTDATED = _MEANWHILE | {"WrongBudget", "BudgetRequired"}
+OUTDATED = _MEANWHILE | {"WrongBudget", "BudgetRequired", "BudgetParentRequired"}
 """Program errors of a change that was made from an outdated state."""
 #: The chain's errors for a fee payer without enough lamports for the fee, or to stay rent-exempt after paying it.
 _UNPAID = ("InsufficientFundsForFee", "AccountNotFound", "InsufficientFundsForRent")
@@ -265,7 +267,7 @@ def attempted_text(rule: str, attempted: int, recipient: Pubkey) -> str:
 def _value_text(rule: str, value: int) -> str:
     if rule in _MONEY_RULES:
         return format_usdc(value)
-    return iso(value) if rule == "expiry" else str(value)
+    return iso(value) if rule in {"expiry", "budget_expired"} else str(value)
 
 
 def headroom_text(rule: str, headroom: int) -> str | None:

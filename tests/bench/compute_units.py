@@ -72,6 +72,8 @@ def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:
         held = story.wallet(f"strict-{number}", strict)
         payments[name] = story.worst_gap(held, strict, allowlist=allowlist, co_sign=True, **optional)
     budget = story.budget("team")
+    company = story.budget("company")
+    child = story.budget("child", company)
     plain, _ = story.policy("plain", Rules())
     for name, policy_of, given in (
         ("no rule", plain, {}),
@@ -83,6 +85,12 @@ def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:
         for _ in range(2):
             payments[f"{name}, in a budget"] = story.pay(held, policy_of, **given)
         payments[f"{name}, in a budget, worst of those gaps"] = story.worst_gap(held, policy_of, **given)
+        held = story.wallet(f"below a parent, {name}", policy_of)
+        story.join(held, child, company)
+        given |= {"budget": child, "budget_parent": company}
+        for _ in range(2):
+            payments[f"{name}, in a budget with a parent"] = story.pay(held, policy_of, **given)
+        payments[f"{name}, in a budget with a parent, worst of those gaps"] = story.worst_gap(held, policy_of, **given)
     free = story.wallet("no budget", plain)
     payments["no rule, worst of those gaps"] = story.worst_gap(free, plain)
     story.units |= escrow_units(story, every, ten)

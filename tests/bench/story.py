@@ -166,21 +166,25 @@ class Story:
         )
         return vault
 
-    def budget(self, name: str) -> Pubkey:
+    def budget(self, name: str, parent: Pubkey | None = None) -> Pubkey:
         """Create a budget that has every limit, and change it once."""
         build, key = self.instructions, name.encode().ljust(16, b"_")[:16]
-        authority, limits = self.authority.pubkey(), BudgetLimits(1000 * USDC, 1000 * USDC, 10_000)
+        authority, limits = self.authority.pubkey(), BudgetLimits(1000 * USDC, 1000 * USDC, 10_000, 10**6 * USDC, NEVER)
         address = self.addresses.budget(self.org, key)
-        create = build.create_budget(payer=self.payer.pubkey(), authority=authority, key=key, limits=limits)
+        create = build.create_budget(
+            payer=self.payer.pubkey(), authority=authority, key=key, limits=limits, parent=parent
+        )
         self.step("create_budget", create, self.authority)
         version = self.fields(address)["version"]
         update = build.update_budget(authority=authority, budget=address, expected_version=version, limits=limits)
         self.step("update_budget", update, self.authority)
         return address
 
-    def join(self, vault: Pubkey, budget: Pubkey) -> None:
+    def join(self, vault: Pubkey, budget: Pubkey, parent: Pubkey | None = None) -> None:
         """Put a vault into its first budget."""
-        put = self.instructions.set_wallet_budget(signer=self.operator.pubkey(), vault=vault, new_budget=budget)
+        put = self.instructions.set_wallet_budget(
+            signer=self.operator.pubkey(), vault=vault, new_budget=budget, new_parent=parent
+        )
         self.step("set_wallet_budget", put, self.operator)
 
     def pay(self, vault: Pubkey, policy: Pubkey, *, co_sign: bool = False, **optional: Any) -> int:

@@ -31,6 +31,9 @@ AGAIN = {
     "create_budget": "System:0",
     "update_budget": "VersionMismatch",
     "close_budget": "AccountDataTooSmall",
+    "freeze_budget operator": "AlreadyFrozen",
+    "freeze_budget authority": "AlreadyFrozen",
+    "unfreeze_budget": "NotFrozen",
     "set_wallet_budget first": "BudgetRequired",
     "set_wallet_budget other": "WrongBudget",
     "set_wallet_budget none": "WrongBudget",
@@ -95,7 +98,7 @@ UNREAD = {
         *("associated_token_program", "system_program", "instructions"),
     ),
     "resolve_dispute": ("instructions",),
-    "collect_escrow": ("signer", "instructions", "budget"),
+    "collect_escrow": ("signer", "instructions", "budget", "budget_parent"),
 }
 """Optional accounts that the settling instructions share, and that this one does not need."""
 PROGRAMS = {"associated_token_program": ASSOCIATED_TOKEN_PROGRAM, "system_program": SYSTEM_PROGRAM}

@@ -81,7 +81,7 @@ def test_grant_is_stored_and_reported(world: VmWorld) -> None:
         "policy_version": world.fields(before["policy"])["version"],
         "expires_at": now + MINUTE,
     }
-    own = {"budget": NONE, "budget_created_version": 0, "granted_at": now}
+    own = {"level_count": 0, "levels": [{"budget": NONE, "created_version": 0}] * 2, "granted_at": now}
     own |= {"bump": stored["bump"], "layout": 1, "padding": bytes(6)}
     assert stored == {**shared, **own}
     assert result.event == Event(
@@ -248,7 +248,8 @@ def test_grant_is_held_by_the_budget_that_it_remembers(world: VmWorld) -> None:
     world.vm.refuse("BudgetRequired", granting(world, vault, payee, delegate, budget=None))
     world.vm.refuse("WrongBudget", granting(world, vault, payee, delegate, budget=world.budget()))
     stored = world.fields(grant(world, vault, payee, delegate).address)
-    assert (stored["budget"], stored["budget_created_version"]) == (budget, world.fields(budget)["created_version"])
+    level = {"budget": budget, "created_version": world.fields(budget)["created_version"]}
+    assert (stored["level_count"], stored["levels"][0]) == (1, level)
 
 
 def test_preview_is_that_of_a_payment(world: VmWorld) -> None:

@@ -46,6 +46,10 @@ def ending(world: VmWorld, escrow: OpenEscrow, way: str) -> Instruction:
     return decision(world, escrow, AMOUNT - RETURNED[way])
 
 
+NO_LEVEL = {"budget": NONE, "created_version": 0, "slot": 0, "month": 0}
+"""A charge's place in the ledger of a budget that the vault does not have."""
+
+
 def with_budget(escrow: OpenEscrow, budget: Pubkey | None) -> OpenEscrow:
     """Return the escrow with another budget's account."""
     return OpenEscrow(escrow.address, escrow.vault, escrow.receiver, escrow.payer, budget)
@@ -56,17 +60,16 @@ def test_escrow_is_charged_to_the_budget_and_remembers_where(world: VmWorld) -> 
     vault = world.member(budget)
     escrow = lock(world, vault, payee.owner)
     fields, created = world.fields(escrow.address)["charged"], world.fields(budget)["created_version"]
-    assert (fields["budget"], fields["budget_created_version"]) == (budget, created)
-    assert fields["budget_slot"] == START // SLOT
-    assert fields["budget_month"] == world.fields(budget)["ledger"]["month_ends_at"]
+    month = world.fields(budget)["ledger"]["month_ends_at"]
+    level = {"budget": budget, "created_version": created, "slot": START // SLOT, "month": month}
+    assert (fields["level_count"], fields["levels"]) == (1, [level, NO_LEVEL])
     assert spent(world, budget) == (AMOUNT, AMOUNT, 1)
     world.vm.refuse("BudgetMaxPerDayExceeded", creation(world, vault, payee.owner, 1))
 
 
 def test_escrow_of_a_vault_without_a_budget_names_none(world: VmWorld) -> None:
     fields = world.fields(lock(world, world.wallet(), world.payee().owner).address)["charged"]
-    assert (fields["budget"], fields["budget_created_version"]) == (NONE, 0)
-    assert (fields["budget_slot"], fields["budget_month"]) == (0, 0)
+    assert (fields["level_count"], fields["levels"]) == (0, [NO_LEVEL] * 2)
 
 
 def test_creation_needs_exactly_the_vaults_budget(world: VmWorld) -> None:
@@ -163,7 +166,7 @@ def test_vault_and_budget_are_credited_at_their_own_places(world: VmWorld) -> No
     world.vm.succeed(world.joining(vault, budget))
     escrow = disputed(world, vault, payee.owner)
     fields = world.fields(escrow.address)["charged"]
-    assert (fields["slot"], fields["budget_slot"]) == (START // SLOT + 4, START // SLOT)
+    assert (fields["slot"], fields["levels"][0]["slot"]) == (START // SLOT + 4, START // SLOT)
     # When it is refunded, then both lose just that charge
     world.vm.succeed(decision(world, escrow, 0))
     assert spent(world, budget)[0] == 0

@@ -15,7 +15,7 @@ from tests.support.vm_world import NONE, VmWorld
 
 MINUTE, SLOT, HOUR, DAY = 60, 900, 3_600, 86_400
 KEY = b"the team's key.."
-FULL = BudgetLimits(max_per_day=5, max_per_month=6, velocity_cap=7)
+FULL = BudgetLimits(max_per_day=5, max_per_month=6, velocity_cap=7, max_total=8, expires_at=START)
 
 
 def spent(world: VmWorld, budget: Pubkey) -> tuple[int, int, int]:
@@ -27,7 +27,7 @@ def spent(world: VmWorld, budget: Pubkey) -> tuple[int, int, int]:
 
 
 @pytest.mark.proves("instruction create_budget", "instruction update_budget", "instruction close_budget")
-@pytest.mark.parametrize("limits", [FULL, BudgetLimits(), BudgetLimits(max_per_month=0)])
+@pytest.mark.parametrize("limits", [FULL, BudgetLimits(), BudgetLimits(max_per_month=0), BudgetLimits(expires_at=-1)])
 def test_new_budget_is_empty_and_reported(world: VmWorld, limits: BudgetLimits) -> None:
     build, sequence = world.build, world.fields(world.org)["sequence"] + 1
     budget = world.addresses.budget(world.org, KEY)
@@ -41,7 +41,7 @@ def test_new_budget_is_empty_and_reported(world: VmWorld, limits: BudgetLimits) 
     (event,) = result.events
     assert event.name == "BudgetCreated"
     assert BudgetLimits.from_event(event.data.pop("limits")) == limits
-    assert event.data == {"org": world.org, "budget": budget, "sequence": sequence, "key": KEY}
+    assert event.data == {"org": world.org, "budget": budget, "sequence": sequence, "key": KEY, "parent": NONE}
     world.vm.refuse("System:0", create)
 
 
@@ -221,6 +221,7 @@ def test_each_limit_holds_over_all_vaults(world: VmWorld, limits: dict[str, int]
         assert result.violation is not None
         assert (result.violation.rule_name, result.violation.limit) == (rule, next(iter(limits.values())))
         assert (result.violation.attempted, result.violation.vault) == (attempted, vault)
+        assert result.violation.budget == budget
 
 
 def test_budget_is_judged_after_the_month_and_before_the_co_signature(world: VmWorld) -> None:
@@ -293,7 +294,7 @@ def test_preview_gives_the_budgets_verdicts_before_the_co_signature(world: VmWor
     vault, other = world.member(budget, Rules(require_co_sign=1)), world.member(budget)
     world.vm.succeed(world.payment(other, payee, 30))
     check = world.check(vault, payee, 25, co_signed=True)
-    assert [rule["rule"] for rule in check["rules"]][-4:] == [10, 11, 12, 9]
+    assert [rule["rule"] for rule in check["rules"]][-7:] == [15, 14, 13, 10, 11, 12, 9]
     numbers = [(one["passed"], one["limit"], one["attempted"], one["headroom"]) for one in check["rules"][-4:-1]]
     assert numbers == [(False, 50, 55, 20), (True, 60, 55, 30), (True, 2, 2, 1)]
     assert (check["passed"], check["retry_at"]) == (False, START + SLOT + DAY)

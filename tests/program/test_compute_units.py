@@ -21,6 +21,10 @@ MOST_IN_A_BUDGET = 420
 """Most that a vault's budget adds."""
 MOST_IN_AN_OLD_BUDGET = 970
 """The same at the worst gap, when the budget's ledger is old, too."""
+MOST_BELOW_A_PARENT = 450
+"""Most that the parent of a vault's budget adds."""
+MOST_BELOW_AN_OLD_PARENT = 1_000
+"""The same at the worst gap."""
 
 
 @pytest.fixture(scope="module", params=[OLDER, NEWER], name="release")
@@ -48,6 +52,13 @@ def test_payments_cost_little_more_than_their_transfer(beyond: Mapping[str, int]
 @pytest.mark.parametrize("rules", ["no rule", UNREGISTERED])
 def test_budget_adds_few_units(beyond: Mapping[str, int], rules: str) -> None:
     assert beyond[f"{rules}, in a budget, {GAPS}"] - beyond[f"{rules}, {GAPS}"] <= MOST_IN_AN_OLD_BUDGET
+
+
+@pytest.mark.parametrize("rules", ["no rule", UNREGISTERED])
+def test_parent_adds_few_units(beyond: Mapping[str, int], rules: str) -> None:
+    below, alone = f"{rules}, in a budget with a parent", f"{rules}, in a budget"
+    assert beyond[below] - beyond[alone] <= MOST_BELOW_A_PARENT
+    assert beyond[f"{below}, {GAPS}"] - beyond[f"{alone}, {GAPS}"] <= MOST_BELOW_AN_OLD_PARENT
 
 
 def test_budget_adds_few_units_without_a_gap(beyond: Mapping[str, int]) -> None:

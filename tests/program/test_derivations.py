@@ -14,6 +14,7 @@ INSTRUCTIONS = {one["name"]: one for one in CODEC.idl["instructions"]}
 GIVEN = {
     *("account", "creator", "delegate", "destination", "mint", "new_authority", "payer", "signer", "token_program"),
     *("org", "policy", "new_policy", "vault", "budget", "new_budget", "receiver", "writer", "co_signer"),
+    *("budget_parent", "parent", "new_parent"),
     *("escrow", "escrow_tokens", "allowance", "allowance_tokens", "approval", "recipient", "recipient_account"),
     *("allowlist", "new_allowlist", "old_allowlist", "rent_receiver", "approval_rent_receiver"),
     *("policy_rent_receiver", "allowlist_rent_receiver", "next_rent_receiver"),

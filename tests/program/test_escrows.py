@@ -129,12 +129,10 @@ def test_creation_moves_the_amount_and_reports_everything(world: VmWorld) -> Non
         "dispute_sequence": 0,
         "padding": bytes(6),
         "charged": {
-            "budget": NONE,
-            "budget_created_version": 0,
-            "budget_slot": 0,
-            "budget_month": 0,
             "slot": START // 900,
             "month": FEBRUARY,
+            "level_count": 0,
+            "levels": [{"budget": NONE, "created_version": 0, "slot": 0, "month": 0}] * 2,
         },
         "bump": stored["bump"],
     }

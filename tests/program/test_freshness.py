@@ -67,6 +67,16 @@ def _team_limited(party: Party) -> None:
     party.vm.succeed(party.budget_update(party.team, max_per_day=2))
 
 
+def _company_limited(party: Party) -> None:
+    party.vm.succeed(party.budget_update(party.company, max_per_day=2))
+
+
+def _budget_frozen_again(party: Party) -> None:
+    build, budget = party.build, party.frozen_budget
+    party.vm.succeed(build.unfreeze_budget(authority=party.authority, budget=budget))
+    party.vm.succeed(build.freeze_budget(signer=party.operator, budget=budget))
+
+
 def _rules_changed(name: str) -> Change:
     return lambda party: party.update_policy(getattr(party, name), GUARDED if name != "fresh" else OPEN)
 
@@ -148,11 +158,24 @@ STALE: dict[str, tuple[tuple[Change, str], ...]] = {
     "update_policy": ((_rules_changed("guarded"), "VersionMismatch"),),
     "close_policy": ((_rules_changed("unused"), "VersionMismatch"),),
     "close_allowlist": ((_list_started_over, "AccountDataTooSmall"),),
-    "create_budget": ((_budget_closed, "SequenceMismatch"), (_policy_closed, "SequenceMismatch")),
+    "create_budget": (
+        (_budget_closed, "SequenceMismatch"),
+        (_policy_closed, "SequenceMismatch"),
+        (_company_limited, "VersionMismatch"),
+    ),
     "update_budget": ((_team_limited, "VersionMismatch"),),
     "close_budget": ((_budget_limited, "VersionMismatch"),),
-    "set_wallet_budget first": ((_moved("frozen"), "SequenceMismatch"), (_team_limited, "VersionMismatch")),
-    "set_wallet_budget other": ((_moved("vault"), "SequenceMismatch"), (_budget_limited, "VersionMismatch")),
+    "unfreeze_budget": ((_budget_frozen_again, "SequenceMismatch"),),
+    "set_wallet_budget first": (
+        (_moved("frozen"), "SequenceMismatch"),
+        (_team_limited, "VersionMismatch"),
+        (_company_limited, "VersionMismatch"),
+    ),
+    "set_wallet_budget other": (
+        (_moved("vault"), "SequenceMismatch"),
+        (_budget_limited, "VersionMismatch"),
+        (_company_limited, "VersionMismatch"),
+    ),
     "set_wallet_budget none": ((_moved("vault"), "SequenceMismatch"),),
     "create_wallet": ((_rules_changed("fresh"), "VersionMismatch"),),
     "update_wallet": (
@@ -178,7 +201,7 @@ STALE: dict[str, tuple[tuple[Change, str], ...]] = {
 """Changes after which a call of this kind fails, and the error."""
 EXEMPT = {
     *("initialize_org", "update_org by operator", "freeze_wallet freeze", "freeze_wallet expire"),
-    "write_allowlist first",
+    *("write_allowlist first", "freeze_budget operator", "freeze_budget authority"),
     *("fund_wallet", "withdraw live", "withdraw archived", "close_approval", "close_approval overdue", "migrate"),
     *("execute_payment plain", "execute_payment co-signed", "execute_payment approved", "check_payment"),
     *("create_escrow plain", "create_escrow outside", "create_escrow co-signed", "create_escrow approved"),

@@ -47,13 +47,18 @@ class PresentInstructions(Instructions):
         return super().create_policy(**self._authority_sequence() | given)
 
     def create_budget(self, **given: Any) -> Instruction:
-        return super().create_budget(**self._authority_sequence() | given)
+        version = self._version(given.get("parent"), "parent_version")
+        return super().create_budget(**self._authority_sequence() | version | given)
 
     def close_policy(self, **given: Any) -> Instruction:
         return super().close_policy(**self._version(given["policy"], "expected_version") | given)
 
     def close_budget(self, **given: Any) -> Instruction:
         return super().close_budget(**self._version(given["budget"], "expected_version") | given)
+
+    def unfreeze_budget(self, **given: Any) -> Instruction:
+        sequence = {"expected_sequence": self._number(given["budget"], "frozen_sequence")}
+        return super().unfreeze_budget(**sequence | given)
 
     def create_wallet(self, **given: Any) -> Instruction:
         return super().create_wallet(**self._version(given["policy"], "policy_version") | given)
@@ -65,6 +70,7 @@ class PresentInstructions(Instructions):
 
     def set_wallet_budget(self, **given: Any) -> Instruction:
         version = self._version(given.get("new_budget"), "budget_version")
+        version |= self._version(given.get("new_parent"), "parent_version")
         return super().set_wallet_budget(**self._attachments(given) | version | given)
 
     def close_wallet(self, **given: Any) -> Instruction:

@@ -40,7 +40,7 @@ def granting(
         "expires_at": world.vm.now + options.pop("expires_in", MINUTE),
         "allowlist": None if allowlist == NONE else allowlist,
         "recipient": world.addresses.recipient(world.org, payee.owner),
-        "budget": world.budget_of(vault),
+        **world.budgets_of(vault),
     }
     if options.get("approval") is not None:
         given["approval_rent_receiver"] = world.payer
@@ -50,7 +50,7 @@ def granting(
 def next_allowance(world: VmWorld, vault: Pubkey, payer: Pubkey | None = None) -> OpenAllowance:
     """Return the allowance that the vault will grant next."""
     address = world.addresses.allowance(vault, world.fields(vault)["allowance_counter"])
-    return OpenAllowance(address, vault, payer or world.payer, world.budget_of(vault))
+    return OpenAllowance(address, vault, payer or world.payer, **world.budgets_of(vault))
 
 
 def grant(

@@ -59,7 +59,7 @@ def creation(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOU
         "timeout": HOUR,
         "allowlist": None if allowlist == NONE else allowlist,
         "recipient": world.addresses.recipient(world.org, receiver),
-        "budget": world.budget_of(vault),
+        **world.budgets_of(vault),
     }
     if options.get("approval") is not None:
         given["approval_rent_receiver"] = world.payer
@@ -82,7 +82,7 @@ def terms(
 def next_escrow(world: VmWorld, vault: Pubkey, receiver: Pubkey, payer: Pubkey | None = None) -> OpenEscrow:
     """Return the escrow that the vault will create next."""
     address = world.addresses.escrow(vault, world.fields(vault)["escrow_counter"])
-    return OpenEscrow(address, vault, receiver, payer or world.payer, world.budget_of(vault))
+    return OpenEscrow(address, vault, receiver, payer or world.payer, **world.budgets_of(vault))
 
 
 def lock(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOUNT, **options: Any) -> OpenEscrow:

@@ -182,12 +182,20 @@ class VmWorld:
             given["next_rent_receiver"] = self.payer
         return self.build.close_policy(policy=policy, **{**given, **accounts})
 
-    def budget(self, **limits: int) -> Pubkey:
-        """Create a budget with these limits."""
+    def budget(self, parent: Pubkey | None = None, **limits: int) -> Pubkey:
+        """Create a budget with these limits, which may belong to a parent."""
         key = self.number().to_bytes(16, "big")
         given = BudgetLimits(**limits)
-        self.vm.succeed(self.build.create_budget(payer=self.payer, authority=self.authority, key=key, limits=given))
+        create = self.build.create_budget(
+            payer=self.payer, authority=self.authority, key=key, limits=given, parent=parent
+        )
+        self.vm.succeed(create)
         return self.addresses.budget(self.org, key)
+
+    def parent_of(self, budget: Pubkey | None) -> Pubkey | None:
+        """Return the parent of a budget."""
+        parent = NONE if budget is None else self.fields(budget)["parent"]
+        return None if parent == NONE else parent
 
     def budget_update(self, budget: Pubkey, **limits: int) -> Instruction:
         """Return the instruction that gives a budget these limits, expecting its current version."""
@@ -198,18 +206,26 @@ class VmWorld:
 
     def budget_closing(self, budget: Pubkey) -> Instruction:
         """Return the instruction that closes a budget."""
-        return self.build.close_budget(authority=self.authority, budget=budget, rent_receiver=self.payer)
+        return self.build.close_budget(
+            authority=self.authority, budget=budget, rent_receiver=self.payer, parent=self.parent_of(budget)
+        )
 
     def budget_of(self, vault: Pubkey) -> Pubkey | None:
         """Return the vault's budget."""
         budget: Pubkey = self.fields(vault)["budget"]
         return None if budget == NONE else budget
 
+    def budgets_of(self, vault: Pubkey) -> dict[str, Pubkey | None]:
+        """Return the vault's budget and that budget's parent, as optional accounts."""
+        budget = self.budget_of(vault)
+        return {"budget": budget, "budget_parent": self.parent_of(budget)}
+
     def joining(self, vault: Pubkey, budget: Pubkey | None) -> Instruction:
         """Return the instruction that puts a vault into a budget or none, signed by the required role."""
-        current = self.budget_of(vault)
-        signer = self.operator if current is None else self.authority
-        return self.build.set_wallet_budget(signer=signer, vault=vault, budget=current, new_budget=budget)
+        current = self.budgets_of(vault)
+        signer = self.operator if current["budget"] is None else self.authority
+        new = {"new_budget": budget, "new_parent": self.parent_of(budget)}
+        return self.build.set_wallet_budget(signer=signer, vault=vault, **current, **new)
 
     def member(self, budget: Pubkey, policy: Pubkey | Rules = OPEN) -> Pubkey:
         """Create a vault in a budget."""
@@ -300,7 +316,7 @@ class VmWorld:
             "reference": secrets.token_bytes(16),
             "allowlist": None if rules["allowlist"] == NONE else rules["allowlist"],
             "recipient": self.addresses.recipient(self.org, payee.owner),
-            "budget": self.budget_of(vault),
+            **self.budgets_of(vault),
         }
         if options.get("approval") is not None:
             accounts["approval_rent_receiver"] = self.payer
@@ -316,7 +332,7 @@ class VmWorld:
             "policy": policy,
             "allowlist": None if allowlist == NONE else allowlist,
             "recipient_account": self.addresses.recipient(self.org, payee.owner),
-            "budget": self.budget_of(vault),
+            **self.budgets_of(vault),
             **options,
         }
         instruction = self.build.check_payment(

@@ -107,7 +107,7 @@ impl Named {
                 at
             }};
         }
-        take!(at, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+        take!(at, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16)
     }
 
     /// Takes the account at `at` as the one with this index, and returns the start of the next one.

@@ -7,7 +7,7 @@ use anchor_lang::{
 };
 use core::ptr::{from_mut, null};
 
-/// Accounts of every alignment of the data, this program in place of three optional ones, and `others`. The last record
+/// Accounts of every alignment of the data, this program in place of four optional ones, and `others`. The last record
 /// stands for the instruction data that follow the accounts.
 fn input(others: &[AccountRecord]) -> SbfInputBuffer {
     let account = |number: usize, address: [u8; 32]| AccountRecord::NonDup {
@@ -21,7 +21,7 @@ fn input(others: &[AccountRecord]) -> SbfInputBuffer {
     };
     let mut records: Vec<_> = (0..12).map(|number| account(number, [number as u8; 32])).collect();
     records.push(account(0, ID.to_bytes()));
-    records.extend([AccountRecord::Dup { index: 12 }; 3]);
+    records.extend([AccountRecord::Dup { index: 12 }; 4]);
     records.extend_from_slice(others);
     records.push(account(8, [9; 32]));
     let mut input = SbfInputBuffer::build(&records);
@@ -52,7 +52,7 @@ fn answered(input: &mut SbfInputBuffer) -> (Option<u64>, usize) {
 
 #[test]
 fn walk_finds_the_accounts_that_the_framework_finds() {
-    for others in [&[][..], &[AccountRecord::Dup { index: 3 }], &[AccountRecord::Dup { index: 15 }; 5]] {
+    for others in [&[][..], &[AccountRecord::Dup { index: 3 }], &[AccountRecord::Dup { index: 16 }; 5]] {
         let mut input = input(others);
         let start = input.as_mut_ptr();
         let mut lookup = [const { MaybeUninit::<AccountView>::uninit() }; 256];
@@ -82,7 +82,7 @@ fn repeated_account_other_than_this_program_goes_on_to_the_framework() {
     let all = |index| {
         let mut input = SbfInputBuffer::build(
             &[
-                &(0..15)
+                &(0..16)
                     .map(|number| AccountRecord::NonDup {
                         address: [number; 32],
                         owner: [1; 32],
@@ -103,7 +103,7 @@ fn repeated_account_other_than_this_program_goes_on_to_the_framework() {
         unsafe { named.walk(input.as_mut_ptr().add(LENGTH)) };
         named.repeats
     };
-    assert!((0..15).all(all));
+    assert!((0..16).all(all));
 }
 
 #[test]

@@ -83,9 +83,9 @@ pub enum VaultError {
     AllowlistNotSealed,
     #[msg("Funding would exceed the operator's limit for 24 hours.")]
     OperatorLimitExceeded,
-    #[msg("The vault is already frozen.")]
+    #[msg("The vault or budget is already frozen.")]
     AlreadyFrozen,
-    #[msg("The vault is not frozen.")]
+    #[msg("The vault or budget is not frozen.")]
     NotFrozen,
     #[msg("The policy has not expired yet.")]
     PolicyNotExpired,
@@ -173,7 +173,7 @@ pub enum VaultError {
     BudgetRequired,
     #[msg("The budget is not the one of this vault, escrow or allowance.")]
     WrongBudget,
-    #[msg("Vaults are still attached to the budget. Detach them first.")]
+    #[msg("Vaults or budgets still belong to the budget. Detach or close them first.")]
     BudgetInUse,
     #[msg("The policy does not permit allowances.")]
     AllowancesNotAllowed,
@@ -201,6 +201,16 @@ pub enum VaultError {
     AlreadyPaused,
     #[msg("The account has a different layout version. Migrate an earlier one; a later one needs a newer program.")]
     UnsupportedLayout,
+    #[msg("The payment would exceed the budget's limit for its whole life.")]
+    BudgetMaxTotalExceeded,
+    #[msg("The budget has expired.")]
+    BudgetExpired,
+    #[msg("The budget is frozen.")]
+    BudgetFrozen,
+    #[msg("The account of the budget's parent is missing, or the parent's version.")]
+    BudgetParentRequired,
+    #[msg("The parent of a budget must not have a parent itself.")]
+    BudgetTooDeep,
 }
 
 impl From<EscrowRefusal> for VaultError {
@@ -233,6 +243,9 @@ impl From<Rule> for VaultError {
             Rule::BudgetMaxPerDay => VaultError::BudgetMaxPerDayExceeded,
             Rule::BudgetMaxPerMonth => VaultError::BudgetMaxPerMonthExceeded,
             Rule::BudgetVelocityCap => VaultError::BudgetVelocityCapExceeded,
+            Rule::BudgetMaxTotal => VaultError::BudgetMaxTotalExceeded,
+            Rule::BudgetExpired => VaultError::BudgetExpired,
+            Rule::BudgetFrozen => VaultError::BudgetFrozen,
         }
     }
 }

@@ -274,6 +274,8 @@ pub struct BudgetCreated {
     /// Also the budget's version and its creation version.
     pub sequence: u64,
     pub key: [u8; 16],
+    /// The budget that this one belongs to; all zero if there is none.
+    pub parent: Address,
     pub limits: BudgetLimits,
 }
 
@@ -285,6 +287,7 @@ impl BudgetCreated {
         message.extend_from_slice(self.budget.as_ref());
         message.extend_from_slice(&self.sequence.to_le_bytes());
         message.extend_from_slice(&self.key);
+        message.extend_from_slice(self.parent.as_ref());
         self.limits.write(&mut message);
         message
     }
@@ -317,6 +320,26 @@ impl BudgetUpdated {
 pub struct BudgetClosed {
     pub org: Address,
     pub budget: Address,
+    pub sequence: u64,
+}
+
+/// A budget was frozen. Nothing below it pays.
+#[event(bytemuck)]
+pub struct BudgetFrozen {
+    pub org: Address,
+    pub budget: Address,
+    pub signer: Address,
+    /// Also the budget's `frozen_sequence`.
+    pub sequence: u64,
+}
+
+/// A budget was unfrozen.
+#[event(bytemuck)]
+pub struct BudgetUnfrozen {
+    pub org: Address,
+    pub budget: Address,
+    pub signer: Address,
+    /// Also the budget's `frozen_sequence`.
     pub sequence: u64,
 }
 
@@ -665,7 +688,7 @@ pub struct AllowanceGranted {
     pub approval: Address,
     /// Payer of the rent, refunded on closing.
     pub payer: Address,
-    /// The budget that holds the amount too; all zero if none.
+    /// The vault's budget, which holds the amount too, as does its parent; all zero if none.
     pub budget: Address,
     pub reference: [u8; 16],
     pub sequence: u64,
@@ -736,6 +759,8 @@ pub struct PolicyViolation {
     pub org: Address,
     pub vault: Address,
     pub recipient: Address,
+    /// The budget with the rule, which is the vault's or its parent; all zero if the policy has the rule.
+    pub budget: Address,
     pub limit: u64,
     pub attempted: u64,
     /// Code of the rule.
@@ -792,12 +817,15 @@ mod tests {
                 max_per_day: rules(odd).max_per_day,
                 max_per_month: rules(!odd).max_per_day,
                 velocity_cap: rules(odd).velocity_cap,
+                max_total: rules(!odd).max_per_tx,
+                expires_at: rules(odd).expiry,
             };
             let created = BudgetCreated {
                 org: Address::new_from_array([1; 32]),
                 budget: Address::new_from_array([2; 32]),
                 sequence: 3,
                 key: [4; 16],
+                parent: Address::new_from_array([5; 32]),
                 limits,
             };
             assert_eq!(created.data()[8..], created.message()[16..]);

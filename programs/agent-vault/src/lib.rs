@@ -120,18 +120,21 @@ pub mod agent_vault {
         close_allowlist::handler(ctx)
     }
 
-    /// Creates a budget that several vaults can share.
+    /// Creates a budget that several vaults can share. It can belong to another budget for life, which is then charged
+    /// too.
     /// - `key`: Identifies the budget within the organisation; part of its address.
     /// - `limits`: The limits.
     /// - `expected_sequence`: The organisation's `authority_sequence`.
+    /// - `parent_version`: Version of the parent; `None` if the budget has no parent.
     pub fn create_budget(
         ctx: &mut Context<CreateBudget>,
         key: [u8; 16],
         limits: BudgetLimits,
         expected_sequence: u64,
+        parent_version: Option<u64>,
         _end: End,
     ) -> Result<()> {
-        create_budget::handler(ctx, key, limits, expected_sequence)
+        create_budget::handler(ctx, key, limits, expected_sequence, parent_version)
     }
 
     /// Replaces the limits of a budget for all attached vaults simultaneously. Spending before the change still counts.
@@ -146,23 +149,37 @@ pub mod agent_vault {
         update_budget::handler(ctx, expected_version, limits)
     }
 
-    /// Closes a budget without attached vaults.
+    /// Closes a budget without attached vaults and without budgets that belong to it.
     /// - `expected_version`: Version of the budget.
     pub fn close_budget(ctx: &mut Context<CloseBudget>, expected_version: u64, _end: End) -> Result<()> {
         close_budget::handler(ctx, expected_version)
     }
 
+    /// Freezes a budget: its vaults, and those of budgets that belong to it, make no payments. The operator or the
+    /// authority signs.
+    pub fn freeze_budget(ctx: &mut Context<FreezeBudget>, _end: End) -> Result<()> {
+        freeze_budget::freeze(ctx)
+    }
+
+    /// Unfreezes a budget. The authority signs and names the freeze.
+    /// - `expected_sequence`: The budget's `frozen_sequence`.
+    pub fn unfreeze_budget(ctx: &mut Context<FreezeBudget>, expected_sequence: u64, _end: End) -> Result<()> {
+        freeze_budget::unfreeze(ctx, expected_sequence)
+    }
+
     /// Attaches a vault to a budget, moves it to a different one, or detaches it. The operator signs if the vault has
-    /// no budget, the authority otherwise.
+    /// no budget, the authority otherwise. A vault cannot leave a frozen budget.
     /// - `expected_attachments`: The vault's present number of attachments.
     /// - `budget_version`: Version of the new budget; `None` to detach the vault.
+    /// - `parent_version`: Version of the new budget's parent; `None` if there is none.
     pub fn set_wallet_budget(
         ctx: &mut Context<SetWalletBudget>,
         expected_attachments: u64,
         budget_version: Option<u64>,
+        parent_version: Option<u64>,
         _end: End,
     ) -> Result<()> {
-        set_wallet_budget::handler(ctx, expected_attachments, budget_version)
+        set_wallet_budget::handler(ctx, expected_attachments, budget_version, parent_version)
     }
 
     /// Creates an agent's vault and its token account.
@@ -416,7 +433,8 @@ pub mod agent_vault {
 
     /// Takes back the amount that an allowance's delegate has not paid out, and closes the allowance. The operator, the
     /// session authority and the authority may call it at any time. Anyone may call it once the allowance has expired,
-    /// while the vault is frozen or the organisation is paused, and if the vault's policy was replaced or changed.
+    /// while the vault, a charged budget or the organisation is stopped, and if the vault's policy was replaced or
+    /// changed.
     pub fn settle_allowance(ctx: &mut Context<SettleAllowance>, _end: End) -> Result<()> {
         settle_allowance::handler(ctx)
     }

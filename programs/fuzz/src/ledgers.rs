@@ -51,7 +51,7 @@ fn a_ledger_says_what_a_book_of_everything_says() {
                         co_signed: false,
                     };
                     let (rules, standing) = (Rules::default(), Standing::default());
-                    let charges = authorize(&rules, &ledger, None, &payment, standing, UnixTime(clock));
+                    let charges = authorize(&rules, &ledger, &[None; 2], &payment, standing, UnixTime(clock));
                     let mut next = ledger;
                     if next.hold(&charges.unwrap().vault).is_ok() {
                         ledger = next;

@@ -1,4 +1,4 @@
-//! The verdicts of all rules on payments, of vaults with and without a budget, checked against one long list of
+//! The verdicts of all rules on payments, of vaults with and without budgets, checked against one long list of
 //! conditions.
 
 use crate::{
@@ -6,7 +6,8 @@ use crate::{
     inputs, start, Amount, Step,
 };
 use agent_vault_policy::{
-    assess, authorize, Budget, Category, Ledger, Limits, Payment, Refusal, Rules, Standing, UnixTime, Usdc,
+    assess, authorize, Budget, Budgets, Category, Ledger, Limits, Payment, Refusal, Rules, Standing,
+    UnixTime, Usdc,
 };
 use bolero::TypeGenerator;
 
@@ -46,14 +47,18 @@ struct Bounds {
     max_per_day: Option<Amount>,
     max_per_month: Option<Amount>,
     velocity_cap: Option<u8>,
+    max_total: Option<Amount>,
+    expires_in: Option<i32>,
 }
 
 impl Bounds {
-    fn limits(&self) -> Limits {
+    fn limits(&self, clock: i64) -> Limits {
         Limits {
             max_per_day: self.max_per_day.map(|amount| Usdc(amount.get())),
             max_per_month: self.max_per_month.map(|amount| Usdc(amount.get())),
             velocity_cap: self.velocity_cap.map(u64::from),
+            max_total: self.max_total.map(|amount| Usdc(amount.get())),
+            expires_at: self.expires_in.map(|seconds| UnixTime(clock + i64::from(seconds))),
         }
     }
 }
@@ -66,11 +71,14 @@ struct Asked {
     unlisted: bool,
     category: u8,
     co_signed: bool,
-    in_budget: bool,
+    /// Number of budgets above the vault: none, one, or one with a parent.
+    budgets: u8,
     /// The organisation counts as paused only if all bits are set. Few random values have them, so most payments are
     /// judged.
     paused: u8,
     frozen: u8,
+    /// The same for the budget and its parent.
+    frozen_budgets: [u8; 2],
 }
 
 #[derive(Clone, Copy, Debug, TypeGenerator)]
@@ -79,15 +87,33 @@ enum Move {
     PayAgain,
     Credit { charge: u8, part: u8 },
     Rules(Terms),
-    Limits(Bounds),
+    Limits(bool, Bounds),
+}
+
+/// A budget: as the policy crate keeps it, and as the model does.
+#[derive(Clone, Default)]
+struct Pot {
+    limits: Limits,
+    frozen: bool,
+    total: u64,
+    ledger: Ledger,
+    book: Book,
+    /// Total in the model.
+    spent: u128,
+}
+
+impl Pot {
+    fn budget(&self) -> Budget<'_> {
+        let Pot { limits, frozen, total, ledger, .. } = self;
+        Budget { limits: *limits, frozen: *frozen, total_spent: Usdc(*total), ledger }
+    }
 }
 
 /// A payment in the model's terms.
 struct Case<'a> {
     rules: Rules,
-    limits: Option<Limits>,
     own: &'a Book,
-    shared: &'a Book,
+    pots: &'a [Pot],
     payment: Payment,
     standing: Standing,
     clock: i64,
@@ -95,9 +121,10 @@ struct Case<'a> {
 
 impl Case<'_> {
     /// Returns, for each rule in the order of judgement: its code, true if it refuses, its limit, and the value that
-    /// the payment would reach. An unset rule has zeros; without a budget, the budget's rules are missing.
-    fn judge(&self) -> Vec<(u8, bool, u64, u64)> {
-        let Case { rules, payment, standing, own, shared, clock, .. } = self;
+    /// the payment would reach. The first field is the level. An unset rule has zeros; the rules of missing budgets are
+    /// missing.
+    fn judge(&self) -> Vec<Judged> {
+        let Case { rules, payment, standing, own, pots, clock } = self;
         let (amount, now) = (payment.amount.0, own.time(*clock));
         let cut = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX);
         let cap = |code: u8, limit: Option<u64>, held: u128, more: u64| match limit {
@@ -111,13 +138,14 @@ impl Case<'_> {
         let is_blocked = |code: u8| code >= 32 || (rules.blocked_categories >> code) % 2 == 1;
         let category = payment.category.0;
         let blocked = rules.blocked_categories.into();
-        let mut judged = vec![
+        let until = |code: u8, end: Option<UnixTime>, now: i64| match end {
+            Some(end) => (code, now > end.0, end.0.max(0).unsigned_abs(), now.max(0).unsigned_abs()),
+            None => (code, false, 0, 0),
+        };
+        let of_vault = [
             (0, standing.paused, 0, 0),
             (1, standing.frozen, 0, 0),
-            match rules.expiry {
-                Some(end) => (2, now > end.0, end.0.max(0).unsigned_abs(), now.max(0).unsigned_abs()),
-                None => (2, false, 0, 0),
-            },
+            until(2, rules.expiry, now),
             (3, rules.restricted && !payment.listed, 0, 0),
             (4, rules.blocked_categories != 0 && is_blocked(category), blocked, category.into()),
             cap(5, money(rules.max_per_tx), 0, amount),
@@ -125,29 +153,41 @@ impl Case<'_> {
             cap(7, money(rules.max_per_day), own.day(now), amount),
             cap(8, money(rules.max_per_month), own.month(now), amount),
         ];
-        if let Some(limits) = self.limits {
-            let now = shared.time(*clock);
-            judged.push(cap(10, money(limits.max_per_day), shared.day(now), amount));
-            judged.push(cap(11, money(limits.max_per_month), shared.month(now), amount));
-            judged.push(cap(12, limits.velocity_cap, shared.hour(now), 1));
+        let mut judged: Vec<Judged> = of_vault.map(|one| (0, one)).to_vec();
+        for (level, Pot { limits, frozen, book, spent, .. }) in (1u8..).zip(pots.iter()) {
+            let now = book.time(*clock);
+            let of_budget = [
+                (15, *frozen, 0, 0),
+                until(14, limits.expires_at, now),
+                cap(13, money(limits.max_total), *spent, amount),
+                cap(10, money(limits.max_per_day), book.day(now), amount),
+                cap(11, money(limits.max_per_month), book.month(now), amount),
+                cap(12, limits.velocity_cap, book.hour(now), 1),
+            ];
+            judged.extend(of_budget.map(|one| (level, one)));
         }
         let (_, above, threshold, attempted) = cap(9, money(rules.require_co_sign), 0, amount);
-        judged.push((9, above && !payment.co_signed, threshold, attempted));
+        judged.push((0, (9, above && !payment.co_signed, threshold, attempted)));
         judged
     }
 }
 
+/// The level, and the rule's code, true if it refuses, its limit and the attempted value.
+type Judged = (u8, (u8, bool, u64, u64));
+
 /// Asserts that the preview's verdict on each rule matches the model's, and that its `retry_at` is the first time that
 /// passes.
-fn assert_previewed(case: &Case, ledger: &Ledger, budget: Option<&Budget>, judged: &[(u8, bool, u64, u64)]) {
+fn assert_previewed(case: &Case, ledger: &Ledger, budgets: &Budgets, judged: &[Judged]) {
     let ask = |clock: i64| {
-        assess(&case.rules, ledger, budget, &case.payment, case.standing, UnixTime(clock)).unwrap()
+        assess(&case.rules, ledger, budgets, &case.payment, case.standing, UnixTime(clock)).unwrap()
     };
     for verdict in ask(case.clock) {
-        let code = verdict.rule as u8;
-        let refused = judged.iter().find(|one| one.0 == code).is_some_and(|one| one.1);
+        let (code, level) = (verdict.rule as u8, verdict.level as u8);
+        let refused = judged.iter().any(|(at, one)| (*at, one.0) == (level, code) && one.1);
         assert_eq!(verdict.passed, !refused, "rule {code}");
-        let passes_at = |at: i64| ask(at).iter().any(|one| one.rule == verdict.rule && one.passed);
+        let passes_at = |at: i64| {
+            ask(at).iter().any(|one| (one.rule, one.level) == (verdict.rule, verdict.level) && one.passed)
+        };
         match verdict.retry_at {
             Some(UnixTime(at)) if refused => {
                 assert!(passes_at(at), "rule {code} at {at}");
@@ -158,16 +198,24 @@ fn assert_previewed(case: &Case, ledger: &Ledger, budget: Option<&Budget>, judge
     }
 }
 
+/// A payment that was made: its vault, the rest of it, and its places in the ledgers.
+struct Made {
+    vault: usize,
+    left: u64,
+    own: Charged,
+    of_budgets: Vec<Charged>,
+}
+
 #[test]
 fn every_payment_is_judged_as_one_list_of_conditions_says() {
-    let runs = bolero::check!().with_type::<(u32, Terms, Bounds, Vec<Move>)>().with_iterations(inputs(150));
-    runs.for_each(|(offset, terms, bounds, moves)| {
+    let runs = bolero::check!().with_type::<(u32, Terms, [Bounds; 2], Vec<Move>)>();
+    runs.with_iterations(inputs(150)).for_each(|(offset, terms, bounds, moves)| {
         let mut clock = start(*offset);
-        let (mut rules, mut limits) = (terms.rules(clock), bounds.limits());
+        let mut rules = terms.rules(clock);
+        let mut pots = bounds.map(|bounds| Pot { limits: bounds.limits(clock), ..Pot::default() });
         let mut ledgers = [Ledger::default(); VAULTS];
         let mut books: [Book; VAULTS] = Default::default();
-        let (mut pot, mut shared) = (Ledger::default(), Book::default());
-        let mut made: Vec<(usize, u64, Charged, Option<Charged>)> = Vec::new();
+        let mut made: Vec<Made> = Vec::new();
         let mut last = None;
         for each in moves {
             let asked = match *each {
@@ -180,8 +228,8 @@ fn every_payment_is_judged_as_one_list_of_conditions_says() {
                     rules = terms.rules(clock);
                     continue;
                 }
-                Move::Limits(bounds) => {
-                    limits = bounds.limits();
+                Move::Limits(of_parent, bounds) => {
+                    pots[usize::from(of_parent)].limits = bounds.limits(clock);
                     continue;
                 }
                 Move::Credit { charge, part } => {
@@ -189,14 +237,16 @@ fn every_payment_is_judged_as_one_list_of_conditions_says() {
                         continue;
                     }
                     let at = usize::from(charge) % made.len();
-                    let (vault, left, own, of_budget) = made[at];
-                    let returned = u64::try_from(u128::from(left) * u128::from(part) / 255).unwrap();
-                    made[at].1 -= returned;
-                    ledgers[vault].credit(own.place, Usdc(returned));
-                    books[vault].credit(own.entry, returned);
-                    if let Some(charged) = of_budget {
-                        pot.credit(charged.place, Usdc(returned));
-                        shared.credit(charged.entry, returned);
+                    let Made { vault, left, own, of_budgets } = &mut made[at];
+                    let returned = u64::try_from(u128::from(*left) * u128::from(part) / 255).unwrap();
+                    *left -= returned;
+                    ledgers[*vault].credit(own.place, Usdc(returned));
+                    books[*vault].credit(own.entry, returned);
+                    for (pot, charged) in pots.iter_mut().zip(of_budgets) {
+                        pot.ledger.credit(charged.place, Usdc(returned));
+                        pot.total -= returned;
+                        pot.book.credit(charged.entry, returned);
+                        pot.spent -= u128::from(returned);
                     }
                     continue;
                 }
@@ -204,11 +254,14 @@ fn every_payment_is_judged_as_one_list_of_conditions_says() {
             last = Some(asked);
             clock = asked.step.from(clock);
             let vault = usize::from(asked.vault) % VAULTS;
+            for (pot, frozen) in pots.iter_mut().zip(asked.frozen_budgets) {
+                pot.frozen = frozen == u8::MAX;
+            }
+            let count = usize::from(asked.budgets) % 3;
             let case = Case {
                 rules,
-                limits: asked.in_budget.then_some(limits),
                 own: &books[vault],
-                shared: &shared,
+                pots: &pots[..count],
                 payment: Payment {
                     amount: Usdc(asked.amount.get()),
                     listed: !asked.unlisted,
@@ -219,46 +272,50 @@ fn every_payment_is_judged_as_one_list_of_conditions_says() {
                 clock,
             };
             let judged = case.judge();
-            let budget = case.limits.map(|limits| Budget { limits, ledger: &pot });
-            assert_previewed(&case, &ledgers[vault], budget.as_ref(), &judged);
-            let verdict = authorize(
-                &rules,
-                &ledgers[vault],
-                budget.as_ref(),
-                &case.payment,
-                case.standing,
-                UnixTime(clock),
-            );
-            let refused = judged.into_iter().find(|one| one.1);
+            let budgets = [0, 1].map(|at| case.pots.get(at).map(Pot::budget));
+            assert_previewed(&case, &ledgers[vault], &budgets, &judged);
+            let at = UnixTime(clock);
+            let verdict = authorize(&rules, &ledgers[vault], &budgets, &case.payment, case.standing, at);
+            let refused = judged.into_iter().find(|(_, one)| one.1);
             let charges = match (verdict, refused) {
                 (Ok(charges), None) => charges,
-                (Err(Refusal::Violation(found)), Some((code, _, limit, attempted))) => {
-                    assert_eq!((found.rule as u8, found.limit, found.attempted), (code, limit, attempted));
+                (Err(Refusal::Violation(found)), Some((level, (code, _, limit, attempted)))) => {
+                    let of = (found.level as u8, found.rule as u8, found.limit, found.attempted);
+                    assert_eq!(of, (level, code, limit, attempted));
                     continue;
                 }
                 (found, expected) => panic!("{found:?} instead of {expected:?}"),
             };
             // A charge that does not fit into 64 bits leaves everything unchanged.
-            let (amount, mut own_next, mut pot_next) = (asked.amount.get(), ledgers[vault], pot);
-            let (mut own_book, mut shared_book) = (books[vault].clone(), shared.clone());
-            let charged = own_next
-                .charge(&charges.vault)
-                .and_then(|()| charges.budget.map_or(Ok(()), |charge| pot_next.charge(&charge)));
+            let (amount, mut own_next, mut own_book) =
+                (asked.amount.get(), ledgers[vault], books[vault].clone());
+            let charged = own_next.charge(&charges.vault).is_ok();
             let own = own_book.charge(own_book.time(clock), amount, 1);
-            let of_budget = charges.budget.map(|_| shared_book.charge(shared_book.time(clock), amount, 1));
-            let (Some(own), of_budget) = (own, of_budget.map_or(Some(None), |entry| entry.map(Some))) else {
-                assert!(charged.is_err());
-                continue;
-            };
-            assert_eq!(charged.is_ok(), of_budget.is_some());
-            let Some(of_budget) = of_budget else { continue };
-            (ledgers[vault], pot) = (own_next, pot_next);
-            (books[vault], shared) = (own_book, shared_book);
-            let own = Charged { place: ledgers[vault].place(), entry: own };
-            let of_budget = of_budget.map(|entry| Charged { place: pot.place(), entry });
-            made.push((vault, amount, own, of_budget));
+            assert_eq!(charged, own.is_some());
+            let mut next = pots.clone();
+            let of_budgets: Option<Vec<Charged>> = next
+                .iter_mut()
+                .zip(charges.budgets)
+                .filter_map(|(pot, charge)| Some((pot, charge?)))
+                .map(|(pot, charge)| {
+                    let fits = pot.ledger.charge(&charge).is_ok();
+                    let entry = pot.book.charge(pot.book.time(clock), amount, 1);
+                    assert_eq!(fits, entry.is_some());
+                    pot.total = pot.total.checked_add(amount)?;
+                    pot.spent += u128::from(amount);
+                    Some(Charged { place: pot.ledger.place(), entry: entry? })
+                })
+                .collect();
+            let (Some(entry), Some(of_budgets)) = (own, of_budgets) else { continue };
+            assert_eq!(of_budgets.len(), count);
+            (ledgers[vault], books[vault], pots) = (own_next, own_book, next);
+            let own = Charged { place: ledgers[vault].place(), entry };
+            made.push(Made { vault, left: amount, own, of_budgets });
             books[vault].assert_is(&ledgers[vault], books[vault].time(clock));
-            shared.assert_is(&pot, shared.time(clock));
+            for pot in &pots {
+                pot.book.assert_is(&pot.ledger, pot.book.time(clock));
+                assert_eq!(u128::from(pot.total), pot.spent);
+            }
         }
     });
 }

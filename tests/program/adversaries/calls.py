@@ -93,7 +93,9 @@ def _(party: Party) -> Instruction:
 @way("create_budget")
 def _(party: Party) -> Call:
     limits = BudgetLimits(max_per_day=1)
-    instruction = party.build.create_budget(payer=party.payer, authority=party.authority, key=KEY, limits=limits)
+    instruction = party.build.create_budget(
+        payer=party.payer, authority=party.authority, key=KEY, limits=limits, parent=party.company
+    )
     return Call(instruction, {"budget": (b"budget", bytes(party.org), KEY)})
 
 
@@ -107,10 +109,29 @@ def _(party: Party) -> Instruction:
     return party.budget_closing(party.unused_budget)
 
 
+@way("freeze_budget operator")
+def _(party: Party) -> Instruction:
+    return party.build.freeze_budget(signer=party.operator, budget=party.team)
+
+
+@way("freeze_budget authority")
+def _(party: Party) -> Instruction:
+    return party.build.freeze_budget(signer=party.authority, budget=party.company)
+
+
+@way("unfreeze_budget")
+def _(party: Party) -> Instruction:
+    return party.build.unfreeze_budget(authority=party.authority, budget=party.frozen_budget)
+
+
 @way("set_wallet_budget first")
 def _(party: Party) -> Instruction:
     return party.build.set_wallet_budget(
-        signer=party.operator, authority=party.authority, vault=party.frozen, new_budget=party.team
+        signer=party.operator,
+        authority=party.authority,
+        vault=party.frozen,
+        new_budget=party.team,
+        new_parent=party.company,
     )
 
 
@@ -183,7 +204,7 @@ def _(party: Party) -> Instruction:
         vault=party.idle,
         policy=party.fields(party.idle)["policy"],
         rent_receiver=party.payer,
-        budget=party.team,
+        **party.budgets_of(party.vault),
     )
 
 
@@ -280,5 +301,5 @@ def _(party: Party) -> Instruction:
         co_signed=False,
         allowlist=party.list_of(party.guarded),
         recipient_account=party.addresses.recipient(party.org, merchant),
-        budget=party.team,
+        **party.budgets_of(party.vault),
     )

@@ -4,28 +4,46 @@
 //! The commands, one per line:
 //!
 //! - `rules TX DAY MONTH VELOCITY COSIGN EXPIRY BLOCKED RESTRICTED` sets the rules (`-` leaves a rule unset).
-//! - `budget DAY MONTH VELOCITY` gives the vaults a budget, or changes its limits.
+//! - `budget DAY MONTH VELOCITY TOTAL EXPIRY FROZEN` gives the vaults a budget, or changes it.
+//! - `parent DAY MONTH VELOCITY TOTAL EXPIRY FROZEN` gives that budget a parent, or changes it.
 //! - `vault NUMBER` selects the vault that pays.
-//! - `reset` empties all ledgers and removes the budget.
+//! - `reset` empties all ledgers and removes the budgets.
 //! - `pay CLOCK AMOUNT LISTED CATEGORY COSIGNED` pays and prints `ok`, `CODE LIMIT ATTEMPTED` or `overflow`.
 //! - `hold CLOCK AMOUNT LISTED CATEGORY COSIGNED` grants an allowance and prints the same as `pay`.
 //! - `settle NUMBER CLOCK SPENT` settles the allowance that is payment NUMBER; SPENT was spent.
 //! - `refund NUMBER AMOUNT` returns AMOUNT of successful payment NUMBER, counted from zero since the last `reset`.
 
 use agent_vault_policy::{
-    authorize, Budget, Category, Ledger, Limits, Payment, Place, Refusal, Rules, Standing, UnixTime, Usdc,
+    authorize, Budget, Category, Charge, Ledger, Limits, Overflow, Payment, Place, Refusal, Rules, Standing,
+    UnixTime, Usdc,
 };
 use std::{
     collections::HashMap,
     io::{stdin, stdout, BufRead, BufWriter, Write},
 };
 
+/// A budget's account.
+#[derive(Default)]
+struct Pot {
+    limits: Limits,
+    frozen: bool,
+    total: u64,
+    ledger: Ledger,
+}
+
+impl Pot {
+    fn spend(&mut self, amount: Usdc) -> Result<(), Overflow> {
+        self.total = self.total.checked_add(amount.0).ok_or(Overflow)?;
+        Ok(())
+    }
+}
+
 fn main() {
     let mut rules = Rules::default();
     let mut ledgers: HashMap<u64, Ledger> = HashMap::new();
     let mut paying = 0;
-    let mut budget: Option<(Limits, Ledger)> = None;
-    let mut made: Vec<(u64, Usdc, Place, Place)> = Vec::new();
+    let mut budgets: [Option<Pot>; 2] = [None, None];
+    let mut made: Vec<(u64, Usdc, Place, [Place; 2])> = Vec::new();
     let mut out = BufWriter::new(stdout().lock());
     for line in stdin().lock().lines() {
         let line = line.expect("standard input is readable");
@@ -36,16 +54,19 @@ fn main() {
             "reset" => {
                 ledgers.clear();
                 made.clear();
-                budget = None;
+                budgets = [None, None];
             }
             "vault" => paying = required(1),
-            "budget" => {
-                let limits = Limits {
+            level @ ("budget" | "parent") => {
+                let pot = budgets[usize::from(level == "parent")].get_or_insert_default();
+                pot.limits = Limits {
                     max_per_day: number(1).map(Usdc),
                     max_per_month: number(2).map(Usdc),
                     velocity_cap: number(3),
+                    max_total: number(4).map(Usdc),
+                    expires_at: number(5).map(|time| UnixTime(i64::try_from(time).expect("a time"))),
                 };
-                budget = Some((limits, budget.map(|(_, ledger)| ledger).unwrap_or_default()));
+                pot.frozen = required(6) == 1;
             }
             "rules" => {
                 rules = Rules {
@@ -63,8 +84,10 @@ fn main() {
                 let (vault, _, own, shared) = made[usize::try_from(required(1)).expect("a number")];
                 let returned = Usdc(required(2));
                 ledgers.entry(vault).or_default().credit(own, returned);
-                if let Some((_, ledger)) = &mut budget {
-                    ledger.credit(shared, returned);
+                for (pot, place) in budgets.iter_mut().zip(shared) {
+                    let Some(pot) = pot else { continue };
+                    pot.ledger.credit(place, returned);
+                    pot.total = pot.total.saturating_sub(returned.0);
                 }
             }
             "settle" => {
@@ -72,8 +95,9 @@ fn main() {
                 let (clock, spent) = (UnixTime(fields[2].parse().expect("a time")), Usdc(required(3)));
                 let ledger = ledgers.entry(vault).or_default();
                 ledger.release(clock, amount, spent).expect("it fits");
-                if let Some((_, ledger)) = &mut budget {
-                    ledger.release(clock, amount, spent).expect("it fits");
+                for pot in budgets.iter_mut().flatten() {
+                    pot.ledger.release(clock, amount, spent).expect("it fits");
+                    pot.spend(spent).expect("it fits");
                 }
             }
             kind @ ("pay" | "hold") => {
@@ -85,18 +109,23 @@ fn main() {
                     co_signed: required(5) == 1,
                 };
                 let ledger = ledgers.entry(paying).or_default();
-                let shared = budget.as_ref().map(|(limits, ledger)| Budget { limits: *limits, ledger });
-                let verdict =
-                    authorize(&rules, ledger, shared.as_ref(), &payment, Standing::default(), clock);
+                let levels = budgets.each_ref().map(|pot| {
+                    let Pot { limits, frozen, total, ledger } = pot.as_ref()?;
+                    Some(Budget { limits: *limits, frozen: *frozen, total_spent: Usdc(*total), ledger })
+                });
+                let verdict = authorize(&rules, ledger, &levels, &payment, Standing::default(), clock);
                 let charged = verdict.and_then(|charges| {
-                    let record = if kind == "hold" { Ledger::hold } else { Ledger::charge };
+                    let held = kind == "hold";
+                    let record = if held { Ledger::hold } else { Ledger::charge };
                     record(ledger, &charges.vault)?;
-                    let mut shared = Place::default();
-                    if let (Some((_, ledger)), Some(charge)) = (&mut budget, &charges.budget) {
-                        record(ledger, charge)?;
-                        shared = ledger.place();
+                    let mut places = [Place::default(); 2];
+                    for ((pot, charge), place) in budgets.iter_mut().zip(charges.budgets).zip(&mut places) {
+                        let (Some(pot), Some(charge @ Charge { amount, .. })) = (pot, charge) else { continue };
+                        record(&mut pot.ledger, &charge)?;
+                        pot.spend(if held { Usdc(0) } else { amount })?;
+                        *place = pot.ledger.place();
                     }
-                    made.push((paying, payment.amount, ledger.place(), shared));
+                    made.push((paying, payment.amount, ledger.place(), places));
                     Ok(())
                 });
                 match charged {

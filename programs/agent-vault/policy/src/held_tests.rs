@@ -25,7 +25,7 @@ fn no_day_exceeds_a_limit_whatever_the_delegates_do() {
     const LIMIT: Usdc = Usdc(100);
     let sequences: u64 = env::var("POLICY_SEQUENCES").map_or(1_000, |n| n.parse().unwrap());
     let rules = Rules { max_per_day: Some(LIMIT), max_per_month: Some(LIMIT), ..Rules::default() };
-    let limits = Limits { max_per_day: Some(LIMIT), max_per_month: Some(LIMIT), velocity_cap: None };
+    let limits = Limits { max_per_day: Some(LIMIT), max_per_month: Some(LIMIT), ..Limits::default() };
     for seed in 1..=sequences {
         let random = &mut Random(seed.wrapping_mul(0xa076_1d64_78bd_642f) | 1);
         let (mut vaults, mut shared) = ([Ledger::default(); 2], Ledger::default());
@@ -43,12 +43,13 @@ fn no_day_exceeds_a_limit_whatever_the_delegates_do() {
             let amount = 1 + random.below(60);
             match random.below(4) {
                 kind @ 0..2 => {
-                    let budget = Budget { limits, ledger: &shared };
+                    let budget = Budget { limits, frozen: false, total_spent: Usdc(0), ledger: &shared };
                     let (ledger, at) = (&vaults[vault], UnixTime(clock));
+                    let budgets = [Some(budget), None];
                     let judged =
-                        authorize(&rules, ledger, Some(&budget), &plain(amount), Standing::default(), at);
+                        authorize(&rules, ledger, &budgets, &plain(amount), Standing::default(), at);
                     let Ok(charges) = judged else { continue };
-                    let both = [(&mut vaults[vault], charges.vault), (&mut shared, charges.budget.unwrap())];
+                    let both = [(&mut vaults[vault], charges.vault), (&mut shared, charges.budgets[0].unwrap())];
                     for (ledger, charge) in both {
                         if kind == 0 {
                             ledger.charge(&charge).unwrap();
@@ -96,7 +97,7 @@ fn held_money_that_refuses_names_no_time() {
         ledger.record(UnixTime(START), Usdc(spent), 1).unwrap();
         ledger.held = Usdc(held);
         let verdicts =
-            assess(&rules, &ledger, None, &plain(amount), Standing::default(), UnixTime(START)).unwrap();
+            assess(&rules, &ledger, &[None; 2], &plain(amount), Standing::default(), UnixTime(START)).unwrap();
         [Rule::MaxPerDay, Rule::MaxPerMonth].map(|rule| {
             let verdict = verdicts.iter().find(|verdict| verdict.rule == rule).unwrap();
             (verdict.passed, verdict.headroom, verdict.retry_at.is_some())

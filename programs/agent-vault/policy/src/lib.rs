@@ -14,9 +14,9 @@ mod units;
 mod verdict;
 mod window;
 
-pub use budget::Budget;
+pub use budget::{Budget, Budgets, LEVELS};
 pub use types::{
-    Category, Ledger, Limits, Payment, Place, Refusal, Rule, Rules, Standing, Violation, CATEGORIES,
+    Category, Ledger, Level, Limits, Payment, Place, Refusal, Rule, Rules, Standing, Violation, CATEGORIES,
 };
 pub use units::{Month, UnixTime, Usdc};
 pub use verdict::{assess, Verdict};
@@ -36,17 +36,17 @@ pub struct Charge {
     hour_held: u64,
 }
 
-/// An authorized payment's entries for the ledger of the vault and of its budget.
+/// An authorized payment's entries for the ledgers of the vault and of its budgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charges {
     /// The entry for the vault's ledger.
     pub vault: Charge,
-    /// The entry for the budget's ledger, if the vault has a budget.
-    pub budget: Option<Charge>,
+    /// The entries for the ledgers of the budgets that the vault has.
+    pub budgets: [Option<Charge>; LEVELS.len()],
 }
 
-/// Judges `payment` at the time `clock` by `rules` and the spending in `ledger`, and by `budget` if the vault has one.
-/// Each ledger is judged at its own time, so a ledger that is ahead of the clock does not advance the other one.
+/// Judges `payment` at the time `clock` by `rules` and the spending in `ledger`, and by the vault's budgets. Each ledger
+/// is judged at its own time, so a ledger that is ahead of the clock does not advance the other ones.
 ///
 /// # Errors
 /// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] if a ledger's stored total
@@ -55,7 +55,7 @@ pub struct Charges {
 pub fn authorize(
     rules: &Rules,
     ledger: &Ledger,
-    budget: Option<&Budget>,
+    budgets: &Budgets,
     payment: &Payment,
     standing: Standing,
     clock: UnixTime,
@@ -63,7 +63,7 @@ pub fn authorize(
     let now = ledger.time(clock);
     rules::paused::check(standing).refuse()?;
     rules::frozen::check(standing).refuse()?;
-    rules::expiry::check(rules, now).refuse()?;
+    rules::expiry::check(Rule::Expiry, rules.expiry, now).refuse()?;
     rules::allowed_recipients::check(rules, payment).refuse()?;
     rules::blocked_categories::check(rules, payment).refuse()?;
     rules::max_per_tx::check(rules, payment).refuse()?;
@@ -72,12 +72,15 @@ pub fn authorize(
     let day_held = ledger.day.total_at(now)?;
     rules::max_per_day::check(Rule::MaxPerDay, rules.max_per_day, day_held, ledger.held, payment).refuse()?;
     rules::max_per_month::check(Rule::MaxPerMonth, rules.max_per_month, ledger, payment, now).refuse()?;
-    let budget = match budget {
-        Some(budget) => Some(budget.authorize(payment, clock)?),
-        None => None,
-    };
+    let mut charges =
+        Charges { vault: Charge { amount: payment.amount, at: now, day_held, hour_held }, budgets: [None; 2] };
+    for ((budget, level), charge) in budgets.iter().zip(LEVELS).zip(&mut charges.budgets) {
+        if let Some(budget) = budget {
+            *charge = Some(budget.authorize(level, payment, clock)?);
+        }
+    }
     rules::require_co_sign::check(rules, payment).refuse()?;
-    Ok(Charges { vault: Charge { amount: payment.amount, at: now, day_held, hour_held }, budget })
+    Ok(charges)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ fn authorize(
     standing: Standing,
     clock: UnixTime,
 ) -> Result<Charge, Refusal> {
-    crate::authorize(rules, ledger, None, payment, standing, clock).map(|charges| charges.vault)
+    crate::authorize(rules, ledger, &[None; 2], payment, standing, clock).map(|charges| charges.vault)
 }
 
 /// [`crate::assess`] for a vault without a budget.
@@ -28,8 +28,8 @@ fn assess(
     payment: &Payment,
     standing: Standing,
     clock: UnixTime,
-) -> Result<[Verdict; 13], Refusal> {
-    crate::assess(rules, ledger, None, payment, standing, clock)
+) -> Result<[Verdict; 22], Refusal> {
+    crate::assess(rules, ledger, &[None; 2], payment, standing, clock)
 }
 
 /// Marsaglia's xorshift64*, reproducible from its seed.

@@ -46,6 +46,25 @@ pub enum Rule {
     BudgetMaxPerMonth = 11,
     /// The payment would exceed the maximum number of payments in an hour of that shared budget.
     BudgetVelocityCap = 12,
+    /// The payment would exceed the maximum spending in the life of that shared budget.
+    BudgetMaxTotal = 13,
+    /// That shared budget has expired.
+    BudgetExpired = 14,
+    /// That shared budget is frozen.
+    BudgetFrozen = 15,
+}
+
+/// The level that sets a rule. The discriminants are the codes used on-chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Level {
+    /// The organisation, or the vault with its policy.
+    #[default]
+    Vault = 0,
+    /// The vault's budget.
+    Budget = 1,
+    /// The parent of the vault's budget.
+    Parent = 2,
 }
 
 /// The values of a policy. `None` means that a rule is not set; zero is a limit of zero.
@@ -69,8 +88,7 @@ pub struct Rules {
     pub restricted: bool,
 }
 
-/// The limits of a budget, which work like the rules of the same names in a policy. `None` means that a limit is not
-/// set.
+/// The limits of a budget. Those that a policy has too work like its rules. `None` means that a limit is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum spending in any 24 hours.
@@ -79,6 +97,10 @@ pub struct Limits {
     pub max_per_month: Option<Usdc>,
     /// Maximum number of payments in any hour.
     pub velocity_cap: Option<u64>,
+    /// Maximum spending in the budget's life.
+    pub max_total: Option<Usdc>,
+    /// Last second that still accepts payments.
+    pub expires_at: Option<UnixTime>,
 }
 
 /// One payment, reduced to the facts that the rules judge.
@@ -105,7 +127,7 @@ pub struct Standing {
 
 /// A rule that refuses a payment, with its limit and the value that the payment would have reached.
 ///
-/// Units: micro-USDC for money rules, the number of payments for velocity caps, seconds since the epoch for `expiry`.
+/// Units: micro-USDC for money rules, the number of payments for velocity caps, seconds since the epoch for times.
 /// For `blocked_categories`, the limit is the bit set of blocked categories, and the attempted value is the category's
 /// code. For rules without a number, both are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +138,8 @@ pub struct Violation {
     pub limit: u64,
     /// The value that the payment would have reached.
     pub attempted: u64,
+    /// The level that sets the rule.
+    pub level: Level,
 }
 
 /// The reason for not authorizing a payment.

@@ -1,10 +1,11 @@
 //! The verdicts of all rules on one payment, for the payment's preview.
 
 use crate::{
+    budget::{Budget, Budgets, LEVELS},
     rules,
-    types::{Ledger, Payment, Refusal, Rule, Rules, Standing, Violation},
+    types::{Ledger, Level, Payment, Refusal, Rule, Rules, Standing, Violation},
     units::UnixTime,
-    Budget, Overflow,
+    Overflow,
 };
 
 /// The verdict of one rule on one payment.
@@ -26,24 +27,26 @@ pub struct Verdict {
     /// First time at which the same payment passes this rule, provided that no other payment is made before; `None` if
     /// waiting does not help.
     pub retry_at: Option<UnixTime>,
+    /// The level that sets the rule.
+    pub level: Level,
 }
 
 impl Verdict {
     /// Builds the verdict of a rule that neither the policy nor the budget sets.
     #[inline(always)]
     pub(crate) fn unset(rule: Rule) -> Self {
-        Verdict { rule, set: false, passed: true, limit: 0, attempted: 0, headroom: u64::MAX, retry_at: None }
+        Verdict { set: false, ..Verdict::set(rule, true, 0, 0, u64::MAX) }
     }
 
     /// Builds the verdict of a rule that is set. Its `retry_at` starts as `None`, which means that waiting does not
     /// help; [`assess`] fills it in afterwards.
     #[inline(always)]
     pub(crate) fn set(rule: Rule, passed: bool, limit: u64, attempted: u64, headroom: u64) -> Self {
-        Verdict { rule, set: true, passed, limit, attempted, headroom, retry_at: None }
+        Verdict { rule, set: true, passed, limit, attempted, headroom, retry_at: None, level: Level::Vault }
     }
 
     /// Returns the first time from `now` on when `ledger` has room for the refused payment; `None` if waiting does not
-    /// help. `ledger` is the one that this verdict judged: the vault's or its budget's. If only held money refuses
+    /// help. `ledger` is the one that this verdict judged: the vault's or a budget's. If only held money refuses
     /// the payment, no time is named, because the settlement of the allowances decides.
     fn fits_from(
         &self,
@@ -74,32 +77,31 @@ impl Verdict {
         if self.passed {
             return Ok(());
         }
-        Err(Refusal::Violation(Violation { rule: self.rule, limit: self.limit, attempted: self.attempted }))
+        let Verdict { rule, limit, attempted, level, .. } = self;
+        Err(Refusal::Violation(Violation { rule, limit, attempted, level }))
     }
 }
 
-/// Returns the verdict of each rule on `payment`, in the order of judgement. Without a budget, its rules are reported
-/// as not set.
+/// Returns the verdict of each rule on `payment`, in the order of judgement. The rules of a budget that the vault does
+/// not have are reported as not set.
 ///
 /// # Errors
 /// [`Refusal::Overflow`] if a ledger's stored total contradicts its slots.
+#[inline(never)]
 pub fn assess(
     rules: &Rules,
     ledger: &Ledger,
-    budget: Option<&Budget>,
+    budgets: &Budgets,
     payment: &Payment,
     standing: Standing,
     clock: UnixTime,
-) -> Result<[Verdict; 13], Refusal> {
+) -> Result<[Verdict; 22], Refusal> {
     let now = ledger.time(clock);
-    let [budget_day, budget_month, budget_velocity] = match budget {
-        Some(budget) => budget.assess(payment, clock)?,
-        None => Budget::RULES.map(Verdict::unset),
-    };
-    let mut verdicts = [
+    let [budget, parent] = budgets;
+    let own = [
         rules::paused::check(standing),
         rules::frozen::check(standing),
-        rules::expiry::check(rules, now),
+        rules::expiry::check(Rule::Expiry, rules.expiry, now),
         rules::allowed_recipients::check(rules, payment),
         rules::blocked_categories::check(rules, payment),
         rules::max_per_tx::check(rules, payment),
@@ -112,17 +114,25 @@ pub fn assess(
             payment,
         ),
         rules::max_per_month::check(Rule::MaxPerMonth, rules.max_per_month, ledger, payment, now),
-        budget_day,
-        budget_month,
-        budget_velocity,
-        rules::require_co_sign::check(rules, payment),
     ];
+    let mut verdicts = [rules::require_co_sign::check(rules, payment); 22];
+    let (of_vault, shared) = verdicts.split_at_mut(own.len());
+    for (place, verdict) in of_vault.iter_mut().zip(own) {
+        *place = verdict;
+    }
+    for ((budget, level), places) in budgets.iter().zip(LEVELS).zip(shared.chunks_exact_mut(Budget::RULES.len())) {
+        places.copy_from_slice(&Budget::assess(budget.as_ref(), level, payment, clock)?);
+    }
     for verdict in &mut verdicts {
         verdict.retry_at = if verdict.passed {
             Some(now)
         } else {
-            let of_budget = budget.filter(|_| Budget::RULES.contains(&verdict.rule));
-            let ledger = of_budget.map_or(ledger, |budget| budget.ledger);
+            let judged = match verdict.level {
+                Level::Vault => None,
+                Level::Budget => budget.as_ref(),
+                Level::Parent => parent.as_ref(),
+            };
+            let ledger = judged.map_or(ledger, |budget| budget.ledger);
             verdict.fits_from(ledger, payment, ledger.time(clock))?
         };
     }

@@ -4,13 +4,15 @@ use super::recipient_standing::recipient_standing;
 use crate::{
     errors::VaultError,
     instructions::clock,
-    state::{same_address, AllowlistAccount, Budget, Ledger, Org, Outlined, Policy, Unloaded, Vault},
+    state::{
+        check_parent, same_address, AllowlistAccount, Budget, Ledger, Org, Outlined, Policy, Unloaded, Vault,
+    },
     token,
 };
 use agent_vault_policy::{
     self as policy, assess,
     rules::{allowed_recipients, blocked_categories},
-    Payment, Rule, Rules, Standing, UnixTime, Usdc, Verdict,
+    Level, Payment, Rule, Rules, Standing, UnixTime, Usdc, Verdict,
 };
 use alloc::{boxed::Box, vec::Vec};
 use anchor_lang::{prelude::*, IdlType};
@@ -20,7 +22,9 @@ use anchor_lang::{prelude::*, IdlType};
 pub struct RuleVerdict {
     /// Code of the rule.
     pub rule: u8,
-    /// True if the policy or the budget sets the rule. Always true for `paused` and `frozen`.
+    /// The level with the rule. 0: the policy, the vault or the organisation; 1: the vault's budget; 2: its parent.
+    pub level: u8,
+    /// True if the level sets the rule. Always true for `paused`, `frozen` and an existing budget's `budget_frozen`.
     pub set: bool,
     /// True if the rule lets the payment pass.
     pub passed: bool,
@@ -48,7 +52,7 @@ pub struct PaymentCheck {
     pub error: Option<u32>,
     /// The vault's balance in micro-USDC that outstanding payments do not use up.
     pub balance: u64,
-    /// The verdicts, in the order of judgement.
+    /// The verdicts, in the order of judgement: 16, or 22 if the vault's budget has a parent.
     pub rules: Vec<RuleVerdict>,
 }
 
@@ -74,6 +78,8 @@ pub struct CheckPayment {
     /// The vault's budget, if it has one.
     #[account(constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
     pub budget: Option<Outlined<Account<Budget>>>,
+    /// The parent of the vault's budget, if it has one.
+    pub budget_parent: Option<Outlined<Account<Budget>>>,
 }
 
 /// The outstanding payments that the caller names, because the chain does not show them yet. The preview counts them as
@@ -87,7 +93,7 @@ pub struct Outstanding {
 
 impl Outstanding {
     /// Returns a copy of `ledger` that includes the outstanding payments. The copy is on the heap, which has room for
-    /// the copies of two ledgers.
+    /// the copies of three ledgers.
     ///
     /// # Errors
     /// [`VaultError::Overflow`] if a sum does not fit.
@@ -106,8 +112,8 @@ impl Outstanding {
 /// See [`crate::agent_vault::check_payment`].
 ///
 /// # Errors
-/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts; [`VaultError::Overflow`] if a sum
-/// does not fit; [`VaultError::NotATokenAccount`] if the vault's token account is not a token account; the errors of
+/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts; the errors of [`check_parent`];
+/// [`VaultError::Overflow`] if a sum does not fit; [`VaultError::NotATokenAccount`] if the vault's token account is not a token account; the errors of
 /// [`recipient_standing`] and of the accounts' constraints.
 pub fn handler(
     ctx: &mut Context<CheckPayment>,
@@ -119,15 +125,19 @@ pub fn handler(
     let a = &ctx.accounts;
     let clock = clock()?;
     a.vault.check_budget(a.budget.as_ref())?;
+    check_parent(a.budget.as_deref(), a.budget_parent.as_ref())?;
     let ledger = outstanding.counted_in(&a.vault.ledger, clock)?;
-    let shared = match &a.budget {
-        Some(budget) => Some(outstanding.counted_in(&budget.ledger, clock)?),
-        None => None,
+    let counted = |budget: &Option<Outlined<Account<Budget>>>| match budget {
+        Some(budget) => outstanding.counted_in(&budget.ledger, clock).map(Some),
+        None => Ok(None),
     };
-    let budget = match (&a.budget, &shared) {
-        (Some(budget), Some(ledger)) => Some(policy::Budget { ledger, ..budget.as_policy() }),
-        _ => None,
-    };
+    let shared = [counted(&a.budget)?, counted(&a.budget_parent)?];
+    let [first, second] = &shared;
+    let budgets = [(&a.budget, first), (&a.budget_parent, second)].map(|(budget, ledger)| {
+        let (budget, ledger) = (budget.as_ref()?.as_policy(), ledger.as_ref()?);
+        let total_spent = Usdc(budget.total_spent.0.saturating_add(outstanding.amount));
+        Some(policy::Budget { ledger, total_spent, ..budget })
+    });
     let now = ledger.time(clock);
     let standing_at = |now| {
         let (list, account) = (a.allowlist.as_ref(), a.recipient_account.as_ref());
@@ -137,8 +147,7 @@ pub fn handler(
     let payment =
         Payment { amount: Usdc(amount), listed: standing.listed, category: standing.category, co_signed };
     let stops = Standing { paused: a.org.is_paused(), frozen: a.vault.is_frozen() };
-    let mut verdicts = assess(&a.policy.rules(), &ledger, budget.as_ref(), &payment, stops, clock)
-        .map_err(VaultError::from)?;
+    let mut verdicts = verdicts_of(&a.policy.rules(), &ledger, &budgets, &payment, stops, clock)?;
     if let Some(at) = standing.effective_at.filter(|at| now < *at) {
         let later = standing_at(at)?;
         let then = Payment { listed: later.listed, category: later.category, ..payment };
@@ -148,16 +157,19 @@ pub fn handler(
     let balance = balance.saturating_sub(outstanding.amount);
     let error = stopped(a, amount, &recipient, balance);
     let passed = error.is_none() && verdicts.iter().all(|verdict| verdict.passed);
-    // Waiting does not help if the policy expires first.
-    let expiry = a.policy.rules().expiry;
+    // Waiting does not help if the policy or a budget expires first.
+    let of_budgets = budgets.map(|budget| budget.and_then(|budget| budget.limits.expires_at));
+    let expiry = [a.policy.rules().expiry].into_iter().chain(of_budgets).flatten().min();
     let retry_at = verdicts
         .iter()
         .try_fold(now, |latest, verdict| verdict.retry_at.map(|at| at.max(latest)))
         .filter(|at| error.is_none() && expiry.is_none_or(|expiry| *at <= expiry));
     let rules = verdicts
         .iter()
+        .filter(|verdict| verdict.level != Level::Parent || a.budget_parent.is_some())
         .map(|verdict| RuleVerdict {
             rule: verdict.rule as u8,
+            level: verdict.level as u8,
             set: verdict.set,
             passed: verdict.passed,
             limit: verdict.limit,
@@ -167,6 +179,22 @@ pub fn handler(
         })
         .collect();
     Ok(PaymentCheck { passed, retry_at: retry_at.map(|UnixTime(at)| at), error, balance, rules })
+}
+
+/// Returns the verdicts of [`assess`] on the heap, because the handler's stack has no room for them.
+///
+/// # Errors
+/// [`VaultError::Overflow`] if a sum does not fit.
+#[inline(never)]
+fn verdicts_of(
+    rules: &Rules,
+    ledger: &policy::Ledger,
+    budgets: &policy::Budgets,
+    payment: &Payment,
+    stops: Standing,
+    clock: UnixTime,
+) -> Result<Vec<Verdict>> {
+    Ok(assess(rules, ledger, budgets, payment, stops, clock).map_err(VaultError::from)?.to_vec())
 }
 
 /// Returns the code of the error that stops the payment although no rule does. See [`PaymentCheck::error`]. Outstanding

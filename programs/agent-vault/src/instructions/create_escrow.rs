@@ -92,6 +92,9 @@ with_event_accounts! {
         /// The vault's budget, if it has one.
         #[account(mut, constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
         pub budget: Option<Outlined<Account<Budget>>>,
+        /// The parent of the vault's budget, if it has one.
+        #[account(mut)]
+        pub budget_parent: Option<Outlined<Account<Budget>>>,
         /// The system program, used to create the accounts.
         pub system_program: Program<System>,
     }
@@ -118,7 +121,8 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
         org: &a.org,
         policy: &a.policy,
         vault: &a.vault,
-        budget: a.budget.as_deref(),
+        budget: a.budget.as_ref(),
+        budget_parent: a.budget_parent.as_ref(),
         address: vault.address(),
         recipient: receiver,
         amount: terms.amount,
@@ -146,7 +150,8 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
     let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(terms.amount).ok_or(VaultError::InsufficientBalance)?;
 
-    let charged = Charged::record(&mut a.vault, a.budget.as_deref_mut(), &allowed.charges)?;
+    let budgets = [a.budget.as_deref_mut(), a.budget_parent.as_deref_mut()];
+    let charged = Charged::record(&mut a.vault, budgets, &allowed.charges)?;
     let counter = a.vault.escrow_counter;
     a.vault.escrow_counter = counter.checked_add(1).ok_or(VaultError::Overflow)?;
     a.vault.open_escrows = a.vault.open_escrows.saturating_add(1);

@@ -58,6 +58,9 @@ with_event_accounts! {
         /// The vault's budget, if it has one.
         #[account(mut, constraint = address_eq(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
         pub budget: Option<Outlined<Account<Budget>>>,
+        /// The parent of the vault's budget, if it has one.
+        #[account(mut)]
+        pub budget_parent: Option<Outlined<Account<Budget>>>,
     }
 }
 
@@ -75,7 +78,8 @@ pub fn handler(a: &mut ExecutePayment, amount: u64, reference: &[u8; 16]) -> Res
         org: &a.org,
         policy: &a.policy,
         vault: &a.vault,
-        budget: a.budget.as_deref(),
+        budget: a.budget.as_ref(),
+        budget_parent: a.budget_parent.as_ref(),
         address: a.vault.address(),
         recipient: &recipient,
         amount,
@@ -91,8 +95,10 @@ pub fn handler(a: &mut ExecutePayment, amount: u64, reference: &[u8; 16]) -> Res
     let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(amount).ok_or(VaultError::InsufficientBalance)?;
     a.vault.ledger.as_policy_mut().charge(&charges.vault).map_err(|_| VaultError::Overflow)?;
-    if let (Some(budget), Some(charge)) = (&mut a.budget, &charges.budget) {
-        budget.charge(charge)?;
+    for (budget, charge) in [&mut a.budget, &mut a.budget_parent].into_iter().zip(&charges.budgets) {
+        if let (Some(budget), Some(charge)) = (budget, charge) {
+            budget.charge(charge)?;
+        }
     }
     let sequence = a.vault.next_sequence()?;
 

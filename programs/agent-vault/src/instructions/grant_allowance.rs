@@ -8,13 +8,14 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, AllowanceGranted},
     state::{
-        allowance_seeds, hold, same_address, seeds, Allowance, AllowlistAccount, Approval, Budget, Org,
-        Outlined, Policy, SpendingKind, Unloaded, Vault, MAX_ALLOWANCE_SECONDS, MAX_OPEN_ALLOWANCES, NONE,
+        allowance_seeds, hold, same_address, seeds, Allowance, AllowlistAccount, Approval, Budget,
+        BudgetLevel, Org, Outlined, Policy, SpendingKind, Unloaded, Vault, LEVEL_COUNT,
+        MAX_ALLOWANCE_SECONDS, MAX_OPEN_ALLOWANCES, NONE,
     },
     token::{self, Approve},
     ID,
 };
-use anchor_lang::prelude::*;
+use anchor_lang::{bytemuck::Zeroable, prelude::*};
 
 with_event_accounts! {
     /// Accounts of `grant_allowance`.
@@ -70,6 +71,9 @@ with_event_accounts! {
         /// The vault's budget, if it has one.
         #[account(mut, constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
         pub budget: Option<Outlined<Account<Budget>>>,
+        /// The parent of the vault's budget, if it has one.
+        #[account(mut)]
+        pub budget_parent: Option<Outlined<Account<Budget>>>,
         /// The system program, used to create the accounts.
         pub system_program: Program<System>,
     }
@@ -81,7 +85,7 @@ with_event_accounts! {
 /// The errors of [`judge`]; [`VaultError::AllowancesNotAllowed`] if the policy does not permit allowances;
 /// [`VaultError::TooManyAllowances`] if the vault has [`MAX_OPEN_ALLOWANCES`] outstanding;
 /// [`VaultError::InvalidAllowanceTime`] if `expires_at` is not in the future, or is later than the longest lifetime,
-/// the session or the policy allows; [`VaultError::InsufficientBalance`] if the vault holds less than the amount;
+/// the session, the policy or a budget allows; [`VaultError::InsufficientBalance`] if the vault holds less than the amount;
 /// [`VaultError::UnusableDelegate`] if the delegate is address zero, an account of this program, or the operator, the
 /// authority or the session authority; the errors of [`token::payable_owner`] for `destination`; `InvalidSeeds` if
 /// another allowance was granted first and took this address.
@@ -105,7 +109,8 @@ pub fn handler(
         org: &a.org,
         policy: &a.policy,
         vault: &a.vault,
-        budget: a.budget.as_deref(),
+        budget: a.budget.as_ref(),
+        budget_parent: a.budget_parent.as_ref(),
         address: vault.address(),
         recipient: &recipient,
         amount,
@@ -123,14 +128,18 @@ pub fn handler(
     if allowed.by_session {
         latest = latest.min(a.vault.session_expires_at);
     }
-    if let Some(expiry) = a.policy.rules().expiry {
+    let budgets =
+        [&a.budget, &a.budget_parent].map(|budget| budget.as_ref().and_then(|budget| budget.expiry()));
+    for expiry in [a.policy.rules().expiry].into_iter().chain(budgets).flatten() {
         latest = latest.min(expiry.0);
     }
     require!(now < expires_at && expires_at <= latest, VaultError::InvalidAllowanceTime);
     let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(amount).ok_or(VaultError::InsufficientBalance)?;
 
-    let budget_created_version = hold(&mut a.vault, a.budget.as_deref_mut(), &allowed.charges)?;
+    let mut levels = [BudgetLevel::zeroed(); LEVEL_COUNT];
+    let budgets = [a.budget.as_deref_mut(), a.budget_parent.as_deref_mut()];
+    let level_count = hold(&mut a.vault, budgets, &allowed.charges, &mut levels)?;
     let counter = a.vault.allowance_counter;
     a.vault.allowance_counter = counter.checked_add(1).ok_or(VaultError::Overflow)?;
     a.vault.open_allowances = a.vault.open_allowances.saturating_add(1);
@@ -177,8 +186,8 @@ pub fn handler(
     allowance.delegate = *a.delegate.address();
     allowance.tokens = *a.allowance_tokens.address();
     allowance.payer = *a.payer.address();
-    allowance.budget = a.vault.budget;
-    allowance.budget_created_version = budget_created_version;
+    allowance.level_count = level_count;
+    allowance.levels = levels;
     allowance.reference = reference;
     allowance.counter = counter;
     allowance.amount = amount;
@@ -199,7 +208,7 @@ pub fn handler(
         signer: *a.signer.address(),
         approval: approval_used,
         payer: allowance.payer,
-        budget: allowance.budget,
+        budget: a.vault.budget,
         reference,
         sequence,
         counter,

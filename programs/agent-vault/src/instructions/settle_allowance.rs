@@ -5,7 +5,9 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, AllowanceSettled},
     instructions::clock,
-    state::{release, same_address, Allowance, Budget, Org, Outlined, Policy, Unloaded, Vault, NONE},
+    state::{
+        release, same_address, same_budgets, Allowance, Budget, Org, Outlined, Policy, Unloaded, Vault, NONE,
+    },
     token::{self, Transfer},
 };
 use agent_vault_policy::UnixTime;
@@ -45,9 +47,12 @@ with_event_accounts! {
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
         /// The budget that holds the amount too, even if it no longer exists or the vault has a different one now. Its
-        /// address is checked in [`release`].
+        /// address is checked in [`same_budgets`].
         #[account(mut)]
         pub budget: Option<Unloaded<Budget>>,
+        /// The parent of that budget, if it holds the amount too.
+        #[account(mut)]
+        pub budget_parent: Option<Unloaded<Budget>>,
     }
 }
 
@@ -55,18 +60,21 @@ with_event_accounts! {
 ///
 /// # Errors
 /// [`VaultError::AllowanceNotExpired`] if the caller may not settle yet; [`VaultError::SessionExpired`] if the signer's
-/// session has expired; the errors of [`release`]. If money is left in the allowance and the
+/// session has expired; the errors of [`same_budgets`] and [`release`]. If money is left in the allowance and the
 /// mint's issuer has frozen one of the token accounts, the token program fails. The allowance then stays recorded until
 /// the account is thawed.
 pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
     let a = &mut ctx.accounts;
     let clock = clock()?;
     let now = a.vault.ledger.as_policy().time(clock);
-    check_settler(a, now)?;
+    let mut budgets = same_budgets(&a.allowance.levels, [a.budget.as_ref(), a.budget_parent.as_ref()])?;
+    if !budgets.iter().flatten().any(|budget| budget.is_frozen()) {
+        check_settler(a, now)?;
+    }
     let token_program = &a.org.token_program;
     let delegated = token::delegated(a.allowance_tokens.account(), token_program, &a.allowance.delegate)?;
     let spent = a.allowance.spent(delegated);
-    release(&mut a.vault, &a.allowance, a.budget.as_ref(), clock, spent)?;
+    release(&mut a.vault, &a.allowance, &mut budgets, clock, spent)?;
     a.vault.open_allowances = a.vault.open_allowances.checked_sub(1).ok_or(VaultError::Overflow)?;
 
     let swept = token::balance(a.allowance_tokens.account(), token_program)?;
@@ -115,7 +123,7 @@ pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
 
 /// Checks that the caller may settle. The operator, the authority and the session authority may do so at any time.
 /// Anyone may if the allowance has expired, the vault is frozen, the organisation is paused, or the policy was replaced
-/// or changed.
+/// or changed. (Nor is the caller checked if a budget is frozen.)
 ///
 /// # Errors
 /// [`VaultError::AllowanceNotExpired`] if the caller may not settle yet; [`VaultError::SessionExpired`] if the signer

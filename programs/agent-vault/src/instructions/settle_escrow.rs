@@ -65,6 +65,9 @@ with_event_accounts! {
         /// address is checked in [`crate::state::Charged::credit`]. Collecting does not need it.
         #[account(mut)]
         pub budget: Option<Unloaded<Budget>>,
+        /// The parent of that budget, if it was charged too.
+        #[account(mut)]
+        pub budget_parent: Option<Unloaded<Budget>>,
     }
 }
 
@@ -100,7 +103,7 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
     }
     let surplus = pay_sides(a, outcome == Outcome::Split)?;
     let charged = a.escrow.charged;
-    charged.credit(&mut a.vault, a.budget.as_ref(), Usdc(refunded))?;
+    charged.credit(&mut a.vault, [a.budget.as_ref(), a.budget_parent.as_ref()], Usdc(refunded))?;
 
     let receiver_paid = released > 0 && a.escrow.receiver_owed == 0;
     let event = EscrowSettled {

@@ -6,9 +6,12 @@ use crate::{
     errors::VaultError,
     events::PolicyViolation,
     instructions::clock,
-    state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded, Vault},
+    state::{
+        check_parent, AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded,
+        Vault, NONE,
+    },
 };
-use agent_vault_policy::{authorize, Charges, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
+use agent_vault_policy::{authorize, Charges, Level, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
 use anchor_lang::{address_eq, prelude::*};
 
 /// Money about to leave a vault, and the accounts needed to judge that. The caller has checked that vault, policy,
@@ -23,7 +26,9 @@ pub struct Spending<'a> {
     /// The vault.
     pub vault: &'a Vault,
     /// The vault's budget.
-    pub budget: Option<&'a Budget>,
+    pub budget: Option<&'a Outlined<Account<Budget>>>,
+    /// The parent of the vault's budget.
+    pub budget_parent: Option<&'a Outlined<Account<Budget>>>,
     /// The vault's address.
     pub address: &'a Address,
     /// The address that is paid.
@@ -48,7 +53,7 @@ pub struct Spending<'a> {
 
 /// Spending that the rules allow.
 pub struct Allowed {
-    /// The charges to record in the ledgers of the vault and of its budget.
+    /// The charges to record in the ledgers of the vault and of its budgets.
     pub charges: Charges,
     /// True if the session authority signs, false if the operator does.
     pub by_session: bool,
@@ -61,8 +66,8 @@ pub struct Allowed {
 /// # Errors
 /// The error of the rule that refuses, with a [`PolicyViolation`] logged except for a pause or freeze;
 /// [`VaultError::ZeroAmount`] if the amount is zero; [`VaultError::PaymentToSelf`] if the recipient is the vault;
-/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts; [`VaultError::Unauthorized`] if the
-/// signer is neither the session authority nor the operator; [`VaultError::SessionExpired`] if its session has expired;
+/// [`VaultError::BudgetRequired`] if the vault's budget is not among the accounts; the errors of [`check_parent`];
+/// [`VaultError::Unauthorized`] if the signer is neither the session authority nor the operator; [`VaultError::SessionExpired`] if its session has expired;
 /// [`VaultError::WrongApproval`] if the approval is for a different recipient, amount, kind or terms;
 /// [`VaultError::ApprovalOutdated`] if the policy or the operator has changed since; [`VaultError::ApprovalExpired`]
 /// from the approval's expiry on; [`VaultError::RentReceiverRequired`] and [`VaultError::WrongRentReceiver`] if the
@@ -73,6 +78,7 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
     let clock = clock()?;
     let now = vault.ledger.as_policy().time(clock);
     vault.check_budget(spending.budget)?;
+    check_parent(spending.budget.map(|budget| &**budget), spending.budget_parent)?;
     require!(amount > 0, VaultError::ZeroAmount);
     let by_session = vault.is_session(spending.signer, now)?;
     require!(by_session || org.is_operator(spending.signer), VaultError::Unauthorized);
@@ -101,9 +107,10 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
     let payment =
         Payment { amount: Usdc(amount), listed: standing.listed, category: standing.category, co_signed };
     let stops = Standing { paused: org.is_paused(), frozen: vault.is_frozen() };
-    let budget = spending.budget.map(Budget::as_policy);
+    let budgets =
+        [spending.budget, spending.budget_parent].map(|budget| budget.map(|budget| budget.as_policy()));
     let ledger = vault.ledger.as_policy();
-    match authorize(&policy.rules(), ledger, budget.as_ref(), &payment, stops, clock) {
+    match authorize(&policy.rules(), ledger, &budgets, &payment, stops, clock) {
         Ok(charges) => Ok(Allowed { charges, by_session, co_signed }),
         Err(refusal) => Err(refuse(spending, refusal)),
     }
@@ -133,10 +140,16 @@ pub fn use_approval(
 fn refuse(spending: &Spending, refusal: Refusal) -> ProgramError {
     if let Refusal::Violation(violation) = refusal {
         if !matches!(violation.rule, Rule::Paused | Rule::Frozen) {
+            let budget = match violation.level {
+                Level::Vault => None,
+                Level::Budget => spending.budget,
+                Level::Parent => spending.budget_parent,
+            };
             emit!(PolicyViolation {
                 org: spending.vault.org,
                 vault: *spending.address,
                 recipient: *spending.recipient,
+                budget: budget.map_or(NONE, |budget| *budget.address()),
                 limit: violation.limit,
                 attempted: violation.attempted,
                 rule: violation.rule as u8,

@@ -1,6 +1,6 @@
 //! Allowances: money set aside in a token account, from which a delegate may pay.
 
-use super::seeds;
+use super::{seeds, BudgetLevel, LEVEL_COUNT};
 use anchor_lang::prelude::*;
 
 /// Maximum number of outstanding allowances per vault.
@@ -41,10 +41,11 @@ pub struct Allowance {
     pub tokens: Address,
     /// Payer of the rent, refunded on closing.
     pub payer: Address,
-    /// The vault's budget at the time of the grant, which holds the amount too; all zero if the vault had none.
-    pub budget: Address,
-    /// The budget's `created_version`, which identifies its ledger.
-    pub budget_created_version: u64,
+    /// Number of budgets that hold the amount too.
+    pub level_count: u64,
+    /// These budgets: the vault's budget at the time of the grant and that budget's parent. Those that the vault did not
+    /// have are all zero.
+    pub levels: [BudgetLevel; LEVEL_COUNT],
     /// Reference chosen by the creator of the allowance.
     pub reference: [u8; 16],
     /// Part of the address: the vault's number of earlier allowances.

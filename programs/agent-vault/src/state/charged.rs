@@ -1,8 +1,8 @@
 //! The charge of an escrow, which may be refunded in part or in whole, and the held money of an allowance.
 
-use super::{same_address, Allowance, Budget, Ledger, Outlined, Unloaded, Vault, NONE};
+use super::{same_address, Allowance, Budget, Outlined, Unloaded, Vault, NONE};
 use crate::{errors::VaultError, ID};
-use agent_vault_policy::{Charges, Place, UnixTime, Usdc};
+use agent_vault_policy::{Charge, Charges, Place, UnixTime, Usdc, LEVELS};
 use anchor_lang::{
     bytemuck::{Pod, Zeroable},
     prelude::*,
@@ -10,131 +10,206 @@ use anchor_lang::{
 };
 use core::mem::size_of;
 
-/// The places of a charge in the ledgers of a vault and of its budget.
+/// Most budgets above a vault: its own and that budget's parent.
+pub const LEVEL_COUNT: usize = LEVELS.len();
+
+/// A budget at the time of a charge. The account at this address may have been closed and recreated since.
+#[derive(Clone, Copy, IdlType)]
+#[repr(C)]
+pub struct BudgetLevel {
+    /// The budget; all zero if there was none.
+    pub budget: Address,
+    /// The budget's `created_version`, which identifies its ledger.
+    pub created_version: u64,
+}
+
+/// The place of a charge in the ledger of a budget.
+#[derive(Clone, Copy, IdlType)]
+#[repr(C)]
+pub struct ChargedLevel {
+    /// The budget; all zero if there was none.
+    pub budget: Address,
+    /// The budget's `created_version`, which identifies the charged ledger.
+    pub created_version: u64,
+    /// Absolute number of the charged slot in the budget's ledger.
+    pub slot: u64,
+    /// End of the charged calendar month in the budget's ledger.
+    pub month: i64,
+}
+
+/// The places of a charge in the ledgers of a vault and of its budgets.
 #[derive(Clone, Copy, IdlType)]
 #[repr(C)]
 pub struct Charged {
-    /// The vault's budget at the time of the charge; all zero if the vault had none.
-    pub budget: Address,
-    /// The budget's `created_version`, which identifies the charged ledger.
-    pub budget_created_version: u64,
-    /// Absolute number of the charged slot in the budget's ledger.
-    pub budget_slot: u64,
-    /// End of the charged calendar month in the budget's ledger.
-    pub budget_month: i64,
     /// Absolute number of the charged 15-minute slot in the vault's ledger.
     pub slot: u64,
     /// End of the charged calendar month in the vault's ledger.
     pub month: i64,
+    /// Number of charged budgets.
+    pub level_count: u64,
+    /// These budgets: the vault's budget at the time of the charge and that budget's parent. Those that the vault did
+    /// not have are all zero.
+    pub levels: [ChargedLevel; LEVEL_COUNT],
 }
 
 // SAFETY: repr(C), only bytes and integers, and no padding (asserted below).
+unsafe impl Pod for BudgetLevel {}
+unsafe impl Zeroable for BudgetLevel {}
+unsafe impl Pod for ChargedLevel {}
+unsafe impl Zeroable for ChargedLevel {}
 unsafe impl Pod for Charged {}
 unsafe impl Zeroable for Charged {}
-const _: () = assert!(size_of::<Charged>() == 32 + 5 * 8);
+const _: () = assert!(size_of::<BudgetLevel>() == 32 + 8);
+const _: () = assert!(size_of::<ChargedLevel>() == 32 + 3 * 8);
+const _: () = assert!(size_of::<Charged>() == 3 * 8 + LEVEL_COUNT * (32 + 3 * 8));
+
+/// The budgets above a vault, as far as it has them: its own and that budget's parent.
+pub type BudgetsMut<'a> = [Option<&'a mut Budget>; LEVEL_COUNT];
+
+/// The given accounts of the budgets of an earlier charge. They may no longer exist.
+pub type BudgetsGiven<'a> = [Option<&'a Unloaded<Budget>>; LEVEL_COUNT];
+
+/// The budgets of an earlier charge that are still the same.
+pub type BudgetsLeft = [Option<Outlined<Account<Budget>>>; LEVEL_COUNT];
+
+/// Calls `record` for each charged budget, with its charge, and returns the number of these budgets. `record` also gets
+/// the budget's address.
+///
+/// # Errors
+/// The errors of `record`.
+fn each_level(
+    vault: &Vault,
+    budgets: BudgetsMut,
+    charges: &Charges,
+    mut record: impl FnMut(usize, BudgetLevel, &mut Budget, &Charge) -> Result<()>,
+) -> Result<u64> {
+    let (mut count, mut address) = (0u64, vault.budget);
+    for (level, (budget, charge)) in budgets.into_iter().zip(&charges.budgets).enumerate() {
+        let (Some(budget), Some(charge)) = (budget, charge) else { break };
+        let created_version = budget.created_version;
+        record(level, BudgetLevel { budget: address, created_version }, budget, charge)?;
+        address = budget.parent;
+        count = count.saturating_add(1);
+    }
+    Ok(count)
+}
 
 impl Charged {
-    /// Records authorized charges in both ledgers and returns their places.
+    /// Records authorized charges in all ledgers and returns their places.
     ///
     /// # Errors
     /// [`VaultError::Overflow`] if a sum does not fit.
     #[inline(never)]
-    pub fn record(vault: &mut Vault, budget: Option<&mut Budget>, charges: &Charges) -> Result<Self> {
+    pub fn record(vault: &mut Vault, budgets: BudgetsMut, charges: &Charges) -> Result<Self> {
         let ledger = vault.ledger.as_policy_mut();
         ledger.charge(&charges.vault).map_err(|_| VaultError::Overflow)?;
-        let place = ledger.place();
-        let (created_version, shared) = match (budget, &charges.budget) {
-            (Some(budget), Some(charge)) => (budget.created_version, budget.charge(charge)?),
-            _ => (0, Place::default()),
-        };
-        Ok(Charged {
-            budget: vault.budget,
-            budget_created_version: created_version,
-            budget_slot: shared.day_slot,
-            budget_month: shared.month_ends_at.0,
-            slot: place.day_slot,
-            month: place.month_ends_at.0,
-        })
+        let Place { day_slot: slot, month_ends_at: UnixTime(month) } = ledger.place();
+        let mut levels = [ChargedLevel::zeroed(); LEVEL_COUNT];
+        let level_count = each_level(vault, budgets, charges, |at, level, budget, charge| {
+            let BudgetLevel { budget: address, created_version } = level;
+            let Place { day_slot: slot, month_ends_at: UnixTime(month) } = budget.charge(charge)?;
+            if let Some(level) = levels.get_mut(at) {
+                *level = ChargedLevel { budget: address, created_version, slot, month };
+            }
+            Ok(())
+        })?;
+        Ok(Charged { slot, month, level_count, levels })
     }
 
-    /// Returns the unspent part of the charge to both ledgers. `given` is the account of the charged budget, even if
-    /// that budget no longer exists or the vault has a different one now. A budget that was closed in between gets
-    /// nothing back, even if it was recreated: the recreated one has a new ledger, which was never charged.
+    /// Returns the unspent part of the charge to all ledgers. `given` are the accounts of the charged budgets, even if
+    /// they no longer exist or the vault has a different one now. A budget that was closed in between gets nothing
+    /// back, even if it was recreated: the recreated one has a new ledger, which was never charged.
     ///
     /// # Errors
-    /// See [`same_budget`].
+    /// See [`same_budgets`].
     #[inline(never)]
-    pub fn credit(&self, vault: &mut Vault, given: Option<&Unloaded<Budget>>, returned: Usdc) -> Result<()> {
+    pub fn credit(&self, vault: &mut Vault, given: BudgetsGiven, returned: Usdc) -> Result<()> {
         let place = Place { day_slot: self.slot, month_ends_at: UnixTime(self.month) };
         vault.ledger.as_policy_mut().credit(place, returned);
-        if let Some(mut budget) = same_budget(&self.budget, self.budget_created_version, given)? {
-            let place = Place { day_slot: self.budget_slot, month_ends_at: UnixTime(self.budget_month) };
-            budget.ledger.as_policy_mut().credit(place, returned);
+        let charged = self
+            .levels
+            .map(|ChargedLevel { budget, created_version, .. }| BudgetLevel { budget, created_version });
+        for (budget, level) in same_budgets(&charged, given)?.iter_mut().zip(&self.levels) {
+            let place = Place { day_slot: level.slot, month_ends_at: UnixTime(level.month) };
+            if let Some(budget) = budget {
+                budget.credit(place, returned);
+            }
         }
         Ok(())
     }
 }
 
-/// Loads the budget at `address` if it is still the one created in `version`. Returns `None` if there was none, or if
-/// it was closed, even if it was recreated. `given` is the account at that address.
+/// Loads the budgets of an earlier charge that are still the ones created in the charged version. Leaves out those that
+/// were closed, even if they were recreated. `given` are the accounts at their addresses.
 ///
 /// # Errors
-/// [`VaultError::BudgetRequired`] if there was a budget and `given` is missing; [`VaultError::WrongBudget`] if `given`
-/// is a different account.
+/// [`VaultError::BudgetRequired`] if the account of a budget is missing, and [`VaultError::BudgetParentRequired`] if its
+/// parent's is; [`VaultError::WrongBudget`] if one is a different account.
+#[inline(never)]
+pub fn same_budgets(levels: &[BudgetLevel; LEVEL_COUNT], given: BudgetsGiven) -> Result<BudgetsLeft> {
+    let ([budget, parent], [first, second]) = (levels, given);
+    Ok([
+        same_budget(budget, first, VaultError::BudgetRequired)?,
+        same_budget(parent, second, VaultError::BudgetParentRequired)?,
+    ])
+}
+
 #[inline(never)]
 fn same_budget(
-    address: &Address,
-    version: u64,
+    level: &BudgetLevel,
     given: Option<&Unloaded<Budget>>,
+    missing: VaultError,
 ) -> Result<Option<Outlined<Account<Budget>>>> {
     let Some(given) = given else {
-        require!(same_address(address, &NONE), VaultError::BudgetRequired);
-        return Ok(None);
+        return if same_address(&level.budget, &NONE) { Ok(None) } else { Err(missing.into()) };
     };
-    require!(same_address(address, given.address()), VaultError::WrongBudget);
+    require!(same_address(&level.budget, given.address()), VaultError::WrongBudget);
     if !given.owned_by(&ID) {
         return Ok(None);
     }
     // SAFETY: `load_mut` refuses an account that is already borrowed.
     let budget = unsafe { Outlined::<Account<Budget>>::load_mut(**given) }?;
-    Ok((budget.created_version == version).then_some(budget))
+    Ok((budget.created_version == level.created_version).then_some(budget))
 }
 
-/// Holds the money of an authorized allowance in the ledgers of the vault and of its budget. Returns the budget's
-/// `created_version`, which identifies its ledger; zero without a budget.
+/// Holds the money of an authorized allowance in the ledgers of the vault and of its budgets. Records these budgets in
+/// `levels` and returns their number.
 ///
 /// # Errors
 /// [`VaultError::Overflow`] if a sum does not fit.
 #[inline(never)]
-pub fn hold(vault: &mut Vault, budget: Option<&mut Budget>, charges: &Charges) -> Result<u64> {
+pub fn hold(
+    vault: &mut Vault,
+    budgets: BudgetsMut,
+    charges: &Charges,
+    levels: &mut [BudgetLevel; LEVEL_COUNT],
+) -> Result<u64> {
     vault.ledger.as_policy_mut().hold(&charges.vault).map_err(|_| VaultError::Overflow)?;
-    let (Some(budget), Some(charge)) = (budget, &charges.budget) else {
-        return Ok(0);
-    };
-    budget.hold(charge)?;
-    Ok(budget.created_version)
+    each_level(vault, budgets, charges, |at, level, budget, charge| {
+        if let Some(recorded) = levels.get_mut(at) {
+            *recorded = level;
+        }
+        budget.hold(charge)
+    })
 }
 
-/// Releases an allowance's held money in both ledgers and records the part `spent` of it, at each ledger's own time.
-/// `given` is the account of the budget at the time of the grant; see [`same_budget`].
+/// Releases an allowance's held money in all ledgers and records the part `spent` of it, at each ledger's own time.
+/// `budgets` are those of the grant that are left; see [`same_budgets`].
 ///
 /// # Errors
-/// The errors of [`same_budget`]; [`VaultError::Overflow`] if a sum does not fit.
+/// [`VaultError::Overflow`] if a sum does not fit.
 #[inline(never)]
 pub fn release(
     vault: &mut Vault,
     allowance: &Allowance,
-    given: Option<&Unloaded<Budget>>,
+    budgets: &mut BudgetsLeft,
     clock: UnixTime,
     spent: u64,
 ) -> Result<()> {
-    let release = |ledger: &mut Ledger| {
-        let (amount, spent) = (Usdc(allowance.amount), Usdc(spent));
-        ledger.as_policy_mut().release(clock, amount, spent).map_err(|_| VaultError::Overflow)
-    };
-    release(&mut vault.ledger)?;
-    if let Some(mut budget) = same_budget(&allowance.budget, allowance.budget_created_version, given)? {
-        release(&mut budget.ledger)?;
+    let (amount, spent) = (Usdc(allowance.amount), Usdc(spent));
+    vault.ledger.as_policy_mut().release(clock, amount, spent).map_err(|_| VaultError::Overflow)?;
+    for budget in budgets.iter_mut().flatten() {
+        budget.release(clock, amount, spent)?;
     }
     Ok(())
 }

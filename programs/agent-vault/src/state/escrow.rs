@@ -93,7 +93,7 @@ pub struct Escrow {
     pub dispute_sequence: u64,
     /// The receiver's share of a decided escrow, in micro-USDC.
     pub released: u64,
-    /// The places of the charge in the ledgers of the vault and of its budget.
+    /// The places of the charge in the ledgers of the vault and of its budgets.
     pub charged: Charged,
 }
 

@@ -130,7 +130,7 @@ pub mod flag {
     pub const VELOCITY_CAP: u32 = 8;
     /// Set if `require_co_sign` is set.
     pub const REQUIRE_CO_SIGN: u32 = 16;
-    /// Set if `expiry` is set.
+    /// Set if `expiry`, or a budget's `expires_at`, is set.
     pub const EXPIRY: u32 = 32;
     /// Set if only listed recipients are paid.
     pub const RESTRICTED: u32 = 64;
@@ -138,6 +138,8 @@ pub mod flag {
     pub const MAX_OPEN_ESCROWS: u32 = 128;
     /// Set if vaults may grant allowances.
     pub const ALLOW_ALLOWANCES: u32 = 256;
+    /// Set if a budget's `max_total` is set.
+    pub const MAX_TOTAL: u32 = 512;
 }
 
 impl Policy {

@@ -1,4 +1,4 @@
-//! `expiry`: payments after this time are refused. A payment at exactly this second still passes.
+//! `expiry` and `budget_expired`: payments after this time are refused. A payment at exactly this second still passes.
 
 use crate::{
     types::{Rule, Rules},
@@ -6,19 +6,20 @@ use crate::{
     Verdict,
 };
 
-/// Refuses a payment if `now` is after the policy's expiry. Limit and attempted value are seconds since the epoch.
+/// Refuses a payment if `now` is after `expiry`. `rule` names the expiry that is checked: the policy's or a budget's.
+/// Limit and attempted value are seconds since the epoch.
 #[inline(always)]
-pub fn check(rules: &Rules, now: UnixTime) -> Verdict {
-    match rules.expiry {
-        None => Verdict::unset(Rule::Expiry),
-        Some(expiry) => Verdict::set(Rule::Expiry, now <= expiry, expiry.seconds(), now.seconds(), u64::MAX),
+pub fn check(rule: Rule, expiry: Option<UnixTime>, now: UnixTime) -> Verdict {
+    match expiry {
+        None => Verdict::unset(rule),
+        Some(expiry) => Verdict::set(rule, now <= expiry, expiry.seconds(), now.seconds(), u64::MAX),
     }
 }
 
 /// Returns true if the policy has expired at `now`.
 #[inline(always)]
 pub fn has_passed(rules: &Rules, now: UnixTime) -> bool {
-    !check(rules, now).passed
+    !check(Rule::Expiry, rules.expiry, now).passed
 }
 
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod tests {
     #[test]
     fn pays_up_to_the_second_of_expiry_and_not_after() {
         let rules = Rules { expiry: Some(UnixTime(1_000)), ..Rules::default() };
+        let check = |rules: &Rules, now| super::check(Rule::Expiry, rules.expiry, now);
         assert!(check(&rules, UnixTime(999)).passed);
         assert!(check(&rules, UnixTime(1_000)).passed);
         assert!(!check(&rules, UnixTime(1_001)).passed);
@@ -38,6 +40,6 @@ mod tests {
 
     #[test]
     fn without_expiry_time_does_not_matter() {
-        assert!(check(&Rules::default(), UnixTime(i64::MAX)).passed);
+        assert!(check(Rule::Expiry, None, UnixTime(i64::MAX)).passed);
     }
 }

@@ -1,4 +1,4 @@
-//! `max_per_day`: the maximum spending in any 24 hours.
+//! `max_per_day`: the maximum spending in any 24 hours; `budget_max_total`: the same in a budget's life.
 
 use crate::{
     types::{Payment, Rule},
@@ -6,9 +6,8 @@ use crate::{
     Verdict,
 };
 
-/// Refuses a payment that would raise `spent`, the spending of the last 24 hours, and the `held` money together above
-/// the limit. `rule` names the
-/// limit that is checked: the vault's or its budget's. The attempted value is the resulting total.
+/// Refuses a payment that would raise `spent`, the spending of the last 24 hours or of a budget's life, and the `held`
+/// money together above the limit. `rule` names the limit that is checked. The attempted value is the resulting total.
 #[inline(always)]
 pub fn check(rule: Rule, limit: Option<Usdc>, spent: u64, held: Usdc, payment: &Payment) -> Verdict {
     let Some(limit) = limit else {
