@@ -204,7 +204,7 @@ def _(party: Party) -> Instruction:
         vault=party.idle,
         policy=party.fields(party.idle)["policy"],
         rent_receiver=party.payer,
-        **party.budgets_of(party.vault),
+        budget=party.team,
     )
 
 
